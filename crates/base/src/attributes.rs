@@ -1,0 +1,160 @@
+//! The attributes of an inode, and what else formats and their users both speak of: directory
+//! entries, space counts, volume facts.
+
+use crate::units::InodeNumber;
+
+/// The type of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+impl FileType {
+    /// The type bits of a `st_mode` (mask 0o170000).
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010000,
+            Self::CharacterDevice => 0o020000,
+            Self::Directory => 0o040000,
+            Self::BlockDevice => 0o060000,
+            Self::Regular => 0o100000,
+            Self::Symlink => 0o120000,
+            Self::Socket => 0o140000,
+        }
+    }
+
+    /// The type that a `st_mode` names, if it names one.
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        [
+            Self::Fifo,
+            Self::CharacterDevice,
+            Self::Directory,
+            Self::BlockDevice,
+            Self::Regular,
+            Self::Symlink,
+            Self::Socket,
+        ]
+        .into_iter()
+        .find(|kind| kind.mode_bits() == mode & 0o170000)
+    }
+}
+
+/// A point in time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timestamp {
+    /// Seconds since 1970-01-01 00:00:00 UTC; negative before it.
+    pub seconds: i64,
+    /// Nanoseconds after that second, below 10^9.
+    pub nanoseconds: u32,
+}
+
+/// The device that a special file stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceNumber {
+    /// The driver's number, 12 bits on disk.
+    pub major: u32,
+    /// The device's number, 20 bits on disk.
+    pub minor: u32,
+}
+
+/// What `stat` and `statx` report of an inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// The inode.
+    pub inode: InodeNumber,
+    /// Its type.
+    pub kind: FileType,
+    /// Permission bits with setuid, setgid and sticky: the low 12 bits of `st_mode`.
+    pub permissions: u16,
+    /// The number of names.
+    pub links: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The size in bytes.
+    pub size: u64,
+    /// What is allocated, in units of 512 bytes.
+    pub blocks: u64,
+    /// For character and block devices.
+    pub device: DeviceNumber,
+    /// Last access.
+    pub accessed: Timestamp,
+    /// Last change of the contents.
+    pub modified: Timestamp,
+    /// Last change of the inode.
+    pub changed: Timestamp,
+    /// Creation, where the format keeps it.
+    pub created: Option<Timestamp>,
+    /// The inode's generation number.
+    pub generation: u32,
+    /// Flags as FS_IOC_GETFLAGS numbers them (immutable 0x10, append 0x20, …).
+    pub flags: u32,
+    /// The project id, where the format keeps one.
+    pub project: Option<u32>,
+}
+
+/// A place in a directory. Zero is the start; other values come from [`DirEntry::next`] and mean
+/// something only to the format that gave them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DirCursor(pub u64);
+
+/// One name in a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// The name, without any terminator.
+    pub name: &'a [u8],
+    /// The inode it stands for.
+    pub inode: InodeNumber,
+    /// Its type, where the directory records it.
+    pub kind: Option<FileType>,
+    /// Where the next entry is.
+    pub next: DirCursor,
+}
+
+/// Space and inode counts, as `statfs(2)` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks in the volume, without the format's own overhead.
+    pub blocks: u64,
+    /// Blocks not in use.
+    pub blocks_free: u64,
+    /// Blocks not in use and not kept back for root.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Inodes not in use.
+    pub inodes_free: u64,
+    /// The longest name, in bytes.
+    pub name_bytes_max: u32,
+}
+
+/// What a volume is, for people and scripts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeInfo {
+    /// The format: "ext2", "ext3" or "ext4".
+    pub format: &'static str,
+    /// The label, as bytes without padding.
+    pub label: Vec<u8>,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// Names of the features in use.
+    pub features: Vec<String>,
+    /// Further facts, in order: a name in `snake_case` and a value.
+    pub details: Vec<(&'static str, String)>,
+}

@@ -1,0 +1,62 @@
+//! The checksums that the on-disk formats use.
+
+/// crc32c (Castagnoli) in the form the formats store: no inversion before or after, so that
+/// `crc32c(crc32c(seed, a), b)` is the checksum of `a` followed by `b`.
+#[inline]
+pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    // The crate inverts on entry and on exit; undo both.
+    !crc32c::crc32c_append(!seed, bytes)
+}
+
+/// CRC-16 (polynomial 0xA001, reflected) as ext4's `gdt_csum` feature uses it.
+pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(seed, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte), |crc, _| {
+            (crc >> 1) ^ if crc & 1 == 1 { 0xA001 } else { 0 }
+        })
+    })
+}
+
+/// CRC-32 (polynomial 0x04C11DB7, most significant bit first, no inversion) as jbd2's
+/// checksum version 1 uses it.
+pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(seed, |crc, &byte| {
+        let top = (crc >> 24) as u8 ^ byte;
+        (crc << 8) ^ CRC32_BE_TABLE[usize::from(top)]
+    })
+}
+
+static CRC32_BE_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let mut crc = (index as u32) << 24;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc << 1) ^ if crc & 0x8000_0000 != 0 { 0x04C1_1DB7 } else { 0 };
+            bit += 1;
+        }
+        table[index] = crc;
+        index += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHECK: &[u8] = b"123456789";
+
+    #[test]
+    fn checksums_match_their_published_check_values() {
+        assert_eq!(!crc32c(!0, CHECK), 0xE306_9283);
+        assert_eq!(crc16(0, CHECK), 0xBB3D);
+        assert_eq!(!crc32_be(!0, CHECK), 0xFC89_1918);
+    }
+
+    #[test]
+    fn crc32c_chains() {
+        assert_eq!(crc32c(crc32c(7, b"1234"), b"56789"), crc32c(7, CHECK));
+    }
+}

@@ -1,0 +1,16 @@
+//! What every other crate shares: units, errors, checksums, bounds-checked views and ranked locks.
+//! Not here: any I/O.
+#![forbid(unsafe_code)]
+
+pub mod attributes;
+pub mod checksum;
+pub mod error;
+pub mod locks;
+pub mod units;
+pub mod view;
+
+pub use error::{Corrupt, Error, IoError, IoOperation, Place, Problem, Result, Unsupported};
+pub use units::{
+    BlockSize, DeviceOffset, FileBlock, FileOffset, FsBlock, GroupNumber, InodeNumber,
+    TransactionId,
+};

@@ -1,0 +1,28 @@
+//! Bounds-checked typed views of raw bytes.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use crate::error::{Error, Place, Problem, Result};
+
+/// The layout `T` at `byte` within `bytes`, or an error that names `structure` and `place`.
+pub fn view_at<'a, T: FromBytes + KnownLayout + Immutable + Unaligned>(
+    bytes: &'a [u8],
+    byte: usize,
+    structure: &'static str,
+    place: Place,
+) -> Result<&'a T> {
+    bytes
+        .get(byte..)
+        .and_then(|rest| T::ref_from_prefix(rest).ok())
+        .map(|(view, _)| view)
+        .ok_or_else(|| {
+            Error::corrupt(
+                structure,
+                place.at_byte(byte as u64),
+                Problem::Truncated {
+                    needed: size_of::<T>() as u64,
+                    available: bytes.len().saturating_sub(byte) as u64,
+                },
+            )
+        })
+}

@@ -1,0 +1,1 @@
+//! ext4 in user space: the library. The command line is in `main.rs`.

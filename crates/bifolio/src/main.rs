@@ -1,0 +1,2 @@
+//! The `bifolio` command.
+fn main() {}

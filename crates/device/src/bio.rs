@@ -1,0 +1,213 @@
+//! One I/O request: an operation on a run of device bytes, the memory it moves, and what to call
+//! at its end.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use base::{DeviceOffset, Error, IoError, IoOperation, Result};
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use crate::BlockDevice;
+
+/// EIO, EINVAL and EROFS as Linux numbers them.
+pub(crate) const EIO: i32 = 5;
+pub(crate) const EINVAL: i32 = 22;
+
+/// What a [`Bio`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BioOperation {
+    /// From the device into memory.
+    Read,
+    /// From memory to the device.
+    Write,
+}
+
+/// A run of memory that a bio moves.
+///
+/// Whoever makes one promises that the memory stays valid until the bio has ended, that nobody
+/// writes to it during a write, and that nobody reads or writes it during a read.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: a segment is an address and a length; the maker's promise (see `new`) holds on any thread.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// A segment of `length` bytes from `start`.
+    ///
+    /// # Safety
+    /// The memory must stay valid, and free of conflicting access, until the bio that carries the
+    /// segment has ended.
+    pub unsafe fn new(start: NonNull<u8>, length: usize) -> Self {
+        Self { start, length }
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The first byte's address.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The memory, to be written out.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the maker promised valid memory that nobody writes until the bio ends, and the
+        // bio, which owns the segment, has not ended while it can be borrowed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// The memory, to be read into.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`; for reads the maker promised that nobody else touches it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+type EndIo = Box<dyn FnOnce(Result<(), IoError>) + Send>;
+
+/// One request. It ends exactly once, by [`Bio::end`] or by being dropped (EIO).
+pub struct Bio {
+    operation: BioOperation,
+    offset: DeviceOffset,
+    segments: SmallVec<[Segment; 4]>,
+    length: u64,
+    end: Option<EndIo>,
+}
+
+impl Bio {
+    /// A request on the device bytes from `offset`, as many as the segments have together.
+    /// `end` is called once, on any thread; it must not block on other I/O of the same device.
+    pub fn new(
+        operation: BioOperation,
+        offset: DeviceOffset,
+        segments: impl IntoIterator<Item = Segment>,
+        end: impl FnOnce(Result<(), IoError>) + Send + 'static,
+    ) -> Self {
+        let segments: SmallVec<[Segment; 4]> = segments.into_iter().collect();
+        let length = segments.iter().map(|segment| segment.len() as u64).sum();
+        Self { operation, offset, segments, length, end: Some(Box::new(end)) }
+    }
+
+    /// What to do.
+    pub fn operation(&self) -> BioOperation {
+        self.operation
+    }
+
+    /// The first device byte.
+    pub fn offset(&self) -> DeviceOffset {
+        self.offset
+    }
+
+    /// The number of bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The memory, in device order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The memory, in device order, to be read into.
+    pub fn segments_mut(&mut self) -> &mut [Segment] {
+        &mut self.segments
+    }
+
+    /// Ends the request. `Err` carries the host's error number.
+    pub fn end(mut self, result: Result<(), i32>) {
+        self.finish(result);
+    }
+
+    /// The request's error for `errno`, located.
+    fn error(&self, errno: i32) -> IoError {
+        let operation = match self.operation {
+            BioOperation::Read => IoOperation::Read,
+            BioOperation::Write => IoOperation::Write,
+        };
+        IoError { operation, offset: self.offset, length: self.length, errno }
+    }
+
+    fn finish(&mut self, result: Result<(), i32>) {
+        if let Some(end) = self.end.take() {
+            end(result.map_err(|errno| self.error(errno)));
+        }
+    }
+
+    /// The range as indices into `size` bytes, or EINVAL.
+    pub fn range_within(&self, size: u64) -> Result<std::ops::Range<u64>, i32> {
+        let end =
+            self.offset.0.checked_add(self.length).filter(|&end| end <= size).ok_or(EINVAL)?;
+        Ok(self.offset.0..end)
+    }
+}
+
+impl Drop for Bio {
+    fn drop(&mut self) {
+        self.finish(Err(EIO));
+    }
+}
+
+impl fmt::Debug for Bio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bio({:?} {}+{})", self.operation, self.offset, self.length)
+    }
+}
+
+/// Submits one bio built by `make` from an end function and waits until it has ended.
+fn submit_and_wait(
+    device: &dyn BlockDevice,
+    operation: BioOperation,
+    offset: DeviceOffset,
+    segment: Segment,
+) -> Result<()> {
+    let state = Arc::new((Mutex::new(None), Condvar::new()));
+    let end_state = Arc::clone(&state);
+    let bio = Bio::new(operation, offset, [segment], move |result| {
+        *end_state.0.lock() = Some(result);
+        end_state.1.notify_one();
+    });
+    device.submit(vec![bio]);
+    let mut ended = state.0.lock();
+    loop {
+        if let Some(result) = ended.take() {
+            return result.map_err(Error::from);
+        }
+        state.1.wait(&mut ended);
+    }
+}
+
+pub(crate) fn read_and_wait(
+    device: &dyn BlockDevice,
+    offset: DeviceOffset,
+    buffer: &mut [u8],
+) -> Result<()> {
+    let Some(start) = NonNull::new(buffer.as_mut_ptr()) else { return Ok(()) };
+    // SAFETY: `buffer` is borrowed exclusively until this function returns, which is after the end.
+    let segment = unsafe { Segment::new(start, buffer.len()) };
+    submit_and_wait(device, BioOperation::Read, offset, segment)
+}
+
+pub(crate) fn write_and_wait(
+    device: &dyn BlockDevice,
+    offset: DeviceOffset,
+    data: &[u8],
+) -> Result<()> {
+    let Some(start) = NonNull::new(data.as_ptr().cast_mut()) else { return Ok(()) };
+    // SAFETY: `data` is borrowed until this function returns, which is after the end; a write bio
+    // only reads it.
+    let segment = unsafe { Segment::new(start, data.len()) };
+    submit_and_wait(device, BioOperation::Write, offset, segment)
+}

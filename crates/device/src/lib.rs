@@ -1,0 +1,52 @@
+//! Block devices: submit a batch of bios, be told of each one's end, flush.
+//! Not here: caching, and anything that knows a file-system format.
+
+mod bio;
+mod memory;
+
+pub use bio::{Bio, BioOperation, Segment};
+pub use memory::MemoryDevice;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use base::{DeviceOffset, Result};
+
+/// A device as the rest of the library sees it.
+///
+/// A bio may end on any thread, in any order, and before [`submit`](Self::submit) returns.
+/// Every bio ends exactly once: dropping one unfinished ends it with EIO.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// The size in bytes.
+    fn size(&self) -> u64;
+
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool;
+
+    /// Starts every bio of the batch. Ranges outside the device end with EINVAL.
+    fn submit(&self, batch: Vec<Bio>);
+
+    /// Makes every write that ended before this call durable.
+    fn flush(&self) -> Result<()>;
+
+    /// Declares a range unused; its contents are undefined afterwards.
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()>;
+
+    /// Makes a range read as zeroes.
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()>;
+}
+
+/// A device shared by everything that uses it.
+pub type SharedDevice = Arc<dyn BlockDevice>;
+
+impl dyn BlockDevice {
+    /// Reads `buffer.len()` bytes at `offset`, waiting for the end.
+    pub fn read_at(&self, offset: DeviceOffset, buffer: &mut [u8]) -> Result<()> {
+        bio::read_and_wait(self, offset, buffer)
+    }
+
+    /// Writes all of `data` at `offset`, waiting for the end. Durable only after a flush.
+    pub fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<()> {
+        bio::write_and_wait(self, offset, data)
+    }
+}

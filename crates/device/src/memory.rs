@@ -1,0 +1,88 @@
+//! A device in memory.
+
+use base::{DeviceOffset, Result};
+use parking_lot::RwLock;
+
+use crate::{Bio, BioOperation, BlockDevice};
+
+/// A device whose contents are a vector of bytes.
+pub struct MemoryDevice {
+    contents: RwLock<Vec<u8>>,
+    size: u64,
+}
+
+impl MemoryDevice {
+    /// A device that holds `contents`.
+    pub fn new(contents: Vec<u8>) -> Self {
+        let size = contents.len() as u64;
+        Self { contents: RwLock::new(contents), size }
+    }
+
+    /// A copy of the contents as they are now.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.contents.read().clone()
+    }
+}
+
+impl std::fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MemoryDevice({} bytes)", self.size)
+    }
+}
+
+impl BlockDevice for MemoryDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for mut bio in batch {
+            let result = bio.range_within(self.size).map(|range| {
+                let mut at = range.start as usize;
+                match bio.operation() {
+                    BioOperation::Read => {
+                        let contents = self.contents.read();
+                        for segment in bio.segments_mut() {
+                            let length = segment.len();
+                            segment.bytes_mut().copy_from_slice(&contents[at..at + length]);
+                            at += length;
+                        }
+                    }
+                    BioOperation::Write => {
+                        let mut contents = self.contents.write();
+                        for segment in bio.segments() {
+                            contents[at..at + segment.len()].copy_from_slice(segment.bytes());
+                            at += segment.len();
+                        }
+                    }
+                }
+            });
+            bio.end(result);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.write_zeroes(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let mut contents = self.contents.write();
+        let end =
+            offset.0.checked_add(length).filter(|&end| end <= self.size).ok_or(base::IoError {
+                operation: base::IoOperation::WriteZeroes,
+                offset,
+                length,
+                errno: crate::bio::EINVAL,
+            })?;
+        contents[offset.0 as usize..end as usize].fill(0);
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! The ext2, ext3 and ext4 formats.

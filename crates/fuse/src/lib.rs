@@ -1,0 +1,1 @@
+//! A FUSE server: transport, protocol and operations.

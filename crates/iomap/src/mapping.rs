@@ -1,0 +1,62 @@
+//! What a format says about a range of a file: where it is, and in what state.
+
+use base::{DeviceOffset, FileOffset, Result};
+
+/// The state of a mapped range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IomapKind {
+    /// Nothing is allocated: it reads as zeroes.
+    Hole,
+    /// Blocks on the device hold the data.
+    Mapped,
+    /// Blocks are allocated but hold no data yet: it reads as zeroes.
+    Unwritten,
+    /// The data lies within metadata; see [`MapRead::inline_data`].
+    Inline,
+}
+
+/// More about a mapped range. All false by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MapFlags {
+    /// The range belongs to a file whose blocks are larger allocation units (ext4 bigalloc
+    /// clusters) or shared with other files.
+    pub shared: bool,
+    /// The data on the device is encoded (encrypted or compressed).
+    pub encoded: bool,
+    /// No allocated range follows in this file.
+    pub last: bool,
+}
+
+/// One range of a file and where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Iomap {
+    /// The first byte in the file.
+    pub offset: FileOffset,
+    /// The number of bytes; never zero. May reach past the end of the file.
+    pub length: u64,
+    /// The state.
+    pub kind: IomapKind,
+    /// The first byte on the device; `None` for a hole.
+    pub address: Option<DeviceOffset>,
+    /// More about the range.
+    pub flags: MapFlags,
+}
+
+impl Iomap {
+    /// The byte after the last one.
+    pub fn end(&self) -> u64 {
+        self.offset.0.saturating_add(self.length)
+    }
+}
+
+/// A format's side of reading a file.
+pub trait MapRead: Send + Sync {
+    /// The range that contains byte `at`. It starts at or before `at` and is not empty; formats
+    /// give the longest run they can tell cheaply, so that one call can serve many folios, and
+    /// need look no further than `at + length`. Never called at or past the end of the file, save
+    /// for reporting preallocated blocks there.
+    fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap>;
+
+    /// The whole data of a file that [`IomapKind::Inline`] maps.
+    fn inline_data(&self) -> Result<Vec<u8>>;
+}

@@ -1,0 +1,1 @@
+//! Image making and comparison for the tests (development only).

@@ -1,0 +1,71 @@
+//! The two traits that a format implements.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::attributes::{Attributes, DirCursor, DirEntry, StatFs, VolumeInfo};
+use base::{InodeNumber, Result};
+use device::SharedDevice;
+use iomap::MapRead;
+
+/// A mounted volume of some format.
+pub trait FileSystem: Send + Sync + Debug {
+    /// The inode of `/`.
+    fn root(&self) -> InodeNumber;
+
+    /// Loads and verifies an inode. `NotFound` when it is not in use, `Corrupt` when its number
+    /// is outside the volume. Callers go through the inode table, which loads each only once.
+    fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>>;
+
+    /// Space and inode counts.
+    fn statfs(&self) -> StatFs;
+
+    /// What the volume is, for people.
+    fn info(&self) -> VolumeInfo;
+
+    /// The device that file data is read from.
+    fn device(&self) -> &SharedDevice;
+}
+
+/// One inode in memory.
+pub trait Inode: Send + Sync + Debug {
+    /// What `stat` reports.
+    fn attributes(&self) -> Attributes;
+
+    /// The inode that `name` stands for in this directory, and its type where the entry says so.
+    /// `NotFound` and `NotDirectory` as usual. "." and ".." are names like others.
+    fn lookup(&self, name: &[u8]) -> Result<InodeNumber>;
+
+    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until it breaks or the
+    /// directory ends. Each entry carries the cursor of the one after it.
+    fn read_dir(
+        &self,
+        from: DirCursor,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// The target of a symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>>;
+
+    /// The names of the extended attributes with their prefixes, such as `user.mime_type`. POSIX
+    /// ACLs appear as `system.posix_acl_access` and `system.posix_acl_default`.
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>>;
+
+    /// The value of an extended attribute; POSIX ACLs in the form that getxattr(2) gives.
+    /// `NoAttribute` when there is none of that name.
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// The data of a regular file (or of a directory or symbolic link that has blocks, for
+    /// `fiemap`); refused by name when the file is of a kind that cannot be read yet.
+    fn data(&self) -> Result<FileData<'_>>;
+}
+
+/// What the I/O path needs to read an inode's data.
+#[derive(Clone, Copy)]
+pub struct FileData<'a> {
+    /// Where its ranges lie.
+    pub mapper: &'a dyn MapRead,
+    /// Its size in bytes.
+    pub size: u64,
+}
