@@ -1,0 +1,27 @@
+//! The one table from errors to the host's error numbers.
+
+use base::{Error, Unsupported};
+use rustix::io::Errno;
+
+/// The error number that a system call would give for `error`.
+pub fn errno(error: &Error) -> i32 {
+    let errno = match error {
+        Error::Io(_) => Errno::IO,
+        // What Linux file systems return for a corrupt structure ("structure needs cleaning").
+        Error::Corrupt(_) => Errno::UCLEAN,
+        Error::Unsupported(Unsupported::Inode { feature: "encrypt", .. }) => Errno::NOKEY,
+        Error::Unsupported(_) => Errno::OPNOTSUPP,
+        Error::NotFound => Errno::NOENT,
+        Error::NotDirectory => Errno::NOTDIR,
+        Error::IsDirectory => Errno::ISDIR,
+        Error::WrongType(_) | Error::InvalidArgument(_) => Errno::INVAL,
+        Error::NameTooLong => Errno::NAMETOOLONG,
+        Error::SymlinkLoop => Errno::LOOP,
+        Error::NoAttribute => Errno::NODATA,
+        Error::NoSuchOffset => Errno::NXIO,
+        Error::ReadOnly => Errno::ROFS,
+        Error::OutOfMemory => Errno::NOMEM,
+        _ => Errno::IO,
+    };
+    errno.raw_os_error()
+}

@@ -1,0 +1,86 @@
+//! From a path to a node.
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, Result};
+
+use crate::node::Node;
+use crate::volume::Volume;
+
+/// As many symbolic links as Linux follows in one walk.
+const LINKS_MAX: u32 = 40;
+/// The longest path, links expanded, that one walk takes in.
+const PATH_BYTES_MAX: usize = 64 * 1024;
+
+/// Whether a symbolic link at the very end of a path is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// The node it leads to.
+    Yes,
+    /// The link itself.
+    No,
+}
+
+/// Walks `path` from the root; absolute link targets stay within the volume. ".." goes back the way
+/// that the walk came, whatever the directory says of its parent.
+pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
+    let root = volume.root()?;
+    let mut parents: Vec<Arc<Node>> = Vec::new();
+    let mut here = Arc::clone(&root);
+    // Components still to take, the next one last.
+    let mut ahead: Vec<Vec<u8>> = Vec::new();
+    let mut bytes = 0;
+    push_components(&mut ahead, path, &mut bytes)?;
+    let mut must_be_directory = path.ends_with(b"/");
+    let mut links = 0;
+    while let Some(name) = ahead.pop() {
+        if here.kind() != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        match name.as_slice() {
+            b"." => continue,
+            b".." => {
+                here = parents.pop().unwrap_or_else(|| Arc::clone(&root));
+                continue;
+            }
+            _ => {}
+        }
+        let next = volume.node(here.lookup(&name)?)?;
+        let last = ahead.is_empty();
+        let followed = !last || follow == Follow::Yes || must_be_directory;
+        if next.kind() != FileType::Symlink || !followed {
+            parents.push(std::mem::replace(&mut here, next));
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(Error::SymlinkLoop);
+        }
+        let target = next.read_link()?;
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.starts_with(b"/") {
+            parents.clear();
+            here = Arc::clone(&root);
+        }
+        must_be_directory |= last && target.ends_with(b"/");
+        push_components(&mut ahead, &target, &mut bytes)?;
+    }
+    if must_be_directory && here.kind() != FileType::Directory {
+        return Err(Error::NotDirectory);
+    }
+    Ok(here)
+}
+
+/// Puts the components of `path` on top of `ahead`, the first one last.
+fn push_components(ahead: &mut Vec<Vec<u8>>, path: &[u8], bytes: &mut usize) -> Result<()> {
+    *bytes += path.len();
+    if *bytes > PATH_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    ahead.extend(names.rev().map(<[u8]>::to_vec));
+    Ok(())
+}

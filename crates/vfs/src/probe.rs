@@ -1,0 +1,14 @@
+//! Finds out which format a device holds, and opens it.
+
+use std::sync::Arc;
+
+use base::{Error, Result, Unsupported};
+use device::SharedDevice;
+
+use crate::file_system::FileSystem;
+use crate::volume::VolumeOptions;
+
+/// Opens the file system on `device`, or says that there is none.
+pub(crate) fn open(_device: SharedDevice, _options: &VolumeOptions) -> Result<Arc<dyn FileSystem>> {
+    Err(Error::Unsupported(Unsupported::Format))
+}

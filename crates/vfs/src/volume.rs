@@ -1,0 +1,84 @@
+//! An open volume: its format, its cache, its nodes in memory.
+
+use std::sync::Arc;
+
+use base::attributes::{StatFs, VolumeInfo};
+use base::{InodeNumber, Result};
+use device::SharedDevice;
+
+use crate::file_system::FileSystem;
+use crate::node::Node;
+use crate::node_table::NodeTable;
+use crate::path::{self, Follow};
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Look at the volume as it lies, without replaying its journal.
+    pub no_recovery: bool,
+    /// How many inodes stay in memory while nobody uses them.
+    pub nodes_max: usize,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        Self { no_recovery: false, nodes_max: 16_384 }
+    }
+}
+
+/// An open volume.
+#[derive(Debug)]
+pub struct Volume {
+    shared: Arc<Shared>,
+    nodes: NodeTable,
+}
+
+/// What nodes and files need of their volume.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) file_system: Arc<dyn FileSystem>,
+}
+
+impl Volume {
+    /// Opens the volume on `device`, read-only, whatever its format. A dirty journal is replayed
+    /// into memory; the device is not written.
+    pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
+        let file_system = crate::probe::open(device, options)?;
+        Ok(Self::with_file_system(file_system, options.nodes_max))
+    }
+
+    /// A volume of a file system that is open already.
+    pub fn with_file_system(file_system: Arc<dyn FileSystem>, nodes_max: usize) -> Self {
+        let shared = Arc::new(Shared { file_system });
+        Self { shared, nodes: NodeTable::new(nodes_max) }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Result<Arc<Node>> {
+        self.node(self.shared.file_system.root())
+    }
+
+    /// The node of an inode number.
+    pub fn node(&self, number: InodeNumber) -> Result<Arc<Node>> {
+        if let Some(node) = self.nodes.get(number) {
+            return Ok(node);
+        }
+        let inode = self.shared.file_system.load_inode(number)?;
+        Ok(self.nodes.insert(Arc::new(Node::new(number, inode, Arc::clone(&self.shared)))))
+    }
+
+    /// The node that `path`, taken from the root, leads to.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
+        path::walk(self, path, follow)
+    }
+
+    /// Space and inode counts.
+    pub fn statfs(&self) -> StatFs {
+        self.shared.file_system.statfs()
+    }
+
+    /// What the volume is, for people.
+    pub fn info(&self) -> VolumeInfo {
+        self.shared.file_system.info()
+    }
+}
