@@ -1,0 +1,91 @@
+//! Path walks over a toy file system.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{Error, InodeNumber};
+use support::{Content, ToyFileSystem, directory};
+use vfs::{Follow, Volume};
+
+fn link(target: &str) -> Content {
+    Content::Symlink(target.as_bytes().to_vec())
+}
+
+fn volume() -> Volume {
+    let file_system = ToyFileSystem::new([
+        (2, directory(&[("a", 3), ("file", 5), ("loop", 6), ("abs", 7), ("up", 8), ("slash", 9)])),
+        // The directory lies about its parent: a walk must not believe it.
+        (3, directory(&[("b", 4), ("..", 4), ("empty", 10), ("rel", 11)])),
+        (4, directory(&[("deep", 5)])),
+        (5, Content::Regular),
+        (6, link("loop")),
+        (7, link("/a/b/deep")),
+        (8, link("../../../a")),
+        (9, link("file/")),
+        (10, link("")),
+        (11, link("../file")),
+    ]);
+    Volume::with_file_system(file_system, 16)
+}
+
+#[track_caller]
+fn check(path: &str, follow: Follow, expected: Result<u64, Error>) {
+    let found = volume().resolve(path.as_bytes(), follow).map(|node| node.number());
+    assert_eq!(found, expected.map(InodeNumber), "{path}");
+}
+
+#[test]
+fn plain_paths_lead_to_their_inode() {
+    for path in ["", "/", ".", "//", "/..", "../..", "/a/..", "/a/b/../.."] {
+        check(path, Follow::Yes, Ok(2));
+    }
+    check("/a/b/deep", Follow::Yes, Ok(5));
+    check("a//b/./deep", Follow::Yes, Ok(5));
+    check("/a/b/../../file", Follow::Yes, Ok(5));
+    check("/a/", Follow::No, Ok(3));
+}
+
+#[test]
+fn errors_are_those_of_the_kernel() {
+    check("/none", Follow::Yes, Err(Error::NotFound));
+    check("/file/x", Follow::Yes, Err(Error::NotDirectory));
+    check("/file/..", Follow::Yes, Err(Error::NotDirectory));
+    check("/file/", Follow::Yes, Err(Error::NotDirectory));
+    check("/loop", Follow::Yes, Err(Error::SymlinkLoop));
+    check("/a/empty", Follow::Yes, Err(Error::NotFound));
+    check("/slash", Follow::Yes, Err(Error::NotDirectory));
+}
+
+#[test]
+fn links_are_followed_inside_the_volume() {
+    check("/abs", Follow::Yes, Ok(5));
+    check("/abs", Follow::No, Ok(7));
+    check("/up/b", Follow::Yes, Ok(4));
+    check("/up/", Follow::No, Ok(3));
+    check("/a/rel", Follow::Yes, Ok(5));
+    check("/loop", Follow::No, Ok(6));
+}
+
+#[test]
+fn a_path_that_expands_without_end_is_refused() {
+    let long = format!("{}x", "loop/".repeat(20_000));
+    check(&long, Follow::Yes, Err(Error::NameTooLong));
+}
+
+#[test]
+fn a_node_is_loaded_once_while_the_table_keeps_it_and_again_after_it_was_dropped() {
+    let inodes = (3..40).map(|number| (number, Content::Regular));
+    let file_system = ToyFileSystem::new(inodes.chain([(2, directory(&[]))]));
+    let volume = Volume::with_file_system(file_system.clone(), 4);
+    let held = volume.node(InodeNumber(3)).unwrap();
+    for number in 4..40 {
+        volume.node(InodeNumber(number)).unwrap();
+    }
+    assert_eq!(file_system.loads.load(Ordering::Relaxed), 37);
+    assert!(Arc::ptr_eq(&held, &volume.node(InodeNumber(3)).unwrap()), "a node in use stays");
+    assert_eq!(file_system.loads.load(Ordering::Relaxed), 37);
+    volume.node(InodeNumber(4)).unwrap();
+    assert_eq!(file_system.loads.load(Ordering::Relaxed), 38, "an unused node made room");
+}
