@@ -1,0 +1,24 @@
+# The developer's entry points. Everything else is in scripts/ and `cargo xtask`.
+#
+# A bare Debian (12 or newer) with `make` is enough: each target installs what it misses through
+# apt-get, as root or with sudo.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup build test lint
+
+help: ## Say what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: ## Install what building, testing and linting need
+	@scripts/setup build test lint
+
+build: ## Build the release binary, target/release/bifolio
+	@scripts/setup build
+	@source scripts/lib.sh && cargo build --release --locked --package bifolio
+
+test: ## Run every test
+	@scripts/test
+
+lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
+	@scripts/lint
