@@ -1,0 +1,139 @@
+//! The crates of the workspace and the only direction in which they may depend on one another.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every crate and its layer; a crate depends only on crates of lower layers.
+const LAYERS: &[(&str, u32)] = &[
+    ("bifolio-base", 0),
+    ("bifolio-device", 1),
+    ("bifolio-pagecache", 1),
+    ("bifolio-iomap", 2),
+    ("bifolio-ext4", 3),
+    ("bifolio-f2fs", 3),
+    ("bifolio-vfs", 4),
+    ("bifolio-fuse", 5),
+    ("bifolio-capi", 5),
+    ("bifolio", 6),
+];
+
+/// Downward edges that are forbidden all the same: transports are thin and know no format or
+/// cache, and formats reach the cache only through the I/O path.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("bifolio-fuse", "bifolio-ext4"),
+    ("bifolio-fuse", "bifolio-f2fs"),
+    ("bifolio-fuse", "bifolio-device"),
+    ("bifolio-capi", "bifolio-ext4"),
+    ("bifolio-capi", "bifolio-f2fs"),
+    ("bifolio-ext4", "bifolio-pagecache"),
+    ("bifolio-f2fs", "bifolio-pagecache"),
+];
+
+/// Crates that serve development only: they may depend on anything, and nothing that is shipped
+/// may depend on them but for its tests.
+const DEVELOPMENT: &[&str] = &["bifolio-testkit", "bifolio-bench", "xtask"];
+
+/// What is wrong with the crate graph.
+pub fn complaints(root: &Path) -> Vec<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .expect("cargo runs");
+    if !output.status.success() {
+        return vec![format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr))];
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
+    judge(&edges(&metadata))
+}
+
+/// A dependency between two crates of the workspace.
+struct Edge {
+    from: String,
+    to: String,
+    for_tests: bool,
+}
+
+/// The edges between the workspace's own crates; a crate with none is an edge to itself.
+fn edges(metadata: &Value) -> Vec<Edge> {
+    let packages = metadata["packages"].as_array().expect("a list of packages");
+    let mut edges = Vec::new();
+    for package in packages {
+        let from = text(&package["name"]);
+        edges.push(Edge { from: from.clone(), to: from.clone(), for_tests: true });
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if dependency["path"].is_string() {
+                edges.push(Edge {
+                    from: from.clone(),
+                    to: text(&dependency["name"]),
+                    for_tests: dependency["kind"] == "dev",
+                });
+            }
+        }
+    }
+    edges
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn judge(edges: &[Edge]) -> Vec<String> {
+    let layer = |name: &str| LAYERS.iter().find(|(known, _)| *known == name).map(|(_, at)| *at);
+    let mut complaints = Vec::new();
+    for Edge { from, to, for_tests } in edges {
+        if DEVELOPMENT.contains(&from.as_str()) {
+            continue;
+        }
+        let Some(from_layer) = layer(from) else {
+            complaints.push(format!("{from}: give it a layer in xtask/src/layers.rs"));
+            continue;
+        };
+        if *for_tests {
+            continue;
+        }
+        if DEVELOPMENT.contains(&to.as_str()) {
+            complaints.push(format!("{from} -> {to}: only tests may use {to}"));
+        } else if layer(to).is_none_or(|to_layer| to_layer >= from_layer) {
+            complaints.push(format!("{from} -> {to}: points upwards or sideways"));
+        } else if FORBIDDEN.contains(&(from, to)) {
+            complaints.push(format!("{from} -> {to}: forbidden, see xtask/src/layers.rs"));
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edge(from: &str, to: &str, for_tests: bool) -> Edge {
+        Edge { from: from.to_owned(), to: to.to_owned(), for_tests }
+    }
+
+    #[test]
+    fn the_workspace_points_in_one_direction() {
+        assert_eq!(complaints(crate::root()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn backward_sideways_forbidden_and_unknown_edges_are_found() {
+        for (from, to) in [
+            ("bifolio-base", "bifolio-vfs"),
+            ("bifolio-device", "bifolio-pagecache"),
+            ("bifolio-fuse", "bifolio-ext4"),
+            ("bifolio-vfs", "bifolio-testkit"),
+            ("bifolio-new", "bifolio-base"),
+        ] {
+            assert_eq!(judge(&[edge(from, to, false)]).len(), 1, "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn downward_edges_and_edges_of_tests_pass() {
+        assert!(judge(&[edge("bifolio-vfs", "bifolio-ext4", false)]).is_empty());
+        assert!(judge(&[edge("bifolio-ext4", "bifolio-testkit", true)]).is_empty());
+    }
+}

@@ -1,0 +1,144 @@
+//! Rules of style that can be checked line by line. Not here: what rustfmt and clippy check.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines in a source file beyond which it surely does two jobs.
+const LINES_MAX: usize = 700;
+
+/// Names of what holds no sources.
+const SKIPPED: &[&str] = &[".git", ".cache", "target", "corpus", "artifacts"];
+
+/// Crates that need unsafe code. Every other one forbids it.
+const MAY_BE_UNSAFE: &[&str] = &["device", "pagecache", "testkit"];
+
+/// What no source may hold. Split, so that this file does not hold it either.
+const BANNED: &[(&str, &str)] = &[
+    (concat!("TO", "DO"), "do it, or file it"),
+    (concat!("FIX", "ME"), "fix it, or file it"),
+    (concat!("dbg", "!("), "left over from debugging"),
+    (concat!("todo", "!("), "left over"),
+    (concat!("unimple", "mented!("), "left over"),
+    (concat!("/ho", "me/"), "a path of one machine"),
+    (concat!("/wo", "rk/"), "a path of one machine"),
+    (concat!("arti", "factory"), "a host of one machine's package registry"),
+];
+
+/// The only place that locked crates may come from.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// What is untidy in the repository.
+pub fn complaints(root: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    collect(root, &mut files);
+    files.sort();
+    let mut complaints = Vec::new();
+    for path in files {
+        let Ok(content) = fs::read_to_string(&path) else { continue };
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let found = judge(&name, &content);
+        complaints.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));
+    }
+    complaints
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if SKIPPED.iter().any(|skipped| entry.file_name() == *skipped) {
+            continue;
+        }
+        let kind = entry.file_type().ok();
+        if kind.is_some_and(|kind| kind.is_file()) {
+            files.push(entry.path());
+        } else if kind.is_some_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), files);
+        }
+    }
+}
+
+/// What is untidy in one file.
+fn judge(name: &str, content: &str) -> Vec<String> {
+    if name == "Cargo.lock" {
+        return judge_lock(content);
+    }
+    let mut problems = Vec::new();
+    if !content.is_empty() && !content.ends_with('\n') {
+        problems.push("no newline at the end".to_owned());
+    }
+    for (number, line) in (1..).zip(content.lines()) {
+        if line.ends_with([' ', '\t', '\r']) {
+            problems.push(format!("line {number} ends with white space"));
+        }
+        for (banned, why) in BANNED {
+            if line.contains(banned) {
+                problems.push(format!("line {number} holds `{banned}`: {why}"));
+            }
+        }
+    }
+    if name.ends_with(".rs") {
+        judge_rust(name, content, &mut problems);
+    }
+    if name.ends_with("/Cargo.toml")
+        && !name.starts_with("fuzz/")
+        && !content.contains("[lints]\nworkspace = true\n")
+    {
+        problems.push("does not take the workspace's lints".to_owned());
+    }
+    problems
+}
+
+fn judge_rust(name: &str, content: &str, problems: &mut Vec<String>) {
+    if !content.starts_with("//! ") {
+        problems.push("does not begin with a `//!` line that says its one job".to_owned());
+    }
+    let lines = content.lines().count();
+    if lines > LINES_MAX {
+        problems.push(format!("{lines} lines, more than {LINES_MAX}: give its jobs a file each"));
+    }
+    let crate_name = match name.split('/').collect::<Vec<_>>()[..] {
+        ["crates", crate_name, "src", "lib.rs" | "main.rs"] => crate_name,
+        ["xtask", "src", "main.rs"] => "xtask",
+        _ => return,
+    };
+    if !MAY_BE_UNSAFE.contains(&crate_name) && !content.contains("#![forbid(unsafe_code)]") {
+        problems.push("does not forbid unsafe code".to_owned());
+    }
+}
+
+fn judge_lock(content: &str) -> Vec<String> {
+    content
+        .lines()
+        .filter(|line| line.starts_with("source = ") && !line.contains(REGISTRY))
+        .map(|line| format!("a crate from elsewhere than crates.io: {line}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "//! One job.\n#![forbid(unsafe_code)]\n";
+
+    #[test]
+    fn tidy_sources_pass() {
+        assert_eq!(judge("crates/base/src/lib.rs", GOOD), Vec::<String>::new());
+        assert_eq!(judge("README.md", "Text.\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_kind_of_untidiness_is_found() {
+        let long = format!("{GOOD}{}", "\n".repeat(LINES_MAX));
+        for (name, content) in [
+            ("crates/base/src/lib.rs", "#![forbid(unsafe_code)]\n"),
+            ("crates/base/src/lib.rs", "//! One job.\n"),
+            ("crates/base/src/units.rs", "//! One job.\nfn f() {} \n"),
+            ("crates/base/src/units.rs", "//! One job."),
+            ("crates/base/src/units.rs", concat!("//! One job.\n// TO", "DO: later\n")),
+            ("crates/base/src/units.rs", &long),
+            ("crates/base/Cargo.toml", "[package]\n"),
+            ("Cargo.lock", "source = \"registry+https://example.org/index\"\n"),
+        ] {
+            assert_eq!(judge(name, content).len(), 1, "{name}: {content:?}");
+        }
+    }
+}
