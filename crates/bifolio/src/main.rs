@@ -1,2 +1,23 @@
-//! The `bifolio` command.
-fn main() {}
+//! The `bifolio` command: parses, dispatches, and turns the outcome into an exit status.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod console;
+mod failure;
+mod target;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::console::Console;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut console = Console::standard();
+    let outcome = cli.command.run(&mut console);
+    ExitCode::from(console.finish(outcome).code())
+}

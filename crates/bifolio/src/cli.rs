@@ -1,0 +1,66 @@
+//! The command line: what can be asked. Not here: doing it (`commands`).
+
+use clap::{Parser, Subcommand};
+
+use crate::commands;
+use crate::console::Console;
+use crate::failure::Result;
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0    Everything went well.
+  1    Something failed, or part of it did; standard error says what. The rest was done.
+  2    The command line makes no sense.
+  4    `check` found inconsistencies.
+  8    `check` could not finish.
+  130  Interrupted; nothing half-written was left behind.
+  141  The reader of standard output went away.";
+
+const ABOUT: &str = "Read ext2, ext3 and ext4 images without mounting them";
+
+const LONG_ABOUT: &str = "\
+Read ext2, ext3 and ext4 images without mounting them.
+
+A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IMAGE means its root \
+directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
+existing file is named, so that image names may contain colons.
+
+Images are only read. A dirty journal is replayed in memory.";
+
+/// The command line.
+#[derive(Parser)]
+#[command(name = "bifolio", version, about = ABOUT, long_about = LONG_ABOUT)]
+#[command(after_help = EXIT_STATUS, after_long_help = EXIT_STATUS)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What can be done.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Mount an image, read-only, through FUSE
+    Mount(commands::mount::Arguments),
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(self, console: &mut Console) -> Result<()> {
+        match self {
+            Self::Mount(arguments) => commands::mount::run(arguments, console),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,3 @@
+//! One module per command: its arguments, and `run`.
+
+pub mod mount;

@@ -1,0 +1,71 @@
+//! Standard output and standard error of one run, and whether anything was reported as failed.
+
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+
+use crate::failure::{Failure, Result, Status};
+use crate::text;
+
+/// Where the command's output goes.
+pub struct Console {
+    out: BufWriter<Stdout>,
+    terminal: bool,
+    worst: Status,
+}
+
+impl Console {
+    /// The process's own streams.
+    pub fn standard() -> Self {
+        let out = io::stdout();
+        let terminal = out.is_terminal();
+        Self { out: BufWriter::with_capacity(64 * 1024, out), terminal, worst: Status::Success }
+    }
+
+    /// Whether standard output is a terminal: names are escaped there.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Writes bytes as they are.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    }
+
+    /// Writes text.
+    pub fn print(&mut self, text: impl std::fmt::Display) -> Result<()> {
+        write!(self.out, "{text}").map_err(|error| Failure::output(&error))
+    }
+
+    /// Writes a name out of an image: escaped on a terminal, as it is elsewhere.
+    pub fn name(&mut self, name: &[u8]) -> Result<()> {
+        if self.terminal { self.print(text::escape(name)) } else { self.write(name) }
+    }
+
+    /// Sends what was written on its way.
+    pub fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(|error| Failure::output(&error))
+    }
+
+    /// Reports a failure and lets the command go on: it will end with a failure's status.
+    pub fn report(&mut self, failure: &Failure) {
+        // Keep the order that a reader of both streams sees.
+        let _ = self.out.flush();
+        if failure.status() != Status::BrokenPipe {
+            let _ = writeln!(io::stderr(), "bifolio: {failure}");
+        }
+        self.worst = self.worst.max(failure.status());
+    }
+
+    /// Says something on standard error that is no failure.
+    pub fn warn(&mut self, text: impl std::fmt::Display) {
+        let _ = self.out.flush();
+        let _ = writeln!(io::stderr(), "bifolio: warning: {text}");
+    }
+
+    /// Ends the command: the status of the worst thing that happened.
+    pub fn finish(mut self, outcome: Result<()>) -> Status {
+        if let Err(failure) = outcome.and_then(|()| self.flush()) {
+            self.report(&failure);
+        }
+        self.worst
+    }
+}

@@ -1,0 +1,166 @@
+//! Which image, which part of it, and which path in it a command line names; and opening it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use vfs::{Follow, Node, Volume};
+
+use crate::failure::{Failure, Result, Subject};
+
+/// An image and a path in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// The image: a file or a block device of the host.
+    pub image: PathBuf,
+    /// The path in it; starts with `/`.
+    pub path: Vec<u8>,
+}
+
+impl Target {
+    /// Reads `IMAGE:/path` or `IMAGE` from the command line.
+    pub fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().map(|argument| Self::parse(&argument, |image| image.exists()))
+    }
+
+    /// Splits at the last ":/" before which an existing image is named, or else at the last one.
+    pub fn parse(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
+        let bytes = argument.as_bytes();
+        let split = |at: usize| Self {
+            image: PathBuf::from(OsString::from_vec(bytes[..at].to_vec())),
+            path: bytes[at + 1..].to_vec(),
+        };
+        let mut places = (1..bytes.len().saturating_sub(1))
+            .rev()
+            .filter(|&at| bytes[at..].starts_with(b":/"))
+            .peekable();
+        let last = places.peek().copied();
+        let whole = Self { image: PathBuf::from(argument), path: b"/".to_vec() };
+        match places.map(split).find(|target| exists(&target.image)) {
+            Some(target) => target,
+            None if exists(&whole.image) => whole,
+            None => last.map_or(whole, split),
+        }
+    }
+
+    /// The last name in the path; `None` for the root and for paths that end in a dot name.
+    pub fn file_name(&self) -> Option<&[u8]> {
+        let name = self.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
+        (name != b"." && name != b"..").then_some(name)
+    }
+
+    /// How to name `path` of this target's image to a person.
+    pub fn subject(&self, path: &[u8]) -> Vec<u8> {
+        let mut subject = self.image.as_os_str().as_bytes().to_vec();
+        if path != b"/" {
+            subject.push(b':');
+            subject.extend_from_slice(path);
+        }
+        subject
+    }
+
+    /// The node at the target's path.
+    pub fn resolve(&self, volume: &Volume, follow: Follow) -> Result<std::sync::Arc<Node>> {
+        volume.resolve(&self.path, follow).map_err(|error| Failure::library(self, &error))
+    }
+}
+
+impl Subject for &Target {
+    fn bytes(&self) -> Vec<u8> {
+        self.subject(&self.path)
+    }
+}
+
+/// How to open the image. The same for every command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Image options")]
+pub struct ImageOptions {
+    /// The partition to read of a partitioned disk, counted from 1 (`bifolio info` lists them)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub partition: Option<u32>,
+    /// Where the file system starts in the image; K, M, G and T may follow the number
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
+    pub offset: Option<u64>,
+    /// Look at the image as it lies, without replaying its journal
+    #[arg(long)]
+    pub no_recovery: bool,
+    /// The most memory that cached file data may take; K, M, G and T may follow the number
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub cache_size: Option<u64>,
+    /// The largest folio: 4 KiB times two to this power, 0 to 9
+    #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
+    pub folio_order_max: Option<u8>,
+}
+
+impl ImageOptions {
+    /// Opens the volume on the target's image, read-only.
+    pub fn open(&self, target: &Target) -> Result<Volume> {
+        Err(Failure::new(target, "opening is not built yet"))
+    }
+}
+
+/// A number of bytes; a letter scales it by a power of 1024.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let error = || "expected a number of bytes, such as 4096, 64K, 512M or 2G".to_owned();
+    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        Some(b'T') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(error());
+    }
+    let number: u64 = digits.parse().map_err(|_| error())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(argument: &str, existing: &[&str], image: &str, path: &str) {
+        let exists = |candidate: &Path| existing.iter().any(|name| candidate == Path::new(name));
+        let target = Target::parse(OsStr::new(argument), exists);
+        assert_eq!((target.image, target.path), (image.into(), path.into()), "{argument}");
+    }
+
+    #[test]
+    fn targets_split_at_the_last_place_that_names_an_image() {
+        check("disk.img", &[], "disk.img", "/");
+        check("disk.img:/", &[], "disk.img", "/");
+        check("disk.img:/etc/fstab", &[], "disk.img", "/etc/fstab");
+        check("a:b.img:/x", &["a:b.img"], "a:b.img", "/x");
+        check("disk.img:/dir:/x", &["disk.img"], "disk.img", "/dir:/x");
+        check("dir:/disk.img:/x", &["dir:/disk.img"], "dir:/disk.img", "/x");
+        check("dir:/disk.img", &["dir:/disk.img"], "dir:/disk.img", "/");
+        check("nothing:/dir:/x", &[], "nothing:/dir", "/x");
+        check(":/x", &[], ":/x", "/");
+    }
+
+    #[test]
+    fn file_names_are_the_last_component() {
+        let name = |path: &str| {
+            let target = Target { image: "i".into(), path: path.into() };
+            target.file_name().map(<[u8]>::to_vec)
+        };
+        assert_eq!(name("/a/b"), Some(b"b".to_vec()));
+        assert_eq!(name("/a/b//"), Some(b"b".to_vec()));
+        assert_eq!(name("/"), None);
+        assert_eq!(name("/a/."), None);
+        assert_eq!(name("/a/.."), None);
+    }
+
+    #[test]
+    fn sizes_scale_and_nonsense_is_refused() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64K"), Ok(65536));
+        assert_eq!(parse_size("2g"), Ok(2 << 30));
+        for bad in ["", "K", "-1", "1.5M", "99999999999T", "x", "1KB", "é"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}
