@@ -2,6 +2,7 @@
 //! Not here: errno (the table is in `vfs`), texts for the command line.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use crate::units::{DeviceOffset, FileBlock, FsBlock, GroupNumber, InodeNumber};
 
@@ -48,6 +49,25 @@ pub enum Error {
     /// The caller asked for something that makes no sense; the text says what.
     #[error("invalid argument: {0}")]
     InvalidArgument(&'static str),
+    /// The host did not let the image be opened.
+    #[error("cannot open {}: {}", path.display(), std::io::Error::from_raw_os_error(*errno))]
+    Open {
+        /// The image.
+        path: PathBuf,
+        /// The host's error number. EBUSY when somebody else uses the image, ENOTBLK when it is
+        /// neither a regular file nor a block device.
+        errno: i32,
+    },
+    /// The partition table has no such entry.
+    #[error("no partition {number}: the {table} partition table has {existing}")]
+    NoPartition {
+        /// The number asked for; the first is 1.
+        number: u32,
+        /// The kind of table: "GPT" or "MBR".
+        table: &'static str,
+        /// The partitions there are, such as "1, 2, 5", or "none".
+        existing: String,
+    },
     /// The volume or device is read-only.
     #[error("read-only")]
     ReadOnly,
@@ -319,6 +339,8 @@ pub enum Unsupported {
     },
     /// No known file system was found.
     Format,
+    /// No partition table was found.
+    PartitionTable,
     /// An operation that is not there.
     Operation(&'static str),
 }
@@ -331,6 +353,7 @@ impl fmt::Display for Unsupported {
                 write!(f, "inode {inode} uses the feature {feature}, which is not supported yet")
             }
             Self::Format => write!(f, "no known file system found"),
+            Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
             Self::Operation(what) => write!(f, "unsupported operation: {what}"),
         }
     }

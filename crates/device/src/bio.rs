@@ -2,6 +2,7 @@
 //! at its end.
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,9 +12,23 @@ use smallvec::SmallVec;
 
 use crate::BlockDevice;
 
-/// EIO, EINVAL and EROFS as Linux numbers them.
+/// Error numbers as Linux has them.
 pub(crate) const EIO: i32 = 5;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const EROFS: i32 = 30;
+
+/// The range as indices into `size` bytes, or the located EINVAL of `operation`.
+pub(crate) fn range_within(
+    operation: IoOperation,
+    offset: DeviceOffset,
+    length: u64,
+    size: u64,
+) -> Result<Range<u64>, IoError> {
+    match offset.0.checked_add(length).filter(|&end| end <= size) {
+        Some(end) => Ok(offset.0..end),
+        None => Err(IoError { operation, offset, length, errno: EINVAL }),
+    }
+}
 
 /// What a [`Bio`] does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +91,7 @@ impl Segment {
     }
 }
 
-type EndIo = Box<dyn FnOnce(Result<(), IoError>) + Send>;
+type EndIo = Box<dyn FnOnce(Result<(), i32>) + Send>;
 
 /// One request. It ends exactly once, by [`Bio::end`] or by being dropped (EIO).
 pub struct Bio {
@@ -84,6 +99,7 @@ pub struct Bio {
     offset: DeviceOffset,
     segments: SmallVec<[Segment; 4]>,
     length: u64,
+    waited_for: bool,
     end: Option<EndIo>,
 }
 
@@ -98,7 +114,31 @@ impl Bio {
     ) -> Self {
         let segments: SmallVec<[Segment; 4]> = segments.into_iter().collect();
         let length = segments.iter().map(|segment| segment.len() as u64).sum();
-        Self { operation, offset, segments, length, end: Some(Box::new(end)) }
+        let operation_named = match operation {
+            BioOperation::Read => IoOperation::Read,
+            BioOperation::Write => IoOperation::Write,
+        };
+        let end: EndIo = Box::new(move |result| {
+            end(result.map_err(|errno| IoError {
+                operation: operation_named,
+                offset,
+                length,
+                errno,
+            }));
+        });
+        Self { operation, offset, segments, length, waited_for: false, end: Some(end) }
+    }
+
+    /// Says that the submitter will wait for the end at once, so that a device does well to do the
+    /// work on the submitter's own thread.
+    pub fn waited_for(mut self) -> Self {
+        self.waited_for = true;
+        self
+    }
+
+    /// Whether the submitter waits for the end at once.
+    pub fn is_waited_for(&self) -> bool {
+        self.waited_for
     }
 
     /// What to do.
@@ -126,28 +166,36 @@ impl Bio {
         &mut self.segments
     }
 
+    /// Turns the request to other device bytes, as a device does that passes requests on to another.
+    /// Errors still name the offset that the submitter gave.
+    pub fn redirect(&mut self, offset: DeviceOffset) {
+        self.offset = offset;
+    }
+
+    /// Calls `before` with the result when the request ends, before the submitter's own end, which
+    /// gets what `before` returns.
+    pub fn before_end(
+        &mut self,
+        before: impl FnOnce(Result<(), i32>) -> Result<(), i32> + Send + 'static,
+    ) {
+        if let Some(end) = self.end.take() {
+            self.end = Some(Box::new(|result| end(before(result))));
+        }
+    }
+
     /// Ends the request. `Err` carries the host's error number.
     pub fn end(mut self, result: Result<(), i32>) {
         self.finish(result);
     }
 
-    /// The request's error for `errno`, located.
-    fn error(&self, errno: i32) -> IoError {
-        let operation = match self.operation {
-            BioOperation::Read => IoOperation::Read,
-            BioOperation::Write => IoOperation::Write,
-        };
-        IoError { operation, offset: self.offset, length: self.length, errno }
-    }
-
     fn finish(&mut self, result: Result<(), i32>) {
         if let Some(end) = self.end.take() {
-            end(result.map_err(|errno| self.error(errno)));
+            end(result);
         }
     }
 
     /// The range as indices into `size` bytes, or EINVAL.
-    pub fn range_within(&self, size: u64) -> Result<std::ops::Range<u64>, i32> {
+    pub fn range_within(&self, size: u64) -> Result<Range<u64>, i32> {
         let end =
             self.offset.0.checked_add(self.length).filter(|&end| end <= size).ok_or(EINVAL)?;
         Ok(self.offset.0..end)
@@ -179,7 +227,7 @@ fn submit_and_wait(
         *end_state.0.lock() = Some(result);
         end_state.1.notify_one();
     });
-    device.submit(vec![bio]);
+    device.submit(vec![bio.waited_for()]);
     let mut ended = state.0.lock();
     loop {
         if let Some(result) = ended.take() {

@@ -2,10 +2,16 @@
 //! Not here: caching, and anything that knows a file-system format.
 
 mod bio;
+mod file;
 mod memory;
+mod open;
+mod slice;
 
 pub use bio::{Bio, BioOperation, Segment};
+pub use file::FileDevice;
 pub use memory::MemoryDevice;
+pub use open::{OpenDevice, Part, open};
+pub use slice::Slice;
 
 use std::fmt::Debug;
 use std::sync::Arc;

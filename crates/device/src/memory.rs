@@ -1,8 +1,9 @@
 //! A device in memory.
 
-use base::{DeviceOffset, Result};
+use base::{DeviceOffset, IoOperation, Result};
 use parking_lot::RwLock;
 
+use crate::bio::range_within;
 use crate::{Bio, BioOperation, BlockDevice};
 
 /// A device whose contents are a vector of bytes.
@@ -70,19 +71,13 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        range_within(IoOperation::Discard, offset, length, self.size)?;
         self.write_zeroes(offset, length)
     }
 
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        let mut contents = self.contents.write();
-        let end =
-            offset.0.checked_add(length).filter(|&end| end <= self.size).ok_or(base::IoError {
-                operation: base::IoOperation::WriteZeroes,
-                offset,
-                length,
-                errno: crate::bio::EINVAL,
-            })?;
-        contents[offset.0 as usize..end as usize].fill(0);
+        let range = range_within(IoOperation::WriteZeroes, offset, length, self.size)?;
+        self.contents.write()[range.start as usize..range.end as usize].fill(0);
         Ok(())
     }
 }

@@ -1,0 +1,230 @@
+//! A device that is a regular file or a block device of the host, read and written in the
+//! submitter's thread. Not here: work on other threads (`threaded`, `uring`), parts of a device.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use base::{DeviceOffset, Error, IoError, IoOperation, Result};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::bio::{EIO, EROFS, range_within};
+use crate::{Bio, BioOperation, BlockDevice, Segment};
+
+/// As many runs of memory as one system call takes (IOV_MAX).
+const SEGMENTS_PER_CALL_MAX: usize = 1024;
+/// How many zeroes are written at a time where the host cannot zero a range by itself, in bytes.
+const ZEROES: &[u8] = &[0; 64 * 1024];
+
+/// A file or block device of the host. Its size is what it was when it was opened.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: OwnedFd,
+    size: u64,
+    read_only: bool,
+}
+
+impl FileDevice {
+    /// Opens the image at `path`. Readers share it (advisory flock); a writer has it alone, and is
+    /// refused when a reader or another writer has it, with EBUSY. Hosts that cannot lock the file
+    /// open it all the same.
+    pub fn open(path: &Path, read_only: bool) -> Result<Self> {
+        Self::open_file(path, read_only)
+            .map_err(|errno| Error::Open { path: path.into(), errno: errno.raw_os_error() })
+    }
+
+    fn open_file(path: &Path, read_only: bool) -> Result<Self, Errno> {
+        // Without O_NONBLOCK, opening a pipe would wait for its other end.
+        let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let mut file = rustix::fs::open(path, flags, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::RegularFile => {}
+            // O_EXCL: not while the host has it mounted.
+            FileType::BlockDevice if !read_only => {
+                file = rustix::fs::open(path, flags | OFlags::EXCL, Mode::empty())?;
+            }
+            FileType::BlockDevice => {}
+            FileType::Directory => return Err(Errno::ISDIR),
+            _ => return Err(Errno::NOTBLK),
+        }
+        // O_NONBLOCK has done its work; io_uring would take it as "fail rather than wait".
+        rustix::fs::fcntl_setfl(&file, access)?;
+        lock(&file, read_only)?;
+        let size = rustix::fs::seek(&file, SeekFrom::End(0))?;
+        Ok(Self { file, size, read_only })
+    }
+
+    /// Whether `bio` may be done: EINVAL outside the device, EROFS for writes to a read-only one.
+    fn admit(&self, bio: &Bio) -> Result<(), i32> {
+        bio.range_within(self.size)?;
+        match bio.operation() {
+            BioOperation::Write if self.read_only => Err(EROFS),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does what is left of an admitted `bio` after its first `done` bytes.
+    fn transfer(&self, bio: &mut Bio, mut done: u64) -> Result<(), i32> {
+        while done < bio.length() {
+            let at = bio.offset().0 + done;
+            let moved = match bio.operation() {
+                BioOperation::Read => {
+                    let mut slices = SmallVec::<[IoSliceMut<'_>; 16]>::new();
+                    slices.extend(remaining(bio.segments_mut(), done).map(IoSliceMut::new));
+                    rustix::io::preadv(&self.file, &mut slices, at)
+                }
+                BioOperation::Write => {
+                    let mut slices = SmallVec::<[IoSlice<'_>; 16]>::new();
+                    let left = remaining(bio.segments_mut(), done);
+                    slices.extend(left.map(|bytes| IoSlice::new(bytes)));
+                    rustix::io::pwritev(&self.file, &slices, at)
+                }
+            };
+            match moved {
+                // The range lies within the size found at opening: the file was cut since.
+                Ok(0) => return Err(EIO),
+                Ok(bytes) => done += bytes as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.raw_os_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The range of an operation that changes the device, or its located error.
+    fn writable_range(
+        &self,
+        operation: IoOperation,
+        offset: DeviceOffset,
+        length: u64,
+    ) -> Result<Change, IoError> {
+        let failed = |errno| IoError { operation, offset, length, errno };
+        range_within(operation, offset, length, self.size)?;
+        if self.read_only {
+            return Err(failed(EROFS));
+        }
+        Ok(Change { operation, offset, length })
+    }
+
+    /// Has the host change a range, or says that it cannot in this way.
+    fn fallocate(&self, change: &Change, flags: FallocateFlags) -> Result<bool, IoError> {
+        loop {
+            match rustix::fs::fallocate(&self.file, flags, change.offset.0, change.length) {
+                Ok(()) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
+                Err(errno) => return Err(change.failed(errno)),
+            }
+        }
+    }
+
+    fn fill_with_zeroes(&self, change: &Change) -> Result<(), IoError> {
+        let mut done = 0;
+        while done < change.length {
+            let run = (change.length - done).min(ZEROES.len() as u64) as usize;
+            match rustix::io::pwrite(&self.file, &ZEROES[..run], change.offset.0 + done) {
+                Ok(0) => return Err(change.failed(Errno::IO)),
+                Ok(bytes) => done += bytes as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(change.failed(errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A discard or zeroing that was found to be within bounds.
+struct Change {
+    operation: IoOperation,
+    offset: DeviceOffset,
+    length: u64,
+}
+
+impl Change {
+    fn failed(&self, errno: Errno) -> IoError {
+        let errno = errno.raw_os_error();
+        IoError { operation: self.operation, offset: self.offset, length: self.length, errno }
+    }
+}
+
+/// What is left of `segments` after the first `done` bytes, as far as one system call goes.
+fn remaining(segments: &mut [Segment], done: u64) -> impl Iterator<Item = &mut [u8]> {
+    let mut skip = done;
+    segments
+        .iter_mut()
+        .filter_map(move |segment| {
+            let skipped = skip.min(segment.len() as u64);
+            skip -= skipped;
+            Some(&mut segment.bytes_mut()[skipped as usize..]).filter(|bytes| !bytes.is_empty())
+        })
+        .take(SEGMENTS_PER_CALL_MAX)
+}
+
+fn lock(file: &OwnedFd, read_only: bool) -> Result<(), Errno> {
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match rustix::fs::flock(file, operation) {
+        Err(Errno::WOULDBLOCK) => Err(Errno::BUSY),
+        // Other failures mean that this host cannot lock this file: locks are advisory.
+        _ => Ok(()),
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for mut bio in batch {
+            let result = self.admit(&bio).and_then(|()| self.transfer(&mut bio, 0));
+            bio.end(result);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        // fdatasync reaches a block device's own cache, too. Never again after a failure: the host
+        // drops what it could not write, so that a second attempt would lie.
+        rustix::fs::fdatasync(&self.file).map_err(|errno| IoError {
+            operation: IoOperation::Flush,
+            offset: DeviceOffset(0),
+            length: self.size,
+            errno: errno.raw_os_error(),
+        })?;
+        Ok(())
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let change = self.writable_range(IoOperation::Discard, offset, length)?;
+        if length > 0 {
+            // Where the host cannot, the range simply stays in use.
+            self.fallocate(&change, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)?;
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let change = self.writable_range(IoOperation::WriteZeroes, offset, length)?;
+        if length == 0 || self.fallocate(&change, FallocateFlags::ZERO_RANGE)? {
+            return Ok(());
+        }
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if !self.fallocate(&change, punch)? {
+            self.fill_with_zeroes(&change)?;
+        }
+        Ok(())
+    }
+}

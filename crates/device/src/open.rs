@@ -1,0 +1,43 @@
+//! Opens an image: chooses the backend, and the part of the image that is the volume.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{DeviceOffset, Result};
+
+use crate::SharedDevice;
+use crate::file::FileDevice;
+use crate::slice::Slice;
+
+/// How to open an image.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenDevice {
+    /// Refuse every write, and let others read the image at the same time.
+    pub read_only: bool,
+    /// Which part of the image to open.
+    pub part: Part,
+}
+
+impl Default for OpenDevice {
+    fn default() -> Self {
+        Self { read_only: true, part: Part::Whole }
+    }
+}
+
+/// A part of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// From a byte to the end.
+    From(DeviceOffset),
+}
+
+/// Opens the file or block device at `path`.
+pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
+    let device: SharedDevice = Arc::new(FileDevice::open(path, options.read_only)?);
+    match options.part {
+        Part::Whole => Ok(device),
+        Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
+    }
+}

@@ -1,0 +1,93 @@
+//! A part of a device as a device of its own: a partition, or an image that begins somewhere in a
+//! larger file.
+
+use base::{DeviceOffset, Error, IoError, IoOperation, Result};
+
+use crate::bio::range_within;
+use crate::{Bio, BlockDevice, SharedDevice};
+
+/// The bytes of `device` from `start` on, as many as `size`. Errors name offsets in the part.
+#[derive(Debug)]
+pub struct Slice {
+    device: SharedDevice,
+    start: u64,
+    size: u64,
+}
+
+impl Slice {
+    /// `size` bytes from `start`, which must all lie within the device.
+    pub fn new(device: SharedDevice, start: DeviceOffset, size: u64) -> Result<Self> {
+        match start.0.checked_add(size) {
+            Some(end) if end <= device.size() => Ok(Self { device, start: start.0, size }),
+            _ => Err(Error::InvalidArgument("the range does not lie within the image")),
+        }
+    }
+
+    /// Everything from `start` to the end of the device.
+    pub fn from(device: SharedDevice, start: DeviceOffset) -> Result<Self> {
+        let size = device.size().checked_sub(start.0);
+        let size =
+            size.ok_or(Error::InvalidArgument("the offset lies past the end of the image"))?;
+        Self::new(device, start, size)
+    }
+
+    /// Where a range of the part lies on the device.
+    fn locate(
+        &self,
+        operation: IoOperation,
+        offset: DeviceOffset,
+        length: u64,
+    ) -> Result<DeviceOffset, IoError> {
+        range_within(operation, offset, length, self.size)?;
+        Ok(DeviceOffset(self.start + offset.0))
+    }
+
+    /// An error of the device, as one of the part.
+    fn relocated(&self, error: Error) -> Error {
+        match error {
+            Error::Io(io) => {
+                let offset = DeviceOffset(io.offset.0.saturating_sub(self.start));
+                Error::Io(IoError { offset, ..io })
+            }
+            other => other,
+        }
+    }
+}
+
+impl BlockDevice for Slice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let mut inside = Vec::with_capacity(batch.len());
+        for mut bio in batch {
+            match bio.range_within(self.size) {
+                Ok(range) => {
+                    bio.redirect(DeviceOffset(self.start + range.start));
+                    inside.push(bio);
+                }
+                Err(errno) => bio.end(Err(errno)),
+            }
+        }
+        self.device.submit(inside);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let there = self.locate(IoOperation::Discard, offset, length)?;
+        self.device.discard(there, length).map_err(|error| self.relocated(error))
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let there = self.locate(IoOperation::WriteZeroes, offset, length)?;
+        self.device.write_zeroes(there, length).map_err(|error| self.relocated(error))
+    }
+}

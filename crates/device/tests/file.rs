@@ -1,0 +1,127 @@
+//! What is special about files of the host: opening, locking, read-only use.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use base::{DeviceOffset, Error};
+use device::{BlockDevice, FileDevice, OpenDevice, Part, open};
+use tempfile::{NamedTempFile, TempDir};
+
+const EIO: i32 = 5;
+const EBUSY: i32 = 16;
+const EISDIR: i32 = 21;
+const ENOENT: i32 = 2;
+const ENOTBLK: i32 = 15;
+const EROFS: i32 = 30;
+
+fn image(bytes: usize) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![7; bytes]).unwrap();
+    file
+}
+
+fn open_errno(path: &Path, read_only: bool) -> i32 {
+    match FileDevice::open(path, read_only) {
+        Err(Error::Open { errno, path: named }) if named == path => errno,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn io_errno(result: base::Result<()>) -> i32 {
+    match result {
+        Err(Error::Io(error)) => error.errno,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_read_only_device_refuses_every_change() {
+    let file = image(10_000);
+    let device: &dyn BlockDevice = &FileDevice::open(file.path(), true).unwrap();
+    assert!(device.is_read_only());
+    assert_eq!(io_errno(device.write_at(DeviceOffset(0), b"x")), EROFS);
+    assert_eq!(io_errno(device.discard(DeviceOffset(0), 1)), EROFS);
+    assert_eq!(io_errno(device.write_zeroes(DeviceOffset(0), 1)), EROFS);
+    device.flush().unwrap();
+    assert!(std::fs::read(file.path()).unwrap() == [7; 10_000]);
+}
+
+#[test]
+fn a_file_without_write_permission_opens_read_only() {
+    let file = image(512);
+    let mut permissions = file.as_file().metadata().unwrap().permissions();
+    permissions.set_readonly(true);
+    file.as_file().set_permissions(permissions).unwrap();
+    FileDevice::open(file.path(), true).unwrap();
+}
+
+#[test]
+fn readers_share_an_image_and_a_writer_has_it_alone() {
+    let file = image(512);
+    let first = FileDevice::open(file.path(), true).unwrap();
+    let second = FileDevice::open(file.path(), true).unwrap();
+    assert_eq!(open_errno(file.path(), false), EBUSY);
+    drop((first, second));
+    let writer = FileDevice::open(file.path(), false).unwrap();
+    assert_eq!(open_errno(file.path(), true), EBUSY);
+    assert_eq!(open_errno(file.path(), false), EBUSY);
+    drop(writer);
+    FileDevice::open(file.path(), true).unwrap();
+}
+
+#[test]
+fn what_is_no_image_is_refused_by_errno() {
+    let directory = TempDir::new().unwrap();
+    assert_eq!(open_errno(directory.path(), true), EISDIR);
+    assert_eq!(open_errno(&directory.path().join("missing"), true), ENOENT);
+    assert_eq!(open_errno(Path::new("/dev/null"), true), ENOTBLK);
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    assert_eq!(open_errno(&pipe, true), ENOTBLK);
+}
+
+#[test]
+fn a_file_cut_while_open_gives_eio() {
+    let file = image(10_000);
+    let device: &dyn BlockDevice = &FileDevice::open(file.path(), true).unwrap();
+    rustix::fs::ftruncate(file.as_file().as_fd(), 5000).unwrap();
+    let mut bytes = [0; 2000];
+    assert_eq!(io_errno(device.read_at(DeviceOffset(4000), &mut bytes)), EIO);
+    device.read_at(DeviceOffset(3000), &mut bytes).unwrap();
+}
+
+#[test]
+fn more_segments_than_one_call_takes_are_moved() {
+    let file = image(5000);
+    let contents: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
+    std::fs::write(file.path(), &contents).unwrap();
+    let device = FileDevice::open(file.path(), true).unwrap();
+    let mut bytes = vec![0u8; 5000];
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let segments = bytes.iter_mut().map(|byte| {
+        // SAFETY: `bytes` outlives the wait below and is not touched before.
+        unsafe { device::Segment::new(std::ptr::NonNull::from(byte), 1) }
+    });
+    let bio = device::Bio::new(device::BioOperation::Read, DeviceOffset(0), segments, move |end| {
+        sender.send(end).unwrap();
+    });
+    device.submit(vec![bio]);
+    receiver.recv().unwrap().unwrap();
+    assert!(bytes == contents);
+}
+
+#[test]
+fn an_offset_opens_the_rest_of_the_image() {
+    let file = image(3000);
+    let from = |start| OpenDevice { part: Part::From(DeviceOffset(start)), ..Default::default() };
+    assert_eq!(open(file.path(), from(1024)).unwrap().size(), 1976);
+    assert_eq!(open(file.path(), from(3000)).unwrap().size(), 0);
+    assert!(matches!(open(file.path(), from(3001)), Err(Error::InvalidArgument(_))));
+}
