@@ -14,10 +14,11 @@ pub enum Rank {
     InodeTable = 1,
     /// One inode.
     Inode,
-    /// One mapping's folio tree (insertion and removal).
-    Mapping,
     /// One inode's cached extents.
     ExtentMap,
+    /// One mapping's folio tree (insertion and removal). Nothing of a format is called under it;
+    /// reading metadata, under whatever locks a format holds, takes it.
+    Mapping,
     /// The pool's lists.
     Pool,
     /// Inside a block device.

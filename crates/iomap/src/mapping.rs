@@ -1,6 +1,6 @@
 //! What a format says about a range of a file: where it is, and in what state.
 
-use base::{DeviceOffset, FileOffset, Result};
+use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
 
 /// The state of a mapped range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,4 +59,15 @@ pub trait MapRead: Send + Sync {
 
     /// The whole data of a file that [`IomapKind::Inline`] maps.
     fn inline_data(&self) -> Result<Vec<u8>>;
+}
+
+/// The range of `mapper` that contains byte `at`, held to what [`MapRead`] promises: the loops over
+/// a file must not depend on a format being right about images that lie.
+pub(crate) fn map_at(mapper: &dyn MapRead, at: FileOffset, length: u64) -> Result<Iomap> {
+    let map = mapper.map_read(at, length)?;
+    if map.offset > at || map.end() <= at.0 {
+        let problem = Problem::Disorder { field: "range", previous: at.0, found: map.offset.0 };
+        return Err(Error::corrupt("file mapping", Place::default(), problem));
+    }
+    Ok(map)
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{BlockSize, Error, FsBlock, Place, Problem, Result};
 use device::SharedDevice;
+use pagecache::PageCache;
 use parking_lot::Mutex;
 
 /// The metadata blocks of one volume.
@@ -18,8 +19,8 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// A cache of `device`'s blocks of `block_size` bytes.
-    pub fn new(device: SharedDevice, block_size: BlockSize) -> Self {
+    /// The blocks of `block_size` bytes of `device`, cached in `cache`.
+    pub fn new(_cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
         Self { device, block_size, blocks: Mutex::default() }
     }
 

@@ -1,0 +1,90 @@
+//! How much memory this process may use: the machine's, or what its control group allows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The share of the memory that a cache takes by default is one part in so many.
+const SHARE: u64 = 4;
+/// The default where the host does not say how much memory there is, in bytes.
+const FALLBACK: u64 = 256 << 20;
+
+/// The default limit of a cache, in bytes.
+pub fn bytes_max_default() -> u64 {
+    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total(&text));
+    let allowed = group_limit();
+    let usable = memory.into_iter().chain(allowed).min();
+    usable.map_or(FALLBACK, |bytes| bytes / SHARE)
+}
+
+/// The bytes that `/proc/meminfo` names as the total.
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The least memory limit of this process's control group and those above it, of either version.
+fn group_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    limit_files(&groups)
+        .into_iter()
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+        .min()
+}
+
+/// The files that hold the limits which apply, as `/proc/self/cgroup` names the groups. A file that
+/// does not exist, or holds "max", limits nothing.
+fn limit_files(groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
+        let (root, file) = if controllers.is_empty() {
+            ("/sys/fs/cgroup", "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let group = Path::new(group.trim_start_matches('/'));
+        files.extend(group.ancestors().map(|group| Path::new(root).join(group).join(file)));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_read_from_meminfo() {
+        assert_eq!(
+            memory_total("MemTotal:       24000000 kB\nMemFree: 1 kB\n"),
+            Some(24_576_000_000)
+        );
+        assert_eq!(memory_total("MemFree: 1 kB\n"), None);
+        assert_eq!(memory_total("MemTotal: 99999999999999999999 kB\n"), None);
+    }
+
+    #[test]
+    fn limits_of_every_group_above_apply_in_both_versions() {
+        let names = |groups| -> Vec<String> {
+            limit_files(groups).iter().map(|file| file.display().to_string()).collect()
+        };
+        assert_eq!(
+            names("5:cpu:/x\n4:memory:/a/b\n0::/\n"),
+            [
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory.max",
+            ]
+        );
+        assert!(names("garbage").is_empty());
+    }
+
+    #[test]
+    fn the_default_is_not_zero() {
+        assert!(bytes_max_default() >= 1 << 20);
+    }
+}
