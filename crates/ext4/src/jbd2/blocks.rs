@@ -1,0 +1,153 @@
+//! Where a journal's blocks are on its device, and reading them.
+//! Not here: how the journal was found, and what the blocks mean.
+
+use base::{BlockSize, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result};
+use device::SharedDevice;
+
+const STRUCTURE: &str = "journal";
+
+/// A run of journal blocks that follow each other on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JournalRun {
+    /// The first block, counted from the journal's start.
+    pub first: u32,
+    /// Where it lies on the journal's device.
+    pub physical: FsBlock,
+    /// The number of blocks.
+    pub length: u32,
+}
+
+/// The blocks of a journal: its device and its runs, which are free of gaps and of overlaps, so
+/// that what a log can make memory hold is bounded by what the device holds.
+#[derive(Clone, Debug)]
+pub struct JournalBlocks {
+    device: SharedDevice,
+    block_size: BlockSize,
+    /// The inode that holds the journal; `None` when it has a device of its own.
+    inode: Option<InodeNumber>,
+    /// In journal order.
+    runs: Vec<JournalRun>,
+    /// The same, in device order.
+    runs_by_place: Vec<JournalRun>,
+}
+
+impl JournalBlocks {
+    /// The journal in the file `inode` of the volume on `device`, given the file's runs in order.
+    pub fn of_inode(
+        device: SharedDevice,
+        block_size: BlockSize,
+        inode: InodeNumber,
+        runs: Vec<JournalRun>,
+    ) -> Result<Self> {
+        Self::new(device, block_size, Some(inode), runs)
+    }
+
+    /// The journal that takes `length` blocks from `first` on a device of its own.
+    pub fn of_device(
+        device: SharedDevice,
+        block_size: BlockSize,
+        first: FsBlock,
+        length: u32,
+    ) -> Result<Self> {
+        let run = JournalRun { first: 0, physical: first, length };
+        Self::new(device, block_size, None, vec![run])
+    }
+
+    fn new(
+        device: SharedDevice,
+        block_size: BlockSize,
+        inode: Option<InodeNumber>,
+        runs: Vec<JournalRun>,
+    ) -> Result<Self> {
+        let place = inode.map(Place::inode).unwrap_or_default();
+        let device_blocks = device.size() >> block_size.shift();
+        let mut next = 0u32;
+        for run in &runs {
+            let place = place.at_file_block(FileBlock(run.first.into())).at_block(run.physical);
+            if run.first != next || run.length == 0 {
+                let (found, expected) = (run.first.into(), next.into());
+                let problem = Problem::Mismatch { field: "journal block", found, expected };
+                return Err(Error::corrupt(STRUCTURE, place, problem));
+            }
+            let range = |field, found, min, max| {
+                Error::corrupt(STRUCTURE, place, Problem::Range { field, found, min, max })
+            };
+            let end = run.physical.checked_add(run.length.into());
+            if run.physical.0 == 0 || end.is_none_or(|end| end.0 > device_blocks) {
+                let max = device_blocks.saturating_sub(run.length.into());
+                return Err(range("block", run.physical.0, 1, max));
+            }
+            next = next.checked_add(run.length).ok_or_else(|| {
+                range("length", run.length.into(), 1, (u32::MAX - run.first).into())
+            })?;
+        }
+        if next == 0 {
+            return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("first block")));
+        }
+        let mut runs_by_place = runs.clone();
+        runs_by_place.sort_unstable_by_key(|run| run.physical);
+        for pair in runs_by_place.windows(2) {
+            if pair[0].physical.0 + u64::from(pair[0].length) > pair[1].physical.0 {
+                let place =
+                    place.at_file_block(FileBlock(pair[1].first.into())).at_block(pair[1].physical);
+                let (previous, found) = (pair[0].physical.0, pair[1].physical.0);
+                let problem = Problem::Disorder { field: "block", previous, found };
+                return Err(Error::corrupt(STRUCTURE, place, problem));
+            }
+        }
+        Ok(Self { device, block_size, inode, runs, runs_by_place })
+    }
+
+    /// The number of blocks.
+    pub fn count(&self) -> u32 {
+        self.runs.last().map_or(0, |run| run.first + run.length)
+    }
+
+    /// The size of a block.
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// Whether the journal has a device of its own.
+    pub fn is_external(&self) -> bool {
+        self.inode.is_none()
+    }
+
+    /// Whether `block` of the volume is one of the journal's own.
+    pub(super) fn own(&self, block: FsBlock) -> bool {
+        if self.is_external() {
+            return false;
+        }
+        let after = self.runs_by_place.partition_point(|run| run.physical <= block);
+        after.checked_sub(1).and_then(|index| self.runs_by_place.get(index)).is_some_and(|run| {
+            block.checked_distance_from(run.physical).is_some_and(|at| at < run.length.into())
+        })
+    }
+
+    /// Where journal block `block` lies on the device.
+    pub(super) fn physical(&self, block: u32) -> Option<FsBlock> {
+        let after = self.runs.partition_point(|run| run.first <= block);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        let at = block - run.first;
+        (at < run.length).then(|| FsBlock(run.physical.0 + u64::from(at)))
+    }
+
+    /// What an error in journal block `block` says of its place.
+    pub(super) fn place(&self, block: u32) -> Place {
+        let place = self.inode.map(Place::inode).unwrap_or_default();
+        let place = place.at_file_block(FileBlock(block.into()));
+        self.physical(block).map_or(place, |physical| place.at_block(physical))
+    }
+
+    /// Reads journal block `block` into `buffer`, which has the size of a block.
+    pub(super) fn read(&self, block: u32, buffer: &mut [u8]) -> Result<()> {
+        let offset =
+            self.physical(block).and_then(|physical| self.block_size.device_offset(physical));
+        let Some(offset) = offset else {
+            let (found, max) = (block.into(), self.count().saturating_sub(1).into());
+            let problem = Problem::Range { field: "journal block", found, min: 0, max };
+            return Err(Error::corrupt(STRUCTURE, self.place(block), problem));
+        };
+        self.device.read_at(offset, buffer)
+    }
+}

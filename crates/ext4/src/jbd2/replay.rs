@@ -1,0 +1,150 @@
+//! Puts the blocks of a log's complete transactions in their places.
+//! Not here: which transactions are complete.
+
+use std::collections::HashMap;
+
+use base::checksum::crc32c;
+use base::{BlockSize, DeviceOffset, Error, FsBlock, Problem, Result, TransactionId};
+use device::SharedDevice;
+
+use super::blocks::JournalBlocks;
+use super::ondisk;
+use super::scan::{LogContents, LoggedBlock};
+use super::superblock::JournalSuperblock;
+use super::tags::revoked_blocks;
+
+/// What a replay did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Replayed {
+    /// Blocks of the volume that got another content.
+    pub blocks_changed: u64,
+    /// Blocks in the log that were not replayed because they were revoked.
+    pub blocks_revoked: u64,
+}
+
+/// What the log says of one block of the volume.
+#[derive(Default)]
+struct Target {
+    /// Copies in this transaction and before are not replayed.
+    revoked: Option<TransactionId>,
+    /// The last copy to replay, as an index into [`LogContents::blocks`].
+    last: Option<usize>,
+}
+
+impl Target {
+    fn is_revoked(&self, transaction: TransactionId) -> bool {
+        self.revoked.is_some_and(|revoked| revoked.is_at_or_after(transaction))
+    }
+}
+
+/// Writes the last copy of each block to `target`. Every copy that was not revoked is verified,
+/// the earlier ones too, as Linux does.
+pub(super) fn replay(
+    journal: &JournalBlocks,
+    superblock: &JournalSuperblock,
+    log: &LogContents,
+    target: &SharedDevice,
+) -> Result<Replayed> {
+    let targets = collect_targets(journal, superblock, log)?;
+    let block_size = journal.block_size();
+    let mut replayed = Replayed::default();
+    let mut data = vec![0; block_size.len()];
+    let mut current = vec![0; block_size.len()];
+    for (index, logged) in log.blocks.iter().enumerate() {
+        let Some(entry) = targets.get(&logged.tag.target) else { continue };
+        if entry.is_revoked(logged.transaction) {
+            replayed.blocks_revoked += 1;
+            continue;
+        }
+        let offset = target_offset(journal, logged, target, block_size)?;
+        journal.read(logged.journal_block, &mut data)?;
+        verify_data(journal, superblock, logged, &data)?;
+        if entry.last != Some(index) {
+            continue;
+        }
+        if logged.tag.escaped {
+            data[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());
+        }
+        // Much of a log has been written in place already; an overlay need not hold that.
+        target.read_at(offset, &mut current)?;
+        if current != data {
+            target.write_at(offset, &data)?;
+            replayed.blocks_changed += 1;
+        }
+    }
+    Ok(replayed)
+}
+
+fn collect_targets(
+    journal: &JournalBlocks,
+    superblock: &JournalSuperblock,
+    log: &LogContents,
+) -> Result<HashMap<FsBlock, Target>> {
+    let mut targets: HashMap<FsBlock, Target> =
+        log.blocks.iter().map(|logged| (logged.tag.target, Target::default())).collect();
+    let mut buffer = vec![0; journal.block_size().len()];
+    for &(block, transaction) in &log.revokes {
+        journal.read(block, &mut buffer)?;
+        for revoked in revoked_blocks(&buffer, superblock.features, journal.place(block))? {
+            // A revoke of what the log does not hold has no effect and takes no memory.
+            let Some(entry) = targets.get_mut(&revoked) else { continue };
+            if entry.revoked.is_none_or(|earlier| transaction.is_at_or_after(earlier)) {
+                entry.revoked = Some(transaction);
+            }
+        }
+    }
+    for (index, logged) in log.blocks.iter().enumerate() {
+        if let Some(entry) = targets.get_mut(&logged.tag.target) {
+            if !entry.is_revoked(logged.transaction) {
+                entry.last = Some(index);
+            }
+        }
+    }
+    Ok(targets)
+}
+
+/// Where the data goes. The bound is the device, not the superblock's block count: the log may
+/// hold the superblock of a volume that was just grown.
+fn target_offset(
+    journal: &JournalBlocks,
+    logged: &LoggedBlock,
+    target: &SharedDevice,
+    block_size: BlockSize,
+) -> Result<DeviceOffset> {
+    const STRUCTURE: &str = "journal tag";
+    let block = logged.tag.target;
+    let blocks = target.size() >> block_size.shift();
+    let place = journal.place(logged.journal_block);
+    let offset = block_size.device_offset(block).filter(|_| block.0 < blocks).ok_or_else(|| {
+        let (found, max) = (block.0, blocks.saturating_sub(1));
+        Error::corrupt(STRUCTURE, place, Problem::Range { field: "block", found, min: 0, max })
+    })?;
+    if journal.own(block) {
+        let problem = Problem::Invalid { field: "block in the journal itself", found: block.0 };
+        return Err(Error::corrupt(STRUCTURE, place, problem));
+    }
+    Ok(offset)
+}
+
+fn verify_data(
+    journal: &JournalBlocks,
+    superblock: &JournalSuperblock,
+    logged: &LoggedBlock,
+    data: &[u8],
+) -> Result<()> {
+    let features = superblock.features;
+    if !features.has_block_checksums() {
+        return Ok(());
+    }
+    let seed = crc32c(superblock.checksum_seed, &logged.transaction.0.to_be_bytes());
+    let mut computed = crc32c(seed, data);
+    if features.checksum_v2 {
+        computed &= 0xFFFF;
+    }
+    let stored = logged.tag.checksum;
+    if stored == computed {
+        return Ok(());
+    }
+    let place = journal.place(logged.journal_block);
+    Err(Error::corrupt("journal data block", place, Problem::Checksum { stored, computed }))
+}

@@ -1,0 +1,240 @@
+//! Finds the complete transactions of a log, in one pass over its control blocks.
+//! Not here: reading the data (except for checksum version 1), revokes, and writing.
+//!
+//! The rules are those of Linux's recovery: the log ends at the first block that is not a control
+//! block of the transaction expected there. A transaction counts once its commit block is found.
+
+use base::checksum::{crc32_be, crc32c};
+use base::view::view_at;
+use base::{Error, Problem, Result, TransactionId};
+
+use super::blocks::JournalBlocks;
+use super::ondisk::{self, RawCommit, RawHeader};
+use super::superblock::JournalSuperblock;
+use super::tags::{Tag, descriptor_tags};
+
+/// A data block of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LoggedBlock {
+    /// The journal block that holds the data.
+    pub journal_block: u32,
+    /// The transaction that wrote it.
+    pub transaction: TransactionId,
+    /// What its descriptor block says of it.
+    pub tag: Tag,
+}
+
+/// The complete transactions of a log.
+#[derive(Debug)]
+pub(super) struct LogContents {
+    /// Their data blocks, in the order of the log.
+    pub blocks: Vec<LoggedBlock>,
+    /// The journal blocks that hold their revoke records.
+    pub revokes: Vec<(u32, TransactionId)>,
+    /// How many there are.
+    pub transactions: u32,
+    /// The id after the last one.
+    pub end: TransactionId,
+    /// Why the log ends there, when what follows was once complete and is damaged.
+    pub damage: Option<Error>,
+}
+
+/// Scans the log from `start`.
+pub(super) fn scan(
+    journal: &JournalBlocks,
+    superblock: &JournalSuperblock,
+    start: u32,
+) -> Result<LogContents> {
+    let mut scanner = Scanner {
+        journal,
+        superblock,
+        at: start,
+        blocks_left: superblock.log.end - superblock.log.start,
+        expected: superblock.sequence,
+        transaction_checksum: !0,
+        suspect: None,
+        failed: None,
+        last_commit_seconds: 0,
+        complete: (0, 0),
+        found: LogContents {
+            blocks: Vec::new(),
+            revokes: Vec::new(),
+            transactions: 0,
+            end: superblock.sequence,
+            damage: None,
+        },
+    };
+    let mut buffer = vec![0; journal.block_size().len()];
+    while scanner.step(&mut buffer)? {}
+    let Scanner { mut found, complete, .. } = scanner;
+    found.blocks.truncate(complete.0);
+    found.revokes.truncate(complete.1);
+    Ok(found)
+}
+
+struct Scanner<'a> {
+    journal: &'a JournalBlocks,
+    superblock: &'a JournalSuperblock,
+    /// The next journal block.
+    at: u32,
+    /// The blocks of the log that have not been passed yet: a log cannot go round twice.
+    blocks_left: u32,
+    /// The id that the next control block must have.
+    expected: TransactionId,
+    /// Checksum version 1, of the transaction so far.
+    transaction_checksum: u32,
+    /// A control block of the current transaction failed its checksum. Only a commit block
+    /// tells whether it is damaged or left over from an earlier use of these blocks.
+    suspect: Option<Error>,
+    /// A commit block failed its checksum, which with async_commit means an interrupted commit
+    /// unless another transaction follows.
+    failed: Option<Error>,
+    last_commit_seconds: u64,
+    /// How many of `found`'s blocks and revokes belong to complete transactions.
+    complete: (usize, usize),
+    found: LogContents,
+}
+
+impl Scanner<'_> {
+    /// Reads one control block and what belongs to it. False at the end of the log.
+    fn step(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let at = self.at;
+        if !self.advance(1) {
+            return Ok(false);
+        }
+        self.journal.read(at, buffer)?;
+        let header: &RawHeader = view_at(buffer, 0, "journal block", self.journal.place(at))?;
+        if header.h_magic.get() != ondisk::MAGIC || header.h_sequence.get() != self.expected.0 {
+            return Ok(false);
+        }
+        match header.h_blocktype.get() {
+            ondisk::BLOCK_DESCRIPTOR => self.descriptor(at, buffer),
+            ondisk::BLOCK_REVOKE => {
+                self.verify_tail("journal revoke block", at, buffer);
+                self.found.revokes.push((at, self.expected));
+                Ok(true)
+            }
+            ondisk::BLOCK_COMMIT => self.commit(at, buffer),
+            _ => Ok(false),
+        }
+    }
+
+    /// Goes `blocks` on, round the end of the log. False when that is more than the log has.
+    fn advance(&mut self, blocks: u32) -> bool {
+        let Some(left) = self.blocks_left.checked_sub(blocks) else { return false };
+        self.blocks_left = left;
+        let log = &self.superblock.log;
+        let until_end = log.end - self.at;
+        self.at =
+            if blocks < until_end { self.at + blocks } else { log.start + (blocks - until_end) };
+        true
+    }
+
+    fn descriptor(&mut self, at: u32, buffer: &mut [u8]) -> Result<bool> {
+        self.verify_tail("journal descriptor block", at, buffer);
+        let features = self.superblock.features;
+        let sum_data = features.checksum_v1 && self.failed.is_none();
+        if sum_data {
+            self.transaction_checksum = crc32_be(self.transaction_checksum, buffer);
+        }
+        let first = self.found.blocks.len();
+        for tag in descriptor_tags(buffer, features) {
+            let journal_block = self.at;
+            if !self.advance(1) {
+                return Ok(false);
+            }
+            let transaction = self.expected;
+            self.found.blocks.push(LoggedBlock { journal_block, transaction, tag });
+        }
+        if sum_data {
+            for block in &self.found.blocks[first..] {
+                self.journal.read(block.journal_block, buffer)?;
+                self.transaction_checksum = crc32_be(self.transaction_checksum, buffer);
+            }
+        }
+        Ok(true)
+    }
+
+    fn commit(&mut self, at: u32, buffer: &mut [u8]) -> Result<bool> {
+        const STRUCTURE: &str = "journal commit block";
+        let raw = *view_at::<RawCommit>(buffer, 0, STRUCTURE, self.journal.place(at))?;
+        let seconds = raw.h_commit_sec.get();
+        // Blocks left over from an earlier journal in this place can carry the expected id, but
+        // their commit time gives them away.
+        let stale = seconds < self.last_commit_seconds;
+        if let Some(error) = self.suspect.take() {
+            return if stale { Ok(false) } else { Err(error) };
+        }
+        if let Some(error) = self.failed.take() {
+            self.found.damage = Some(error);
+            return Ok(false);
+        }
+        if let Err(problem) = self.verify_commit(&raw, buffer) {
+            if stale {
+                return Ok(false);
+            }
+            let error = Error::corrupt(STRUCTURE, self.journal.place(at), problem);
+            self.expected = self.expected.next();
+            if self.superblock.features.async_commit {
+                self.failed = Some(error);
+                return Ok(true);
+            }
+            self.found.damage = Some(error);
+            return Ok(false);
+        }
+        self.last_commit_seconds = seconds;
+        self.transaction_checksum = !0;
+        self.expected = self.expected.next();
+        self.complete = (self.found.blocks.len(), self.found.revokes.len());
+        self.found.transactions += 1;
+        self.found.end = self.expected;
+        Ok(true)
+    }
+
+    fn verify_commit(&self, raw: &RawCommit, buffer: &mut [u8]) -> Result<(), Problem> {
+        let features = self.superblock.features;
+        let stored = raw.h_chksum[0].get();
+        if features.checksum_v1 {
+            let computed = self.transaction_checksum;
+            return match (raw.h_chksum_type, raw.h_chksum_size) {
+                (ondisk::CHECKSUM_CRC32, 4) if stored == computed => Ok(()),
+                (ondisk::CHECKSUM_CRC32, 4) => Err(Problem::Checksum { stored, computed }),
+                (0, 0) if stored == 0 => Ok(()),
+                (kind, _) => Err(Problem::Invalid { field: "h_chksum_type", found: kind.into() }),
+            };
+        }
+        if !features.has_block_checksums() {
+            return Ok(());
+        }
+        const CHECKSUM: std::ops::Range<usize> = 16..20;
+        const _: () = assert!(std::mem::offset_of!(RawCommit, h_chksum) == 16);
+        buffer[CHECKSUM].fill(0);
+        let computed = crc32c(self.superblock.checksum_seed, buffer);
+        if computed == stored {
+            return Ok(());
+        }
+        // Only the sector with the header need have reached the disk: the rest is zeroes.
+        buffer[size_of::<RawCommit>()..].fill(0);
+        if crc32c(self.superblock.checksum_seed, buffer) == stored {
+            return Ok(());
+        }
+        Err(Problem::Checksum { stored, computed })
+    }
+
+    /// Verifies the checksum at the end of a descriptor or revoke block. See `suspect`.
+    fn verify_tail(&mut self, structure: &'static str, at: u32, buffer: &[u8]) {
+        if !self.superblock.features.has_block_checksums() {
+            return;
+        }
+        let Some((body, tail)) = buffer.split_last_chunk::<{ ondisk::BLOCK_TAIL_BYTES }>() else {
+            return;
+        };
+        let stored = u32::from_be_bytes(*tail);
+        let zeroes = [0; ondisk::BLOCK_TAIL_BYTES];
+        let computed = crc32c(crc32c(self.superblock.checksum_seed, body), &zeroes);
+        if stored != computed && self.suspect.is_none() {
+            let problem = Problem::Checksum { stored, computed };
+            self.suspect = Some(Error::corrupt(structure, self.journal.place(at), problem));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The journal superblock: verified, and turned into the extent and state of the log.
+//! Not here: where the journal's blocks are, and what the log holds.
+
+use std::ops::Range;
+
+use base::checksum::crc32c;
+use base::view::view_at;
+use base::{BlockSize, Error, Place, Problem, Result, TransactionId, Unsupported};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::ondisk::{self, RawSuperblock};
+
+const STRUCTURE: &str = "journal superblock";
+
+/// The features that change how a log reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct JournalFeatures {
+    /// Checksum version 1: commit blocks hold a checksum of the whole transaction.
+    pub checksum_v1: bool,
+    /// Revoke blocks occur.
+    pub revoke: bool,
+    /// Block numbers have 64 bits.
+    pub block_numbers_64: bool,
+    /// Commit blocks are written without waiting for the blocks before them.
+    pub async_commit: bool,
+    /// Checksum version 2: every block is covered, data by 16 bits.
+    pub checksum_v2: bool,
+    /// Checksum version 3: every block is covered by 32 bits.
+    pub checksum_v3: bool,
+    /// An area at the journal's end holds fast commits.
+    pub fast_commit: bool,
+}
+
+impl JournalFeatures {
+    /// Whether each block of the log has its own checksum.
+    pub fn has_block_checksums(self) -> bool {
+        self.checksum_v2 || self.checksum_v3
+    }
+
+    /// The names, as dumpe2fs prints them.
+    pub fn names(self) -> Vec<&'static str> {
+        [
+            (self.checksum_v1, "journal_checksum"),
+            (self.revoke, "journal_incompat_revoke"),
+            (self.block_numbers_64, "journal_64bit"),
+            (self.async_commit, "journal_async_commit"),
+            (self.checksum_v2, "journal_checksum_v2"),
+            (self.checksum_v3, "journal_checksum_v3"),
+            (self.fast_commit, "fast_commit"),
+        ]
+        .into_iter()
+        .filter_map(|(set, name)| set.then_some(name))
+        .collect()
+    }
+
+    fn parse(compat: u32, incompat: u32, read_only_compat: u32) -> Result<Self> {
+        let names: Vec<String> = (6..32)
+            .filter(|bit| incompat >> bit & 1 == 1)
+            .map(|bit| format!("journal incompat {:#x}", 1u32 << bit))
+            .chain(
+                (0..32)
+                    .filter(|bit| read_only_compat >> bit & 1 == 1)
+                    .map(|bit| format!("journal ro_compat {:#x}", 1u32 << bit)),
+            )
+            .collect();
+        if !names.is_empty() {
+            return Err(Unsupported::Features { names }.into());
+        }
+        let set = |bits: u32, bit: u32| bits >> bit & 1 == 1;
+        Ok(Self {
+            checksum_v1: set(compat, 0),
+            revoke: set(incompat, 0),
+            block_numbers_64: set(incompat, 1),
+            async_commit: set(incompat, 2),
+            checksum_v2: set(incompat, 3),
+            checksum_v3: set(incompat, 4),
+            fast_commit: set(incompat, 5),
+        })
+    }
+}
+
+/// A verified journal superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JournalSuperblock {
+    /// 1 or 2; only 2 has features.
+    pub version: u8,
+    /// Blocks in the journal, all areas together.
+    pub blocks: u32,
+    /// The journal blocks that the log goes round in.
+    pub log: Range<u32>,
+    /// The journal blocks that hold fast commits; empty without the feature.
+    pub fast_commit: Range<u32>,
+    /// The id of the first transaction to replay, or of the next one to come.
+    pub sequence: TransactionId,
+    /// Where the log starts; `None` when there is nothing to replay.
+    pub start: Option<u32>,
+    /// The error number with which the journal was aborted, or 0.
+    pub errno: u32,
+    /// The features in use.
+    pub features: JournalFeatures,
+    /// The journal's UUID.
+    pub uuid: [u8; 16],
+    /// The number of file systems that share the journal.
+    pub users: u32,
+    /// What the checksums of the log's blocks start from.
+    pub checksum_seed: u32,
+}
+
+impl JournalSuperblock {
+    /// Reads the superblock in `block`, which lies at `place`, of a journal that has
+    /// `blocks_available` blocks of `block_size` bytes.
+    pub fn parse(
+        block: &[u8],
+        block_size: BlockSize,
+        blocks_available: u32,
+        place: Place,
+    ) -> Result<Self> {
+        let corrupt = |problem| Error::corrupt(STRUCTURE, place, problem);
+        let raw: &RawSuperblock = view_at(block, 0, STRUCTURE, place)?;
+        let version = verify_header(raw, place)?;
+        let features = if version == 1 {
+            JournalFeatures::default()
+        } else {
+            JournalFeatures::parse(
+                raw.s_feature_compat.get(),
+                raw.s_feature_incompat.get(),
+                raw.s_feature_ro_compat.get(),
+            )?
+        };
+        verify_checksum(raw, features, place)?;
+
+        let size = raw.s_blocksize.get();
+        if size != block_size.bytes() {
+            let (found, expected) = (size.into(), block_size.bytes().into());
+            return Err(corrupt(Problem::Mismatch { field: "s_blocksize", found, expected }));
+        }
+        let within = |field, found: u32, min: u32, max: u32| {
+            if (min..=max).contains(&found) {
+                return Ok(found);
+            }
+            let (found, min, max) = (found.into(), min.into(), max.into());
+            Err(corrupt(Problem::Range { field, found, min, max }))
+        };
+        let most = blocks_available.min(ondisk::BLOCKS_MAX);
+        let blocks = within("s_maxlen", raw.s_maxlen.get(), 2, most)?;
+        let first = within("s_first", raw.s_first.get(), 1, blocks - 1)?;
+        let (end, fast_commit) = if features.fast_commit {
+            let reserved = match raw.s_num_fc_blks.get() {
+                0 => ondisk::FAST_COMMIT_BLOCKS_DEFAULT,
+                given => given,
+            };
+            let most = blocks.saturating_sub(ondisk::BLOCKS_MIN).min(blocks - first - 1);
+            let end = blocks - within("s_num_fc_blks", reserved, 1, most)?;
+            // Linux leaves the block between the log and the fast commits unused.
+            (end, end + 1..blocks)
+        } else {
+            (blocks, blocks..blocks)
+        };
+        let start = match raw.s_start.get() {
+            0 => None,
+            start => Some(within("s_start", start, first, end - 1)?),
+        };
+        let v2 = version == 2;
+        Ok(Self {
+            version,
+            blocks,
+            log: first..end,
+            fast_commit,
+            sequence: TransactionId(raw.s_sequence.get()),
+            start,
+            errno: (raw.s_errno.get() as i32).unsigned_abs(),
+            features,
+            uuid: if v2 { raw.s_uuid } else { [0; 16] },
+            users: if v2 { raw.s_nr_users.get() } else { 1 },
+            checksum_seed: crc32c(!0, &raw.s_uuid),
+        })
+    }
+}
+
+/// Makes the superblock in `block`, which was parsed before, say that there is nothing to replay
+/// and that `next` is the transaction to come.
+pub(super) fn empty(block: &mut [u8], features: JournalFeatures, next: TransactionId) {
+    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(block) else {
+        unreachable!("a parsed superblock fits its block")
+    };
+    raw.s_start = 0.into();
+    raw.s_sequence = next.0.into();
+    if features.has_block_checksums() {
+        raw.s_checksum = checksum(raw).into();
+    }
+}
+
+fn verify_header(raw: &RawSuperblock, place: Place) -> Result<u8> {
+    let magic = raw.s_header.h_magic.get();
+    if magic != ondisk::MAGIC {
+        let (found, expected) = (magic.into(), ondisk::MAGIC.into());
+        return Err(Error::corrupt(STRUCTURE, place, Problem::Magic { found, expected }));
+    }
+    match raw.s_header.h_blocktype.get() {
+        ondisk::BLOCK_SUPERBLOCK_V1 => Ok(1),
+        ondisk::BLOCK_SUPERBLOCK_V2 => Ok(2),
+        found => {
+            let problem = Problem::Invalid { field: "h_blocktype", found: found.into() };
+            Err(Error::corrupt(STRUCTURE, place, problem))
+        }
+    }
+}
+
+fn verify_checksum(raw: &RawSuperblock, features: JournalFeatures, place: Place) -> Result<()> {
+    let corrupt = |problem| Err(Error::corrupt(STRUCTURE, place, problem));
+    let versions = [features.checksum_v1, features.checksum_v2, features.checksum_v3];
+    if versions.into_iter().filter(|&set| set).count() > 1 {
+        let found = raw.s_feature_incompat.get().into();
+        return corrupt(Problem::Invalid { field: "combination of checksum features", found });
+    }
+    if !features.has_block_checksums() {
+        return Ok(());
+    }
+    if raw.s_checksum_type != ondisk::CHECKSUM_CRC32C {
+        let found = raw.s_checksum_type.into();
+        return corrupt(Problem::Invalid { field: "s_checksum_type", found });
+    }
+    let (stored, computed) = (raw.s_checksum.get(), checksum(raw));
+    if stored != computed {
+        return corrupt(Problem::Checksum { stored, computed });
+    }
+    Ok(())
+}
+
+fn checksum(raw: &RawSuperblock) -> u32 {
+    let mut raw = *raw;
+    raw.s_checksum = 0.into();
+    crc32c(!0, raw.as_bytes())
+}
