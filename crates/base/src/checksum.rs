@@ -26,6 +26,31 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     })
 }
 
+/// CRC-32 (polynomial 0xEDB88320, least significant bit first, no inversion) as f2fs and, inverted
+/// before and after, the GUID partition table use it.
+pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(seed, |crc, &byte| {
+        let low = crc as u8 ^ byte;
+        (crc >> 8) ^ CRC32_LE_TABLE[usize::from(low)]
+    })
+}
+
+static CRC32_LE_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let mut crc = index as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc >> 1) ^ if crc & 1 != 0 { 0xEDB8_8320 } else { 0 };
+            bit += 1;
+        }
+        table[index] = crc;
+        index += 1;
+    }
+    table
+};
+
 static CRC32_BE_TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut index = 0;
@@ -53,6 +78,7 @@ mod tests {
         assert_eq!(!crc32c(!0, CHECK), 0xE306_9283);
         assert_eq!(crc16(0, CHECK), 0xBB3D);
         assert_eq!(!crc32_be(!0, CHECK), 0xFC89_1918);
+        assert_eq!(!crc32_le(!0, CHECK), 0xCBF4_3926);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::bio::{EIO, EROFS, range_within};
+use crate::partition::SectorSize;
 use crate::{Bio, BioOperation, BlockDevice, Segment};
 
 /// As many runs of memory as one system call takes (IOV_MAX).
@@ -24,6 +25,7 @@ pub struct FileDevice {
     file: OwnedFd,
     size: u64,
     read_only: bool,
+    sector_size: Option<SectorSize>,
 }
 
 impl FileDevice {
@@ -54,7 +56,17 @@ impl FileDevice {
         rustix::fs::fcntl_setfl(&file, access)?;
         lock(&file, read_only)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))?;
-        Ok(Self { file, size, read_only })
+        let sector_size = match rustix::fs::ioctl_blksszget(&file) {
+            Ok(512) => Some(SectorSize::B512),
+            Ok(4096) => Some(SectorSize::B4096),
+            _ => None,
+        };
+        Ok(Self { file, size, read_only, sector_size })
+    }
+
+    /// The unit that partition tables count in, where the device is a disk and not an image of one.
+    pub(crate) fn sector_size(&self) -> Option<SectorSize> {
+        self.sector_size
     }
 
     /// Whether `bio` may be done: EINVAL outside the device, EROFS for writes to a read-only one.

@@ -5,6 +5,7 @@ mod bio;
 mod file;
 mod memory;
 mod open;
+pub mod partition;
 mod slice;
 
 pub use bio::{Bio, BioOperation, Segment};
@@ -45,7 +46,7 @@ pub trait BlockDevice: Send + Sync + Debug {
 /// A device shared by everything that uses it.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
-impl dyn BlockDevice {
+impl dyn BlockDevice + '_ {
     /// Reads `buffer.len()` bytes at `offset`, waiting for the end.
     pub fn read_at(&self, offset: DeviceOffset, buffer: &mut [u8]) -> Result<()> {
         bio::read_and_wait(self, offset, buffer)

@@ -7,6 +7,7 @@ use base::{DeviceOffset, Result};
 
 use crate::SharedDevice;
 use crate::file::FileDevice;
+use crate::partition::PartitionTable;
 use crate::slice::Slice;
 
 /// How to open an image.
@@ -31,13 +32,21 @@ pub enum Part {
     Whole,
     /// From a byte to the end.
     From(DeviceOffset),
+    /// The partition of this number in the image's partition table.
+    Partition(u32),
 }
 
 /// Opens the file or block device at `path`.
 pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
-    let device: SharedDevice = Arc::new(FileDevice::open(path, options.read_only)?);
+    let file = FileDevice::open(path, options.read_only)?;
+    let sector_size = file.sector_size();
+    let device: SharedDevice = Arc::new(file);
     match options.part {
         Part::Whole => Ok(device),
         Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
+        Part::Partition(number) => {
+            let table = PartitionTable::read(&*device, sector_size)?;
+            Ok(Arc::new(table.open(device, number)?))
+        }
     }
 }

@@ -1,0 +1,203 @@
+//! The master boot record and the chains of extended boot records that hold logical partitions.
+//! Layout: the record's last two bytes are 55 AA, and before them lie four entries of 16 bytes.
+
+use base::{DeviceOffset, Error, Place, Problem, Result};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{Partition, PartitionTable, SectorSize, TableKind};
+use crate::BlockDevice;
+
+/// The size of a record, whatever the sector's.
+const RECORD_BYTES: u64 = 512;
+/// Where the entries lie in a record.
+const ENTRIES_AT: u64 = 446;
+const ENTRY_BYTES: u64 = 16;
+/// Records with a logical partition that one chain may have; the host stops at 256 in all.
+const CHAIN_MAX: u32 = 256;
+/// The type of the entry that covers a GPT disk for software that does not know GPT.
+const KIND_PROTECTIVE: u8 = 0xEE;
+
+/// A partition entry.
+#[repr(C)]
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+struct RawEntry {
+    /// 0x80 when bootable, else 0.
+    boot: u8,
+    /// The first sector as cylinder, head and sector; not used.
+    _first_chs: [u8; 3],
+    /// What the partition holds; 0 when the entry is not in use.
+    kind: u8,
+    /// The last sector as cylinder, head and sector; not used.
+    _last_chs: [u8; 3],
+    /// The first sector.
+    start: U32,
+    /// The number of sectors.
+    sectors: U32,
+}
+const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES as usize);
+
+impl RawEntry {
+    fn is_used(&self) -> bool {
+        self.kind != 0 && self.sectors != 0
+    }
+
+    fn is_extended(&self) -> bool {
+        matches!(self.kind, 0x05 | 0x0F | 0x85)
+    }
+
+    fn holds_data(&self) -> bool {
+        self.is_used() && !self.is_extended()
+    }
+
+    fn start(&self) -> u64 {
+        self.start.get().into()
+    }
+
+    fn sectors(&self) -> u64 {
+        self.sectors.get().into()
+    }
+
+    fn end(&self) -> u64 {
+        self.start() + self.sectors()
+    }
+}
+
+/// A boot record, the first one of the image or an extended one.
+pub(super) struct BootRecord {
+    at: DeviceOffset,
+    entries: [RawEntry; 4],
+}
+
+/// The record of the image, if there is one. A file system's boot sector bears the same mark, but
+/// has code where the entries would be.
+pub(super) fn read(device: &dyn BlockDevice) -> Result<Option<BootRecord>> {
+    let record = BootRecord::read(device, DeviceOffset(0))?;
+    let plausible = |record: &BootRecord| record.entries.iter().all(|entry| entry.boot & 0x7F == 0);
+    Ok(record.filter(plausible))
+}
+
+impl BootRecord {
+    fn read(device: &dyn BlockDevice, at: DeviceOffset) -> Result<Option<Self>> {
+        if at.checked_add(RECORD_BYTES).is_none_or(|end| end.0 > device.size()) {
+            return Ok(None);
+        }
+        let mut bytes = [0; RECORD_BYTES as usize];
+        device.read_at(at, &mut bytes)?;
+        let (entries, mark) = bytes.split_at(RECORD_BYTES as usize - 2);
+        let entries = <[RawEntry; 4]>::read_from_suffix(entries).ok();
+        Ok(entries.filter(|_| mark == [0x55, 0xAA]).map(|(_, entries)| Self { at, entries }))
+    }
+
+    /// Whether the record only announces a GPT.
+    pub(super) fn protects_gpt(&self) -> bool {
+        self.entries.iter().any(|entry| entry.kind == KIND_PROTECTIVE)
+    }
+
+    /// Everything that the record leads to.
+    pub(super) fn partitions(
+        &self,
+        device: &dyn BlockDevice,
+        sector_size: Option<SectorSize>,
+    ) -> Result<PartitionTable> {
+        let sector_size = match sector_size {
+            Some(size) => size,
+            None => self.guess_sector_size(device)?,
+        };
+        let mut partitions = Vec::new();
+        for (slot, entry) in self.entries.iter().enumerate() {
+            if entry.holds_data() {
+                partitions.push(self.partition(slot, 1 + slot as u32, 0));
+            }
+        }
+        let mut number = 5;
+        for (slot, entry) in self.entries.iter().enumerate() {
+            if entry.is_used() && entry.is_extended() {
+                let chain = Chain { device, sector_size, extended: *entry };
+                chain.follow(self.entry_at(slot), &mut number, &mut partitions)?;
+            }
+        }
+        Ok(PartitionTable { kind: TableKind::Mbr, sector_size, partitions })
+    }
+
+    /// 4096 when that, and not 512, leads to the record of an extended partition.
+    fn guess_sector_size(&self, device: &dyn BlockDevice) -> Result<SectorSize> {
+        for entry in self.entries.iter().filter(|entry| entry.is_used() && entry.is_extended()) {
+            for size in SectorSize::ALL {
+                let at = DeviceOffset(entry.start() * size.bytes());
+                if Self::read(device, at)?.is_some() {
+                    return Ok(size);
+                }
+            }
+        }
+        Ok(SectorSize::B512)
+    }
+
+    fn partition(&self, slot: usize, number: u32, base_sector: u64) -> Partition {
+        let entry = self.entries[slot];
+        Partition {
+            number,
+            // Three numbers of 32 bits at most.
+            first_sector: base_sector + entry.start(),
+            sectors: entry.sectors(),
+            name: String::new(),
+            entry: self.entry_at(slot),
+        }
+    }
+
+    fn entry_at(&self, slot: usize) -> DeviceOffset {
+        DeviceOffset(self.at.0 + ENTRIES_AT + slot as u64 * ENTRY_BYTES)
+    }
+}
+
+/// The chain of records in one extended partition. Each has an entry for a logical partition, which
+/// counts from the record, and one for the next record, which counts from the chain's start.
+struct Chain<'a> {
+    device: &'a dyn BlockDevice,
+    sector_size: SectorSize,
+    extended: RawEntry,
+}
+
+impl Chain<'_> {
+    fn follow(
+        &self,
+        mut reference: DeviceOffset,
+        number: &mut u32,
+        partitions: &mut Vec<Partition>,
+    ) -> Result<()> {
+        let mut sector = self.extended.start();
+        for link in 0..CHAIN_MAX {
+            let at = DeviceOffset(sector * self.sector_size.bytes());
+            let Some(record) = BootRecord::read(self.device, at)? else {
+                // An empty extended partition need not have a record.
+                return if link == 0 { Ok(()) } else { Err(missing(reference)) };
+            };
+            for slot in 0..4 {
+                if self.is_logical(&record, slot, sector) {
+                    partitions.push(record.partition(slot, *number, sector));
+                    *number += 1;
+                }
+            }
+            let next = record.entries.iter().position(|one| one.is_used() && one.is_extended());
+            let Some(slot) = next else { return Ok(()) };
+            reference = record.entry_at(slot);
+            sector = self.extended.start() + record.entries[slot].start();
+        }
+        // As many links as that are a circle, or might as well be.
+        Err(Error::corrupt("extended boot record", Place::byte(reference.0), Problem::Cycle))
+    }
+
+    /// Whether the slot has a logical partition. The last two slots are not used by the format and
+    /// sometimes hold rubbish: the host takes them only when they make sense, and so do the numbers
+    /// that it gives.
+    fn is_logical(&self, record: &BootRecord, slot: usize, sector: u64) -> bool {
+        let entry = record.entries[slot];
+        let inside = || sector + entry.end() <= self.extended.end() && entry.start() > 0;
+        entry.holds_data() && (slot < 2 || inside())
+    }
+}
+
+fn missing(reference: DeviceOffset) -> Error {
+    let place = Place::byte(reference.0);
+    Error::corrupt("extended boot record", place, Problem::Missing("the record referred to"))
+}
