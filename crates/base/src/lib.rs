@@ -8,6 +8,7 @@ pub mod error;
 pub mod locks;
 pub mod units;
 pub mod view;
+pub mod waiting;
 
 pub use error::{Corrupt, Error, IoError, IoOperation, Place, Problem, Result, Unsupported};
 pub use units::{

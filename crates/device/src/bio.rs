@@ -227,6 +227,7 @@ fn submit_and_wait(
         *end_state.0.lock() = Some(result);
         end_state.1.notify_one();
     });
+    base::waiting::about_to_wait();
     device.submit(vec![bio.waited_for()]);
     let mut ended = state.0.lock();
     loop {

@@ -1,1 +1,16 @@
-//! A FUSE server: transport, protocol and operations.
+//! A FUSE server for volumes: protocol, operations, transport over /dev/fuse, mounting.
+//! Not here: any format, any file-system logic beyond the translation to `vfs`.
+#![forbid(unsafe_code)]
+
+pub mod protocol;
+
+mod node_table;
+mod operations;
+mod reply;
+mod request;
+mod server;
+
+pub use operations::{InitRefused, Negotiated};
+pub use reply::{Answer, Contents, Reply};
+pub use request::Request;
+pub use server::{Server, ServerOptions};

@@ -1,0 +1,103 @@
+//! The nodes that the kernel knows, with the number of times each was told to it. A node stays in
+//! memory until the kernel has taken all of them back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use base::{InodeNumber, Result};
+use parking_lot::Mutex;
+
+use crate::protocol::ROOT_NODE;
+
+/// A node that the kernel knows.
+#[derive(Debug)]
+pub struct Known {
+    /// The node.
+    pub node: Arc<vfs::Node>,
+    file: OnceLock<Arc<vfs::File>>,
+}
+
+impl Known {
+    fn new(node: Arc<vfs::Node>) -> Arc<Self> {
+        Arc::new(Self { node, file: OnceLock::new() })
+    }
+
+    /// The regular file behind the node. Opened once: whoever reads it shares it.
+    pub fn file(&self) -> Result<Arc<vfs::File>> {
+        if let Some(file) = self.file.get() {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(self.node.open()?);
+        Ok(Arc::clone(self.file.get_or_init(|| file)))
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct NodeTable {
+    root: InodeNumber,
+    entries: Mutex<HashMap<u64, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    known: Arc<Known>,
+    lookups: u64,
+}
+
+impl NodeTable {
+    /// A table in which the root stands for good.
+    pub fn new(root: Arc<vfs::Node>) -> Self {
+        let number = root.number();
+        // One lookup that nobody can take back: see `forget`.
+        let entry = Entry { known: Known::new(root), lookups: 1 };
+        Self { root: number, entries: Mutex::new(HashMap::from([(ROOT_NODE, entry)])) }
+    }
+
+    /// The node id of an inode: its number, but the root's and 1 change places.
+    pub fn id(&self, inode: InodeNumber) -> u64 {
+        match inode.0 {
+            number if number == self.root.0 => ROOT_NODE,
+            ROOT_NODE => self.root.0,
+            number => number,
+        }
+    }
+
+    /// The node of an id that the kernel knows.
+    pub fn get(&self, id: u64) -> Option<Arc<Known>> {
+        self.entries.lock().get(&id).map(|entry| Arc::clone(&entry.known))
+    }
+
+    /// Counts one lookup of `node` and gives its id.
+    pub fn tell(&self, node: &Arc<vfs::Node>) -> u64 {
+        let id = self.id(node.number());
+        let mut entries = self.entries.lock();
+        let entry = entries
+            .entry(id)
+            .or_insert_with(|| Entry { known: Known::new(Arc::clone(node)), lookups: 0 });
+        entry.lookups = entry.lookups.saturating_add(1);
+        id
+    }
+
+    /// Takes lookups back; at none left the node is released.
+    pub fn forget(&self, id: u64, lookups: u64) {
+        if id == ROOT_NODE {
+            return;
+        }
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(&id) else { return };
+        entry.lookups = entry.lookups.saturating_sub(lookups);
+        if entry.lookups == 0 {
+            let released = entries.remove(&id);
+            drop(entries);
+            // Freed without the lock: a node frees its cached data.
+            drop(released);
+        }
+    }
+
+    /// How many nodes the kernel knows, the root included.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+}

@@ -1,0 +1,126 @@
+//! OPENDIR, READDIR and READDIRPLUS.
+
+use std::ops::ControlFlow;
+
+use base::attributes::{DirCursor, DirEntry, FileType};
+use rustix::io::Errno;
+
+use crate::protocol::{
+    DirentHeader, EntryOut, FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, InHeader, OpenIn, OpenOut, ReadIn,
+    align,
+};
+use crate::reply::{Answer, Outcome, Reply};
+use crate::server::Server;
+
+impl Server {
+    /// OPENDIR.
+    pub(crate) fn open_dir(
+        &self,
+        header: &InHeader,
+        _operation: &OpenIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        if self.known(header.node)?.node.kind() != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;
+        reply.push(&OpenOut { handle: 0, flags, backing: 0 })?;
+        Ok(Answer::Payload)
+    }
+
+    /// READDIR.
+    pub(crate) fn read_dir(
+        &self,
+        header: &InHeader,
+        operation: &ReadIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        reply.limit(operation.size as usize);
+        let directory = self.known(header.node)?;
+        let end = directory.node.read_dir(DirCursor(operation.offset), &mut |entry| {
+            if reply.room() < align(size_of::<DirentHeader>() + entry.name.len()) {
+                return ControlFlow::Break(());
+            }
+            match push_entry(reply, &entry, entry.kind) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        });
+        finish(end, reply)
+    }
+
+    /// READDIRPLUS: each entry with what LOOKUP would tell of it.
+    pub(crate) fn read_dir_plus(
+        &self,
+        header: &InHeader,
+        operation: &ReadIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        reply.limit(operation.size as usize);
+        let directory = self.known(header.node)?;
+        // Names first, inodes afterwards: loading one while the directory is being walked would
+        // take locks in the wrong order.
+        let mut names = Vec::new();
+        let mut entries = Vec::new();
+        let mut room = reply.room();
+        let end = directory.node.read_dir(DirCursor(operation.offset), &mut |entry| {
+            let record = size_of::<EntryOut>() + size_of::<DirentHeader>();
+            let Some(left) = room.checked_sub(align(record + entry.name.len())) else {
+                return ControlFlow::Break(());
+            };
+            room = left;
+            let start = names.len();
+            names.extend_from_slice(entry.name);
+            entries.push((start..names.len(), entry.inode, entry.kind, entry.next));
+            ControlFlow::Continue(())
+        });
+        for (name, inode, kind, next) in entries {
+            let entry = DirEntry { name: &names[name], inode, kind, next };
+            self.push_entry_plus(reply, &entry)?;
+        }
+        finish(end, reply)
+    }
+
+    fn push_entry_plus(&self, reply: &mut Reply<'_>, entry: &DirEntry<'_>) -> Result<(), Errno> {
+        // The kernel asks for neither; and an inode that does not load is no reason to hide the
+        // other names: LOOKUP will say what is wrong with it.
+        let node = match entry.name {
+            b"." | b".." => None,
+            _ => self.volume.node(entry.inode).ok(),
+        };
+        let kind = node.as_ref().map(|node| node.kind()).or(entry.kind);
+        match node {
+            Some(node) => reply.push(&self.tell(&node))?,
+            None => reply.push_bytes(&[0; size_of::<EntryOut>()])?,
+        }
+        push_entry(reply, entry, kind)
+    }
+}
+
+fn push_entry(
+    reply: &mut Reply<'_>,
+    entry: &DirEntry<'_>,
+    kind: Option<FileType>,
+) -> Result<(), Errno> {
+    reply.push(&DirentHeader {
+        inode: entry.inode.0,
+        next: entry.next.0,
+        name_length: entry.name.len() as u32,
+        // DT_UNKNOWN is zero.
+        kind: kind.map_or(0, |kind| kind.mode_bits() >> 12),
+    })?;
+    reply.push_bytes(entry.name)?;
+    reply.pad();
+    Ok(())
+}
+
+/// What was read before a failure is given first; the next call then meets the failure.
+fn finish(end: base::Result<()>, reply: &Reply<'_>) -> Outcome {
+    match end {
+        Err(error) if reply.is_empty() => Err(error.into()),
+        _ => Ok(Answer::Payload),
+    }
+}

@@ -1,0 +1,169 @@
+//! INIT: agrees on the version, features and limits.
+
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use crate::protocol::{
+    InHeader, InitFlags, InitIn, InitInExtension, InitOut, MAJOR, MINOR, MINOR_MIN,
+};
+use crate::reply::{Answer, Outcome, Reply};
+use crate::server::Server;
+
+/// The most that one READ or WRITE carries, in bytes. Larger ones gained nothing.
+pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
+/// The same in pages of 4 KiB.
+const TRANSFER_PAGES_MAX: u16 = (TRANSFER_BYTES_MAX / 4096) as u16;
+const MAX_BACKGROUND: u16 = 64;
+const CONGESTION_THRESHOLD: u16 = 48;
+
+/// What the server can do, and measured best.
+const WANTED: InitFlags = InitFlags(
+    InitFlags::ASYNC_READ.0
+        | InitFlags::ATOMIC_O_TRUNC.0
+        | InitFlags::BIG_WRITES.0
+        | InitFlags::AUTO_INVAL_DATA.0
+        | InitFlags::DO_READDIRPLUS.0
+        | InitFlags::READDIRPLUS_AUTO.0
+        | InitFlags::ASYNC_DIO.0
+        | InitFlags::PARALLEL_DIROPS.0
+        | InitFlags::POSIX_ACL.0
+        | InitFlags::ABORT_ERROR.0
+        | InitFlags::MAX_PAGES.0
+        | InitFlags::CACHE_SYMLINKS.0
+        | InitFlags::HANDLE_KILLPRIV_V2.0
+        | InitFlags::INIT_EXT.0
+        | InitFlags::DIRECT_IO_ALLOW_MMAP.0
+        | InitFlags::NO_EXPORT_SUPPORT.0,
+);
+
+/// What was agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Negotiated {
+    /// The minor version that both sides speak.
+    pub minor: u32,
+    /// The features in force.
+    pub flags: InitFlags,
+}
+
+/// The kernel's protocol is too old.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the kernel speaks version {major}.{minor} of the FUSE protocol; at least \
+     {MAJOR}.{MINOR_MIN} (Linux 5.4) is needed"
+)]
+pub struct InitRefused {
+    /// The kernel's major version.
+    pub major: u32,
+    /// The kernel's minor version.
+    pub minor: u32,
+}
+
+impl Server {
+    /// INIT.
+    pub(crate) fn init(
+        &self,
+        _header: &InHeader,
+        init: &InitIn,
+        rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        match negotiate(init, rest) {
+            Ok((out, negotiated)) => {
+                // A newer major version asks again with ours: nothing is agreed on before.
+                if let Some(negotiated) = negotiated {
+                    let _ = self.negotiated.set(Ok(negotiated));
+                }
+                reply.push(&out)?;
+                Ok(Answer::Payload)
+            }
+            Err(refused) => {
+                let _ = self.negotiated.set(Err(refused));
+                Err(Errno::PROTO.into())
+            }
+        }
+    }
+}
+
+/// The answer to the kernel's offer.
+fn negotiate(init: &InitIn, rest: &[u8]) -> Result<(InitOut, Option<Negotiated>), InitRefused> {
+    let mut out = InitOut {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: init.max_readahead.min(TRANSFER_BYTES_MAX),
+        flags: 0,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: CONGESTION_THRESHOLD,
+        max_write: TRANSFER_BYTES_MAX,
+        time_granularity: 1,
+        max_pages: TRANSFER_PAGES_MAX,
+        map_alignment: 0,
+        flags2: 0,
+        max_stack_depth: 0,
+        request_timeout: 0,
+        unused: [0; 11],
+    };
+    if init.major > MAJOR {
+        return Ok((out, None));
+    }
+    if init.major < MAJOR || init.minor < MINOR_MIN {
+        return Err(InitRefused { major: init.major, minor: init.minor });
+    }
+    let mut offered = InitFlags(u64::from(init.flags));
+    if offered.contains(InitFlags::INIT_EXT) {
+        if let Ok((extension, _)) = InitInExtension::read_from_prefix(rest) {
+            offered = offered | InitFlags(u64::from(extension.flags2) << 32);
+        }
+    }
+    let flags = offered & WANTED;
+    out.flags = flags.0 as u32;
+    out.flags2 = (flags.0 >> 32) as u32;
+    Ok((out, Some(Negotiated { minor: init.minor.min(MINOR), flags })))
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn offer(major: u32, minor: u32, flags: u64) -> (InitIn, Vec<u8>) {
+        let init = InitIn { major, minor, max_readahead: 131_072, flags: flags as u32 };
+        let extension = InitInExtension { flags2: (flags >> 32) as u32, unused: [0; 11] };
+        (init, extension.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn only_offered_features_are_taken() {
+        let (init, rest) = offer(7, 45, u64::MAX);
+        let (out, negotiated) = negotiate(&init, &rest).unwrap();
+        assert_eq!(negotiated, Some(Negotiated { minor: 45, flags: WANTED }));
+        assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, WANTED.0);
+        assert_eq!((out.major, out.minor, out.max_readahead), (7, 45, 131_072));
+
+        let (init, rest) = offer(7, 31, InitFlags::ASYNC_READ.0 | InitFlags::OVER_IO_URING.0);
+        let (out, negotiated) = negotiate(&init, &rest).unwrap();
+        assert_eq!((out.flags, out.flags2), (1, 0));
+        assert_eq!(negotiated.unwrap().minor, 31);
+    }
+
+    #[test]
+    fn the_second_half_of_the_flags_counts_only_with_init_ext() {
+        let high = InitFlags::DIRECT_IO_ALLOW_MMAP;
+        let (init, rest) = offer(7, 45, high.0);
+        assert_eq!(negotiate(&init, &rest).unwrap().0.flags2, 0);
+        let (init, rest) = offer(7, 45, high.0 | InitFlags::INIT_EXT.0);
+        assert_eq!(negotiate(&init, &rest).unwrap().0.flags2, 1 << 4);
+        assert_eq!(negotiate(&init, &[]).unwrap().0.flags2, 0);
+    }
+
+    #[test]
+    fn old_kernels_are_refused_and_newer_ones_asked_again() {
+        for (major, minor) in [(7, 30), (7, 0), (6, 99), (0, 0)] {
+            let (init, rest) = offer(major, minor, 0);
+            assert_eq!(negotiate(&init, &rest).unwrap_err(), InitRefused { major, minor });
+        }
+        let (init, rest) = offer(8, 0, u64::MAX);
+        let (out, negotiated) = negotiate(&init, &rest).unwrap();
+        assert_eq!((out.major, out.flags, negotiated), (7, 0, None));
+    }
+}

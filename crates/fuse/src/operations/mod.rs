@@ -1,0 +1,12 @@
+//! The operations: each translates one request to `vfs` and fills the reply. All have one shape:
+//! header, the operation's fixed part (`()` where there is none), what follows it, the reply.
+
+mod attributes;
+mod data;
+mod directories;
+mod init;
+mod ioctl;
+mod names;
+mod xattrs;
+
+pub use init::{InitRefused, Negotiated};

@@ -1,0 +1,118 @@
+//! LOOKUP and the forgetting of what it told; READLINK.
+
+use std::sync::Arc;
+
+use base::Error;
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use crate::protocol::{Attr, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InHeader};
+use crate::reply::{Answer, Failure, Outcome, Reply};
+use crate::request;
+use crate::server::Server;
+
+/// The longest link target that the kernel takes, in bytes: PATH_MAX without the NUL.
+const TARGET_BYTES_MAX: usize = 4095;
+
+impl Server {
+    /// LOOKUP. A name that is not there is told as such, for the kernel to remember.
+    pub(crate) fn lookup(
+        &self,
+        header: &InHeader,
+        (): &(),
+        rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let name = request::name(rest)?;
+        if name.len() > self.name_bytes_max {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let directory = self.known(header.node)?;
+        let number = match directory.node.lookup(name) {
+            Ok(number) => number,
+            Err(Error::NotFound) => {
+                reply.push(&self.entry(0, 0, Attr::default()))?;
+                return Ok(Answer::Payload);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let node = self.volume.node(number).map_err(|error| match error {
+            // The name is there, so its inode must be.
+            Error::NotFound => {
+                tracing::warn!("an entry names inode {number}, which is not in use");
+                Failure(Errno::UCLEAN)
+            }
+            error => error.into(),
+        })?;
+        if reply.room() < size_of::<EntryOut>() {
+            return Err(Errno::RANGE.into());
+        }
+        reply.push(&self.tell(&node))?;
+        Ok(Answer::Payload)
+    }
+
+    /// The entry that tells the kernel of `node`, counted as a lookup.
+    pub(crate) fn tell(&self, node: &Arc<vfs::Node>) -> EntryOut {
+        let attributes = node.attributes();
+        let id = self.nodes.tell(node);
+        self.entry(id, attributes.generation, self.attr(&attributes))
+    }
+
+    fn entry(&self, node: u64, generation: u32, attr: Attr) -> EntryOut {
+        let (seconds, nanoseconds) =
+            (self.options.valid.as_secs(), self.options.valid.subsec_nanos());
+        EntryOut {
+            node,
+            generation: generation.into(),
+            entry_valid: seconds,
+            attr_valid: seconds,
+            entry_valid_nanoseconds: nanoseconds,
+            attr_valid_nanoseconds: nanoseconds,
+            attr,
+        }
+    }
+
+    /// FORGET.
+    pub(crate) fn forget(
+        &self,
+        header: &InHeader,
+        operation: &ForgetIn,
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        self.nodes.forget(header.node, operation.lookups);
+        Ok(Answer::Silent)
+    }
+
+    /// BATCH_FORGET.
+    pub(crate) fn batch_forget(
+        &self,
+        _header: &InHeader,
+        operation: &BatchForgetIn,
+        mut rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        for _ in 0..operation.count {
+            let Ok((one, after)) = ForgetOne::read_from_prefix(rest) else { break };
+            self.nodes.forget(one.node, one.lookups);
+            rest = after;
+        }
+        Ok(Answer::Silent)
+    }
+
+    /// READLINK.
+    pub(crate) fn read_link(
+        &self,
+        header: &InHeader,
+        (): &(),
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let target = self.known(header.node)?.node.read_link()?;
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        reply.push_bytes(&target)?;
+        Ok(Answer::Payload)
+    }
+}

@@ -1,0 +1,61 @@
+//! GETXATTR and LISTXATTR.
+
+use rustix::io::Errno;
+
+use crate::protocol::{GetXattrIn, GetXattrOut, InHeader};
+use crate::reply::{Answer, Outcome, Reply};
+use crate::request;
+use crate::server::Server;
+
+/// Names that only the superuser sees begin so.
+const TRUSTED: &[u8] = b"trusted.";
+/// What the names begin with that a file can carry. All others are refused, not missing.
+const NAMESPACES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"system.posix_acl_"];
+
+impl Server {
+    /// GETXATTR.
+    pub(crate) fn get_xattr(
+        &self,
+        header: &InHeader,
+        operation: &GetXattrIn,
+        rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let name = request::name(rest)?;
+        if !NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let value = self.known(header.node)?.node.get_xattr(name)?;
+        answer(&value, operation.size, reply)
+    }
+
+    /// LISTXATTR: names, each ended by a NUL.
+    pub(crate) fn list_xattr(
+        &self,
+        header: &InHeader,
+        operation: &GetXattrIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let mut list = Vec::new();
+        for name in self.known(header.node)?.node.list_xattrs()? {
+            if header.uid == 0 || !name.starts_with(TRUSTED) {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        answer(&list, operation.size, reply)
+    }
+}
+
+/// The value, or with no room its size, or ERANGE with too little.
+fn answer(value: &[u8], size: u32, reply: &mut Reply<'_>) -> Outcome {
+    if size == 0 {
+        let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
+        reply.push(&GetXattrOut { size, padding: 0 })?;
+    } else {
+        reply.limit(size as usize);
+        reply.push_bytes(value)?;
+    }
+    Ok(Answer::Payload)
+}

@@ -1,0 +1,193 @@
+//! The fixed parts of the other messages.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// GETATTR (`fuse_getattr_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct GetAttrIn {
+    /// Whether `handle` counts.
+    pub flags: u32,
+    /// Zero.
+    pub padding: u32,
+    /// An open file.
+    pub handle: u64,
+}
+
+/// FORGET (`fuse_forget_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct ForgetIn {
+    /// How many lookups are taken back.
+    pub lookups: u64,
+}
+
+/// BATCH_FORGET (`fuse_batch_forget_in`); `count` of [`ForgetOne`] follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct BatchForgetIn {
+    /// The number of records.
+    pub count: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// One record of BATCH_FORGET (`fuse_forget_one`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct ForgetOne {
+    /// The node.
+    pub node: u64,
+    /// How many lookups are taken back.
+    pub lookups: u64,
+}
+
+/// OPEN and OPENDIR (`fuse_open_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct OpenIn {
+    /// O_* flags of open(2).
+    pub flags: u32,
+    /// FUSE_OPEN_* flags (since 7.33).
+    pub open_flags: u32,
+}
+
+/// The reply to OPEN and OPENDIR (`fuse_open_out`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct OpenOut {
+    /// Comes back with each request on the open file.
+    pub handle: u64,
+    /// FOPEN_* flags.
+    pub flags: u32,
+    /// For passthrough (since 7.40).
+    pub backing: i32,
+}
+const _: () = assert!(size_of::<OpenOut>() == 16);
+
+/// Reads and writes bypass the page cache.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
+/// What the page cache holds of the file stays valid.
+pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// The kernel may cache the entries of the directory.
+pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
+/// No FLUSH when the file is closed.
+pub const FOPEN_NOFLUSH: u32 = 1 << 5;
+
+/// READ, READDIR and READDIRPLUS (`fuse_read_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct ReadIn {
+    /// The open file.
+    pub handle: u64,
+    /// The first byte, or the place in the directory.
+    pub offset: u64,
+    /// The most bytes that the reply may carry.
+    pub size: u32,
+    /// Whether `lock_owner` counts.
+    pub read_flags: u32,
+    /// For mandatory locks.
+    pub lock_owner: u64,
+    /// O_* flags of the open file.
+    pub flags: u32,
+    /// Zero.
+    pub padding: u32,
+}
+const _: () = assert!(size_of::<ReadIn>() == 40);
+
+/// What begins an entry of READDIR (`fuse_dirent`); the name follows, padded to 8 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct DirentHeader {
+    /// The inode number that users see.
+    pub inode: u64,
+    /// Where the next entry is.
+    pub next: u64,
+    /// The length of the name, in bytes.
+    pub name_length: u32,
+    /// The type: DT_*, which is the type bits of the mode shifted right by 12.
+    pub kind: u32,
+}
+const _: () = assert!(size_of::<DirentHeader>() == 24);
+
+/// GETXATTR and LISTXATTR (`fuse_getxattr_in`); for GETXATTR the name follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct GetXattrIn {
+    /// The caller's room in bytes; zero asks for the size.
+    pub size: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// The reply to GETXATTR and LISTXATTR when the size was asked for (`fuse_getxattr_out`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct GetXattrOut {
+    /// The size in bytes.
+    pub size: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// LSEEK (`fuse_lseek_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct LseekIn {
+    /// The open file.
+    pub handle: u64,
+    /// Where to begin.
+    pub offset: u64,
+    /// [`SEEK_DATA`] or [`SEEK_HOLE`].
+    pub whence: u32,
+    /// Zero.
+    pub padding: u32,
+}
+const _: () = assert!(size_of::<LseekIn>() == 24);
+
+/// Find data.
+pub const SEEK_DATA: u32 = 3;
+/// Find a hole.
+pub const SEEK_HOLE: u32 = 4;
+
+/// The reply to LSEEK (`fuse_lseek_out`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct LseekOut {
+    /// The position found.
+    pub offset: u64,
+}
+
+/// IOCTL (`fuse_ioctl_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct IoctlIn {
+    /// The open file.
+    pub handle: u64,
+    /// FUSE_IOCTL_* flags.
+    pub flags: u32,
+    /// The command.
+    pub command: u32,
+    /// The argument.
+    pub argument: u64,
+    /// Bytes that come in.
+    pub in_size: u32,
+    /// The most bytes that may go out.
+    pub out_size: u32,
+}
+const _: () = assert!(size_of::<IoctlIn>() == 32);
+
+/// What begins the reply to IOCTL (`fuse_ioctl_out`); the data that goes out follows.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct IoctlOut {
+    /// What ioctl(2) returns.
+    pub result: i32,
+    /// FUSE_IOCTL_* flags.
+    pub flags: u32,
+    /// For unrestricted ioctls.
+    pub in_vectors: u32,
+    /// For unrestricted ioctls.
+    pub out_vectors: u32,
+}
+const _: () = assert!(size_of::<IoctlOut>() == 16);

@@ -1,0 +1,134 @@
+//! From a request to its answer. Not here: the operations themselves (`operations`), how requests
+//! come and answers go (`transport`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use base::Result;
+use rustix::io::Errno;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::node_table::{Known, NodeTable};
+use crate::operations::{InitRefused, Negotiated};
+use crate::protocol::{InHeader, Opcode};
+use crate::reply::{Answer, Outcome, Reply};
+use crate::request::Request;
+
+/// How a server answers.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// How long the kernel may use names, absent names and attributes without asking again.
+    pub valid: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        // A volume that is open read-only does not change.
+        Self { valid: Duration::from_secs(24 * 60 * 60) }
+    }
+}
+
+/// Serves one volume. Shared by all threads of a transport, and knows none.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) volume: Arc<vfs::Volume>,
+    pub(crate) nodes: NodeTable,
+    pub(crate) options: ServerOptions,
+    pub(crate) block_size: u32,
+    pub(crate) name_bytes_max: usize,
+    pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
+}
+
+type Handler<T> = fn(&Server, &InHeader, &T, &[u8], &mut Reply<'_>) -> Outcome;
+
+impl Server {
+    /// A server for `volume`.
+    pub fn new(volume: Arc<vfs::Volume>, options: ServerOptions) -> Result<Self> {
+        let nodes = NodeTable::new(volume.root()?);
+        let statfs = volume.statfs();
+        Ok(Self {
+            volume,
+            nodes,
+            options,
+            block_size: statfs.block_size,
+            name_bytes_max: statfs.name_bytes_max as usize,
+            negotiated: OnceLock::new(),
+        })
+    }
+
+    /// Answers a request. A panic on the way is logged by the panic hook and answered with EIO.
+    pub fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.dispatch(request, reply)));
+        let answer = match outcome {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(failure)) => Answer::Error(failure.0),
+            Err(_) => {
+                tracing::error!("a panic while serving {:?}", request.header);
+                Answer::Error(Errno::IO)
+            }
+        };
+        match request.opcode() {
+            // The kernel takes any answer to these for a fault.
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Answer::Silent,
+            _ => answer,
+        }
+    }
+
+    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Outcome {
+        use Opcode::*;
+        let Some(opcode) = request.opcode() else { return Err(Errno::NOSYS.into()) };
+        match opcode {
+            Init => call(self, Self::init, request, reply),
+            Lookup => call(self, Self::lookup, request, reply),
+            Forget => call(self, Self::forget, request, reply),
+            BatchForget => call(self, Self::batch_forget, request, reply),
+            GetAttr => call(self, Self::get_attr, request, reply),
+            Statx => call(self, Self::statx, request, reply),
+            ReadLink => call(self, Self::read_link, request, reply),
+            Open => call(self, Self::open, request, reply),
+            OpenDir => call(self, Self::open_dir, request, reply),
+            Read => call(self, Self::read, request, reply),
+            Lseek => call(self, Self::lseek, request, reply),
+            ReadDir => call(self, Self::read_dir, request, reply),
+            ReadDirPlus => call(self, Self::read_dir_plus, request, reply),
+            StatFs => call(self, Self::stat_fs, request, reply),
+            GetXattr => call(self, Self::get_xattr, request, reply),
+            ListXattr => call(self, Self::list_xattr, request, reply),
+            Ioctl => call(self, Self::ioctl, request, reply),
+            // Nothing is ever dirty, and no state hangs on an open file.
+            Release | ReleaseDir | Flush | Fsync | FsyncDir | SyncFs | Destroy => {
+                Ok(Answer::Payload)
+            }
+            SetAttr | SymLink | MkNod | MkDir | Unlink | RmDir | Rename | Rename2 | Link
+            | Write | SetXattr | RemoveXattr | Create | TmpFile | Fallocate | CopyFileRange
+            | CopyFileRange64 => Err(Errno::ROFS.into()),
+            // ENOSYS: the kernel never asks again. It checks access by itself
+            // (default_permissions), keeps locks by itself, and no operation here waits for
+            // anything that an interrupt could cut short.
+            Access | Interrupt | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping
+            | RemoveMapping => Err(Errno::NOSYS.into()),
+            NotifyReply => Ok(Answer::Silent),
+        }
+    }
+
+    /// What INIT led to, once it has been answered.
+    pub fn negotiated(&self) -> Option<Result<Negotiated, InitRefused>> {
+        self.negotiated.get().copied()
+    }
+
+    /// The node of an id that the kernel sent.
+    pub(crate) fn known(&self, id: u64) -> Result<Arc<Known>, Errno> {
+        self.nodes.get(id).ok_or(Errno::STALE)
+    }
+}
+
+fn call<T: FromBytes + KnownLayout + Immutable>(
+    server: &Server,
+    handler: Handler<T>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Outcome {
+    let (operation, rest) = request.split::<T>()?;
+    handler(server, &request.header, &operation, rest, reply)
+}
