@@ -1,21 +1,24 @@
-//! An open regular file.
+//! An open regular file: a thin binding of a node's data to the read path.
 
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use base::{Error, FileOffset, Result};
-use iomap::{Iomap, IomapKind};
+use base::{FileOffset, Result};
+use iomap::{FiemapExtent, FolioSlice, ReadContext, Readahead};
 
+use crate::file_system::FileData;
 use crate::node::Node;
 
-/// A regular file, open for reading. Shared freely between threads.
+/// A regular file, open for reading. Shared freely between threads, which then share its readahead.
 #[derive(Debug)]
 pub struct File {
     node: Arc<Node>,
+    readahead: Readahead,
 }
 
 impl File {
     pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node }
+        Self { node, readahead: Readahead::default() }
     }
 
     /// The inode behind it.
@@ -26,76 +29,46 @@ impl File {
     /// Reads at byte `at`. Gives the number of bytes, less than the buffer's only at the end of the
     /// file.
     pub fn read_at(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        let data = self.node.inode().data()?;
-        let available = data.size.saturating_sub(at.0);
-        let length = (buffer.len() as u64).min(available) as usize;
-        let mut done = 0;
-        while done < length {
-            let here = FileOffset(at.0 + done as u64);
-            let map = data.mapper.map_read(here, (length - done) as u64)?;
-            let run = ((map.end() - here.0) as usize).min(length - done);
-            let target = &mut buffer[done..done + run];
-            match (map.kind, map.address) {
-                (IomapKind::Mapped, Some(address)) => {
-                    let from = address.checked_add(here.0 - map.offset.0);
-                    let from = from.ok_or(Error::InvalidArgument("device offset overflow"))?;
-                    self.node.volume().file_system.device().read_at(from, target)?;
-                }
-                (IomapKind::Inline, _) => {
-                    let bytes = data.mapper.inline_data()?;
-                    for (index, byte) in target.iter_mut().enumerate() {
-                        *byte = bytes.get(here.0 as usize + index).copied().unwrap_or(0);
-                    }
-                }
-                _ => target.fill(0),
-            }
-            done += run;
-        }
-        Ok(length)
+        let data = self.node.data()?;
+        iomap::read(&self.context(data), &self.readahead, at, buffer)
+    }
+
+    /// Lends at most `length_max` cached bytes from byte `at`, without a copy; empty at or past the
+    /// end of the file, and possibly shorter than asked for anywhere.
+    pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
+        let data = self.node.data()?;
+        iomap::lend(&self.context(data), &self.readahead, at, length_max)
     }
 
     /// The first byte of data at or after `at`; unwritten blocks are not data.
     pub fn seek_data(&self, at: FileOffset) -> Result<FileOffset> {
-        let data = self.node.inode().data()?;
-        let mut here = at.0;
-        while here < data.size {
-            let map = data.mapper.map_read(FileOffset(here), data.size - here)?;
-            if matches!(map.kind, IomapKind::Mapped | IomapKind::Inline) {
-                return Ok(FileOffset(here));
-            }
-            here = map.end();
-        }
-        Err(Error::NoSuchOffset)
+        let data = self.node.data()?;
+        iomap::seek_data(data.mapper, data.size, at)
     }
 
     /// The first byte of a hole at or after `at`; the end of the file is one.
     pub fn seek_hole(&self, at: FileOffset) -> Result<FileOffset> {
-        let data = self.node.inode().data()?;
-        if at.0 >= data.size {
-            return Err(Error::NoSuchOffset);
-        }
-        let mut here = at.0;
-        while here < data.size {
-            let map = data.mapper.map_read(FileOffset(here), data.size - here)?;
-            if !matches!(map.kind, IomapKind::Mapped | IomapKind::Inline) {
-                return Ok(FileOffset(here));
-            }
-            here = map.end();
-        }
-        Ok(FileOffset(data.size))
+        let data = self.node.data()?;
+        iomap::seek_hole(data.mapper, data.size, at)
     }
 
-    /// Calls `emit` for each allocated range that touches `range`, in order.
-    pub fn extents(&self, range: std::ops::Range<u64>, emit: &mut dyn FnMut(Iomap)) -> Result<()> {
-        let data = self.node.inode().data()?;
-        let mut here = range.start;
-        while here < range.end {
-            let map = data.mapper.map_read(FileOffset(here), range.end - here)?;
-            if map.kind != IomapKind::Hole {
-                emit(map);
-            }
-            here = map.end();
+    /// Calls `emit` for each allocated extent that touches `range`, in order.
+    pub fn extents(
+        &self,
+        range: Range<FileOffset>,
+        emit: &mut dyn FnMut(FiemapExtent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.node.extents(range, emit)
+    }
+
+    fn context<'a>(&'a self, data: FileData<'a>) -> ReadContext<'a> {
+        let volume = self.node.volume();
+        ReadContext {
+            mapping: self.node.mapping(),
+            mapper: data.mapper,
+            device: volume.file_system.device(),
+            size: data.size,
+            options: volume.read_options,
         }
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{Attributes, DirCursor, DirEntry, StatFs, VolumeInfo};
-use base::{InodeNumber, Result};
+use base::{BlockSize, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::MapRead;
 
@@ -13,6 +13,9 @@ use iomap::MapRead;
 pub trait FileSystem: Send + Sync + Debug {
     /// The inode of `/`.
     fn root(&self) -> InodeNumber;
+
+    /// The size of a block: the unit in which file data is mapped.
+    fn block_size(&self) -> BlockSize;
 
     /// Loads and verifies an inode. `NotFound` when it is not in use, `Corrupt` when its number
     /// is outside the volume. Callers go through the inode table, which loads each only once.

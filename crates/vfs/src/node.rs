@@ -1,13 +1,15 @@
 //! One inode of a volume, as its users hold it.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, OnceLock};
 
 use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
-use base::{Error, InodeNumber, Result};
+use base::{Error, FileOffset, InodeNumber, Result};
+use iomap::FiemapExtent;
+use pagecache::Mapping;
 
 use crate::file::File;
-use crate::file_system::Inode;
+use crate::file_system::{FileData, Inode};
 use crate::volume::Shared;
 
 /// An inode in use. Two holders of the same number hold the same node.
@@ -17,12 +19,13 @@ pub struct Node {
     kind: FileType,
     inode: Arc<dyn Inode>,
     volume: Arc<Shared>,
+    mapping: OnceLock<Arc<Mapping>>,
 }
 
 impl Node {
     pub(crate) fn new(number: InodeNumber, inode: Arc<dyn Inode>, volume: Arc<Shared>) -> Self {
         let kind = inode.attributes().kind;
-        Self { number, kind, inode, volume }
+        Self { number, kind, inode, volume, mapping: OnceLock::new() }
     }
 
     /// The inode number.
@@ -86,8 +89,23 @@ impl Node {
         }
     }
 
-    pub(crate) fn inode(&self) -> &dyn Inode {
-        &*self.inode
+    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches
+    /// `range`, in order.
+    pub fn extents(
+        &self,
+        range: Range<FileOffset>,
+        emit: &mut dyn FnMut(FiemapExtent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        iomap::fiemap(self.inode.data()?.mapper, range, emit)
+    }
+
+    /// The cached data of a regular file, made when it is first asked for.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        self.mapping.get_or_init(|| self.volume.new_mapping())
+    }
+
+    pub(crate) fn data(&self) -> Result<FileData<'_>> {
+        self.inode.data()
     }
 
     pub(crate) fn volume(&self) -> &Arc<Shared> {

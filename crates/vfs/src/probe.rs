@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use base::{Error, Result, Unsupported};
 use device::SharedDevice;
+use pagecache::PageCache;
 
 use crate::file_system::FileSystem;
-use crate::volume::VolumeOptions;
 
 /// Opens the file system on `device`, or says that there is none.
-pub(crate) fn open(_device: SharedDevice, _options: &VolumeOptions) -> Result<Arc<dyn FileSystem>> {
+pub(crate) fn open(
+    _device: SharedDevice,
+    _cache: &Arc<PageCache>,
+    _no_recovery: bool,
+) -> Result<Arc<dyn FileSystem>> {
     Err(Error::Unsupported(Unsupported::Format))
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use base::attributes::{StatFs, VolumeInfo};
-use base::{InodeNumber, Result};
+use base::{BlockSize, InodeNumber, Result};
 use device::SharedDevice;
+use iomap::ReadOptions;
+use pagecache::{CacheOptions, Mapping, PageCache};
 
 use crate::file_system::FileSystem;
 use crate::node::Node;
@@ -14,6 +16,10 @@ use crate::path::{self, Follow};
 /// How to open a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
+    /// The folio cache.
+    pub cache: CacheOptions,
+    /// The read path's switches and bounds.
+    pub read: ReadOptions,
     /// Look at the volume as it lies, without replaying its journal.
     pub no_recovery: bool,
     /// How many inodes stay in memory while nobody uses them.
@@ -22,7 +28,12 @@ pub struct VolumeOptions {
 
 impl Default for VolumeOptions {
     fn default() -> Self {
-        Self { no_recovery: false, nodes_max: 16_384 }
+        Self {
+            cache: CacheOptions::default(),
+            read: ReadOptions::default(),
+            no_recovery: false,
+            nodes_max: 16_384,
+        }
     }
 }
 
@@ -37,20 +48,35 @@ pub struct Volume {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
+    pub(crate) read_options: ReadOptions,
+    cache: Arc<PageCache>,
+    block_size: BlockSize,
+}
+
+impl Shared {
+    pub(crate) fn new_mapping(&self) -> Arc<Mapping> {
+        self.cache.new_mapping(self.block_size)
+    }
 }
 
 impl Volume {
     /// Opens the volume on `device`, read-only, whatever its format. A dirty journal is replayed
     /// into memory; the device is not written.
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
-        let file_system = crate::probe::open(device, options)?;
-        Ok(Self::with_file_system(file_system, options.nodes_max))
+        let cache = PageCache::new(options.cache.clone())?;
+        let file_system = crate::probe::open(device, &cache, options.no_recovery)?;
+        Ok(Self::with_file_system(file_system, cache, options))
     }
 
-    /// A volume of a file system that is open already.
-    pub fn with_file_system(file_system: Arc<dyn FileSystem>, nodes_max: usize) -> Self {
-        let shared = Arc::new(Shared { file_system });
-        Self { shared, nodes: NodeTable::new(nodes_max) }
+    /// A volume of a file system that is open already and keeps its metadata in `cache`.
+    pub fn with_file_system(
+        file_system: Arc<dyn FileSystem>,
+        cache: Arc<PageCache>,
+        options: &VolumeOptions,
+    ) -> Self {
+        let block_size = file_system.block_size();
+        let shared = Shared { file_system, read_options: options.read, cache, block_size };
+        Self { shared: Arc::new(shared), nodes: NodeTable::new(options.nodes_max) }
     }
 
     /// The root directory.
@@ -80,5 +106,10 @@ impl Volume {
     /// What the volume is, for people.
     pub fn info(&self) -> VolumeInfo {
         self.shared.file_system.info()
+    }
+
+    /// The folio cache.
+    pub fn cache(&self) -> &Arc<PageCache> {
+        &self.shared.cache
     }
 }

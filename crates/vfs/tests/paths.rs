@@ -27,7 +27,7 @@ fn volume() -> Volume {
         (10, link("")),
         (11, link("../file")),
     ]);
-    Volume::with_file_system(file_system, 16)
+    support::volume(file_system, 16)
 }
 
 #[track_caller]
@@ -78,7 +78,7 @@ fn a_path_that_expands_without_end_is_refused() {
 fn a_node_is_loaded_once_while_the_table_keeps_it_and_again_after_it_was_dropped() {
     let inodes = (3..40).map(|number| (number, Content::Regular));
     let file_system = ToyFileSystem::new(inodes.chain([(2, directory(&[]))]));
-    let volume = Volume::with_file_system(file_system.clone(), 4);
+    let volume = support::volume(file_system.clone(), 4);
     let held = volume.node(InodeNumber(3)).unwrap();
     for number in 4..40 {
         volume.node(InodeNumber(number)).unwrap();

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use base::attributes::{
     Attributes, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp, VolumeInfo,
 };
-use base::{Error, InodeNumber, Result};
+use base::{BlockSize, Error, InodeNumber, Result};
 use device::{MemoryDevice, SharedDevice};
-use vfs::{FileData, FileSystem, Inode};
+use pagecache::PageCache;
+use vfs::{FileData, FileSystem, Inode, Volume, VolumeOptions};
 
 /// What an inode is.
 #[derive(Clone, Debug)]
@@ -38,6 +39,13 @@ impl ToyFileSystem {
     }
 }
 
+/// A volume of this file system that keeps `nodes_max` unused nodes.
+pub fn volume(file_system: Arc<ToyFileSystem>, nodes_max: usize) -> Volume {
+    let options = VolumeOptions { nodes_max, ..VolumeOptions::default() };
+    let cache = PageCache::new(options.cache.clone()).unwrap();
+    Volume::with_file_system(file_system, cache, &options)
+}
+
 /// A directory's entries from names and inode numbers.
 pub fn directory(entries: &[(&str, u64)]) -> Content {
     Content::Directory(
@@ -48,6 +56,10 @@ pub fn directory(entries: &[(&str, u64)]) -> Content {
 impl FileSystem for ToyFileSystem {
     fn root(&self) -> InodeNumber {
         InodeNumber(2)
+    }
+
+    fn block_size(&self) -> BlockSize {
+        BlockSize::from_bytes(4096).unwrap()
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
