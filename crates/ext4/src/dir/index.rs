@@ -1,0 +1,310 @@
+//! Blocks of a directory's hash index: checksum, bounds, search within one block.
+//! Not here: the walk from block to block (`lookup`), and the leaves (`block`).
+//!
+//! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories".
+
+use base::checksum::crc32c;
+use base::view::view_at;
+use base::{Error, FileBlock, Place, Problem, Result};
+use zerocopy::FromBytes;
+
+use super::block::{DirFormat, Slot, entry_bytes};
+use super::hash::{HashAlgorithm, NameHasher};
+use crate::ondisk::dir::{RawIndexCount, RawIndexEntry, RawIndexInfo, RawIndexTail};
+
+const STRUCTURE: &str = "directory index";
+const ENTRY_BYTES: usize = size_of::<RawIndexEntry>();
+/// Where an index node's slots begin: after the unused entry that hides them.
+const NODE_SLOTS_AT: usize = 8;
+/// Where the root's facts lie: after the entries "." and "..", each with a short record.
+const ROOT_INFO_AT: usize = 2 * entry_bytes(2);
+/// Where the root's slots begin.
+const ROOT_SLOTS_AT: usize = ROOT_INFO_AT + size_of::<RawIndexInfo>();
+/// Bits of a slot's block number; the rest is reserved.
+const BLOCK_MASK: u32 = 0x0FFF_FFFF;
+
+/// What a directory's index is to be judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexFormat {
+    /// The directory.
+    pub dir: DirFormat,
+    /// Whether the volume allows one level more (`large_dir`).
+    pub is_large: bool,
+    /// The volume's seed for hashes.
+    pub hash_seed: [u32; 4],
+    /// Whether the volume hashes names as unsigned bytes.
+    pub is_hash_unsigned: bool,
+}
+
+/// A hash index's root.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexRoot<'a> {
+    /// Hashes names as this directory does.
+    pub hasher: NameHasher,
+    /// Index levels below the root: 0 when its slots name leaves.
+    pub levels: u8,
+    /// The root's slots.
+    pub node: IndexNode<'a>,
+}
+
+/// The slots of one index block, the first one's hash aside: at least one.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexNode<'a> {
+    first: FileBlock,
+    rest: &'a [RawIndexEntry],
+}
+
+impl<'a> IndexNode<'a> {
+    /// How many blocks it names.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a first slot")]
+    pub fn len(&self) -> usize {
+        1 + self.rest.len()
+    }
+
+    /// The last slot whose block can hold names of this hash.
+    pub fn search(&self, hash: u32) -> usize {
+        self.rest.partition_point(|entry| entry.hash.get() <= hash)
+    }
+
+    /// The block that a slot names; `None` past the last slot.
+    pub fn block(&self, slot: usize) -> Option<FileBlock> {
+        match slot.checked_sub(1) {
+            None => Some(self.first),
+            Some(rest) => self.rest.get(rest).map(|entry| block_of(entry.block.get())),
+        }
+    }
+
+    /// The least hash of a slot's block, with the mark of continued hashes in its lowest bit;
+    /// `None` for the first slot, whose block begins where its parent says.
+    pub fn hash(&self, slot: usize) -> Option<u32> {
+        self.rest.get(slot.checked_sub(1)?).map(|entry| entry.hash.get())
+    }
+}
+
+fn block_of(raw: u32) -> FileBlock {
+    FileBlock((raw & BLOCK_MASK).into())
+}
+
+impl IndexFormat {
+    /// The levels below the root that the volume allows.
+    pub fn levels_max(&self) -> u8 {
+        if self.is_large { 2 } else { 1 }
+    }
+
+    /// Parses block 0 of a hashed directory, without its checksum.
+    pub fn parse_root<'a>(&self, block: &'a [u8], place: Place) -> Result<IndexRoot<'a>> {
+        self.check_root_entries(block, place)?;
+        let info: &RawIndexInfo = view_at(block, ROOT_INFO_AT, STRUCTURE, place)?;
+        let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
+        let must_be = |field, found: u64, expected| match found == expected {
+            true => Ok(()),
+            false => Err(fault(Problem::Mismatch { field, found, expected })),
+        };
+        must_be("reserved field", info.reserved.get().into(), 0)?;
+        must_be("info length", info.info_length.into(), size_of::<RawIndexInfo>() as u64)?;
+        must_be("flags", (info.unused_flags & 1).into(), 0)?;
+        let Some(algorithm) = HashAlgorithm::from_disk(info.hash_version) else {
+            let found = info.hash_version.into();
+            return Err(fault(Problem::Invalid { field: "hash version", found }));
+        };
+        let (levels, max) = (info.indirect_levels, self.levels_max());
+        if levels > max {
+            let (found, max) = (levels.into(), max.into());
+            return Err(fault(Problem::Range { field: "levels", found, min: 0, max }));
+        }
+        let hasher =
+            NameHasher { algorithm, is_unsigned: self.is_hash_unsigned, seed: self.hash_seed };
+        Ok(IndexRoot { hasher, levels, node: self.parse_slots(block, ROOT_SLOTS_AT, place)? })
+    }
+
+    /// Parses an index block below the root, without its checksum.
+    pub fn parse_node<'a>(&self, block: &'a [u8], place: Place) -> Result<IndexNode<'a>> {
+        if !self.dir.is_index_node(block) {
+            let problem = Problem::Missing("the entry that hides it");
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        }
+        self.parse_slots(block, NODE_SLOTS_AT, place)
+    }
+
+    /// Compares an index block's checksum with its contents, on volumes with checksums.
+    pub fn verify(&self, block: &[u8], is_root: bool, place: Place) -> Result<()> {
+        let Some(seed) = self.dir.checksum_seed else { return Ok(()) };
+        if is_root {
+            self.check_root_entries(block, place)?;
+        }
+        let slots_at = if is_root { ROOT_SLOTS_AT } else { NODE_SLOTS_AT };
+        let (limit, count) = self.limit_and_count(block, slots_at, place)?;
+        let tail: &RawIndexTail = view_at(block, slots_at + limit * ENTRY_BYTES, STRUCTURE, place)?;
+        let used = block.get(..slots_at + count * ENTRY_BYTES).unwrap_or_default();
+        let computed = crc32c(crc32c(seed, used), &tail.reserved.get().to_le_bytes());
+        let computed = crc32c(computed, &[0; 4]);
+        match tail.checksum.get() {
+            stored if stored == computed => Ok(()),
+            stored => Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed })),
+        }
+    }
+
+    /// The entries "." and "..": the second one's record hides the index from linear readers.
+    fn check_root_entries(&self, block: &[u8], place: Place) -> Result<()> {
+        let mut slots = self.dir.slots(block, place);
+        let ends: [Option<Slot<'_>>; 2] = [slots.next().transpose()?, slots.next().transpose()?];
+        match ends.map(|slot| slot.map_or(0, |slot| slot.end)) {
+            [12, end] if end == block.len() => Ok(()),
+            _ => {
+                let problem = Problem::Missing("the pair of entries that hides it");
+                Err(Error::corrupt(STRUCTURE, place, problem))
+            }
+        }
+    }
+
+    fn parse_slots<'a>(
+        &self,
+        block: &'a [u8],
+        slots_at: usize,
+        place: Place,
+    ) -> Result<IndexNode<'a>> {
+        let (limit, count) = self.limit_and_count(block, slots_at, place)?;
+        let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, place)?;
+        let slots = block.get(slots_at + ENTRY_BYTES..).unwrap_or_default();
+        let Ok((rest, _)) = <[RawIndexEntry]>::ref_from_prefix_with_elems(slots, count - 1) else {
+            let (needed, available) = ((limit * ENTRY_BYTES) as u64, slots.len() as u64);
+            let problem = Problem::Truncated { needed, available };
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        };
+        Ok(IndexNode { first: block_of(head.block.get()), rest })
+    }
+
+    /// The slots that fit and that are in use: the first must be what the block size gives, and
+    /// the second is from 1 to that.
+    fn limit_and_count(
+        &self,
+        block: &[u8],
+        slots_at: usize,
+        place: Place,
+    ) -> Result<(usize, usize)> {
+        let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, place)?;
+        let place = place.at_byte(slots_at as u64);
+        let tail = if self.dir.checksum_seed.is_some() { size_of::<RawIndexTail>() } else { 0 };
+        let expected = block.len().saturating_sub(slots_at + tail) / ENTRY_BYTES;
+        let (limit, count) = (usize::from(head.limit.get()), usize::from(head.count.get()));
+        if limit != expected {
+            let (found, expected) = (limit as u64, expected as u64);
+            let problem = Problem::Mismatch { field: "limit", found, expected };
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        }
+        if count == 0 || count > limit {
+            let (found, max) = (count as u64, limit as u64);
+            let problem = Problem::Range { field: "count", found, min: 1, max };
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        }
+        Ok((limit, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::block::tests::{block, format};
+    use super::*;
+
+    fn index_format(checksum_seed: Option<u32>) -> IndexFormat {
+        IndexFormat {
+            dir: DirFormat { checksum_seed, ..format(1024) },
+            is_large: false,
+            hash_seed: [0; 4],
+            is_hash_unsigned: false,
+        }
+    }
+
+    /// A root of 1024 bytes with these slots.
+    fn root(limit: u16, slots: &[(u32, u32)]) -> Vec<u8> {
+        let mut block = block(1024, &[(12, 12, b"."), (2, 1012, b"..")]);
+        block[24..32].copy_from_slice(&[0, 0, 0, 0, 1, 8, 0, 0]);
+        for (at, (hash, child)) in (32..).step_by(8).zip(slots) {
+            block[at..at + 4].copy_from_slice(&hash.to_le_bytes());
+            block[at + 4..at + 8].copy_from_slice(&child.to_le_bytes());
+        }
+        block[32..34].copy_from_slice(&limit.to_le_bytes());
+        block[34..36].copy_from_slice(&(slots.len() as u16).to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn search_finds_the_last_slot_at_or_below_the_hash() {
+        let block = root(124, &[(0, 1), (10, 2), (10, 3), (11, 4), (50, 0xF000_0005)]);
+        let root = index_format(None).parse_root(&block, Place::default()).unwrap();
+        let found = |hash| root.node.block(root.node.search(hash)).unwrap().0;
+        let blocks: Vec<u64> = [0, 9, 10, 11, 49, 50, u32::MAX].into_iter().map(found).collect();
+        assert_eq!(blocks, [1, 1, 3, 4, 4, 5, 5]);
+        assert_eq!(
+            (root.node.hash(0), root.node.hash(3), root.node.hash(5)),
+            (None, Some(11), None)
+        );
+        assert_eq!(root.node.block(5), None);
+    }
+
+    #[test]
+    fn a_root_that_cannot_be_used_is_refused() {
+        let format = index_format(None);
+        let good = root(124, &[(0, 1)]);
+        format.parse_root(&good, Place::default()).unwrap();
+        for (byte, value) in
+            [(24, 1), (28, 6), (29, 9), (30, 2), (31, 1), (32, 125), (34, 0), (35, 1)]
+        {
+            let mut bad = good.clone();
+            bad[byte] = value;
+            assert!(format.parse_root(&bad, Place::default()).is_err(), "byte {byte}");
+        }
+        let deep = {
+            let mut deep = good.clone();
+            deep[30] = 2;
+            deep
+        };
+        let large = IndexFormat { is_large: true, ..format };
+        assert_eq!(large.parse_root(&deep, Place::default()).unwrap().levels, 2);
+    }
+
+    #[test]
+    fn the_checksum_covers_what_is_in_use() {
+        let format = index_format(Some(5));
+        let mut block = root(123, &[(0, 1), (8, 2)]);
+        let sum = crc32c(crc32c(5, &block[..48]), &[0; 8]);
+        block[1020..].copy_from_slice(&sum.to_le_bytes());
+        format.verify(&block, true, Place::default()).unwrap();
+        block[48] ^= 1;
+        format.verify(&block, true, Place::default()).unwrap();
+        block[47] ^= 1;
+        assert!(format.verify(&block, true, Place::default()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn random_slots_never_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 1024),
+            limit in 120_u16..128,
+            count in 0_u16..128,
+            is_root: bool,
+            checksum: bool,
+            hash: u32,
+        ) {
+            let format = index_format(checksum.then_some(9));
+            let mut block = if is_root { root(limit, &[]) } else { block(1024, &[(0, 1024, b"")]) };
+            let at = if is_root { 32 } else { 8 };
+            block[at..].copy_from_slice(&bytes[at..]);
+            block[at..at + 2].copy_from_slice(&limit.to_le_bytes());
+            block[at + 2..at + 4].copy_from_slice(&count.to_le_bytes());
+            let _ = format.verify(&block, is_root, Place::default());
+            let node = match is_root {
+                true => format.parse_root(&block, Place::default()).map(|root| root.node),
+                false => format.parse_node(&block, Place::default()),
+            };
+            if let Ok(node) = node {
+                prop_assert!(node.search(hash) < node.len());
+                prop_assert!(node.block(node.search(hash)).is_some());
+            }
+            let _ = format.parse_root(&bytes, Place::default());
+            let _ = format.parse_node(&bytes, Place::default());
+        }
+    }
+}

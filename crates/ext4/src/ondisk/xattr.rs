@@ -1,0 +1,84 @@
+//! Layouts of extended attributes and of the ACLs stored in them.
+//! Source: kernel documentation, `filesystems/ext4/attributes.rst`; for the ACLs
+//! `fs/ext4/acl.h` and `include/uapi/linux/posix_acl_xattr.h`.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a block of attributes, and the attributes in an inode, begin with.
+pub const XATTR_MAGIC: u32 = 0xEA02_0000;
+
+/// The header of a block of attributes.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawXattrBlockHeader {
+    /// [`XATTR_MAGIC`].
+    pub magic: U32,
+    /// How many inodes use the block.
+    pub reference_count: U32,
+    /// Blocks of attributes; 1.
+    pub blocks: U32,
+    /// A hash of all entries, or 0 when some entry has none.
+    pub hash: U32,
+    /// crc32c with the volume's seed over the block's number (64 bits) and the block, this field
+    /// being zero.
+    pub checksum: U32,
+    /// 0.
+    pub reserved: [U32; 3],
+}
+const _: () = assert!(size_of::<RawXattrBlockHeader>() == 32);
+/// Where the checksum lies in the block.
+pub const XATTR_CHECKSUM_AT: usize = 16;
+const _: () = assert!(std::mem::offset_of!(RawXattrBlockHeader, checksum) == XATTR_CHECKSUM_AT);
+
+/// The start of an attribute's entry; the name follows, padded to a multiple of 4.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawXattrEntry {
+    /// Bytes of the name.
+    pub name_length: u8,
+    /// The prefix that belongs before the name.
+    pub name_index: u8,
+    /// Where the value lies: in bytes from the block's start, or from the inode's first entry.
+    pub value_offset: U16,
+    /// The inode that holds the value, or 0.
+    pub value_inode: U32,
+    /// Bytes of the value.
+    pub value_size: U32,
+    /// A hash of name and value; within an inode often 0.
+    pub hash: U32,
+}
+const _: () = assert!(size_of::<RawXattrEntry>() == 16);
+
+/// The start of an ACL as ext4 stores it.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawAclHeader {
+    /// 1.
+    pub version: U32,
+}
+const _: () = assert!(size_of::<RawAclHeader>() == 4);
+
+/// An entry of a stored ACL; the entries of named users and groups have a 32-bit id after it.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawAclEntry {
+    /// Whom it is about.
+    pub tag: U16,
+    /// Permissions: 4 read, 2 write, 1 execute.
+    pub permissions: U16,
+}
+const _: () = assert!(size_of::<RawAclEntry>() == 4);
+
+/// An entry of an ACL as `getxattr(2)` returns it.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawAclXattrEntry {
+    /// Whom it is about.
+    pub tag: U16,
+    /// Permissions: 4 read, 2 write, 1 execute.
+    pub permissions: U16,
+    /// The named user or group; all ones for the others.
+    pub id: U32,
+}
+const _: () = assert!(size_of::<RawAclXattrEntry>() == 8);

@@ -1,0 +1,86 @@
+//! Names of extended attributes: the prefixes that the volume stores as numbers.
+
+/// The number that stands for a prefix.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct NameIndex(pub u8);
+
+impl NameIndex {
+    /// `system.posix_acl_access`; no name follows.
+    pub const ACL_ACCESS: Self = Self(2);
+    /// `system.posix_acl_default`; no name follows.
+    pub const ACL_DEFAULT: Self = Self(3);
+    /// `system.`, also of the attribute that holds inline data.
+    pub const SYSTEM: Self = Self(7);
+}
+
+/// The name under [`NameIndex::SYSTEM`] whose value is inline data, not an attribute.
+pub const INLINE_DATA_NAME: &[u8] = b"data";
+
+/// Prefixes by number, and whether a name follows. The kernel and e2fsprogs agree on them; the
+/// numbers left out (5 Lustre, 9 encryption) have no names that `listxattr(2)` could give.
+const PREFIXES: [(NameIndex, &[u8], bool); 8] = [
+    (NameIndex(1), b"user.", true),
+    (NameIndex::ACL_ACCESS, b"system.posix_acl_access", false),
+    (NameIndex::ACL_DEFAULT, b"system.posix_acl_default", false),
+    (NameIndex(4), b"trusted.", true),
+    (NameIndex(6), b"security.", true),
+    (NameIndex::SYSTEM, b"system.", true),
+    (NameIndex(8), b"system.richacl", false),
+    (NameIndex(10), b"gnu.", true),
+];
+
+/// The whole name, unless no user can see this attribute.
+pub fn full_name(index: NameIndex, name: &[u8]) -> Option<Vec<u8>> {
+    if (index, name) == (NameIndex::SYSTEM, INLINE_DATA_NAME) {
+        return None;
+    }
+    let (_, prefix, takes_name) = PREFIXES.iter().find(|(known, ..)| *known == index)?;
+    // A prefix alone is no name, and a complete name has nothing after it.
+    (*takes_name != name.is_empty()).then(|| [prefix, name].concat())
+}
+
+/// How the volume stores a whole name, if it can.
+pub fn split_name(full: &[u8]) -> Option<(NameIndex, &[u8])> {
+    // Complete names first: "system." is a prefix of three of them.
+    let complete = PREFIXES.iter().filter(|(_, prefix, takes_name)| !takes_name && *prefix == full);
+    let prefixed = PREFIXES.iter().filter(|(_, prefix, takes_name)| {
+        *takes_name && full.len() > prefix.len() && full.starts_with(prefix)
+    });
+    let &(index, prefix, _) = complete.chain(prefixed).next()?;
+    let name = full.get(prefix.len()..)?;
+    ((index, name) != (NameIndex::SYSTEM, INLINE_DATA_NAME)).then_some((index, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_split_and_join() {
+        for (index, name, full) in [
+            (1, &b"mime_type"[..], &b"user.mime_type"[..]),
+            (2, b"", b"system.posix_acl_access"),
+            (3, b"", b"system.posix_acl_default"),
+            (4, b"overlay.opaque", b"trusted.overlay.opaque"),
+            (6, b"selinux", b"security.selinux"),
+            (7, b"verity", b"system.verity"),
+            (8, b"", b"system.richacl"),
+            (10, b"translator", b"gnu.translator"),
+        ] {
+            assert_eq!(full_name(NameIndex(index), name).unwrap(), full);
+            assert_eq!(split_name(full), Some((NameIndex(index), name)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_attribute_has_no_name() {
+        for (index, name) in
+            [(0, &b"x"[..]), (1, b""), (2, b"x"), (5, b"lov"), (7, b"data"), (9, b"c"), (11, b"x")]
+        {
+            assert_eq!(full_name(NameIndex(index), name), None, "{index}");
+        }
+        for full in [&b"user."[..], b"system.data", b"user", b"", b"other.x", b"system."] {
+            assert_eq!(split_name(full), None);
+        }
+    }
+}
