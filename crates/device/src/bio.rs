@@ -15,6 +15,7 @@ use crate::BlockDevice;
 /// Error numbers as Linux has them.
 pub(crate) const EIO: i32 = 5;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EROFS: i32 = 30;
 
 /// The range as indices into `size` bytes, or the located EINVAL of `operation`.

@@ -5,6 +5,7 @@ mod bio;
 mod file;
 mod memory;
 mod open;
+mod overlay;
 pub mod partition;
 mod slice;
 
@@ -12,6 +13,7 @@ pub use bio::{Bio, BioOperation, Segment};
 pub use file::FileDevice;
 pub use memory::MemoryDevice;
 pub use open::{OpenDevice, Part, open};
+pub use overlay::OverlayDevice;
 pub use slice::Slice;
 
 use std::fmt::Debug;

@@ -4,9 +4,10 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, mpsc};
 
-use base::{DeviceOffset, Error, IoError, IoOperation};
+use base::{BlockSize, DeviceOffset, Error, IoError, IoOperation};
 use device::{
-    Bio, BioOperation, BlockDevice, FileDevice, MemoryDevice, Segment, SharedDevice, Slice,
+    Bio, BioOperation, BlockDevice, FileDevice, MemoryDevice, OverlayDevice, Segment, SharedDevice,
+    Slice,
 };
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
@@ -47,10 +48,25 @@ fn slice(contents: &[u8]) -> Subject {
     Subject { device, _file: None }
 }
 
+/// An overlay that holds every other kilobyte already.
+fn overlay(contents: &[u8]) -> Subject {
+    let mut base = contents.to_vec();
+    for block in base.chunks_mut(1024).step_by(2) {
+        block.fill(0xCC);
+    }
+    let block_size = BlockSize::from_bytes(1024).unwrap();
+    let device = OverlayDevice::new(Arc::new(MemoryDevice::new(base)), block_size, 1 << 30);
+    for (index, block) in contents.chunks(1024).enumerate().step_by(2) {
+        (&device as &dyn BlockDevice).write_at(DeviceOffset(index as u64 * 1024), block).unwrap();
+    }
+    Subject { device: Arc::new(device), _file: None }
+}
+
 /// Makes one kind of device.
 type Make = fn(&[u8]) -> Subject;
 
-const SUBJECTS: &[(&str, Make)] = &[("memory", memory), ("file", file), ("slice", slice)];
+const SUBJECTS: &[(&str, Make)] =
+    &[("memory", memory), ("file", file), ("slice", slice), ("overlay", overlay)];
 
 /// Runs `check` on every kind of device, holding `contents`.
 fn on_every_device(contents: &[u8], check: impl Fn(&str, &Subject)) {

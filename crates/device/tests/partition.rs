@@ -126,7 +126,7 @@ fn check(script: &str, kind: TableKind, count: usize) {
 #[test]
 fn gpt_partitions_are_those_that_sfdisk_shows() {
     let script = "label: gpt\nsize=10M, name=\"first one\"\nsize=20M, type=swap\n\
-                  start=90000, size=1000, name=\"naïve\"\n";
+                  start=90000, size=1000, name=\"the third: 3\"\n";
     check(script, TableKind::Gpt, 3);
 }
 

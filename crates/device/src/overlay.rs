@@ -1,0 +1,332 @@
+//! A device that keeps writes in memory and leaves what lies below untouched.
+//!
+//! A read-only open replays a dirty journal into one of these.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::{BlockSize, DeviceOffset, IoError, IoOperation, Result};
+use parking_lot::{Mutex, RwLock};
+
+use crate::bio::{EIO, ENOSPC, range_within};
+use crate::{Bio, BioOperation, BlockDevice, Segment, SharedDevice};
+
+/// A copy-on-write layer over `base`, which is only ever read.
+///
+/// What was written is kept in blocks; the part of a block that a write leaves out is read from the
+/// base first, within the writer's submit. Until the first write every bio passes straight through.
+/// A read of written and other blocks in one bio fails when the base fails, even if it fails only
+/// below what was written.
+#[derive(Debug)]
+pub struct OverlayDevice {
+    base: SharedDevice,
+    block_size: BlockSize,
+    bytes_max: u64,
+    /// Whether anything was written yet. Never goes back.
+    used: AtomicBool,
+    blocks: Arc<RwLock<Blocks>>,
+    /// One writer at a time, because two might write halves of one block. Apart from the lock of
+    /// the blocks, because reads from the base happen under it: their ends may have to wait for
+    /// ends of other reads, which take the lock of the blocks.
+    writer: Mutex<()>,
+}
+
+/// The written blocks by their number. The last one of the device is whole, too.
+type Blocks = BTreeMap<u64, Box<[u8]>>;
+
+impl OverlayDevice {
+    /// A layer that takes blocks of `block_size`, and at most `bytes_max` bytes of them: writes
+    /// that need more end with ENOSPC.
+    pub fn new(base: SharedDevice, block_size: BlockSize, bytes_max: u64) -> Self {
+        let blocks = Arc::new(RwLock::new(Blocks::new()));
+        let (used, writer) = (AtomicBool::new(false), Mutex::new(()));
+        Self { base, block_size, bytes_max, used, blocks, writer }
+    }
+
+    /// How many bytes of memory the written blocks take.
+    pub fn bytes_used(&self) -> u64 {
+        self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())
+    }
+
+    /// The blocks that a range touches.
+    fn blocks_of(&self, range: &Range<u64>) -> Range<u64> {
+        let shift = self.block_size.shift();
+        range.start >> shift..self.block_size.blocks_for(range.end)
+    }
+
+    /// Gives the bio back unless all of it could be read from the layer; what a bio that is given
+    /// back reads is then covered by what the layer has.
+    fn read(&self, mut bio: Bio) -> Option<Bio> {
+        let Ok(range) = bio.range_within(self.base.size()) else { return Some(bio) };
+        let touched = self.blocks_of(&range);
+        let blocks = self.blocks.read();
+        let written = blocks.range(touched.clone()).count() as u64;
+        if written == 0 {
+            return Some(bio);
+        }
+        if written == touched.end - touched.start {
+            copy_out(&blocks, self.block_size, range, bio.segments_mut());
+            drop(blocks);
+            bio.end(Ok(()));
+            return None;
+        }
+        drop(blocks);
+        let (blocks, block_size) = (Arc::clone(&self.blocks), self.block_size);
+        let mut segments = bio.segments().to_vec();
+        bio.before_end(move |result| {
+            result?;
+            copy_out(&blocks.read(), block_size, range, &mut segments);
+            Ok(())
+        });
+        Some(bio)
+    }
+
+    fn write(&self, bio: &Bio) -> Result<(), i32> {
+        let range = bio.range_within(self.base.size())?;
+        let mut source = Source { segments: bio.segments(), done: 0 };
+        self.change(range, |target| source.copy_to(target))
+    }
+
+    /// Has `fill` write each block's part of `range`, in order; all of it or, on failure, nothing.
+    fn change(&self, range: Range<u64>, mut fill: impl FnMut(&mut [u8])) -> Result<(), i32> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let touched = self.blocks_of(&range);
+        let _writer = self.writer.lock();
+        let mut edges = self.missing_edges(&range, &touched)?;
+        self.used.store(true, Ordering::Release);
+        let mut blocks = self.blocks.write();
+        for number in touched {
+            let start = number << self.block_size.shift();
+            let edge = edges.iter_mut().find(|edge| edge.0 == number);
+            let block = blocks.entry(number).or_insert_with(|| match edge {
+                Some((_, block)) => std::mem::take(block),
+                None => vec![0; self.block_size.len()].into(),
+            });
+            fill(&mut block[within_block(&range, start, self.block_size)]);
+        }
+        Ok(())
+    }
+
+    /// Checks that there is room for what `range` touches, and reads from the base the blocks that
+    /// it only touches in part and that were not written yet: the first, the last or both.
+    fn missing_edges(
+        &self,
+        range: &Range<u64>,
+        touched: &Range<u64>,
+    ) -> Result<Vec<(u64, Box<[u8]>)>, i32> {
+        let mut missing = Vec::new();
+        {
+            let blocks = self.blocks.read();
+            let known = blocks.range(touched.clone()).count() as u64;
+            let needed = (touched.end - touched.start - known).saturating_add(blocks.len() as u64);
+            if needed > self.bytes_max >> self.block_size.shift() {
+                return Err(ENOSPC);
+            }
+            let last = touched.end - 1;
+            for number in
+                [touched.start, last].into_iter().take(1 + usize::from(last > touched.start))
+            {
+                let part = within_block(range, number << self.block_size.shift(), self.block_size);
+                if part.len() < self.block_size.len() && !blocks.contains_key(&number) {
+                    missing.push(number);
+                }
+            }
+        }
+        missing.into_iter().map(|number| Ok((number, self.read_base(number)?))).collect()
+    }
+
+    /// The base's contents of a block, with zeroes past the end of the device.
+    fn read_base(&self, number: u64) -> Result<Box<[u8]>, i32> {
+        let start = number << self.block_size.shift();
+        let mut block = vec![0; self.block_size.len()].into_boxed_slice();
+        let length = (self.base.size() - start).min(block.len() as u64) as usize;
+        let read = self.base.read_at(DeviceOffset(start), &mut block[..length]);
+        read.map(|()| block).map_err(|error| match error {
+            base::Error::Io(error) => error.errno,
+            _ => EIO,
+        })
+    }
+}
+
+/// The bytes of segments, in order.
+struct Source<'a> {
+    segments: &'a [Segment],
+    /// Bytes of the first segment that were given already.
+    done: usize,
+}
+
+impl Source<'_> {
+    fn copy_to(&mut self, mut target: &mut [u8]) {
+        while !target.is_empty() {
+            let Some((first, rest)) = self.segments.split_first() else { return };
+            let left = &first.bytes()[self.done..];
+            let length = left.len().min(target.len());
+            let (now, later) = target.split_at_mut(length);
+            now.copy_from_slice(&left[..length]);
+            target = later;
+            self.done += length;
+            if self.done == first.len() {
+                (self.segments, self.done) = (rest, 0);
+            }
+        }
+    }
+}
+
+/// The part of `range` in the block that begins at `start`, as indices into the block.
+fn within_block(range: &Range<u64>, start: u64, size: BlockSize) -> Range<usize> {
+    let length = u64::from(size.bytes());
+    let from = range.start.saturating_sub(start).min(length);
+    let to = range.end.saturating_sub(start).min(length);
+    from as usize..to as usize
+}
+
+/// Copies the written blocks' parts of `range`, which `segments` cover, over what they hold.
+fn copy_out(blocks: &Blocks, size: BlockSize, range: Range<u64>, segments: &mut [Segment]) {
+    let mut at = range.start;
+    for segment in segments {
+        let target = segment.bytes_mut();
+        let covered = at..at + target.len() as u64;
+        for (number, block) in blocks.range(at >> size.shift()..size.blocks_for(covered.end)) {
+            let start = number << size.shift();
+            let part = within_block(&covered, start, size);
+            let first = (start.max(covered.start) - covered.start) as usize;
+            target[first..first + part.len()].copy_from_slice(&block[part]);
+        }
+        at = covered.end;
+    }
+}
+
+impl BlockDevice for OverlayDevice {
+    fn size(&self) -> u64 {
+        self.base.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let only_reads = batch.iter().all(|bio| bio.operation() == BioOperation::Read);
+        if only_reads && !self.used.load(Ordering::Acquire) {
+            return self.base.submit(batch);
+        }
+        let mut below = Vec::with_capacity(batch.len());
+        for bio in batch {
+            match bio.operation() {
+                BioOperation::Read => below.extend(self.read(bio)),
+                BioOperation::Write => {
+                    let result = self.write(&bio);
+                    bio.end(result);
+                }
+            }
+        }
+        if !below.is_empty() {
+            self.base.submit(below);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        range_within(IoOperation::Discard, offset, length, self.base.size())?;
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let operation = IoOperation::WriteZeroes;
+        let range = range_within(operation, offset, length, self.base.size())?;
+        self.change(range, |target| target.fill(0))
+            .map_err(|errno| IoError { operation, offset, length, errno }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use base::Error;
+
+    const BLOCK: BlockSize = BlockSize::from_bytes(1024).unwrap();
+
+    fn overlay(size: usize, bytes_max: u64) -> (Arc<MemoryDevice>, OverlayDevice) {
+        let base = Arc::new(MemoryDevice::new(vec![7; size]));
+        (base.clone(), OverlayDevice::new(base, BLOCK, bytes_max))
+    }
+
+    fn write(device: &dyn BlockDevice, at: u64, length: usize) -> Result<()> {
+        device.write_at(DeviceOffset(at), &vec![1; length])
+    }
+
+    #[test]
+    fn the_base_stays_as_it_was() {
+        let (base, overlay) = overlay(10_000, 1 << 20);
+        write(&overlay, 500, 5000).unwrap();
+        overlay.write_zeroes(DeviceOffset(9000), 1000).unwrap();
+        overlay.flush().unwrap();
+        assert!(base.snapshot() == [7; 10_000]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_a_write_that_finds_no_room_changes_nothing() {
+        let (_, overlay) = overlay(100 * 1024, 4 * 1024 + 1023);
+        write(&overlay, 0, 2 * 1024).unwrap();
+        let Err(Error::Io(error)) = write(&overlay, 1024, 4 * 1024) else { panic!() };
+        assert_eq!(error.errno, ENOSPC);
+        assert_eq!(overlay.bytes_used(), 2 * 1024);
+        // Writing the same blocks again needs no room, and two more fit.
+        write(&overlay, 0, 4 * 1024).unwrap();
+        write(&overlay, 100, 3000).unwrap();
+        assert_eq!(overlay.bytes_used(), 4 * 1024);
+    }
+
+    #[test]
+    fn blocks_that_were_written_whole_need_no_base() {
+        let (_, overlay) = overlay(4 * 1024, 1 << 20);
+        write(&overlay, 1024, 1024).unwrap();
+        let failing = OverlayDevice { base: Arc::new(Failing), ..overlay };
+        let device: &dyn BlockDevice = &failing;
+        let mut block = [0; 1024];
+        device.read_at(DeviceOffset(1024), &mut block).unwrap();
+        assert_eq!(block, [1; 1024]);
+        device.read_at(DeviceOffset(1000), &mut block).unwrap_err();
+        write(device, 2048, 1024).unwrap();
+        write(device, 3072, 1023).unwrap_err();
+        assert_eq!(failing.bytes_used(), 2048);
+    }
+
+    /// A device of 4 KiB that cannot be read.
+    #[derive(Debug)]
+    struct Failing;
+
+    impl BlockDevice for Failing {
+        fn size(&self) -> u64 {
+            4096
+        }
+
+        fn is_read_only(&self) -> bool {
+            true
+        }
+
+        fn submit(&self, batch: Vec<Bio>) {
+            drop(batch);
+        }
+
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+}
