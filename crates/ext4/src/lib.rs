@@ -1,7 +1,38 @@
 //! The ext2, ext3 and ext4 formats.
+//!
+//! One on-disk concept per module: [`ondisk`] has the bare layouts, the others turn bytes into
+//! validated values. [`Volume::open`] leads from a device to inodes. Everything read from the
+//! device is checked before it is used; what contradicts the format is a located
+//! [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
 pub mod dir;
 pub mod jbd2;
 pub mod ondisk;
 pub mod xattr;
+
+mod extent;
+mod features;
+mod geometry;
+mod group;
+mod indirect;
+mod inline;
+mod inode;
+mod inode_record;
+mod map;
+mod superblock;
+mod volume;
+
+pub use features::{Feature, FeatureSet, Features};
+pub use geometry::{Geometry, SuperblockCopies};
+pub use group::GroupDescriptor;
+pub use inode::Inode;
+pub use inode_record::{InodeFlags, InodeRecord};
+pub use map::{FILE_BLOCKS_MAX, Piece, Run, Span};
+pub use superblock::{
+    Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
+};
+pub use volume::{OpenOptions, Probed, Unrecovered, Volume};
+
+/// The inode of the root directory.
+pub const ROOT_INODE: base::InodeNumber = base::InodeNumber(2);

@@ -1,0 +1,297 @@
+//! The validated numbers of a volume and the arithmetic on them: where groups, their superblock
+//! copies and their descriptors lie. Not here: reading anything.
+
+use base::checksum::crc32c;
+use base::{BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+
+use crate::features::{Feature, Features};
+
+/// Which groups hold copies of the superblock and the descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SuperblockCopies {
+    /// Every group.
+    All,
+    /// Groups 0, 1 and powers of 3, 5 and 7 (`sparse_super`).
+    Sparse,
+    /// Group 0 and these (`sparse_super2`); 0 stands for none.
+    Two([u32; 2]),
+}
+
+/// The shape of a volume. Everything was checked against the format's limits and each other when
+/// the superblock was parsed, so that arithmetic within a volume cannot overflow:
+/// `block_count << block_size.shift()` is at most the device's size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// The features.
+    pub features: Features,
+    /// The block size.
+    pub block_size: BlockSize,
+    /// log2 of the blocks in an allocation cluster; 0 without `bigalloc`.
+    pub cluster_shift: u32,
+    /// Blocks in the volume.
+    pub block_count: u64,
+    /// The block that group 0 begins with: 1 for blocks of 1 KiB, else 0.
+    pub first_data_block: FsBlock,
+    /// Blocks in a group (the last group may have fewer).
+    pub blocks_per_group: u32,
+    /// Inodes in each group.
+    pub inodes_per_group: u32,
+    /// Inodes in the volume: groups times inodes in each.
+    pub inode_count: u32,
+    /// The groups.
+    pub group_count: u32,
+    /// Bytes in an inode: a power of two from 128 to the block size.
+    pub inode_size: u32,
+    /// The first inode that is not reserved.
+    pub first_inode: u32,
+    /// Bytes in a group descriptor: 32, or a power of two from 64 to 1024.
+    pub descriptor_size: u32,
+    /// Descriptor blocks kept for growth after the descriptors of each superblock copy.
+    pub reserved_descriptor_blocks: u32,
+    /// The first descriptor block that lies within the groups it describes; `u32::MAX` without
+    /// `meta_bg`.
+    pub first_meta_descriptor_block: u32,
+    /// Which groups hold copies.
+    pub superblock_copies: SuperblockCopies,
+    /// The seed of metadata checksums and of the hashes of large attribute values. It exists
+    /// whether or not the volume has metadata checksums.
+    pub checksum_seed: u32,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+}
+
+impl Geometry {
+    /// The checksum seed, when metadata is checksummed with crc32c.
+    pub fn metadata_seed(&self) -> Option<u32> {
+        self.features.has(Feature::MetadataCsum).then_some(self.checksum_seed)
+    }
+
+    /// The seed of everything that belongs to one inode, when metadata is checksummed.
+    pub fn inode_seed(&self, inode: InodeNumber, generation: u32) -> Option<u32> {
+        // Inode numbers have 32 bits on disk.
+        let number = (inode.0 as u32).to_le_bytes();
+        let seed = crc32c(self.metadata_seed()?, &number);
+        Some(crc32c(seed, &generation.to_le_bytes()))
+    }
+
+    /// Blocks in a cluster.
+    pub fn blocks_per_cluster(&self) -> u32 {
+        1 << self.cluster_shift
+    }
+
+    /// Clusters in a group: the bits in use of a block bitmap.
+    pub fn clusters_per_group(&self) -> u32 {
+        self.blocks_per_group >> self.cluster_shift
+    }
+
+    /// The clusters that `blocks` blocks need.
+    pub fn clusters_for(&self, blocks: u64) -> u64 {
+        blocks.div_ceil(1 << self.cluster_shift)
+    }
+
+    /// Blocks of a group's inode table.
+    pub fn inode_table_blocks(&self) -> u32 {
+        self.inodes_per_group / (self.block_size.bytes() / self.inode_size)
+    }
+
+    /// Group descriptors in a block.
+    pub fn descriptors_per_block(&self) -> u32 {
+        self.block_size.bytes() / self.descriptor_size
+    }
+
+    /// Blocks that all descriptors need.
+    pub fn descriptor_blocks(&self) -> u32 {
+        self.group_count.div_ceil(self.descriptors_per_block())
+    }
+
+    /// The first block of a group of this volume.
+    pub fn group_start(&self, group: GroupNumber) -> FsBlock {
+        let blocks = u64::from(group.0) * u64::from(self.blocks_per_group);
+        FsBlock(self.first_data_block.0 + blocks)
+    }
+
+    /// Blocks in a group of this volume.
+    pub fn blocks_in_group(&self, group: GroupNumber) -> u64 {
+        let rest = self.block_count.saturating_sub(self.group_start(group).0);
+        rest.min(self.blocks_per_group.into())
+    }
+
+    /// The group that a block lies in, unless it lies before the first or after the last.
+    pub fn group_of_block(&self, block: FsBlock) -> Option<GroupNumber> {
+        if block.0 >= self.block_count {
+            return None;
+        }
+        let distance = block.checked_distance_from(self.first_data_block)?;
+        u32::try_from(distance / u64::from(self.blocks_per_group)).ok().map(GroupNumber)
+    }
+
+    /// The group of an inode, and its index in the group's table.
+    pub fn inode_position(&self, inode: InodeNumber) -> Result<(GroupNumber, u32)> {
+        let max = u64::from(self.inode_count);
+        if inode.0 == 0 || inode.0 > max {
+            let problem = Problem::Range { field: "inode number", found: inode.0, min: 1, max };
+            return Err(Error::corrupt("inode reference", Place::inode(inode), problem));
+        }
+        // Within `inode_count`, so 32 bits hold it.
+        let index = (inode.0 - 1) as u32;
+        Ok((GroupNumber(index / self.inodes_per_group), index % self.inodes_per_group))
+    }
+
+    /// Whether the inode is kept for the format's own use (the root counts as ordinary).
+    pub fn is_reserved_inode(&self, inode: InodeNumber) -> bool {
+        inode.0 < self.first_inode.into() && inode != crate::ROOT_INODE
+    }
+
+    /// Whether `count` blocks from `start` lie in the volume and behind its superblock.
+    pub fn contains_run(&self, start: FsBlock, count: u64) -> bool {
+        start > self.first_data_block
+            && start.checked_add(count).is_some_and(|end| end.0 <= self.block_count)
+    }
+
+    /// Refuses a block reference that is outside the volume.
+    pub fn check_run(
+        &self,
+        structure: &'static str,
+        place: Place,
+        start: FsBlock,
+        count: u64,
+    ) -> Result<()> {
+        if self.contains_run(start, count) {
+            return Ok(());
+        }
+        let problem = Problem::Range {
+            field: "block",
+            found: start.0,
+            min: self.first_data_block.0 + 1,
+            max: self.block_count.saturating_sub(count.max(1)),
+        };
+        Err(Error::corrupt(structure, place, problem))
+    }
+
+    /// Whether the group begins with a superblock or a copy of it.
+    pub fn has_superblock(&self, group: GroupNumber) -> bool {
+        let group = group.0;
+        match self.superblock_copies {
+            _ if group == 0 => true,
+            SuperblockCopies::Two(copies) => copies.contains(&group),
+            SuperblockCopies::All => true,
+            SuperblockCopies::Sparse => {
+                group == 1 || [3, 5, 7].into_iter().any(|base| is_power_of(base, group))
+            }
+        }
+    }
+
+    /// The block that holds the superblock.
+    pub fn superblock_block(&self) -> FsBlock {
+        FsBlock(1024 >> self.block_size.shift())
+    }
+
+    /// Where block `index` of the group descriptors lies.
+    pub fn descriptor_block(&self, index: u32) -> FsBlock {
+        if index < self.first_meta_descriptor_block {
+            return FsBlock(self.superblock_block().0 + 1 + u64::from(index));
+        }
+        // `index < descriptor_blocks()`, so the product is at most `group_count`.
+        let group = GroupNumber(index * self.descriptors_per_block());
+        let mut skip = u64::from(self.has_superblock(group));
+        if index == 0 && self.first_data_block.0 == 0 && self.block_size.bytes() == 1024 {
+            // Clusters of 1 KiB blocks: group 0 begins with block 0, before the superblock.
+            skip += 1;
+        }
+        FsBlock(self.group_start(group).0 + skip)
+    }
+
+    /// Descriptor blocks at the start of a group, without those kept for growth.
+    pub fn descriptor_blocks_in_group(&self, group: GroupNumber) -> u32 {
+        let per_block = self.descriptors_per_block();
+        let index = group.0 / per_block;
+        if index < self.first_meta_descriptor_block {
+            let blocks = self.descriptor_blocks().min(self.first_meta_descriptor_block);
+            return if self.has_superblock(group) { blocks } else { 0 };
+        }
+        // Its first, second and last group hold a copy of a meta group's descriptors.
+        u32::from([0, 1, per_block - 1].contains(&(group.0 % per_block)))
+    }
+
+    /// Blocks at the start of a group that hold the superblock, descriptors and room for growth.
+    pub fn leading_metadata_blocks(&self, group: GroupNumber) -> u64 {
+        let copy = self.has_superblock(group);
+        let in_old_layout =
+            group.0 / self.descriptors_per_block() < self.first_meta_descriptor_block;
+        let reserved = if copy && in_old_layout { self.reserved_descriptor_blocks } else { 0 };
+        u64::from(copy) + u64::from(self.descriptor_blocks_in_group(group)) + u64::from(reserved)
+    }
+}
+
+fn is_power_of(base: u32, number: u32) -> bool {
+    let mut power = u64::from(base);
+    while power < number.into() {
+        power *= u64::from(base);
+    }
+    power == number.into()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A volume of 64 MiB: 4 KiB blocks, two groups, nothing special.
+    pub(crate) fn plain() -> Geometry {
+        Geometry {
+            features: Features { incompatible: 0x242, ..Features::default() },
+            block_size: BlockSize::from_bytes(4096).unwrap(),
+            cluster_shift: 0,
+            block_count: 40_000,
+            first_data_block: FsBlock(0),
+            blocks_per_group: 32_768,
+            inodes_per_group: 8192,
+            inode_count: 16_384,
+            group_count: 2,
+            inode_size: 256,
+            first_inode: 11,
+            descriptor_size: 32,
+            reserved_descriptor_blocks: 0,
+            first_meta_descriptor_block: u32::MAX,
+            superblock_copies: SuperblockCopies::Sparse,
+            checksum_seed: 0,
+            uuid: [0; 16],
+        }
+    }
+
+    #[test]
+    fn sparse_copies_are_in_groups_0_1_and_powers_of_3_5_7() {
+        let geometry = plain();
+        let groups: Vec<u32> =
+            (0..130).filter(|&group| geometry.has_superblock(GroupNumber(group))).collect();
+        assert_eq!(groups, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125]);
+        // 3^20 and its neighbour, near the end of the type.
+        assert!(geometry.has_superblock(GroupNumber(3_486_784_401)));
+        assert!(!geometry.has_superblock(GroupNumber(u32::MAX)));
+    }
+
+    #[test]
+    fn meta_groups_hold_their_descriptors_in_their_first_second_and_last_group() {
+        let geometry = Geometry {
+            block_count: 32_768 * 600,
+            group_count: 600,
+            first_meta_descriptor_block: 2,
+            ..plain()
+        };
+        assert_eq!(geometry.descriptor_block(1), FsBlock(2));
+        assert_eq!(geometry.descriptor_block(2), FsBlock(256 * 32_768));
+        assert_eq!(geometry.descriptor_blocks_in_group(GroupNumber(3)), 2);
+        assert_eq!(geometry.descriptor_blocks_in_group(GroupNumber(4)), 0);
+        assert_eq!(geometry.descriptor_blocks_in_group(GroupNumber(257)), 1);
+        assert_eq!(geometry.descriptor_blocks_in_group(GroupNumber(258)), 0);
+        assert_eq!(geometry.descriptor_blocks_in_group(GroupNumber(383)), 1);
+    }
+
+    #[test]
+    fn runs_must_lie_behind_the_superblock_and_within_the_volume() {
+        let geometry = plain();
+        assert!(geometry.contains_run(FsBlock(1), 39_999));
+        assert!(!geometry.contains_run(FsBlock(0), 1));
+        assert!(!geometry.contains_run(FsBlock(2), 39_999));
+        assert!(!geometry.contains_run(FsBlock(u64::MAX), 2));
+    }
+}

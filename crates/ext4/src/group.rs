@@ -1,0 +1,146 @@
+//! Group descriptors: parsed, validated, with their checksums. Not here: the bitmaps.
+
+use base::checksum::{crc16, crc32c};
+use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
+
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::ondisk::group_descriptor::{
+    CHECKSUM_OFFSET, RawGroupDescriptor, RawGroupDescriptorHigh,
+};
+use base::view::view_at;
+
+const STRUCTURE: &str = "group descriptor";
+const INODES_UNINITIALISED: u16 = 1;
+const BLOCKS_UNINITIALISED: u16 = 2;
+const INODE_TABLE_ZEROED: u16 = 4;
+
+/// A valid group descriptor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupDescriptor {
+    /// The group.
+    pub group: GroupNumber,
+    /// The block that holds the bitmap of clusters in use.
+    pub block_bitmap: FsBlock,
+    /// The block that holds the bitmap of inodes in use.
+    pub inode_bitmap: FsBlock,
+    /// The first block of the inode table.
+    pub inode_table: FsBlock,
+    /// Clusters not in use.
+    pub free_clusters: u32,
+    /// Inodes not in use.
+    pub free_inodes: u32,
+    /// Inodes in use that are directories.
+    pub directories: u32,
+    /// Inodes at the table's end that were never used; meaningful only where groups may be
+    /// uninitialised.
+    pub unused_inodes: u32,
+    /// The block bitmap was never written: only metadata is in use.
+    pub blocks_uninitialised: bool,
+    /// The inode bitmap and the table were never written: no inode is in use.
+    pub inodes_uninitialised: bool,
+    /// The inode table was zeroed.
+    pub inode_table_zeroed: bool,
+    /// Checksum of the block bitmap; 16 bits in descriptors of 32 bytes.
+    pub block_bitmap_checksum: u32,
+    /// Checksum of the inode bitmap; 16 bits in descriptors of 32 bytes.
+    pub inode_bitmap_checksum: u32,
+}
+
+impl GroupDescriptor {
+    /// Validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at `place`.
+    pub fn parse(
+        bytes: &[u8],
+        geometry: &Geometry,
+        group: GroupNumber,
+        place: Place,
+    ) -> Result<Self> {
+        let low: &RawGroupDescriptor = view_at(bytes, 0, STRUCTURE, place)?;
+        verify_checksum(bytes, low.checksum.get(), geometry, group, place)?;
+        let zero;
+        let high: &RawGroupDescriptorHigh = if geometry.descriptor_size >= 64 {
+            view_at(bytes, size_of::<RawGroupDescriptor>(), STRUCTURE, place)?
+        } else {
+            zero = zerocopy::FromZeros::new_zeroed();
+            &zero
+        };
+        let block = |low: u32, high: u32| FsBlock(u64::from(high) << 32 | u64::from(low));
+        let join = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
+        let may_be_uninitialised = geometry.features.has(Feature::MetadataCsum)
+            || geometry.features.has(Feature::UninitBg);
+        let flag = |bit| may_be_uninitialised && low.flags.get() & bit != 0;
+        let descriptor = Self {
+            group,
+            block_bitmap: block(low.block_bitmap_lo.get(), high.block_bitmap_hi.get()),
+            inode_bitmap: block(low.inode_bitmap_lo.get(), high.inode_bitmap_hi.get()),
+            inode_table: block(low.inode_table_lo.get(), high.inode_table_hi.get()),
+            free_clusters: join(low.free_blocks_count_lo.get(), high.free_blocks_count_hi.get()),
+            free_inodes: join(low.free_inodes_count_lo.get(), high.free_inodes_count_hi.get()),
+            directories: join(low.used_dirs_count_lo.get(), high.used_dirs_count_hi.get()),
+            unused_inodes: join(low.itable_unused_lo.get(), high.itable_unused_hi.get()),
+            blocks_uninitialised: flag(BLOCKS_UNINITIALISED),
+            inodes_uninitialised: flag(INODES_UNINITIALISED),
+            inode_table_zeroed: flag(INODE_TABLE_ZEROED),
+            block_bitmap_checksum: join(
+                low.block_bitmap_csum_lo.get(),
+                high.block_bitmap_csum_hi.get(),
+            ),
+            inode_bitmap_checksum: join(
+                low.inode_bitmap_csum_lo.get(),
+                high.inode_bitmap_csum_hi.get(),
+            ),
+        };
+        descriptor.check_places(geometry, place)?;
+        Ok(descriptor)
+    }
+
+    /// Bitmaps and table lie in the volume; without `flex_bg`, in their own group.
+    fn check_places(&self, geometry: &Geometry, place: Place) -> Result<()> {
+        let (start, end) = if geometry.features.has(Feature::FlexBg) {
+            (geometry.first_data_block.0 + 1, geometry.block_count)
+        } else {
+            let start = geometry.group_start(self.group).0;
+            (start, start + geometry.blocks_in_group(self.group))
+        };
+        for (field, block, count) in [
+            ("block bitmap", self.block_bitmap, 1),
+            ("inode bitmap", self.inode_bitmap, 1),
+            ("inode table", self.inode_table, geometry.inode_table_blocks().into()),
+        ] {
+            let max = end.saturating_sub(count);
+            if block.0 < start || block.0 > max {
+                let problem = Problem::Range { field, found: block.0, min: start, max };
+                return Err(Error::corrupt(STRUCTURE, place, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `metadata_csum` takes precedence over `uninit_bg` where a volume claims both.
+fn verify_checksum(
+    bytes: &[u8],
+    stored: u16,
+    geometry: &Geometry,
+    group: GroupNumber,
+    place: Place,
+) -> Result<()> {
+    let size = geometry.descriptor_size as usize;
+    let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
+    let after = bytes.get(CHECKSUM_OFFSET + 2..size).unwrap_or_default();
+    let number = group.0.to_le_bytes();
+    let computed = if let Some(seed) = geometry.metadata_seed() {
+        let head = crc32c(crc32c(seed, &number), before);
+        crc32c(crc32c(head, &[0; 2]), after) as u16
+    } else if geometry.features.has(Feature::UninitBg) {
+        let head = crc16(crc16(crc16(!0, &geometry.uuid), &number), before);
+        crc16(head, after)
+    } else {
+        return Ok(());
+    };
+    if stored != computed {
+        let problem = Problem::Checksum { stored: stored.into(), computed: computed.into() };
+        return Err(Error::corrupt(STRUCTURE, place, problem));
+    }
+    Ok(())
+}

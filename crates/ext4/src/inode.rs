@@ -1,0 +1,183 @@
+//! An inode in memory: its record, and where its data lies.
+
+use std::sync::Arc;
+
+use base::attributes::Attributes;
+use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
+use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
+
+use crate::features::Feature;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::map::{FILE_BLOCKS_MAX, Piece, Span, SpanCache};
+use crate::volume::Volume;
+use crate::{extent, indirect, inline};
+
+/// How many spans of the file one mapping may join.
+const SPANS_JOINED_MAX: usize = 16;
+
+/// An inode in use, of a volume.
+pub struct Inode {
+    volume: Arc<Volume>,
+    record: InodeRecord,
+    spans: SpanCache,
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Inode({})", self.record.number)
+    }
+}
+
+impl Inode {
+    pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
+        Self { volume, record, spans: SpanCache::new() }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// What the inode says.
+    pub fn record(&self) -> &InodeRecord {
+        &self.record
+    }
+
+    /// Its number.
+    pub fn number(&self) -> InodeNumber {
+        self.record.number
+    }
+
+    /// What `stat` reports.
+    pub fn attributes(&self) -> Attributes {
+        self.record.attributes()
+    }
+
+    /// Whether it has all flags of `flags`.
+    pub fn has(&self, flags: InodeFlags) -> bool {
+        self.record.flags.contains(flags)
+    }
+
+    /// Refuses, by the feature's name, an inode whose contents cannot be read yet.
+    pub fn check_readable(&self) -> Result<()> {
+        if self.has(InodeFlags::ENCRYPTED) {
+            let (inode, feature) = (self.number(), Feature::Encrypt.name());
+            return Err(Unsupported::Inode { inode, feature }.into());
+        }
+        Ok(())
+    }
+
+    /// What lies at file block `at`, with its neighbours as far as they continue it, up to
+    /// `wanted_end`.
+    pub fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
+        let mut span = self.span(at)?;
+        let mut piece = span.piece_at(at);
+        for _ in 0..SPANS_JOINED_MAX {
+            let end = piece.end();
+            if end != span.end || end >= wanted_end || end >= self.map_end() {
+                break;
+            }
+            span = self.span(end)?;
+            match piece.joined(&span.piece_at(end)) {
+                Some(joined) => piece = joined,
+                None => break,
+            }
+        }
+        Ok(piece)
+    }
+
+    /// Block `at` of a directory, or of another file that holds metadata; `None` in a hole.
+    pub fn read_block(
+        &self,
+        at: FileBlock,
+        structure: &'static str,
+    ) -> Result<Option<MetadataBuffer>> {
+        let Piece::Run(run) = self.piece_at(at, at)? else { return Ok(None) };
+        if run.unwritten {
+            return Ok(None);
+        }
+        let block = base::FsBlock(run.block.0 + (at.0 - run.start.0));
+        let place = Place::inode(self.number()).at_file_block(at).at_block(block);
+        self.volume.read_metadata(block, structure, place).map(Some)
+    }
+
+    /// The end of what the inode's kind of map can say.
+    fn map_end(&self) -> FileBlock {
+        if self.has(InodeFlags::EXTENTS) {
+            FileBlock(FILE_BLOCKS_MAX)
+        } else {
+            indirect::end_of_map(self.volume.geometry())
+        }
+    }
+
+    fn span(&self, at: FileBlock) -> Result<Arc<Span>> {
+        if let Some(span) = self.spans.get(at) {
+            return Ok(span);
+        }
+        let end = self.map_end();
+        if at >= end {
+            let problem =
+                Problem::Range { field: "file block", found: at.0, min: 0, max: end.0 - 1 };
+            return Err(Error::corrupt("file size", Place::inode(self.number()), problem));
+        }
+        let span = Arc::new(if self.has(InodeFlags::EXTENTS) {
+            extent::load_span(&self.volume, &self.record, at)?
+        } else {
+            indirect::load_span(&self.volume, &self.record, at)?
+        });
+        self.spans.insert(Arc::clone(&span));
+        Ok(span)
+    }
+
+    /// Whether it is known, without reading further, that no blocks follow `end`.
+    fn is_last(&self, end: FileBlock) -> bool {
+        if end >= self.map_end() {
+            return true;
+        }
+        let span = match self.spans.get(end) {
+            Some(span) => span,
+            None => return false,
+        };
+        span.end >= self.map_end() && !span.has_run_from(end)
+    }
+}
+
+impl MapRead for Inode {
+    fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        if self.has(InodeFlags::INLINE_DATA) {
+            return Ok(Iomap {
+                offset: FileOffset(0),
+                length: self.record.size.max(1),
+                kind: IomapKind::Inline,
+                address: None,
+                flags: MapFlags { last: true, ..MapFlags::default() },
+            });
+        }
+        let geometry = self.volume.geometry();
+        let block_size = geometry.block_size;
+        let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
+        let piece = self.piece_at(block_size.file_block(at), wanted_end)?;
+        let (kind, block) = match piece {
+            Piece::Hole { .. } => (IomapKind::Hole, None),
+            Piece::Run(run) if run.unwritten => (IomapKind::Unwritten, Some(run.block)),
+            Piece::Run(run) => (IomapKind::Mapped, Some(run.block)),
+        };
+        // File blocks have 32 bits and blocks 16: no shift overflows. Runs lie in the volume.
+        let bytes = |blocks: u64| blocks << block_size.shift();
+        Ok(Iomap {
+            offset: FileOffset(bytes(piece.start().0)),
+            length: bytes(piece.end().0 - piece.start().0),
+            kind,
+            address: block.and_then(|block| block_size.device_offset(block)),
+            flags: MapFlags {
+                shared: geometry.cluster_shift > 0 || geometry.features.has(Feature::SharedBlocks),
+                encoded: self.has(InodeFlags::ENCRYPTED),
+                last: self.is_last(piece.end()),
+            },
+        })
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        inline::data(self)
+    }
+}

@@ -1,0 +1,321 @@
+//! Parses and validates one inode's bytes. Not here: where they come from, and what its data is.
+
+use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
+use base::checksum::crc32c;
+use base::view::view_at;
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use zerocopy::FromBytes;
+
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::ondisk::inode::{
+    BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
+};
+
+const STRUCTURE: &str = "inode";
+const OS_LINUX: u32 = 0;
+
+/// The flags of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InodeFlags(pub u32);
+
+impl InodeFlags {
+    /// Contents are encrypted; of a directory, names too.
+    pub const ENCRYPTED: Self = Self(0x800);
+    /// The directory is hashed.
+    pub const INDEX: Self = Self(0x1000);
+    /// Data goes through the journal.
+    pub const JOURNAL_DATA: Self = Self(0x4000);
+    /// `blocks` counts blocks, not units of 512 bytes.
+    pub const HUGE_FILE: Self = Self(0x4_0000);
+    /// The block area is an extent tree.
+    pub const EXTENTS: Self = Self(0x8_0000);
+    /// Protected by fs-verity.
+    pub const VERITY: Self = Self(0x10_0000);
+    /// Holds the value of an extended attribute.
+    pub const EA_INODE: Self = Self(0x20_0000);
+    /// Data lies in the inode.
+    pub const INLINE_DATA: Self = Self(0x1000_0000);
+    /// Names in the directory ignore case.
+    pub const CASEFOLD: Self = Self(0x4000_0000);
+
+    /// What FS_IOC_GETFLAGS shows of the flags.
+    const VISIBLE: u32 = 0x725B_DFFF;
+
+    /// Whether all flags of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A valid inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InodeRecord {
+    /// Which one.
+    pub number: InodeNumber,
+    /// Its type.
+    pub kind: FileType,
+    /// Permissions with setuid, setgid and sticky.
+    pub permissions: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Hard links; 1 for a directory with more than the format can count.
+    pub links: u16,
+    /// The size in bytes, at most `i64::MAX`.
+    pub size: u64,
+    /// What is allocated, in units of 512 bytes.
+    pub blocks: u64,
+    /// The flags.
+    pub flags: InodeFlags,
+    /// The generation.
+    pub generation: u32,
+    /// The version; of an attribute inode its low half is part of the reference count.
+    pub version: u64,
+    /// Last access; of an attribute inode the seconds' low 32 bits are its value's hash.
+    pub accessed: Timestamp,
+    /// Last change of the inode.
+    pub changed: Timestamp,
+    /// Last change of the contents.
+    pub modified: Timestamp,
+    /// Creation, where the inode has room for it.
+    pub created: Option<Timestamp>,
+    /// When it was deleted, in seconds since 1970, or the next inode of the orphan list.
+    pub deleted: u32,
+    /// The project id, with the feature `project`.
+    pub project: Option<u32>,
+    /// The block of extended attributes, if any; it lies in the volume.
+    pub attribute_block: Option<FsBlock>,
+    /// The block map, extent tree root, inline data, short link target or device number.
+    pub block_area: [u8; 60],
+    /// The bytes behind the last field, for extended attributes; empty if there is no room.
+    pub attribute_area: Box<[u8]>,
+    /// Where `attribute_area` begins in the inode.
+    pub attribute_area_start: usize,
+    /// The seed of the checksums of everything that belongs to the inode, when metadata is
+    /// checksummed.
+    pub checksum_seed: Option<u32>,
+}
+
+impl InodeRecord {
+    /// Validates the bytes of inode `number`, which are `geometry.inode_size` at `place`.
+    /// `NotFound` if it was never used or is deleted and cleared.
+    pub fn parse(
+        bytes: &[u8],
+        geometry: &Geometry,
+        creator_os: u32,
+        number: InodeNumber,
+        place: Place,
+    ) -> Result<Self> {
+        let place = place.in_inode(number);
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
+        if raw.mode.get() == 0 && raw.links_count.get() == 0 {
+            return Err(Error::NotFound);
+        }
+        let (extra, extra_bytes) = parse_extra(bytes, place)?;
+        let checksum_seed = geometry.inode_seed(number, raw.generation.get());
+        if let (Some(seed), OS_LINUX) = (checksum_seed, creator_os) {
+            let has_high = extra_bytes >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES;
+            let high = has_high.then_some(extra.checksum_hi.get());
+            verify_checksum(bytes, seed, raw.checksum_lo.get(), high, place)?;
+        }
+        let mode = raw.mode.get();
+        let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
+            let problem = Problem::Invalid { field: "mode", found: mode.into() };
+            Error::corrupt(STRUCTURE, place, problem)
+        })?;
+        let flags = InodeFlags(raw.flags.get());
+        // A field is there when the extra bytes reach its end.
+        let there = |end: usize| extra_bytes >= end;
+        let time = |seconds: u32, extra: u32, end| {
+            decode_time(seconds, if there(end) { extra } else { 0 })
+        };
+        let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
+        let start = (BASE_BYTES + extra_bytes).min(bytes.len());
+        Ok(Self {
+            number,
+            kind,
+            permissions: mode & 0o7777,
+            uid: join(raw.uid_high.get(), raw.uid.get()),
+            gid: join(raw.gid_high.get(), raw.gid.get()),
+            links: raw.links_count.get(),
+            size: parse_size(raw, kind, geometry, place)?,
+            blocks: parse_blocks(raw, flags, geometry),
+            flags,
+            generation: raw.generation.get(),
+            version: {
+                let high = if there(28) { extra.version_hi.get() } else { 0 };
+                u64::from(high) << 32 | u64::from(raw.version_lo.get())
+            },
+            accessed: time(raw.atime.get(), extra.atime_extra.get(), 16),
+            changed: time(raw.ctime.get(), extra.ctime_extra.get(), 8),
+            modified: time(raw.mtime.get(), extra.mtime_extra.get(), 12),
+            created: there(20).then(|| time(extra.crtime.get(), extra.crtime_extra.get(), 24)),
+            deleted: raw.dtime.get(),
+            project: geometry
+                .features
+                .has(Feature::Project)
+                .then(|| if there(32) { extra.projid.get() } else { 0 }),
+            attribute_block: parse_attribute_block(raw, geometry, place)?,
+            block_area: raw.block,
+            attribute_area: bytes.get(start..).unwrap_or_default().into(),
+            attribute_area_start: start,
+            checksum_seed,
+        })
+    }
+
+    /// What `stat` reports.
+    pub fn attributes(&self) -> Attributes {
+        Attributes {
+            inode: self.number,
+            kind: self.kind,
+            permissions: self.permissions,
+            links: self.links.into(),
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            blocks: self.blocks,
+            device: self.device(),
+            accessed: self.accessed,
+            modified: self.modified,
+            changed: self.changed,
+            created: self.created,
+            generation: self.generation,
+            flags: self.flags.0 & InodeFlags::VISIBLE,
+            project: self.project,
+        }
+    }
+
+    /// The device that a special file stands for; 0:0 for others.
+    pub fn device(&self) -> DeviceNumber {
+        if !matches!(self.kind, FileType::CharacterDevice | FileType::BlockDevice) {
+            return DeviceNumber::default();
+        }
+        let [a, b, c, d, e, f, g, h, ..] = self.block_area;
+        let (old, new) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        if old != 0 {
+            DeviceNumber { major: old >> 8 & 0xFF, minor: old & 0xFF }
+        } else {
+            DeviceNumber { major: new >> 8 & 0xFFF, minor: new & 0xFF | new >> 12 & 0xF_FF00 }
+        }
+    }
+}
+
+/// The extra fields and how many of their bytes the inode says it has.
+fn parse_extra(bytes: &[u8], place: Place) -> Result<(RawInodeExtra, usize)> {
+    let mut fields = RawInodeExtra::default();
+    let room = bytes.len().saturating_sub(BASE_BYTES);
+    if room == 0 {
+        return Ok((fields, 0));
+    }
+    let tail = bytes.get(BASE_BYTES..).unwrap_or_default();
+    if let Ok((there, _)) = RawInodeExtra::read_from_prefix(tail) {
+        fields = there;
+    }
+    let extra_bytes = usize::from(fields.extra_isize.get());
+    if extra_bytes > room || extra_bytes % 4 != 0 {
+        let problem = Problem::Range {
+            field: "extra inode size",
+            found: extra_bytes as u64,
+            min: 0,
+            max: room as u64,
+        };
+        return Err(Error::corrupt(STRUCTURE, place, problem));
+    }
+    Ok((fields, extra_bytes))
+}
+
+/// The checksum covers the inode with both halves of itself as zero.
+fn verify_checksum(
+    bytes: &[u8],
+    seed: u32,
+    low: u16,
+    high: Option<u16>,
+    place: Place,
+) -> Result<()> {
+    let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
+    let crc = crc32c(seed, part(0..CHECKSUM_LO_OFFSET));
+    let crc = crc32c(crc, &[0; 2]);
+    let crc = match high {
+        Some(_) => {
+            let crc = crc32c(crc, part(CHECKSUM_LO_OFFSET + 2..CHECKSUM_HI_OFFSET));
+            crc32c(crc32c(crc, &[0; 2]), part(CHECKSUM_HI_OFFSET + 2..bytes.len()))
+        }
+        None => crc32c(crc, part(CHECKSUM_LO_OFFSET + 2..bytes.len())),
+    };
+    let (stored, computed) = match high {
+        Some(high) => (u32::from(high) << 16 | u32::from(low), crc),
+        None => (low.into(), crc & 0xFFFF),
+    };
+    if stored != computed {
+        return Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed }));
+    }
+    Ok(())
+}
+
+fn decode_time(seconds: u32, extra: u32) -> Timestamp {
+    let epoch = i64::from(extra & 3) << 32;
+    Timestamp {
+        seconds: i64::from(seconds as i32) + epoch,
+        // 30 bits can say more than a second has.
+        nanoseconds: (extra >> 2).min(999_999_999),
+    }
+}
+
+fn parse_size(raw: &RawInode, kind: FileType, geometry: &Geometry, place: Place) -> Result<u64> {
+    // In directories the high half was once the block of the ACL.
+    let has_high = kind == FileType::Regular || geometry.features.has(Feature::LargeDir);
+    let high = if has_high { raw.size_high.get() } else { 0 };
+    let size = u64::from(high) << 32 | u64::from(raw.size_lo.get());
+    let max = i64::MAX as u64;
+    if size > max {
+        let problem = Problem::Range { field: "size", found: size, min: 0, max };
+        return Err(Error::corrupt(STRUCTURE, place, problem));
+    }
+    Ok(size)
+}
+
+fn parse_blocks(raw: &RawInode, flags: InodeFlags, geometry: &Geometry) -> u64 {
+    if !geometry.features.has(Feature::HugeFile) {
+        return raw.blocks_lo.get().into();
+    }
+    let blocks = u64::from(raw.blocks_high.get()) << 32 | u64::from(raw.blocks_lo.get());
+    if flags.contains(InodeFlags::HUGE_FILE) {
+        // 48 bits shifted by at most 7.
+        blocks << (geometry.block_size.shift() - 9)
+    } else {
+        blocks
+    }
+}
+
+fn parse_attribute_block(
+    raw: &RawInode,
+    geometry: &Geometry,
+    place: Place,
+) -> Result<Option<FsBlock>> {
+    let has_high = geometry.features.has(Feature::SixtyFourBit);
+    let high = if has_high { raw.file_acl_high.get() } else { 0 };
+    let block = FsBlock(u64::from(high) << 32 | u64::from(raw.file_acl_lo.get()));
+    if block.0 == 0 {
+        return Ok(None);
+    }
+    geometry.check_run("extended attribute block reference", place, block, 1)?;
+    Ok(Some(block))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_reach_from_1901_to_2446() {
+        let at = |seconds: u32, extra| decode_time(seconds, extra).seconds;
+        assert_eq!(at(0x8000_0000, 0), -(1 << 31));
+        assert_eq!(at(0x7FFF_FFFF, 0), (1 << 31) - 1);
+        assert_eq!(at(0x8000_0000, 1), 1 << 31);
+        assert_eq!(at(0x7FFF_FFFF, 3), 0x3_7FFF_FFFF);
+        assert_eq!(decode_time(0, 999_999_999 << 2).nanoseconds, 999_999_999);
+        assert_eq!(decode_time(0, u32::MAX).nanoseconds, 999_999_999);
+    }
+}

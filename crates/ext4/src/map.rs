@@ -1,0 +1,222 @@
+//! Where the ranges of a file lie: runs of blocks, the spans of the file that are known, and a
+//! bounded cache of them. Not here: how extent trees and block maps are read.
+
+use std::sync::Arc;
+
+use base::locks::{Rank, RankedMutex};
+use base::{FileBlock, FsBlock};
+
+/// File blocks are numbered below this in every kind of map (the kernel's limit).
+pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
+
+/// Contiguous allocated blocks of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The first file block.
+    pub start: FileBlock,
+    /// Blocks; never zero.
+    pub length: u64,
+    /// The first volume block.
+    pub block: FsBlock,
+    /// Allocated but never written: reads as zeroes.
+    pub unwritten: bool,
+}
+
+impl Run {
+    /// The file block after the last.
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.start.0 + self.length)
+    }
+
+    /// Whether `next` goes on where this run ends, in the file and in the volume.
+    pub fn is_followed_by(&self, next: &Self) -> bool {
+        self.end() == next.start
+            && self.block.0 + self.length == next.block.0
+            && self.unwritten == next.unwritten
+    }
+
+    /// Adds the run to the end of a list, as part of the last one where it continues that.
+    pub fn push_onto(self, runs: &mut Vec<Self>) {
+        match runs.last_mut() {
+            Some(last) if last.is_followed_by(&self) => last.length += self.length,
+            _ => runs.push(self),
+        }
+    }
+}
+
+/// A part of a file of which everything is known: outside the runs there are holes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first file block.
+    pub start: FileBlock,
+    /// The file block after the last.
+    pub end: FileBlock,
+    /// The runs within, in order, without overlap.
+    pub runs: Vec<Run>,
+}
+
+/// What lies at a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// Nothing, from `start` to `end`.
+    Hole {
+        /// The first file block.
+        start: FileBlock,
+        /// The file block after the last.
+        end: FileBlock,
+    },
+    /// Blocks.
+    Run(Run),
+}
+
+impl Piece {
+    /// The first file block.
+    pub fn start(&self) -> FileBlock {
+        match self {
+            Self::Hole { start, .. } => *start,
+            Self::Run(run) => run.start,
+        }
+    }
+
+    /// The file block after the last.
+    pub fn end(&self) -> FileBlock {
+        match self {
+            Self::Hole { end, .. } => *end,
+            Self::Run(run) => run.end(),
+        }
+    }
+
+    /// The two as one, if `next` continues this.
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        match (self, next) {
+            (Self::Hole { start, end }, Self::Hole { start: next_start, end: next_end })
+                if end == next_start =>
+            {
+                Some(Self::Hole { start: *start, end: *next_end })
+            }
+            (Self::Run(run), Self::Run(next)) if run.is_followed_by(next) => {
+                Some(Self::Run(Run { length: run.length + next.length, ..*run }))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Span {
+    /// A span without any blocks.
+    pub fn hole(start: FileBlock, end: FileBlock) -> Self {
+        Self { start, end, runs: Vec::new() }
+    }
+
+    /// Whether the span knows of `at`.
+    pub fn contains(&self, at: FileBlock) -> bool {
+        (self.start..self.end).contains(&at)
+    }
+
+    /// What lies at `at`, which the span contains.
+    pub fn piece_at(&self, at: FileBlock) -> Piece {
+        let after = self.runs.partition_point(|run| run.start <= at);
+        let before = after.checked_sub(1).and_then(|index| self.runs.get(index));
+        match before {
+            Some(run) if at < run.end() => Piece::Run(*run),
+            before => Piece::Hole {
+                start: before.map_or(self.start, Run::end),
+                end: self.runs.get(after).map_or(self.end, |run| run.start),
+            },
+        }
+    }
+
+    /// Whether there are blocks at or after `at`.
+    pub fn has_run_from(&self, at: FileBlock) -> bool {
+        self.runs.last().is_some_and(|run| run.end() > at)
+    }
+}
+
+/// The spans of one inode that were looked up last, so that reading on needs no walk.
+#[derive(Debug)]
+pub(crate) struct SpanCache {
+    /// Most recently used last.
+    spans: RankedMutex<Vec<Arc<Span>>>,
+}
+
+impl SpanCache {
+    const SPANS_MAX: usize = 16;
+    /// Over all spans but the newest: bounds the memory (a run has 32 bytes).
+    const RUNS_MAX: usize = 4096;
+
+    pub(crate) fn new() -> Self {
+        Self { spans: RankedMutex::new(Rank::ExtentMap, Vec::new()) }
+    }
+
+    pub(crate) fn get(&self, at: FileBlock) -> Option<Arc<Span>> {
+        let mut spans = self.spans.lock();
+        let index = spans.iter().rposition(|span| span.contains(at))?;
+        if index + 1 < spans.len() {
+            let span = spans.remove(index);
+            spans.push(span);
+        }
+        spans.last().cloned()
+    }
+
+    pub(crate) fn insert(&self, span: Arc<Span>) {
+        let mut spans = self.spans.lock();
+        if spans.iter().any(|known| known.start == span.start && known.end == span.end) {
+            return;
+        }
+        spans.push(span);
+        let mut runs: usize = spans.iter().map(|span| span.runs.len()).sum();
+        while spans.len() > Self::SPANS_MAX || (spans.len() > 1 && runs > Self::RUNS_MAX) {
+            runs -= spans.remove(0).runs.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, length: u64, block: u64) -> Run {
+        Run { start: FileBlock(start), length, block: FsBlock(block), unwritten: false }
+    }
+
+    #[test]
+    fn runs_that_continue_each_other_are_joined() {
+        let mut runs = Vec::new();
+        run(0, 4, 100).push_onto(&mut runs);
+        run(4, 4, 104).push_onto(&mut runs);
+        run(8, 1, 200).push_onto(&mut runs);
+        Run { unwritten: true, ..run(9, 1, 201) }.push_onto(&mut runs);
+        assert_eq!(runs.len(), 3);
+        assert_eq!(runs[0], run(0, 8, 100));
+    }
+
+    #[test]
+    fn a_span_knows_its_runs_and_the_holes_around_them() {
+        let (start, end) = (FileBlock(10), FileBlock(50));
+        let span = Span { start, end, runs: vec![run(20, 5, 100), run(30, 5, 200)] };
+        let hole = |start, end| Piece::Hole { start: FileBlock(start), end: FileBlock(end) };
+        for (at, expected) in [
+            (10, hole(10, 20)),
+            (19, hole(10, 20)),
+            (20, Piece::Run(run(20, 5, 100))),
+            (24, Piece::Run(run(20, 5, 100))),
+            (25, hole(25, 30)),
+            (34, Piece::Run(run(30, 5, 200))),
+            (35, hole(35, 50)),
+        ] {
+            assert_eq!(span.piece_at(FileBlock(at)), expected, "{at}");
+        }
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_keeps_what_is_used() {
+        let cache = SpanCache::new();
+        for start in 0..100 {
+            let (start, end) = (FileBlock(start * 10), FileBlock(start * 10 + 10));
+            cache.insert(Arc::new(Span::hole(start, end)));
+            assert!(cache.get(FileBlock(0)).is_some());
+        }
+        assert!(cache.get(FileBlock(100)).is_none());
+        assert_eq!(cache.spans.lock().len(), SpanCache::SPANS_MAX);
+    }
+}

@@ -1,0 +1,433 @@
+//! Parses and validates the superblock. Not here: its copies in other groups.
+
+use base::attributes::Timestamp;
+use base::checksum::crc32c;
+use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Place, Problem, Result};
+use device::SharedDevice;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::features::{Feature, Features};
+use crate::geometry::{Geometry, SuperblockCopies};
+use crate::ondisk::superblock::RawSuperblock;
+
+/// Where the superblock lies.
+pub const SUPERBLOCK_OFFSET: DeviceOffset = DeviceOffset(1024);
+/// Bytes in a superblock.
+pub const SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
+
+const STRUCTURE: &str = "superblock";
+const MAGIC: u16 = 0xEF53;
+const BLOCK_SHIFT_MIN: u32 = 10;
+const BLOCK_SHIFT_MAX: u32 = 16;
+/// The kernel's limit: clusters of 1 GiB.
+const CLUSTER_SHIFT_MAX: u32 = 30;
+const CHECKSUM_CRC32C: u8 = 1;
+
+/// The counts that change as the volume is used. The kernel brings them up to date only now and
+/// then; the sums over the group descriptors are exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Blocks not in use.
+    pub blocks_free: u64,
+    /// Blocks kept back for root.
+    pub blocks_reserved: u64,
+    /// Inodes not in use.
+    pub inodes_free: u32,
+    /// Clusters that the format itself uses; 0 when not computed.
+    pub overhead_clusters: u32,
+}
+
+/// The inodes that the superblock names, where there are any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NamedInodes {
+    /// The internal journal.
+    pub journal: Option<InodeNumber>,
+    /// The user quota file.
+    pub user_quota: Option<InodeNumber>,
+    /// The group quota file.
+    pub group_quota: Option<InodeNumber>,
+    /// The project quota file.
+    pub project_quota: Option<InodeNumber>,
+    /// The orphan file.
+    pub orphan_file: Option<InodeNumber>,
+    /// The first inode of the orphan list.
+    pub last_orphan: Option<InodeNumber>,
+}
+
+/// How names are hashed in directories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryHash {
+    /// The seed; all zero means the hash's own.
+    pub seed: [u32; 4],
+    /// The version for new directories.
+    pub default_version: u8,
+    /// Whether bytes of names count as unsigned.
+    pub unsigned: bool,
+}
+
+/// A valid superblock.
+#[derive(Clone, Debug)]
+pub struct Superblock {
+    /// The shape of the volume.
+    pub geometry: Geometry,
+    /// Changing counts.
+    pub counts: Counts,
+    /// Inodes named here.
+    pub inodes: NamedInodes,
+    /// How names are hashed.
+    pub directory_hash: DirectoryHash,
+    /// The label, without padding.
+    pub label: Vec<u8>,
+    raw: RawSuperblock,
+}
+
+impl Superblock {
+    /// Reads and validates the superblock of `device`.
+    pub fn read(device: &SharedDevice) -> Result<Self> {
+        let available = device.size().saturating_sub(SUPERBLOCK_OFFSET.0);
+        if available < SUPERBLOCK_BYTES as u64 {
+            let problem = Problem::Truncated { needed: SUPERBLOCK_BYTES as u64, available };
+            return Err(fault(problem));
+        }
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
+        Self::parse(&bytes, device.size())
+    }
+
+    /// Validates the bytes of a superblock for a device of `device_bytes` bytes.
+    pub fn parse(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
+        let raw =
+            RawSuperblock::read_from_bytes(bytes).expect("the array has exactly the layout's size");
+        if raw.magic.get() != MAGIC {
+            let found = raw.magic.get().into();
+            return Err(fault(Problem::Magic { found, expected: MAGIC.into() }));
+        }
+        let features = Features {
+            compatible: raw.feature_compat.get(),
+            incompatible: raw.feature_incompat.get(),
+            read_only_compatible: raw.feature_ro_compat.get(),
+        };
+        verify_checksum(&raw, &features)?;
+        features.check_readable()?;
+        let geometry = parse_geometry(&raw, features, device_bytes)?;
+        Ok(Self {
+            counts: parse_counts(&raw, &geometry)?,
+            inodes: parse_named_inodes(&raw, &geometry)?,
+            directory_hash: DirectoryHash {
+                seed: raw.hash_seed.map(|word| word.get()),
+                default_version: raw.def_hash_version,
+                unsigned: raw.flags.get() & 2 != 0,
+            },
+            label: until_nul(&raw.volume_name).to_vec(),
+            geometry,
+            raw,
+        })
+    }
+
+    /// The superblock as it lies on disk, for fields that nothing here interprets.
+    pub fn raw(&self) -> &RawSuperblock {
+        &self.raw
+    }
+
+    /// Whether the volume has `feature`.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.geometry.features.has(feature)
+    }
+
+    /// When the volume was made.
+    pub fn created(&self) -> Option<Timestamp> {
+        time(self.raw.mkfs_time.get(), self.raw.mkfs_time_hi)
+    }
+
+    /// When it was last mounted.
+    pub fn last_mounted(&self) -> Option<Timestamp> {
+        time(self.raw.mtime.get(), self.raw.mtime_hi)
+    }
+
+    /// When it was last written.
+    pub fn last_written(&self) -> Option<Timestamp> {
+        time(self.raw.wtime.get(), self.raw.wtime_hi)
+    }
+
+    /// When it was last checked.
+    pub fn last_checked(&self) -> Option<Timestamp> {
+        time(self.raw.lastcheck.get(), self.raw.lastcheck_hi)
+    }
+
+    /// When the kernel first found an error.
+    pub fn first_error(&self) -> Option<Timestamp> {
+        time(self.raw.first_error_time.get(), self.raw.first_error_time_hi)
+    }
+
+    /// When the kernel last found an error.
+    pub fn last_error(&self) -> Option<Timestamp> {
+        time(self.raw.last_error_time.get(), self.raw.last_error_time_hi)
+    }
+
+    /// Where it was last mounted.
+    pub fn last_mounted_on(&self) -> &[u8] {
+        until_nul(&self.raw.last_mounted)
+    }
+}
+
+/// The bytes before the first NUL.
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+fn time(low: u32, high: u8) -> Option<Timestamp> {
+    let seconds = i64::from(high) << 32 | i64::from(low);
+    (seconds != 0).then_some(Timestamp { seconds, nanoseconds: 0 })
+}
+
+#[cold]
+fn fault(problem: Problem) -> Error {
+    Error::corrupt(STRUCTURE, Place::byte(SUPERBLOCK_OFFSET.0), problem)
+}
+
+/// Refuses `found` outside `min..=max`.
+fn in_range(field: &'static str, found: u64, min: u64, max: u64) -> Result<u64> {
+    if (min..=max).contains(&found) {
+        Ok(found)
+    } else {
+        Err(fault(Problem::Range { field, found, min, max }))
+    }
+}
+
+fn in_range_u32(field: &'static str, found: u32, min: u32, max: u32) -> Result<u32> {
+    in_range(field, found.into(), min.into(), max.into())?;
+    Ok(found)
+}
+
+fn power_of_two(field: &'static str, found: u32, min: u32, max: u32) -> Result<u32> {
+    in_range_u32(field, found, min, max)?;
+    if !found.is_power_of_two() {
+        return Err(fault(Problem::Invalid { field, found: found.into() }));
+    }
+    Ok(found)
+}
+
+fn verify_checksum(raw: &RawSuperblock, features: &Features) -> Result<()> {
+    if !features.has(Feature::MetadataCsum) {
+        return Ok(());
+    }
+    if raw.checksum_type != CHECKSUM_CRC32C {
+        let found = raw.checksum_type.into();
+        return Err(fault(Problem::Invalid { field: "checksum type", found }));
+    }
+    let covered = &raw.as_bytes()[..SUPERBLOCK_BYTES - 4];
+    let (stored, computed) = (raw.checksum.get(), crc32c(!0, covered));
+    if stored != computed {
+        return Err(fault(Problem::Checksum { stored, computed }));
+    }
+    Ok(())
+}
+
+fn parse_geometry(raw: &RawSuperblock, features: Features, device_bytes: u64) -> Result<Geometry> {
+    let block_shift = raw.log_block_size.get().saturating_add(BLOCK_SHIFT_MIN);
+    in_range_u32("log2 of the block size", block_shift, BLOCK_SHIFT_MIN, BLOCK_SHIFT_MAX)?;
+    let block_size = BlockSize::from_shift(block_shift)
+        .expect("the range of block shifts is within that of BlockSize");
+
+    let (inode_size, first_inode) = if raw.rev_level.get() == 0 {
+        (128, 11)
+    } else {
+        let size = u32::from(raw.inode_size.get());
+        (
+            power_of_two("inode size", size, 128, block_size.bytes())?,
+            in_range_u32("first inode", raw.first_ino.get(), 11, u32::MAX)?,
+        )
+    };
+    let descriptor_size = if features.has(Feature::SixtyFourBit) {
+        power_of_two("group descriptor size", raw.desc_size.get().into(), 64, 1024)?
+    } else {
+        32
+    };
+    let reserved_descriptor_blocks = in_range_u32(
+        "reserved descriptor blocks",
+        raw.reserved_gdt_blocks.get().into(),
+        0,
+        block_size.bytes() / 4,
+    )?;
+    let (cluster_shift, blocks_per_group) = parse_group_size(raw, &features, block_size)?;
+    let inodes_per_group = parse_inodes_per_group(raw, block_size, inode_size)?;
+
+    let first_data_block = u32::from(block_size.bytes() == 1024 && cluster_shift == 0);
+    in_range_u32(
+        "first data block",
+        raw.first_data_block.get(),
+        first_data_block,
+        first_data_block,
+    )?;
+    let block_count = parse_block_count(raw, &features, block_size, device_bytes)?;
+    let data_blocks = block_count.saturating_sub(first_data_block.into());
+    let group_count = in_range(
+        "group count",
+        data_blocks.div_ceil(blocks_per_group.into()),
+        1,
+        (u32::MAX - block_size.bytes() / descriptor_size).into(),
+    )? as u32;
+    let inode_count = raw.inodes_count.get();
+    let expected = u64::from(group_count) * u64::from(inodes_per_group);
+    if u64::from(inode_count) != expected {
+        let found = inode_count.into();
+        return Err(fault(Problem::Mismatch { field: "inode count", found, expected }));
+    }
+
+    let geometry = Geometry {
+        features,
+        block_size,
+        cluster_shift,
+        block_count,
+        first_data_block: FsBlock(first_data_block.into()),
+        blocks_per_group,
+        inodes_per_group,
+        inode_count,
+        group_count,
+        inode_size,
+        first_inode,
+        descriptor_size,
+        reserved_descriptor_blocks,
+        first_meta_descriptor_block: if features.has(Feature::MetaBg) {
+            raw.first_meta_bg.get()
+        } else {
+            u32::MAX
+        },
+        superblock_copies: parse_copies(raw, &features),
+        checksum_seed: if features.has(Feature::MetadataCsumSeed) {
+            raw.checksum_seed.get()
+        } else {
+            crc32c(!0, &raw.uuid)
+        },
+        uuid: raw.uuid,
+    };
+    check_room(&geometry, raw)?;
+    Ok(geometry)
+}
+
+/// Blocks per group, and log2 of the blocks in a cluster.
+fn parse_group_size(
+    raw: &RawSuperblock,
+    features: &Features,
+    block_size: BlockSize,
+) -> Result<(u32, u32)> {
+    // A bitmap is one block.
+    let bits = block_size.bytes() * 8;
+    let blocks = raw.blocks_per_group.get();
+    if !features.has(Feature::Bigalloc) {
+        return Ok((0, in_range_u32("blocks per group", blocks, 8, bits)?));
+    }
+    let cluster_shift = raw.log_cluster_size.get().saturating_add(BLOCK_SHIFT_MIN);
+    in_range_u32("log2 of the cluster size", cluster_shift, block_size.shift(), CLUSTER_SHIFT_MAX)?;
+    let shift = cluster_shift - block_size.shift();
+    let clusters = in_range_u32("clusters per group", raw.clusters_per_group.get(), 8, bits)?;
+    let expected = u64::from(clusters) << shift;
+    if u64::from(blocks) != expected {
+        let found = blocks.into();
+        return Err(fault(Problem::Mismatch { field: "blocks per group", found, expected }));
+    }
+    Ok((shift, blocks))
+}
+
+fn parse_inodes_per_group(
+    raw: &RawSuperblock,
+    block_size: BlockSize,
+    inode_size: u32,
+) -> Result<u32> {
+    let per_block = block_size.bytes() / inode_size;
+    let found = raw.inodes_per_group.get();
+    in_range_u32("inodes per group", found, per_block, block_size.bytes() * 8)?;
+    Ok(found)
+}
+
+fn parse_block_count(
+    raw: &RawSuperblock,
+    features: &Features,
+    block_size: BlockSize,
+    device_bytes: u64,
+) -> Result<u64> {
+    let high = if features.has(Feature::SixtyFourBit) { raw.blocks_count_hi.get() } else { 0 };
+    let blocks = u64::from(high) << 32 | u64::from(raw.blocks_count_lo.get());
+    let min = u64::from(raw.first_data_block.get()).saturating_add(1);
+    let available = device_bytes >> block_size.shift();
+    if blocks > available {
+        let needed = u128::from(blocks) << block_size.shift();
+        let needed = u64::try_from(needed).unwrap_or(u64::MAX);
+        return Err(Error::corrupt(
+            "volume",
+            Place::default(),
+            Problem::Truncated { needed, available: device_bytes },
+        ));
+    }
+    in_range("block count", blocks, min, available)
+}
+
+fn parse_copies(raw: &RawSuperblock, features: &Features) -> SuperblockCopies {
+    if features.has(Feature::SparseSuper2) {
+        SuperblockCopies::Two(raw.backup_bgs.map(|group| group.get()))
+    } else if features.has(Feature::SparseSuper) {
+        SuperblockCopies::Sparse
+    } else {
+        SuperblockCopies::All
+    }
+}
+
+/// Refuses a volume too small for its own bitmaps, inode tables and descriptors. This also bounds
+/// the work per group by the size of the device.
+fn check_room(geometry: &Geometry, raw: &RawSuperblock) -> Result<()> {
+    let descriptor_blocks = geometry.descriptor_blocks();
+    if geometry.features.has(Feature::MetaBg) {
+        let first = raw.first_meta_bg.get();
+        in_range_u32("first meta block group", first, 0, descriptor_blocks)?;
+    }
+    let per_group = u64::from(geometry.inode_table_blocks()) + 2;
+    let needed = u64::from(geometry.group_count)
+        .saturating_mul(per_group)
+        .saturating_add(u64::from(descriptor_blocks));
+    if needed > geometry.block_count {
+        let available = geometry.block_count << geometry.block_size.shift();
+        let needed = needed.saturating_mul(geometry.block_size.bytes().into());
+        return Err(Error::corrupt(
+            "volume",
+            Place::default(),
+            Problem::Truncated { needed, available },
+        ));
+    }
+    Ok(())
+}
+
+fn parse_counts(raw: &RawSuperblock, geometry: &Geometry) -> Result<Counts> {
+    let join = |high: u32, low: u32| {
+        let high = if geometry.features.has(Feature::SixtyFourBit) { high } else { 0 };
+        u64::from(high) << 32 | u64::from(low)
+    };
+    let blocks_free = join(raw.free_blocks_count_hi.get(), raw.free_blocks_count_lo.get());
+    let blocks_reserved = join(raw.r_blocks_count_hi.get(), raw.r_blocks_count_lo.get());
+    // Bounded rather than refused: nothing is located by these numbers, and a stale count is no
+    // reason not to read the files.
+    Ok(Counts {
+        blocks_free: blocks_free.min(geometry.block_count),
+        blocks_reserved: blocks_reserved.min(geometry.block_count),
+        inodes_free: raw.free_inodes_count.get().min(geometry.inode_count),
+        overhead_clusters: raw.overhead_clusters.get(),
+    })
+}
+
+fn parse_named_inodes(raw: &RawSuperblock, geometry: &Geometry) -> Result<NamedInodes> {
+    let named = |feature: Feature, field: &'static str, number: u32| -> Result<_> {
+        if number == 0 || !geometry.features.has(feature) {
+            return Ok(None);
+        }
+        in_range_u32(field, number, 1, geometry.inode_count)?;
+        Ok(Some(InodeNumber(number.into())))
+    };
+    let last_orphan = raw.last_orphan.get();
+    Ok(NamedInodes {
+        journal: named(Feature::HasJournal, "journal inode", raw.journal_inum.get())?,
+        user_quota: named(Feature::Quota, "user quota inode", raw.usr_quota_inum.get())?,
+        group_quota: named(Feature::Quota, "group quota inode", raw.grp_quota_inum.get())?,
+        project_quota: named(Feature::Quota, "project quota inode", raw.prj_quota_inum.get())?,
+        orphan_file: named(Feature::OrphanFile, "orphan file inode", raw.orphan_file_inum.get())?,
+        last_orphan: (last_orphan != 0).then_some(InodeNumber(last_orphan.into())),
+    })
+}
