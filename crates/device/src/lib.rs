@@ -2,18 +2,24 @@
 //! Not here: caching, and anything that knows a file-system format.
 
 mod bio;
+mod fault;
 mod file;
+mod latch;
 mod memory;
 mod open;
 mod overlay;
 pub mod partition;
+mod record;
 mod slice;
 
 pub use bio::{Bio, BioOperation, Segment};
+pub use fault::{Fault, FaultDevice, FaultKind, FaultPlan};
 pub use file::FileDevice;
+pub use latch::LatchDevice;
 pub use memory::MemoryDevice;
 pub use open::{OpenDevice, Part, open};
 pub use overlay::OverlayDevice;
+pub use record::{RecordDevice, RecordedWrite, Recording};
 pub use slice::Slice;
 
 use std::fmt::Debug;

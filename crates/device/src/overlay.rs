@@ -35,6 +35,7 @@ pub struct OverlayDevice {
 
 /// The written blocks by their number. The last one of the device is whole, too.
 type Blocks = BTreeMap<u64, Box<[u8]>>;
+type Numbered = (u64, Box<[u8]>);
 
 impl OverlayDevice {
     /// A layer that takes blocks of `block_size`, and at most `bytes_max` bytes of them: writes
@@ -117,7 +118,7 @@ impl OverlayDevice {
         &self,
         range: &Range<u64>,
         touched: &Range<u64>,
-    ) -> Result<Vec<(u64, Box<[u8]>)>, i32> {
+    ) -> Result<Vec<Numbered>, i32> {
         let mut missing = Vec::new();
         {
             let blocks = self.blocks.read();

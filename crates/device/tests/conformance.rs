@@ -6,8 +6,8 @@ use std::sync::{Arc, mpsc};
 
 use base::{BlockSize, DeviceOffset, Error, IoError, IoOperation};
 use device::{
-    Bio, BioOperation, BlockDevice, FileDevice, MemoryDevice, OverlayDevice, Segment, SharedDevice,
-    Slice,
+    Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, FileDevice, LatchDevice, MemoryDevice,
+    OverlayDevice, RecordDevice, Segment, SharedDevice, Slice,
 };
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
@@ -62,11 +62,34 @@ fn overlay(contents: &[u8]) -> Subject {
     Subject { device: Arc::new(device), _file: None }
 }
 
+fn wrapped(wrap: impl FnOnce(SharedDevice) -> SharedDevice, contents: &[u8]) -> Subject {
+    Subject { device: wrap(Arc::new(MemoryDevice::new(contents.to_vec()))), _file: None }
+}
+
+fn record(contents: &[u8]) -> Subject {
+    wrapped(|inner| Arc::new(RecordDevice::new(inner).unwrap()), contents)
+}
+
+fn fault(contents: &[u8]) -> Subject {
+    wrapped(|inner| Arc::new(FaultDevice::new(inner, FaultPlan::default())), contents)
+}
+
+fn latch(contents: &[u8]) -> Subject {
+    wrapped(|inner| Arc::new(LatchDevice::new(inner)), contents)
+}
+
 /// Makes one kind of device.
 type Make = fn(&[u8]) -> Subject;
 
-const SUBJECTS: &[(&str, Make)] =
-    &[("memory", memory), ("file", file), ("slice", slice), ("overlay", overlay)];
+const SUBJECTS: &[(&str, Make)] = &[
+    ("memory", memory),
+    ("file", file),
+    ("slice", slice),
+    ("overlay", overlay),
+    ("record", record),
+    ("fault", fault),
+    ("latch", latch),
+];
 
 /// Runs `check` on every kind of device, holding `contents`.
 fn on_every_device(contents: &[u8], check: impl Fn(&str, &Subject)) {

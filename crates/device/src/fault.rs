@@ -1,0 +1,338 @@
+//! A device that fails and lies, as real ones do, by a seed.
+
+use std::ops::Range;
+
+use base::{DeviceOffset, IoError, IoOperation, Result};
+use parking_lot::Mutex;
+
+use crate::bio::{EIO, range_within};
+use crate::{Bio, BioOperation, BlockDevice, SharedDevice};
+
+/// What a device writes at once, in bytes: writes tear between these.
+const SECTOR: u64 = 512;
+
+/// How often which fault happens, in requests per million. No fault by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultPlan {
+    /// Two devices with the same plan and the same requests in the same order fail alike.
+    pub seed: u64,
+    /// Reads that end with EIO.
+    pub read_errors: u32,
+    /// Writes that end with EIO; some leading sectors may have been written.
+    pub write_errors: u32,
+    /// Writes that end well but of which some sectors were not written.
+    pub torn_writes: u32,
+    /// Writes that end well but were not done.
+    pub lost_writes: u32,
+    /// Writes that end well but went to another place.
+    pub misdirected_writes: u32,
+    /// Flushes that end with EIO.
+    pub flush_errors: u32,
+}
+
+/// What went wrong with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// A read that ended with EIO.
+    ReadError,
+    /// A write that ended with EIO.
+    WriteError,
+    /// A write of which sectors are missing.
+    Torn,
+    /// A write that was not done.
+    Lost,
+    /// A write that went to this place instead.
+    Misdirected(DeviceOffset),
+    /// A flush that ended with EIO.
+    FlushError,
+}
+
+/// One fault that happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// What went wrong.
+    pub kind: FaultKind,
+    /// The first byte of the request.
+    pub offset: DeviceOffset,
+    /// The request's bytes.
+    pub length: u64,
+}
+
+/// `inner` with faults.
+#[derive(Debug)]
+pub struct FaultDevice {
+    inner: SharedDevice,
+    plan: FaultPlan,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: u64,
+    bad_ranges: Vec<Range<u64>>,
+    faults: Vec<Fault>,
+}
+
+impl FaultDevice {
+    /// `inner` as `plan` has it fail.
+    pub fn new(inner: SharedDevice, plan: FaultPlan) -> Self {
+        let state = State { random: plan.seed, bad_ranges: Vec::new(), faults: Vec::new() };
+        Self { inner, plan, state: Mutex::new(state) }
+    }
+
+    /// From now on reads that touch these bytes end with EIO.
+    pub fn fail_reads_in(&self, range: Range<u64>) {
+        self.state.lock().bad_ranges.push(range);
+    }
+
+    /// Undoes every [`fail_reads_in`](Self::fail_reads_in).
+    pub fn heal(&self) {
+        self.state.lock().bad_ranges.clear();
+    }
+
+    /// The faults so far, in order.
+    pub fn faults(&self) -> Vec<Fault> {
+        self.state.lock().faults.clone()
+    }
+
+    fn decide_read(&self, range: &Range<u64>) -> Option<FaultKind> {
+        let mut state = self.state.lock();
+        let by_chance = state.chance(self.plan.read_errors);
+        let touches = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
+        let fails = by_chance || state.bad_ranges.iter().any(touches);
+        state.note(fails.then_some(FaultKind::ReadError), range)
+    }
+
+    fn decide_write(&self, range: &Range<u64>) -> Option<FaultKind> {
+        let mut state = self.state.lock();
+        let plan = &self.plan;
+        let kind = if state.chance(plan.write_errors) {
+            Some(FaultKind::WriteError)
+        } else if state.chance(plan.torn_writes) {
+            Some(FaultKind::Torn)
+        } else if state.chance(plan.lost_writes) {
+            Some(FaultKind::Lost)
+        } else if state.chance(plan.misdirected_writes) {
+            let places = (self.inner.size() - (range.end - range.start)) / SECTOR + 1;
+            Some(FaultKind::Misdirected(DeviceOffset(state.below(places) * SECTOR)))
+        } else {
+            None
+        };
+        state.note(kind, range)
+    }
+
+    fn read(&self, bio: Bio, range: &Range<u64>) -> Option<Bio> {
+        match self.decide_read(range) {
+            None => Some(bio),
+            Some(_) => {
+                bio.end(Err(EIO));
+                None
+            }
+        }
+    }
+
+    fn write(&self, mut bio: Bio, range: &Range<u64>) -> Option<Bio> {
+        let Some(kind) = self.decide_write(range) else { return Some(bio) };
+        match kind {
+            FaultKind::Misdirected(elsewhere) => {
+                bio.redirect(elsewhere);
+                return Some(bio);
+            }
+            FaultKind::Lost => bio.end(Ok(())),
+            FaultKind::Torn => {
+                let kept = self.state.lock().random();
+                let result =
+                    self.write_sectors(&bio, range, |sector| kept >> (sector % 64) & 1 == 1);
+                bio.end(result);
+            }
+            _ => {
+                let sectors = (range.end - range.start).div_ceil(SECTOR);
+                let done = self.state.lock().below(sectors + 1);
+                // It failed either way.
+                let _ = self.write_sectors(&bio, range, |sector| sector < done);
+                bio.end(Err(EIO));
+            }
+        }
+        None
+    }
+
+    /// Writes those sectors of the request that `keep` takes, by their index in it.
+    fn write_sectors(
+        &self,
+        bio: &Bio,
+        range: &Range<u64>,
+        keep: impl Fn(u64) -> bool,
+    ) -> Result<(), i32> {
+        let data: Vec<u8> = bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
+        for (sector, bytes) in (0..).zip(data.chunks(SECTOR as usize)) {
+            if keep(sector) {
+                let at = DeviceOffset(range.start + sector * SECTOR);
+                self.inner.write_at(at, bytes).map_err(|_| EIO)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// The next number of the sequence (SplitMix64).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random() % bound
+    }
+
+    fn chance(&mut self, per_million: u32) -> bool {
+        self.below(1_000_000) < per_million.into()
+    }
+
+    fn note(&mut self, kind: Option<FaultKind>, range: &Range<u64>) -> Option<FaultKind> {
+        let (offset, length) = (DeviceOffset(range.start), range.end - range.start);
+        self.faults.extend(kind.map(|kind| Fault { kind, offset, length }));
+        kind
+    }
+}
+
+impl BlockDevice for FaultDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let mut sound = Vec::with_capacity(batch.len());
+        for bio in batch {
+            match (bio.range_within(self.size()), bio.operation()) {
+                (Err(errno), _) => bio.end(Err(errno)),
+                (Ok(range), BioOperation::Read) => sound.extend(self.read(bio, &range)),
+                (Ok(range), BioOperation::Write) => sound.extend(self.write(bio, &range)),
+            }
+        }
+        self.inner.submit(sound);
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let fails = state.chance(self.plan.flush_errors);
+        if state.note(fails.then_some(FaultKind::FlushError), &(0..self.size())).is_some() {
+            let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
+            return Err(IoError { operation, offset, length: self.size(), errno: EIO }.into());
+        }
+        drop(state);
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let operation = IoOperation::WriteZeroes;
+        let range = range_within(operation, offset, length, self.size())?;
+        match self.decide_write(&range) {
+            None => self.inner.write_zeroes(offset, length),
+            Some(FaultKind::WriteError) => {
+                Err(IoError { operation, offset, length, errno: EIO }.into())
+            }
+            Some(FaultKind::Misdirected(elsewhere)) => self.inner.write_zeroes(elsewhere, length),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use std::sync::Arc;
+
+    const ALWAYS: u32 = 1_000_000;
+
+    /// Writes one megabyte of ones at byte 4096 of a device of zeroes, and gives what happened and
+    /// how many sectors of ones there are.
+    fn write_with(plan: FaultPlan) -> (Result<()>, Vec<Fault>, Vec<u64>) {
+        let inner = Arc::new(MemoryDevice::new(vec![0; 3 << 20]));
+        let device = FaultDevice::new(inner.clone(), plan);
+        let result = (&device as &dyn BlockDevice).write_at(DeviceOffset(4096), &[1; 1 << 20]);
+        let contents = inner.snapshot();
+        let sectors = (0..).zip(contents.chunks(512)).filter(|(_, bytes)| *bytes == [1; 512]);
+        let written = sectors.map(|(sector, _)| sector).collect();
+        (result, device.faults(), written)
+    }
+
+    #[test]
+    fn without_a_plan_nothing_fails() {
+        let (result, faults, written) = write_with(FaultPlan::default());
+        assert_eq!((result, faults), (Ok(()), Vec::new()));
+        assert_eq!(written, (8..8 + 2048).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_torn_write_lacks_some_sectors_and_says_nothing() {
+        let (result, faults, written) =
+            write_with(FaultPlan { seed: 1, torn_writes: ALWAYS, ..Default::default() });
+        assert_eq!((result, faults[0].kind), (Ok(()), FaultKind::Torn));
+        assert!(!written.is_empty() && written.len() < 2048);
+    }
+
+    #[test]
+    fn a_lost_write_is_not_done() {
+        let (result, faults, written) =
+            write_with(FaultPlan { lost_writes: ALWAYS, ..Default::default() });
+        assert_eq!((result, faults[0].kind, written), (Ok(()), FaultKind::Lost, Vec::new()));
+    }
+
+    #[test]
+    fn a_misdirected_write_goes_elsewhere() {
+        let (result, faults, written) =
+            write_with(FaultPlan { seed: 3, misdirected_writes: ALWAYS, ..Default::default() });
+        let FaultKind::Misdirected(place) = faults[0].kind else { panic!("{faults:?}") };
+        let first = place.0 / 512;
+        assert_eq!((result, written), (Ok(()), (first..first + 2048).collect()));
+    }
+
+    #[test]
+    fn a_failed_write_says_so_and_leaves_a_beginning() {
+        let (result, _, written) =
+            write_with(FaultPlan { seed: 5, write_errors: ALWAYS, ..Default::default() });
+        assert!(result.is_err());
+        assert_eq!(written, (8..8 + written.len() as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_same_seed_fails_the_same_requests() {
+        let run = |seed| {
+            let plan = FaultPlan { seed, read_errors: 200_000, ..Default::default() };
+            let device = FaultDevice::new(Arc::new(MemoryDevice::new(vec![0; 4096])), plan);
+            for _ in 0..100 {
+                let _ = (&device as &dyn BlockDevice).read_at(DeviceOffset(0), &mut [0; 8]);
+            }
+            device.faults().len()
+        };
+        assert_eq!(run(7), run(7));
+        assert!((5..50).contains(&run(7)));
+    }
+
+    #[test]
+    fn bad_ranges_fail_until_healed() {
+        let inner = Arc::new(MemoryDevice::new(vec![0; 4096]));
+        let device = FaultDevice::new(inner, FaultPlan::default());
+        device.fail_reads_in(1000..1001);
+        let read = |at| (&device as &dyn BlockDevice).read_at(DeviceOffset(at), &mut [0; 500]);
+        read(500).unwrap();
+        read(501).unwrap_err();
+        read(1000).unwrap_err();
+        read(1001).unwrap();
+        device.heal();
+        read(1000).unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! A device that remembers every write and flush, and rebuilds what a crash would have left.
+//!
+//! A write is durable once it has ended well before the start of a flush that has ended well. Of
+//! the others that had been submitted when the power went, any sectors may be there and any not.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{DeviceOffset, IoOperation, Result};
+use parking_lot::Mutex;
+
+use crate::bio::range_within;
+use crate::{Bio, BioOperation, BlockDevice, SharedDevice};
+
+/// What a device writes at once, in bytes.
+const SECTOR: u64 = 512;
+
+/// `inner`, recorded. Keeps the data of every write, and the contents from before, in memory.
+#[derive(Debug)]
+pub struct RecordDevice {
+    inner: SharedDevice,
+    before: Arc<Vec<u8>>,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+/// One step of a recording.
+#[derive(Clone, Debug)]
+enum Event {
+    Submitted(Arc<RecordedWrite>),
+    /// The write that was submitted at this index has ended well.
+    Ended(usize),
+    FlushStarted,
+    /// The flush that was started at this index has ended well.
+    Flushed(usize),
+}
+
+/// A write, or a range zeroed or discarded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecordedWrite {
+    /// The first byte.
+    pub offset: DeviceOffset,
+    /// What was written.
+    pub data: Vec<u8>,
+}
+
+impl RecordDevice {
+    /// Records what happens to `inner` from now on.
+    pub fn new(inner: SharedDevice) -> Result<Self> {
+        let mut before = vec![0; inner.size() as usize];
+        inner.read_at(DeviceOffset(0), &mut before)?;
+        Ok(Self { inner, before: Arc::new(before), events: Arc::default() })
+    }
+
+    /// What happened so far.
+    pub fn recording(&self) -> Recording {
+        Recording { before: Arc::clone(&self.before), events: self.events.lock().clone() }
+    }
+
+    fn note(&self, event: Event) -> usize {
+        let mut events = self.events.lock();
+        events.push(event);
+        events.len() - 1
+    }
+
+    fn note_write(&self, offset: DeviceOffset, data: Vec<u8>) -> usize {
+        self.note(Event::Submitted(Arc::new(RecordedWrite { offset, data })))
+    }
+
+    fn note_zeroes(
+        &self,
+        offset: DeviceOffset,
+        length: u64,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let index = self.note_write(offset, vec![0; length as usize]);
+        work()?;
+        self.note(Event::Ended(index));
+        Ok(())
+    }
+}
+
+impl BlockDevice for RecordDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, mut batch: Vec<Bio>) {
+        for bio in &mut batch {
+            if bio.operation() == BioOperation::Write && bio.range_within(self.size()).is_ok() {
+                let data = bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
+                let index = self.note_write(bio.offset(), data);
+                let events = Arc::clone(&self.events);
+                // Noted before the submitter knows, so that its next flush comes after.
+                bio.before_end(move |result| {
+                    result.inspect(|()| events.lock().push(Event::Ended(index)))
+                });
+            }
+        }
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> Result<()> {
+        let index = self.note(Event::FlushStarted);
+        self.inner.flush()?;
+        self.note(Event::Flushed(index));
+        Ok(())
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        range_within(IoOperation::Discard, offset, length, self.size())?;
+        self.note_zeroes(offset, length, || self.inner.discard(offset, length))
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        range_within(IoOperation::WriteZeroes, offset, length, self.size())?;
+        self.note_zeroes(offset, length, || self.inner.write_zeroes(offset, length))
+    }
+}
+
+/// What happened to a device, and every state in which a crash may have left it.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    before: Arc<Vec<u8>>,
+    events: Vec<Event>,
+}
+
+impl Recording {
+    /// The points in time at which a crash makes a difference.
+    pub fn crash_points(&self) -> Range<usize> {
+        0..self.events.len() + 1
+    }
+
+    /// The points right after a flush.
+    pub fn flush_points(&self) -> Vec<usize> {
+        let flushes = (1..).zip(&self.events);
+        flushes.filter(|(_, event)| matches!(event, Event::Flushed(_))).map(|one| one.0).collect()
+    }
+
+    /// The writes that had been submitted at `point` but were not durable, in order.
+    pub fn volatile_writes(&self, point: usize) -> Vec<&RecordedWrite> {
+        self.writes(point).filter(|(_, durable)| !durable).map(|(write, _)| write).collect()
+    }
+
+    /// What a crash at `point` leaves when of the writes that were not durable the sectors remain
+    /// that `keep` takes. It gets the write and the sector's index among those the write touches.
+    /// Later writes lie over earlier ones.
+    pub fn image(
+        &self,
+        point: usize,
+        mut keep: impl FnMut(&RecordedWrite, u64) -> bool,
+    ) -> Vec<u8> {
+        let mut image = (*self.before).clone();
+        for (write, durable) in self.writes(point) {
+            for (index, part) in (0..).zip(sectors(write)) {
+                if durable || keep(write, index) {
+                    let start = (write.offset.0 as usize) + part.start;
+                    image[start..start + part.len()].copy_from_slice(&write.data[part]);
+                }
+            }
+        }
+        image
+    }
+
+    /// The writes submitted before `point`, and whether each was durable.
+    fn writes(&self, point: usize) -> impl Iterator<Item = (&RecordedWrite, bool)> {
+        let past = &self.events[..point];
+        let started = past.iter().filter_map(|event| match event {
+            Event::Flushed(start) => Some(*start),
+            _ => None,
+        });
+        let ended_before = started.max().unwrap_or(0);
+        let mut durable = vec![false; past.len()];
+        for event in &past[..ended_before] {
+            if let Event::Ended(write) = event {
+                durable[*write] = true;
+            }
+        }
+        past.iter().zip(durable).filter_map(|(event, durable)| match event {
+            Event::Submitted(write) => Some((&**write, durable)),
+            _ => None,
+        })
+    }
+}
+
+/// The parts of the write's data that lie in one sector each.
+fn sectors(write: &RecordedWrite) -> impl Iterator<Item = Range<usize>> {
+    let (start, length) = (write.offset.0, write.data.len() as u64);
+    let first = start / SECTOR;
+    (first..(start + length).div_ceil(SECTOR)).map(move |sector| {
+        let from = (sector * SECTOR).max(start) - start;
+        let to = ((sector + 1) * SECTOR).min(start + length) - start;
+        from as usize..to as usize
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+
+    fn record() -> RecordDevice {
+        RecordDevice::new(Arc::new(MemoryDevice::new(vec![0; 4096]))).unwrap()
+    }
+
+    fn write(device: &RecordDevice, at: u64, data: &[u8]) {
+        (device as &dyn BlockDevice).write_at(DeviceOffset(at), data).unwrap();
+    }
+
+    /// The bytes of a crash image where any are not zero, as (offset, byte) of each run's start.
+    fn runs(image: &[u8]) -> Vec<(usize, u8)> {
+        let changes = (0..image.len()).filter(|&at| at == 0 || image[at] != image[at - 1]);
+        changes.map(|at| (at, image[at])).collect()
+    }
+
+    #[test]
+    fn flushed_writes_survive_and_others_may() {
+        let device = record();
+        write(&device, 0, &[1; 1024]);
+        device.flush().unwrap();
+        write(&device, 512, &[2; 1024]);
+        let recording = device.recording();
+        let end = recording.crash_points().end - 1;
+        assert_eq!(recording.flush_points(), [4]);
+        assert_eq!(recording.volatile_writes(4), [] as [&RecordedWrite; 0]);
+        assert_eq!(runs(&recording.image(end, |_, _| false)), [(0, 1), (1024, 0)]);
+        assert_eq!(runs(&recording.image(end, |_, _| true)), [(0, 1), (512, 2), (1536, 0)]);
+        let torn = recording.image(end, |_, sector| sector == 1);
+        assert_eq!(runs(&torn), [(0, 1), (1024, 2), (1536, 0)]);
+        assert_eq!(runs(&recording.image(3, |_, _| false)), [(0, 0)]);
+    }
+
+    #[test]
+    fn writes_tear_at_the_sectors_of_the_device() {
+        let device = record();
+        write(&device, 500, &[1; 600]);
+        let recording = device.recording();
+        let image = |kept| recording.image(2, |_, sector| sector == kept);
+        assert_eq!(runs(&image(0)), [(0, 0), (500, 1), (512, 0)]);
+        assert_eq!(runs(&image(1)), [(0, 0), (512, 1), (1024, 0)]);
+        assert_eq!(runs(&image(2)), [(0, 0), (1024, 1), (1100, 0)]);
+    }
+
+    #[test]
+    fn a_write_in_flight_during_a_flush_is_not_durable() {
+        // Submitted before the flush, ended after its start.
+        let events = vec![
+            Event::Submitted(Arc::new(RecordedWrite { offset: DeviceOffset(0), data: vec![1] })),
+            Event::FlushStarted,
+            Event::Ended(0),
+            Event::Flushed(1),
+        ];
+        let mut recording = Recording { before: Arc::new(vec![0]), events };
+        assert_eq!(recording.volatile_writes(4).len(), 1);
+        recording.events.extend([Event::FlushStarted, Event::Flushed(4)]);
+        assert_eq!(recording.volatile_writes(5).len(), 1);
+        assert_eq!(recording.volatile_writes(6).len(), 0);
+    }
+
+    #[test]
+    fn zeroed_and_discarded_ranges_are_recorded() {
+        let device = record();
+        write(&device, 0, &[1; 2048]);
+        device.flush().unwrap();
+        device.write_zeroes(DeviceOffset(0), 512).unwrap();
+        device.discard(DeviceOffset(1024), 512).unwrap();
+        let recording = device.recording();
+        let end = recording.crash_points().end - 1;
+        assert_eq!(runs(&recording.image(end, |_, _| false)), [(0, 1), (2048, 0)]);
+        let all = recording.image(end, |_, _| true);
+        assert_eq!(runs(&all), [(0, 0), (512, 1), (1024, 0), (1536, 1), (2048, 0)]);
+    }
+}
