@@ -1,1 +1,27 @@
-//! Image making and comparison for the tests (development only).
+//! What the whole-volume tests share: making images, filling them, describing what is in them,
+//! and asking judges that nobody here wrote. For development only.
+//!
+//! Everything here panics when it fails: a test that cannot run fails and says why.
+
+pub mod command;
+mod cpio;
+mod digest;
+pub mod guest;
+mod image;
+mod ioctl;
+mod manifest;
+mod mount;
+pub mod tree;
+
+pub use digest::digest;
+pub use image::Mke2fs;
+pub use manifest::Manifest;
+pub use mount::{LoopMount, private_mounts};
+
+use std::fmt::{Debug, Display};
+
+/// The value of `result`, or a panic that says what was tried.
+#[track_caller]
+pub fn must<T, E: Debug>(result: Result<T, E>, what: impl Display) -> T {
+    result.unwrap_or_else(|error| panic!("{what}: {error:?}"))
+}

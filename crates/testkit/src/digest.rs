@@ -1,0 +1,72 @@
+//! Checksums of file contents that cost nothing for holes.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+
+/// Contents are read in pieces of this size.
+const PIECE: u64 = 256 << 10;
+
+/// Files above this are read only where they may have data.
+const READ_WHOLE_MAX: u64 = 64 << 20;
+
+/// The SHA-256, in hexadecimal, of the pieces that are not all zero, each led by its offset.
+/// Two files of one size have the same digest when their contents are the same, wherever they
+/// have holes. `read` fills its buffer from an offset; `data` are the ranges outside of which a
+/// large file may be taken for zeroes.
+pub fn digest(size: u64, data: &[Range<u64>], mut read: impl FnMut(u64, &mut [u8])) -> String {
+    let mut sha = Sha256::new();
+    let mut buffer = vec![0; PIECE as usize];
+    let whole = 0..size;
+    let ranges = if size <= READ_WHOLE_MAX { std::slice::from_ref(&whole) } else { data };
+    let mut done = 0;
+    for range in ranges {
+        let mut at = (range.start / PIECE * PIECE).max(done);
+        let end = range.end.min(size);
+        while at < end {
+            let length = PIECE.min(size - at);
+            let piece = &mut buffer[..length as usize];
+            read(at, piece);
+            if piece.iter().any(|&byte| byte != 0) {
+                sha.update(at.to_le_bytes());
+                sha.update(&*piece);
+            }
+            at += length;
+        }
+        done = done.max(at);
+    }
+    hex(&sha.finalize())
+}
+
+/// `bytes` in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest_of(bytes: &[u8], data: &[Range<u64>]) -> String {
+        digest(bytes.len() as u64, data, |at, buffer| {
+            buffer.copy_from_slice(&bytes[at as usize..][..buffer.len()]);
+        })
+    }
+
+    #[test]
+    fn the_digest_sees_contents_and_not_holes() {
+        let mut bytes = vec![0; (READ_WHOLE_MAX + 10) as usize];
+        bytes[300_000] = 1;
+        bytes[70_000_000 - 3_000_000] = 2;
+        let all = 0..bytes.len() as u64;
+        let all = std::slice::from_ref(&all);
+        let whole = digest_of(&bytes, all);
+        assert_eq!(whole, digest_of(&bytes, &[300_000..300_001, 66_999_000..67_000_001]));
+        bytes[300_000] = 3;
+        assert_ne!(whole, digest_of(&bytes, all));
+    }
+}

@@ -1,0 +1,79 @@
+//! The guest's side: the first and only process of a booted Linux. It mounts each disk, does its
+//! job, writes what it saw to the last disk, and restarts the machine, which ends qemu.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::system::RebootCommand;
+
+use super::{DRIVER, JOBS, Job};
+use crate::{Manifest, must, tree};
+
+/// Does the guest's work and never returns, if this is the guest; returns at once elsewhere.
+pub fn run_if_guest() {
+    if std::process::id() != 1 || !Path::new(JOBS).exists() {
+        return;
+    }
+    mount("devtmpfs", Path::new("/dev"), "devtmpfs", MountFlags::empty());
+    let driver = must(File::open(DRIVER), DRIVER);
+    must(rustix::system::finit_module(&driver, c"", 0), DRIVER);
+
+    let jobs: Vec<Job> = must(serde_json::from_slice(&must(fs::read(JOBS), JOBS)), JOBS);
+    let results: Vec<Manifest> =
+        jobs.iter().enumerate().map(|(number, job)| do_job(&disk(number), job)).collect();
+    write_results(Path::new(&disk(jobs.len())), &results);
+    rustix::fs::sync();
+    must(rustix::system::reboot(RebootCommand::Restart), "restart");
+}
+
+/// The name of the disk that was attached as number `number`.
+fn disk(number: usize) -> String {
+    let letter = char::from(b'a' + u8::try_from(number).expect("few disks"));
+    assert!(letter.is_ascii_lowercase(), "too many disks");
+    format!("/dev/vd{letter}")
+}
+
+fn do_job(disk: &str, job: &Job) -> Manifest {
+    let top = Path::new("/mnt");
+    if let Job::Fill(options) = job {
+        mount(disk, top, "ext4", MountFlags::NOATIME);
+        tree::populate(top, options);
+        must(rustix::mount::unmount(top, UnmountFlags::empty()), disk);
+    }
+    mount(disk, top, "ext4", MountFlags::NOATIME | MountFlags::RDONLY);
+    let manifest = Manifest::of_host(top);
+    must(rustix::mount::unmount(top, UnmountFlags::empty()), disk);
+    manifest
+}
+
+fn mount(source: &str, target: &Path, format: &str, flags: MountFlags) {
+    must(
+        rustix::mount::mount(source, target, format, flags, None),
+        format_args!("mounting {source}"),
+    );
+}
+
+/// Writes the length of the results, then the results.
+fn write_results(disk: &Path, results: &[Manifest]) {
+    let bytes = must(serde_json::to_vec(results), "the results");
+    let mut file = must(OpenOptions::new().write(true).open(disk), disk.display());
+    must(file.write_all(&(bytes.len() as u64).to_le_bytes()), "the results");
+    must(file.write_all(&bytes), "the results");
+    must(file.sync_all(), "the results");
+}
+
+/// What [`write_results`] wrote, if it did.
+pub(super) fn read_results(disk: &Path) -> Option<Vec<Manifest>> {
+    let mut file = must(File::open(disk), "the results");
+    let mut length = [0; 8];
+    must(file.read_exact(&mut length), "the results");
+    let length = u64::from_le_bytes(length);
+    if length == 0 {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    must(file.take(length).read_to_end(&mut bytes), "the results");
+    Some(must(serde_json::from_slice(&bytes), "the results"))
+}

@@ -1,0 +1,104 @@
+//! A Linux 7.2 in qemu that fills and lists images which the machine's own kernel may not be able
+//! to mount: ext4 with blocks larger than a page. This side prepares and boots it; the test
+//! program itself is the guest's only process (`agent`).
+
+mod agent;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::cpio::Archive;
+use crate::tree::TreeOptions;
+use crate::{Manifest, command, must};
+
+pub use agent::run_if_guest;
+
+/// How long a guest may take, emulated on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(900);
+
+/// Room for what the guest has to say.
+const RESULTS_BYTES_MAX: u64 = 256 << 20;
+
+/// What the guest does with one image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Job {
+    /// Mounts it, fills it, unmounts it, mounts it read-only and lists it.
+    Fill(TreeOptions),
+    /// Mounts it read-only and lists it.
+    List,
+}
+
+/// Where the guest finds its jobs, in the order of its disks.
+const JOBS: &str = "/jobs.json";
+
+/// Where the guest finds its disk driver.
+const DRIVER: &str = "/virtio_blk.ko";
+
+/// Boots a guest that does each job with its image, and returns what it listed. The program that
+/// calls this must call [`run_if_guest`] first in `main`.
+pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Manifest> {
+    let folder = must(TempDir::new(), "a folder for the guest");
+    let initrd = folder.path().join("initrd");
+    must(fs::write(&initrd, first_root(jobs, folder.path())), "the guest's first root");
+    let results = folder.path().join("results");
+    let file = must(fs::File::create(&results), "the results");
+    must(file.set_len(RESULTS_BYTES_MAX), "the results");
+
+    let mut qemu = Command::new("qemu-system-x86_64");
+    // Emulation works on every machine alike; nested virtualisation does not.
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "2G"]);
+    qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
+    qemu.arg("-kernel").arg(kernel_file("vmlinuz")).arg("-initrd").arg(&initrd);
+    qemu.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
+    for image in jobs.iter().map(|(image, _)| image).chain([&results]) {
+        let drive = format!("file={},if=virtio,format=raw,cache=unsafe", image.display());
+        qemu.args(["-drive", &drive]);
+    }
+    let output = command::output_within(&mut qemu, TIME_MAX);
+
+    let listed = agent::read_results(&results);
+    let Some(listed) = listed else {
+        panic!("the guest did not finish: {}\n{}", output.status, output.text());
+    };
+    assert_eq!(listed.len(), jobs.len(), "the guest did other jobs than asked for");
+    listed
+}
+
+/// A file that `scripts/fetch-guest` has put in its place.
+fn kernel_file(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/guest").join(name);
+    assert!(path.exists(), "no {}: run scripts/fetch-guest", path.display());
+    path
+}
+
+/// The archive with this program as `/init`, the libraries it is linked with, and its jobs.
+fn first_root(jobs: &[(PathBuf, Job)], scratch: &Path) -> Vec<u8> {
+    let program = must(std::env::current_exe(), "this program");
+    // Without its debugging information the guest unpacks it much faster.
+    let stripped = scratch.join("init");
+    command::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(&program));
+
+    let mut archive = Archive::default();
+    for folder in ["dev", "proc", "mnt", "tmp"] {
+        archive.folder(folder);
+    }
+    archive.file("init", &must(fs::read(&stripped), "the stripped program"));
+    archive.file(&DRIVER[1..], &must(fs::read(kernel_file("virtio_blk.ko")), "the disk driver"));
+    let jobs: Vec<&Job> = jobs.iter().map(|(_, job)| job).collect();
+    archive.file(&JOBS[1..], &must(serde_json::to_vec(&jobs), "the jobs"));
+    let listed = command::run(Command::new("ldd").arg(&program));
+    for library in String::from_utf8_lossy(&listed).split_whitespace() {
+        let Some(name) = library.strip_prefix('/') else { continue };
+        let parents: Vec<&Path> = Path::new(name).ancestors().skip(1).collect();
+        for parent in parents.into_iter().rev().skip(1) {
+            archive.folder(&parent.to_string_lossy());
+        }
+        archive.file(name, &must(fs::read(library), library));
+    }
+    archive.finish()
+}

@@ -1,0 +1,50 @@
+//! Making images with mke2fs. Not here: filling them.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::run;
+use crate::must;
+
+/// How to make an image.
+#[derive(Clone, Debug)]
+pub struct Mke2fs {
+    /// "ext2", "ext3" or "ext4".
+    pub format: &'static str,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Bytes in the image.
+    pub size: u64,
+    /// Further arguments, separated by white space, such as `-O bigalloc -C 65536`.
+    pub arguments: String,
+}
+
+impl Mke2fs {
+    /// An image of 512 MiB (more for large blocks) with mke2fs's own choices.
+    pub fn new(format: &'static str, block_size: u32) -> Self {
+        let size = (512 << 20).max(u64::from(block_size) * 32_768);
+        Self { format, block_size, size, arguments: String::new() }
+    }
+
+    /// With further arguments.
+    pub fn with(mut self, arguments: &str) -> Self {
+        self.arguments.push(' ');
+        self.arguments.push_str(arguments);
+        self
+    }
+
+    /// Makes it at `image`, a sparse file, from the contents of `source` if there is one.
+    pub fn make(&self, image: &Path, source: Option<&Path>) {
+        let file = must(File::create(image), image.display());
+        must(file.set_len(self.size), image.display());
+        let mut command = Command::new("mke2fs");
+        // -F: block sizes above the page size are questioned otherwise.
+        command.args(["-q", "-F", "-t", self.format, "-b", &self.block_size.to_string()]);
+        command.args(self.arguments.split_whitespace());
+        if let Some(source) = source {
+            command.arg("-d").arg(source);
+        }
+        run(command.arg(image));
+    }
+}

@@ -1,0 +1,116 @@
+//! The ioctls that describe a file and that no library offers safely: FIEMAP, FSGETXATTR,
+//! FSSETXATTR, GETVERSION.
+
+use std::os::fd::AsFd;
+
+use rustix::io::Result;
+use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
+
+/// `struct fiemap_extent` of linux/fiemap.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FiemapExtent {
+    /// Byte in the file.
+    pub logical: u64,
+    /// Byte on the device.
+    pub physical: u64,
+    /// In bytes.
+    pub length: u64,
+    reserved64: [u64; 2],
+    /// `FIEMAP_EXTENT_*`.
+    pub flags: u32,
+    reserved32: [u32; 3],
+}
+
+impl FiemapExtent {
+    pub const LAST: u32 = 0x0001;
+    pub const INLINE: u32 = 0x0200;
+    pub const UNWRITTEN: u32 = 0x0800;
+}
+
+const EXTENTS_AT_ONCE: usize = 512;
+
+/// `struct fiemap` without its array.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapHeader {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+}
+
+#[repr(C)]
+struct Fiemap {
+    header: FiemapHeader,
+    extents: [FiemapExtent; EXTENTS_AT_ONCE],
+}
+
+/// Every extent of a file, as the kernel splits them.
+pub(crate) fn fiemap(file: impl AsFd) -> Result<Vec<FiemapExtent>> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::read_write::<FiemapHeader>(b'f', 11);
+    let mut extents: Vec<FiemapExtent> = Vec::new();
+    loop {
+        let start = extents.last().map_or(0, |last| last.logical + last.length);
+        let mut request = Box::new(Fiemap {
+            header: FiemapHeader {
+                start,
+                length: u64::MAX - start,
+                extent_count: EXTENTS_AT_ONCE as u32,
+                ..FiemapHeader::default()
+            },
+            extents: [FiemapExtent::default(); EXTENTS_AT_ONCE],
+        });
+        // SAFETY: FIEMAP takes a `struct fiemap` followed by the `extent_count` extents that it
+        // may fill, which is what `Fiemap` lays out.
+        unsafe { ioctl(file.as_fd(), Updater::<OPCODE, Fiemap>::new(&mut request))? };
+        let found = &request.extents[..request.header.mapped_extents as usize];
+        extents.extend_from_slice(found);
+        if found.last().is_none_or(|last| last.flags & FiemapExtent::LAST != 0) {
+            return Ok(extents);
+        }
+    }
+}
+
+/// `struct fsxattr` of linux/fs.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Fsxattr {
+    xflags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
+}
+
+fn get_fsxattr(file: impl AsFd) -> Result<Fsxattr> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::read::<Fsxattr>(b'X', 31);
+    // SAFETY: FS_IOC_FSGETXATTR fills a whole `struct fsxattr`, any bytes of which are valid.
+    unsafe { ioctl(file, Getter::<OPCODE, Fsxattr>::new()) }
+}
+
+/// The file's project id.
+pub(crate) fn project(file: impl AsFd) -> Result<u32> {
+    Ok(get_fsxattr(file)?.project)
+}
+
+/// Sets the file's project id.
+pub(crate) fn set_project(file: impl AsFd, project: u32) -> Result<()> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::write::<Fsxattr>(b'X', 32);
+    let wanted = Fsxattr { project, ..get_fsxattr(&file)? };
+    // SAFETY: FS_IOC_FSSETXATTR reads a `struct fsxattr`.
+    unsafe { ioctl(file, Setter::<OPCODE, Fsxattr>::new(wanted)) }
+}
+
+/// The inode's generation.
+pub(crate) fn generation(file: impl AsFd) -> Result<u32> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::read::<u64>(b'v', 1);
+    // Declared as a long, written as an int: the other half stays as it was.
+    let mut value = [0_u32; 2];
+    // SAFETY: FS_IOC_GETVERSION writes at most the eight bytes of its declared argument.
+    unsafe { ioctl(file, Updater::<OPCODE, [u32; 2]>::new(&mut value))? };
+    Ok(value[0])
+}

@@ -1,0 +1,207 @@
+//! The facts about a tree that the running kernel shows.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::{
+    Extent, Facts, Manifest, VOLUME, escape, extents_text, ranges_text, time_text, value_text,
+};
+use crate::ioctl::{self, FiemapExtent};
+use crate::must;
+
+impl Manifest {
+    /// Everything below `top`, without crossing into other file systems.
+    pub fn of_host(top: &Path) -> Self {
+        let mut manifest = Self::default();
+        manifest.entries.insert(VOLUME.to_owned(), statfs_facts(top));
+        let device = device_of(&stat(top));
+        let mut seen: HashMap<u64, Facts> = HashMap::new();
+        let mut ahead: Vec<Vec<u8>> = vec![Vec::new()];
+        while let Some(name) = ahead.pop() {
+            let path = top.join(OsStr::from_bytes(&name));
+            let stat = stat(&path);
+            if device_of(&stat) != device {
+                continue;
+            }
+            let is_directory = stat.stx_mode & 0o170_000 == 0o040_000;
+            let facts = match seen.get(&stat.stx_ino) {
+                Some(facts) => facts.clone(),
+                None => facts_of(&path, &stat),
+            };
+            if is_directory {
+                for entry in must(std::fs::read_dir(&path), path.display()) {
+                    let entry = must(entry, path.display());
+                    let mut below = name.clone();
+                    if !below.is_empty() {
+                        below.push(b'/');
+                    }
+                    below.extend_from_slice(entry.file_name().as_bytes());
+                    ahead.push(below);
+                }
+            } else if stat.stx_nlink > 1 {
+                seen.insert(stat.stx_ino, facts.clone());
+            }
+            manifest.insert(&name, facts);
+        }
+        manifest
+    }
+}
+
+fn statfs_facts(top: &Path) -> Facts {
+    let found = must(rustix::fs::statvfs(top), top.display());
+    Facts::from([
+        ("block size".to_owned(), found.f_bsize.to_string()),
+        ("blocks".to_owned(), found.f_blocks.to_string()),
+        ("blocks free".to_owned(), found.f_bfree.to_string()),
+        ("blocks available".to_owned(), found.f_bavail.to_string()),
+        ("inodes".to_owned(), found.f_files.to_string()),
+        ("inodes free".to_owned(), found.f_ffree.to_string()),
+        ("longest name".to_owned(), found.f_namemax.to_string()),
+    ])
+}
+
+fn stat(path: &Path) -> Statx {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    must(rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted), path.display())
+}
+
+fn device_of(stat: &Statx) -> (u32, u32) {
+    (stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+fn facts_of(path: &Path, stat: &Statx) -> Facts {
+    let mut facts = Facts::new();
+    let mut add = |fact: &str, value: String| {
+        facts.insert(fact.to_owned(), value);
+    };
+    let mode = u32::from(stat.stx_mode);
+    add("inode", stat.stx_ino.to_string());
+    add("mode", format!("{mode:06o}"));
+    add("links", stat.stx_nlink.to_string());
+    add("owner", format!("{}:{}", stat.stx_uid, stat.stx_gid));
+    add("size", stat.stx_size.to_string());
+    add("blocks", stat.stx_blocks.to_string());
+    for (fact, time) in [
+        ("accessed", stat.stx_atime),
+        ("modified", stat.stx_mtime),
+        ("changed", stat.stx_ctime),
+        ("created", stat.stx_btime),
+    ] {
+        if fact != "created" || stat.stx_mask & StatxFlags::BTIME.bits() != 0 {
+            add(fact, time_text(time.tv_sec, time.tv_nsec));
+        }
+    }
+    match mode & 0o170_000 {
+        0o020_000 | 0o060_000 => {
+            add("device", format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor));
+        }
+        0o120_000 => {
+            let target = must(std::fs::read_link(path), path.display());
+            add("target", value_text(target.as_os_str().as_bytes()));
+        }
+        0o100_000 | 0o040_000 => add_facts_of_open(path, stat, &mut add),
+        _ => {}
+    }
+    for (name, value) in xattrs(path) {
+        add(&format!("xattr {}", escape(&name)), value_text(&value));
+    }
+    facts
+}
+
+fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, String)) {
+    let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = must(rustix::fs::open(path, flags, Mode::empty()), path.display());
+    let file = File::from(file);
+    // Other file systems than ext4 offer fewer of these.
+    if let Ok(flags) = rustix::fs::ioctl_getflags(&file) {
+        add("flags", format!("{:#x}", flags.bits()));
+    }
+    if let Ok(generation) = ioctl::generation(&file) {
+        add("generation", generation.to_string());
+    }
+    if let Ok(project) = ioctl::project(&file) {
+        add("project", project.to_string());
+    }
+    if let Ok(extents) = ioctl::fiemap(&file) {
+        if extents.iter().any(|extent| extent.flags & FiemapExtent::INLINE != 0) {
+            add("extents", "inline".to_owned());
+        } else {
+            let extents: Vec<Extent> = extents.iter().map(Extent::from).collect();
+            add("extents", extents_text(&extents));
+        }
+    }
+    if stat.stx_mode & 0o170_000 == 0o100_000 {
+        let data = data_ranges(&file, stat.stx_size);
+        add("data", ranges_text(&data));
+        let digest = crate::digest(stat.stx_size, &data, |at, buffer| {
+            must(file.read_exact_at(buffer, at), format_args!("{} at {at}", path.display()));
+        });
+        add("contents", digest);
+    }
+}
+
+impl From<&FiemapExtent> for Extent {
+    fn from(from: &FiemapExtent) -> Self {
+        Self {
+            logical: from.logical,
+            physical: from.physical,
+            length: from.length,
+            unwritten: from.flags & FiemapExtent::UNWRITTEN != 0,
+        }
+    }
+}
+
+/// The ranges between holes, as SEEK_DATA and SEEK_HOLE find them.
+fn data_ranges(file: &File, size: u64) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(error) => panic!("SEEK_DATA from {at}: {error}"),
+        };
+        let end = must(rustix::fs::seek(file, SeekFrom::Hole(start)), "SEEK_HOLE");
+        ranges.push(start..end);
+        at = end;
+    }
+    ranges
+}
+
+fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut names = Vec::new();
+    fill(&mut names, |buffer| rustix::fs::llistxattr(path, buffer), path);
+    let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| {
+            let mut value = Vec::new();
+            fill(&mut value, |buffer| rustix::fs::lgetxattr(path, name, buffer), path);
+            (name.to_vec(), value)
+        })
+        .collect()
+}
+
+/// Calls `get` with no room to learn the length, then with enough.
+fn fill(
+    buffer: &mut Vec<u8>,
+    mut get: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+    path: &Path,
+) {
+    match get(&mut []) {
+        // A file system without attributes has none.
+        Err(Errno::OPNOTSUPP) => {}
+        length => {
+            buffer.resize(must(length, path.display()), 0);
+            let length = must(get(buffer), path.display());
+            buffer.truncate(length);
+        }
+    }
+}

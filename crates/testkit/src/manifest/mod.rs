@@ -1,0 +1,236 @@
+//! What is in a tree of files, as text facts that two readers of one image must agree on, and
+//! the comparison. Not here: reading the facts (`host`, `volume`).
+
+mod host;
+mod volume;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// Differences shown before the rest is only counted.
+const SHOWN_MAX: usize = 40;
+
+/// Characters of a fact shown around the first difference.
+const CONTEXT: usize = 80;
+
+/// Facts about one name: what is known to what its value is.
+pub(crate) type Facts = BTreeMap<String, String>;
+
+/// Every name in a tree with its facts. Names are paths from the top, "." for the top itself, with
+/// unprintable bytes escaped.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Manifest {
+    entries: BTreeMap<String, Facts>,
+}
+
+/// The name under which the facts about the whole volume stand.
+const VOLUME: &str = "(volume)";
+
+impl Manifest {
+    /// The number of names.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no names.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A fact about a name, for tests of the tests.
+    pub fn fact(&self, name: &str, fact: &str) -> Option<&str> {
+        self.entries.get(name)?.get(fact).map(String::as_str)
+    }
+
+    /// How many names have a fact whose value `is_so`.
+    pub fn count(&self, fact: &str, is_so: impl Fn(&str) -> bool) -> usize {
+        self.entries
+            .values()
+            .filter(|facts| facts.get(fact).is_some_and(|value| is_so(value)))
+            .count()
+    }
+
+    /// The same without the facts that `is_unwanted(name, facts, fact)`.
+    pub fn without(
+        mut self,
+        is_unwanted: impl Fn(&str, &BTreeMap<String, String>, &str) -> bool,
+    ) -> Self {
+        for (name, facts) in &mut self.entries {
+            let all = facts.clone();
+            facts.retain(|fact, _| !is_unwanted(name, &all, fact));
+        }
+        self
+    }
+
+    /// The same without a name and everything below it.
+    pub fn without_tree(mut self, top: &str) -> Self {
+        let below = format!("{top}/");
+        self.entries.retain(|name, _| name != top && !name.starts_with(&below));
+        self
+    }
+
+    /// The differences, one a line; empty when there are none.
+    pub fn differences(&self, our_name: &str, other: &Self, other_name: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        let names: BTreeSet<&String> = self.entries.keys().chain(other.entries.keys()).collect();
+        for name in names {
+            match (self.entries.get(name), other.entries.get(name)) {
+                (Some(_), None) => lines.push(format!("{name}: only {our_name} has it")),
+                (None, Some(_)) => lines.push(format!("{name}: only {other_name} has it")),
+                (Some(left), Some(right)) => {
+                    compare(name, (our_name, left), (other_name, right), &mut lines);
+                }
+                (None, None) => {}
+            }
+        }
+        lines
+    }
+
+    /// Panics with the differences when there are any.
+    #[track_caller]
+    pub fn assert_equal(&self, our_name: &str, other: &Self, other_name: &str) {
+        let lines = self.differences(our_name, other, other_name);
+        if !lines.is_empty() {
+            let shown = lines[..lines.len().min(SHOWN_MAX)].join("\n  ");
+            panic!("{} differences between {our_name} and {other_name}:\n  {shown}", lines.len());
+        }
+    }
+
+    fn insert(&mut self, name: &[u8], facts: Facts) {
+        let name = if name.is_empty() { ".".to_owned() } else { escape(name) };
+        let before = self.entries.insert(name.clone(), facts);
+        assert!(before.is_none(), "{name} is listed twice");
+    }
+}
+
+fn compare(name: &str, left: (&str, &Facts), right: (&str, &Facts), lines: &mut Vec<String>) {
+    let facts: BTreeSet<&String> = left.1.keys().chain(right.1.keys()).collect();
+    for fact in facts {
+        let values = [left.1.get(fact), right.1.get(fact)];
+        if values[0] != values[1] {
+            let [a, b] = values.map(|value| value.map_or("(nothing)", String::as_str));
+            let from = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+            let [a, b] = [a, b].map(|value| excerpt(value, from));
+            lines.push(format!("{name}: {fact}: {} {a}, {} {b}", left.0, right.0));
+        }
+    }
+}
+
+/// The part of `value` around byte `from`.
+fn excerpt(value: &str, from: usize) -> String {
+    let start = from.saturating_sub(CONTEXT / 2);
+    let shown: String = value.chars().skip(start).take(CONTEXT).collect();
+    let lead = if start > 0 { "…" } else { "" };
+    let tail = if value.chars().count() > start + CONTEXT { "…" } else { "" };
+    format!("{lead}{shown}{tail}")
+}
+
+/// Bytes as printable text, differently for different bytes.
+fn escape(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+/// A short text for a value of any length.
+fn value_text(bytes: &[u8]) -> String {
+    if bytes.len() <= 256 {
+        return escape(bytes);
+    }
+    let digest = crate::digest(bytes.len() as u64, &[], |at, buffer| {
+        buffer.copy_from_slice(&bytes[at as usize..][..buffer.len()]);
+    });
+    format!("{} bytes, {digest}", bytes.len())
+}
+
+/// A run of allocated bytes of a file.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    unwritten: bool,
+}
+
+/// Extents as text. Neighbours that continue one another are joined first: where a reader splits
+/// a run says nothing.
+fn extents_text(extents: &[Extent]) -> String {
+    let mut joined: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match joined.last_mut() {
+            Some(last)
+                if last.logical + last.length == extent.logical
+                    && last.physical + last.length == extent.physical
+                    && last.unwritten == extent.unwritten =>
+            {
+                last.length += extent.length;
+            }
+            _ => joined.push(*extent),
+        }
+    }
+    let texts: Vec<String> = joined
+        .iter()
+        .map(|Extent { logical, physical, length, unwritten }| {
+            let state = if *unwritten { " unwritten" } else { "" };
+            format!("{logical}+{length}@{physical}{state}")
+        })
+        .collect();
+    texts.join(", ")
+}
+
+fn ranges_text(ranges: &[Range<u64>]) -> String {
+    let texts: Vec<String> =
+        ranges.iter().map(|range| format!("{}..{}", range.start, range.end)).collect();
+    texts.join(", ")
+}
+
+fn time_text(seconds: i64, nanoseconds: u32) -> String {
+    format!("{seconds} s + {nanoseconds} ns")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(facts: &[(&str, &str, &str)]) -> Manifest {
+        let mut manifest = Manifest::default();
+        for (name, fact, value) in facts {
+            let facts = manifest.entries.entry((*name).to_owned()).or_default();
+            facts.insert((*fact).to_owned(), (*value).to_owned());
+        }
+        manifest
+    }
+
+    #[test]
+    fn differences_name_the_file_the_fact_and_both_values() {
+        let left = manifest(&[("a", "size", "1"), ("b", "size", "2")]);
+        let right = manifest(&[("a", "size", "3"), ("c", "size", "2")]);
+        assert_eq!(
+            left.differences("kernel", &right, "bifolio"),
+            ["a: size: kernel 1, bifolio 3", "b: only kernel has it", "c: only bifolio has it"]
+        );
+        assert!(left.differences("", &left, "").is_empty());
+    }
+
+    #[test]
+    fn a_missing_fact_is_a_difference_unless_it_is_left_out() {
+        let left = manifest(&[("a", "size", "1"), ("a", "created", "5")]);
+        let right = manifest(&[("a", "size", "1")]);
+        assert_eq!(left.differences("l", &right, "r").len(), 1);
+        let left = left.without(|_, _, fact| fact == "created");
+        assert!(left.differences("l", &right, "r").is_empty());
+    }
+
+    #[test]
+    fn extents_that_continue_one_another_are_joined() {
+        let extent =
+            |logical, physical, unwritten| Extent { logical, physical, length: 10, unwritten };
+        let text = extents_text(&[
+            extent(0, 100, false),
+            extent(10, 110, false),
+            extent(20, 120, true),
+            extent(40, 130, true),
+        ]);
+        assert_eq!(text, "0+20@100, 20+10@120 unwritten, 40+10@130 unwritten");
+    }
+}

@@ -1,0 +1,114 @@
+//! A tree of files with everything that a file system of the ext family can hold, the same each
+//! time. Not here: which image it goes into.
+
+mod data;
+mod marks;
+mod names;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::must;
+
+/// What the file system to be filled can hold, and how much of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TreeOptions {
+    /// Bytes in its blocks: sizes and offsets are chosen around their bounds.
+    pub block_size: u32,
+    /// Space can be allocated ahead, and holes punched.
+    pub preallocate: bool,
+    /// The bytes that all extended attributes of a file may take together.
+    pub xattr_bytes_max: usize,
+    /// The largest size of a (sparse) file.
+    pub file_size_max: u64,
+    /// Inode flags can be set.
+    pub flags: bool,
+    /// Project ids can be set.
+    pub projects: bool,
+    /// Names in the largest directory.
+    pub names: usize,
+    /// Extents in the most scattered file.
+    pub extents: u64,
+}
+
+impl TreeOptions {
+    /// For ext4 with extents and blocks of `block_size`.
+    pub fn new(block_size: u32) -> Self {
+        let size = u64::from(block_size);
+        Self {
+            block_size,
+            preallocate: true,
+            xattr_bytes_max: block_size as usize - 128,
+            // 2^32 blocks; the last byte of the last block is not addressable by all tools.
+            file_size_max: (size << 32) - size,
+            flags: true,
+            projects: false,
+            names: 1500,
+            extents: (12 << 20) / size.max(4096),
+        }
+    }
+}
+
+/// Fills the folder `top`, which exists and is empty but for `lost+found`.
+pub fn populate(top: &Path, options: &TreeOptions) {
+    data::sizes(&folder(top, "sizes"), options);
+    data::sparse(&folder(top, "sparse"), options);
+    if options.preallocate {
+        data::preallocated(&folder(top, "preallocated"), options);
+    }
+    names::names(&folder(top, "names"));
+    names::directories(&folder(top, "directories"), options);
+    names::links(&folder(top, "links"));
+    names::symlinks(&folder(top, "symlinks"), options);
+    names::special(&folder(top, "special"));
+    marks::modes_and_owners(&folder(top, "modes"));
+    marks::xattrs(&folder(top, "xattrs"), options);
+    marks::acls(&folder(top, "acls"));
+    if options.projects {
+        marks::projects(&folder(top, "projects"));
+    }
+    marks::times(&folder(top, "times"));
+    if options.flags {
+        marks::flags(&folder(top, "flags"));
+    }
+}
+
+fn folder(top: &Path, name: &str) -> PathBuf {
+    let path = top.join(name);
+    must(std::fs::create_dir(&path), path.display());
+    path
+}
+
+/// `folder/name` for a name of any bytes.
+fn join(folder: &Path, name: impl AsRef<[u8]>) -> PathBuf {
+    folder.join(OsStr::from_bytes(name.as_ref()))
+}
+
+fn create(path: &Path) -> File {
+    must(File::create_new(path), path.display())
+}
+
+fn write(path: &Path, contents: impl AsRef<[u8]>) {
+    must(std::fs::write(path, contents), path.display());
+}
+
+/// `length` bytes without a pattern, the same for the same seed, none of them zero.
+pub fn contents(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    };
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend(next().to_le_bytes().map(|byte| byte.max(1)));
+    }
+    bytes.truncate(length);
+    bytes
+}
