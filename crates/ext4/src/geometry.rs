@@ -74,6 +74,11 @@ impl Geometry {
         Some(crc32c(seed, &generation.to_le_bytes()))
     }
 
+    /// Whether group descriptors have checksums, and groups may therefore be uninitialised.
+    pub fn has_group_checksums(&self) -> bool {
+        self.features.has(Feature::MetadataCsum) || self.features.has(Feature::UninitBg)
+    }
+
     /// Blocks in a cluster.
     pub fn blocks_per_cluster(&self) -> u32 {
         1 << self.cluster_shift

@@ -66,9 +66,7 @@ impl GroupDescriptor {
         };
         let block = |low: u32, high: u32| FsBlock(u64::from(high) << 32 | u64::from(low));
         let join = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
-        let may_be_uninitialised = geometry.features.has(Feature::MetadataCsum)
-            || geometry.features.has(Feature::UninitBg);
-        let flag = |bit| may_be_uninitialised && low.flags.get() & bit != 0;
+        let flag = |bit| geometry.has_group_checksums() && low.flags.get() & bit != 0;
         let descriptor = Self {
             group,
             block_bitmap: block(low.block_bitmap_lo.get(), high.block_bitmap_hi.get()),

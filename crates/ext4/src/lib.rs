@@ -11,18 +11,22 @@ pub mod jbd2;
 pub mod ondisk;
 pub mod xattr;
 
+mod bitmap;
 mod extent;
 mod features;
 mod geometry;
 mod group;
 mod indirect;
+mod info;
 mod inline;
 mod inode;
 mod inode_record;
 mod map;
+mod statfs;
 mod superblock;
 mod volume;
 
+pub use bitmap::Bitmap;
 pub use features::{Feature, FeatureSet, Features};
 pub use geometry::{Geometry, SuperblockCopies};
 pub use group::GroupDescriptor;

@@ -1,7 +1,8 @@
 //! A volume: from a device to inodes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use base::attributes::StatFs;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
@@ -47,6 +48,7 @@ pub struct Volume {
     device: SharedDevice,
     superblock: Superblock,
     metadata: MetadataCache,
+    pub(crate) statfs: OnceLock<StatFs>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -81,7 +83,7 @@ impl Volume {
         let needs_recovery = superblock.has(Feature::NeedsRecovery);
         let metadata =
             MetadataCache::new(cache, Arc::clone(&device), superblock.geometry.block_size);
-        let volume = Arc::new(Self { device, superblock, metadata });
+        let volume = Arc::new(Self { device, superblock, metadata, statfs: OnceLock::new() });
         Ok(if needs_recovery {
             Probed::NeedsRecovery(Unrecovered { volume })
         } else {

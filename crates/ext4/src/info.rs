@@ -1,0 +1,200 @@
+//! What a volume is, for people and scripts.
+
+use base::attributes::{Timestamp, VolumeInfo};
+
+use crate::features::Feature;
+use crate::volume::Volume;
+
+type Details = Vec<(&'static str, String)>;
+
+impl Volume {
+    /// What the volume is: its format, its features, its numbers, its state.
+    pub fn info(&self) -> VolumeInfo {
+        let mut details = Details::new();
+        self.describe_size(&mut details);
+        self.describe_history(&mut details);
+        self.describe_journal(&mut details);
+        self.describe_metadata(&mut details);
+        self.describe_limits(&mut details);
+        VolumeInfo {
+            format: self.geometry().features.format_name(),
+            label: self.superblock().label.clone(),
+            uuid: self.geometry().uuid,
+            features: self.geometry().features.names(),
+            details,
+        }
+    }
+
+    fn describe_size(&self, details: &mut Details) {
+        let geometry = self.geometry();
+        let counts = &self.superblock().counts;
+        let space = self.statfs();
+        let block_size = geometry.block_size.bytes();
+        details.push(("block_size", block_size.to_string()));
+        let cluster_size = u64::from(block_size) << geometry.cluster_shift;
+        details.push(("cluster_size", cluster_size.to_string()));
+        details.push(("blocks", geometry.block_count.to_string()));
+        details.push(("blocks_free", space.blocks_free.to_string()));
+        details.push(("blocks_reserved", counts.blocks_reserved.to_string()));
+        details.push(("inodes", geometry.inode_count.to_string()));
+        details.push(("inodes_free", space.inodes_free.to_string()));
+        details.push(("inode_size", geometry.inode_size.to_string()));
+        details.push(("groups", geometry.group_count.to_string()));
+        details.push(("blocks_per_group", geometry.blocks_per_group.to_string()));
+        details.push(("inodes_per_group", geometry.inodes_per_group.to_string()));
+        details.push(("descriptor_size", geometry.descriptor_size.to_string()));
+    }
+
+    fn describe_history(&self, details: &mut Details) {
+        let superblock = self.superblock();
+        let raw = superblock.raw();
+        for (name, time) in [
+            ("created", superblock.created()),
+            ("last_mounted", superblock.last_mounted()),
+            ("last_written", superblock.last_written()),
+            ("last_checked", superblock.last_checked()),
+        ] {
+            if let Some(time) = time {
+                details.push((name, utc(time)));
+            }
+        }
+        let mounted_on = superblock.last_mounted_on();
+        if !mounted_on.is_empty() {
+            details.push(("last_mounted_on", String::from_utf8_lossy(mounted_on).into_owned()));
+        }
+        details.push(("mount_count", raw.mnt_count.get().to_string()));
+        details.push(("state", state(raw.state.get(), superblock.has(Feature::NeedsRecovery))));
+        let policy = match raw.errors.get() {
+            2 => "remount-ro",
+            3 => "panic",
+            _ => "continue",
+        };
+        details.push(("errors_policy", policy.to_owned()));
+        if raw.error_count.get() > 0 {
+            details.push(("errors_found", raw.error_count.get().to_string()));
+            for (name, time) in
+                [("first_error", superblock.first_error()), ("last_error", superblock.last_error())]
+            {
+                if let Some(time) = time {
+                    details.push((name, utc(time)));
+                }
+            }
+        }
+    }
+
+    fn describe_journal(&self, details: &mut Details) {
+        let superblock = self.superblock();
+        if !superblock.has(Feature::HasJournal) {
+            details.push(("journal", "none".to_owned()));
+            return;
+        }
+        let journal = match superblock.inodes.journal {
+            Some(inode) => format!("internal, inode {inode}"),
+            None => "external".to_owned(),
+        };
+        details.push(("journal", journal));
+    }
+
+    fn describe_metadata(&self, details: &mut Details) {
+        let superblock = self.superblock();
+        let checksums = if superblock.has(Feature::MetadataCsum) {
+            "crc32c"
+        } else if superblock.has(Feature::UninitBg) {
+            "crc16 of group descriptors"
+        } else {
+            "none"
+        };
+        details.push(("checksums", checksums.to_owned()));
+        if superblock.has(Feature::DirIndex) {
+            let hash = match superblock.directory_hash.default_version {
+                0 => "legacy",
+                1 => "half_md4",
+                2 => "tea",
+                6 => "siphash",
+                _ => "unknown",
+            };
+            details.push(("directory_hash", hash.to_owned()));
+        }
+        if superblock.has(Feature::Casefold) {
+            let encoding = match superblock.raw().encoding.get() {
+                1 => "utf8-12.1.0",
+                _ => "unknown",
+            };
+            details.push(("encoding", encoding.to_owned()));
+        }
+        for (name, inode) in [
+            ("user_quota_inode", superblock.inodes.user_quota),
+            ("group_quota_inode", superblock.inodes.group_quota),
+            ("project_quota_inode", superblock.inodes.project_quota),
+            ("orphan_file_inode", superblock.inodes.orphan_file),
+        ] {
+            if let Some(inode) = inode {
+                details.push((name, inode.to_string()));
+            }
+        }
+    }
+
+    /// What is refused, or read in a lesser way than the format offers.
+    fn describe_limits(&self, details: &mut Details) {
+        if self.superblock().has(Feature::Encrypt) {
+            let what = "encrypted files, directories and symbolic links";
+            details.push(("refused", what.to_owned()));
+        }
+        if self.superblock().has(Feature::Verity) {
+            details.push(("unverified", "data of files protected by fs-verity".to_owned()));
+        }
+    }
+}
+
+fn state(bits: u16, needs_recovery: bool) -> String {
+    let mut words = vec![if bits & 1 != 0 { "clean" } else { "not clean" }];
+    if bits & 2 != 0 {
+        words.push("with errors");
+    }
+    if bits & 4 != 0 {
+        words.push("orphans being recovered");
+    }
+    if needs_recovery {
+        words.push("needs recovery");
+    }
+    words.join(", ")
+}
+
+/// The time as RFC 3339 has it, in UTC. Superblock times are not negative and have 40 bits.
+fn utc(time: Timestamp) -> String {
+    let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The Gregorian date `days` after 1970-01-01. Years are counted from March, so that the leap day
+/// is the last of its year; 400 years have 146097 days.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months from March have 31, 30, 31, 30, 31 days, over and over.
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_utc() {
+        let at = |seconds| utc(Timestamp { seconds, nanoseconds: 0 });
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(at(1_600_000_000), "2020-09-13T12:26:40Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+        assert_eq!(at((1 << 40) - 1), "36812-02-20T00:36:15Z");
+    }
+}
