@@ -87,6 +87,7 @@ pub struct BlockSize {
     shift: u32,
 }
 
+#[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
 impl BlockSize {
     /// A block of `1 << shift` bytes; `None` unless that is 512 bytes to 64 KiB.
     pub const fn from_shift(shift: u32) -> Option<Self> {
