@@ -42,15 +42,49 @@ pub struct Cli {
 /// What can be done.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Show what an image holds: format, features, journal, or its partitions
+    Info(commands::info::Arguments),
+    /// List directories
+    Ls(commands::ls::Arguments),
+    /// Draw a directory and all that is in it
+    Tree(commands::tree::Arguments),
+    /// Show everything that is known of an inode
+    Stat(commands::stat::Arguments),
+    /// Write files to standard output
+    Cat(commands::cat::Arguments),
+    /// Sum up the space that trees take
+    Du(commands::du::Arguments),
+    /// Show how full images are
+    Df(commands::df::Arguments),
+    /// Search a tree
+    Find(commands::find::Arguments),
+    /// Show where the data of files lies in the image
+    Fiemap(commands::fiemap::Arguments),
     /// Mount an image, read-only, through FUSE
     Mount(commands::mount::Arguments),
+    /// Write a script that makes a shell complete command lines
+    Completions(commands::completions::Arguments),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(commands::man::Arguments),
 }
 
 impl Command {
     /// Does it.
     pub fn run(self, console: &mut Console) -> Result<()> {
         match self {
+            Self::Info(arguments) => commands::info::run(arguments, console),
+            Self::Ls(arguments) => commands::ls::run(arguments, console),
+            Self::Tree(arguments) => commands::tree::run(arguments, console),
+            Self::Stat(arguments) => commands::stat::run(arguments, console),
+            Self::Cat(arguments) => commands::cat::run(arguments, console),
+            Self::Du(arguments) => commands::du::run(arguments, console),
+            Self::Df(arguments) => commands::df::run(arguments, console),
+            Self::Find(arguments) => commands::find::run(arguments, console),
+            Self::Fiemap(arguments) => commands::fiemap::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),
+            Self::Completions(arguments) => commands::completions::run(arguments, console),
+            Self::Man(arguments) => commands::man::run(arguments, console),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use crate::failure::{Failure, Result, Status};
-use crate::text;
+use crate::format::text;
 
 /// Where the command's output goes.
 pub struct Console {
@@ -53,6 +53,18 @@ impl Console {
             let _ = writeln!(io::stderr(), "bifolio: {failure}");
         }
         self.worst = self.worst.max(failure.status());
+    }
+
+    /// Reports a failure, unless the command must stop because of it.
+    pub fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
+        match outcome {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if failure.is_fatal() => Err(failure),
+            Err(failure) => {
+                self.report(&failure);
+                Ok(None)
+            }
+        }
     }
 
     /// Says something on standard error that is no failure.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-use crate::text;
+use crate::format::text;
 
 /// `std::result::Result` with [`Failure`].
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -53,13 +53,15 @@ pub struct Failure {
     /// What to do about it.
     advice: Option<String>,
     status: Status,
+    /// Nothing more can be done after it.
+    fatal: bool,
 }
 
 impl Failure {
     /// A failure that concerns `subject`, in words.
     pub fn new(subject: impl Subject, what: impl Into<String>) -> Self {
         let subject = text::escape(&subject.bytes()).into_owned();
-        Self { subject, what: what.into(), advice: None, status: Status::Failed }
+        Self { subject, what: what.into(), advice: None, status: Status::Failed, fatal: false }
     }
 
     /// An error of the library.
@@ -79,6 +81,7 @@ impl Failure {
     /// A failure to write standard output.
     pub fn output(error: &io::Error) -> Self {
         let mut failure = Self::host("standard output", "cannot write", error);
+        failure.fatal = true;
         if error.kind() == io::ErrorKind::BrokenPipe {
             failure.status = Status::BrokenPipe;
         }
@@ -87,7 +90,8 @@ impl Failure {
 
     /// The command was interrupted.
     pub fn interrupted() -> Self {
-        Self::new("interrupted", "stopped").with_status(Status::Interrupted)
+        let failure = Self::new("interrupted", "stopped").with_status(Status::Interrupted);
+        Self { fatal: true, ..failure }
     }
 
     /// The same, with advice.
@@ -98,6 +102,11 @@ impl Failure {
     /// The same, ending the command with `status`.
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }
+    }
+
+    /// Whether the command must stop here.
+    pub fn is_fatal(&self) -> bool {
+        self.fatal
     }
 
     /// How it ends the command.

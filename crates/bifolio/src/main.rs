@@ -4,9 +4,12 @@
 mod cli;
 mod commands;
 mod console;
+mod directory;
 mod failure;
+mod format;
+mod listing;
 mod target;
-mod text;
+mod walk;
 
 use std::process::ExitCode;
 

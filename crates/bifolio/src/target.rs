@@ -3,10 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use base::DeviceOffset;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use vfs::{Follow, Node, Volume};
+use device::{OpenDevice, Part, SharedDevice};
+use vfs::{Follow, Node, Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result, Subject};
 
@@ -51,6 +54,11 @@ impl Target {
         (name != b"." && name != b"..").then_some(name)
     }
 
+    /// A failure of the library at `path` of this target's image.
+    pub fn failure(&self, path: &[u8], error: &base::Error) -> Failure {
+        Failure::library(self.subject(path).as_slice(), error)
+    }
+
     /// How to name `path` of this target's image to a person.
     pub fn subject(&self, path: &[u8]) -> Vec<u8> {
         let mut subject = self.image.as_os_str().as_bytes().to_vec();
@@ -62,7 +70,7 @@ impl Target {
     }
 
     /// The node at the target's path.
-    pub fn resolve(&self, volume: &Volume, follow: Follow) -> Result<std::sync::Arc<Node>> {
+    pub fn resolve(&self, volume: &Volume, follow: Follow) -> Result<Arc<Node>> {
         volume.resolve(&self.path, follow).map_err(|error| Failure::library(self, &error))
     }
 }
@@ -97,7 +105,73 @@ pub struct ImageOptions {
 impl ImageOptions {
     /// Opens the volume on the target's image, read-only.
     pub fn open(&self, target: &Target) -> Result<Volume> {
-        Err(Failure::new(target, "opening is not built yet"))
+        let device = self.open_device(target)?;
+        let image = target.image.as_path();
+        Volume::open(device, &self.volume_options())
+            .map_err(|error| Failure::library(image, &error))
+    }
+
+    /// Whether they choose no part of the image.
+    pub fn is_whole(&self) -> bool {
+        self.partition.is_none() && self.offset.is_none()
+    }
+
+    /// How to open the volume.
+    pub fn volume_options(&self) -> VolumeOptions {
+        let mut options =
+            VolumeOptions { no_recovery: self.no_recovery, ..VolumeOptions::default() };
+        if let Some(bytes) = self.cache_size {
+            options.cache.bytes_max = bytes;
+        }
+        if let Some(order) = self.folio_order_max {
+            options.cache.folio_order_max = order;
+        }
+        options
+    }
+
+    /// Opens the part of the image that the options choose.
+    pub fn open_device(&self, target: &Target) -> Result<SharedDevice> {
+        let image = target.image.as_path();
+        // The host's own words on a missing or forbidden file say more than a failed read.
+        std::fs::File::open(image).map_err(|error| Failure::host(image, "cannot open", &error))?;
+        let part = match (self.partition, self.offset) {
+            (Some(number), _) => Part::Partition(number),
+            (None, Some(offset)) => Part::From(DeviceOffset(offset)),
+            (None, None) => Part::Whole,
+        };
+        let options = OpenDevice { part, ..OpenDevice::default() };
+        device::open(image, options).map_err(|error| Failure::library(image, &error))
+    }
+}
+
+/// The volumes of one command line: each image is opened once.
+pub struct Volumes<'a> {
+    options: &'a ImageOptions,
+    open: Vec<(PathBuf, Arc<Volume>)>,
+    /// Whether paths need their image's name to be told apart.
+    several: bool,
+}
+
+impl<'a> Volumes<'a> {
+    /// None is open yet.
+    pub fn new(options: &'a ImageOptions, targets: &[Target]) -> Self {
+        let several = targets.windows(2).any(|pair| pair[0].image != pair[1].image);
+        Self { options, open: Vec::new(), several }
+    }
+
+    /// The volume on the target's image.
+    pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
+        if let Some((_, volume)) = self.open.iter().find(|(image, _)| *image == target.image) {
+            return Ok(Arc::clone(volume));
+        }
+        let volume = Arc::new(self.options.open(target)?);
+        self.open.push((target.image.clone(), Arc::clone(&volume)));
+        Ok(volume)
+    }
+
+    /// A path as output shows it: with the image's name where there are several images.
+    pub fn display(&self, target: &Target, path: &[u8]) -> Vec<u8> {
+        if self.several { target.subject(path) } else { path.to_vec() }
     }
 }
 

@@ -1,3 +1,14 @@
 //! One module per command: its arguments, and `run`.
 
+pub mod cat;
+pub mod completions;
+pub mod df;
+pub mod du;
+pub mod fiemap;
+pub mod find;
+pub mod info;
+pub mod ls;
+pub mod man;
 pub mod mount;
+pub mod stat;
+pub mod tree;

@@ -1,0 +1,144 @@
+//! `bifolio cat`: writes files to standard output.
+
+use std::fs;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+
+use base::FileOffset;
+use clap::Args;
+use vfs::{File, Follow};
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::target::{ImageOptions, Target, Volumes};
+
+/// The most that is lent and written at once.
+const SLICE_BYTES_MAX: usize = 2 << 20;
+
+/// The arguments of `bifolio cat`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The files
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Writes every target, one after the other.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut sink = Sink::standard_output()?;
+    for target in &arguments.targets {
+        let outcome = volumes.get(target).and_then(|volume| {
+            let node = target.resolve(&volume, Follow::Yes)?;
+            let failure = |error| target.failure(&target.path, &error);
+            let file = node.open().map_err(failure)?;
+            copy(&file, node.attributes().size, target, &mut sink)
+        });
+        console.tolerate(outcome)?;
+    }
+    sink.finish()
+}
+
+/// Writes one file: data as it is lent from the cache, holes without reading them.
+fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> {
+    let failure = |error| target.failure(&target.path, &error);
+    let mut at = 0;
+    while at < size {
+        let data = match file.seek_data(FileOffset(at)) {
+            Ok(data) => data.0,
+            Err(base::Error::NoSuchOffset) => size,
+            Err(error) => return Err(failure(error)),
+        };
+        sink.zeroes(data.saturating_sub(at))?;
+        if data >= size {
+            break;
+        }
+        let hole = file.seek_hole(FileOffset(data)).map_err(failure)?.0.min(size);
+        at = data;
+        while at < hole {
+            let length = usize::try_from(hole - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
+            let slice = file.lend(FileOffset(at), length).map_err(failure)?;
+            if slice.is_empty() {
+                return Ok(());
+            }
+            sink.data(&slice)?;
+            at += slice.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+/// Standard output without a buffer between. Where it is a file, holes are left out at its end.
+struct Sink {
+    output: fs::File,
+    /// Whether holes can be skipped, since the output is a file that ends where it is written.
+    skips: bool,
+    /// Zeroes that were skipped at the end of the file.
+    skipped: u64,
+}
+
+impl Sink {
+    fn standard_output() -> Result<Self> {
+        let output = io::stdout().as_fd().try_clone_to_owned();
+        let mut output = fs::File::from(output.map_err(|error| Failure::output(&error))?);
+        let skips = ends_here(&mut output);
+        Ok(Self { output, skips, skipped: 0 })
+    }
+
+    fn data(&mut self, bytes: &[u8]) -> Result<()> {
+        self.settle()?;
+        self.output.write_all(bytes).map_err(|error| Failure::output(&error))
+    }
+
+    fn zeroes(&mut self, mut count: u64) -> Result<()> {
+        static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+        if self.skips {
+            self.skipped += count;
+            return Ok(());
+        }
+        while count > 0 {
+            let length = count.min(ZEROES.len() as u64);
+            let zeroes = ZEROES.get(..length as usize).unwrap_or(&ZEROES);
+            self.output.write_all(zeroes).map_err(|error| Failure::output(&error))?;
+            count -= length;
+        }
+        Ok(())
+    }
+
+    /// Makes the file as long as what was skipped says.
+    fn settle(&mut self) -> Result<()> {
+        if self.skipped == 0 {
+            return Ok(());
+        }
+        let skipped = std::mem::take(&mut self.skipped);
+        let grow = |output: &mut fs::File| {
+            let end = output
+                .stream_position()?
+                .checked_add(skipped)
+                .ok_or(io::ErrorKind::FileTooLarge)?;
+            if output.metadata()?.len() < end {
+                output.set_len(end)?;
+            }
+            output.seek(SeekFrom::Start(end))
+        };
+        grow(&mut self.output).map(drop).map_err(|error| Failure::output(&error))
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.settle()
+    }
+}
+
+/// Whether the output is a regular file that ends where it is written next, and is not only appended
+/// to: what lies behind its end will read as zeroes.
+fn ends_here(output: &mut fs::File) -> bool {
+    let is_at_end = |output: &mut fs::File| {
+        let metadata = output.metadata()?;
+        Ok::<_, io::Error>(metadata.is_file() && output.stream_position()? == metadata.len())
+    };
+    let appends = rustix::fs::fcntl_getfl(&*output)
+        .map_or(true, |flags| flags.contains(rustix::fs::OFlags::APPEND));
+    !appends && is_at_end(output).unwrap_or(false)
+}

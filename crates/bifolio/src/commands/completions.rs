@@ -1,0 +1,22 @@
+//! `bifolio completions`: what a shell needs to complete command lines.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::failure::Result;
+
+/// The arguments of `bifolio completions`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The shell
+    shell: Shell,
+}
+
+/// Writes the completions to standard output.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "bifolio", &mut script);
+    console.write(&script)
+}

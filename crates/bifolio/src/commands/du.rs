@@ -1,0 +1,196 @@
+//! `bifolio du`: how much space trees take on the device.
+
+use std::collections::HashSet;
+
+use base::InodeNumber;
+use base::attributes::{Attributes, FileType};
+use clap::Args;
+use serde::Serialize;
+use vfs::Follow;
+
+use crate::console::Console;
+use crate::failure::Result;
+use crate::format::{json, size};
+use crate::target::{ImageOptions, Target, Volumes};
+use crate::walk::{self, Order, Stop, Then, Visitor};
+
+/// The arguments of `bifolio du`.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct Arguments {
+    /// Write a line for each file, not only for directories
+    #[arg(short, long, conflicts_with = "summarize")]
+    all: bool,
+    /// Count the bytes of files, not what is allocated for them
+    #[arg(long)]
+    apparent_size: bool,
+    /// The same as --apparent-size, and write bytes
+    #[arg(short, long, conflicts_with = "human_readable")]
+    bytes: bool,
+    /// Write a line with the total at the end
+    #[arg(short = 'c', long)]
+    total: bool,
+    /// Write lines only for what lies at most this many steps down
+    #[arg(short = 'd', long, value_name = "STEPS", conflicts_with = "summarize")]
+    max_depth: Option<usize>,
+    /// Write sizes as 1.5K, 20M and so on; the default is in units of 1024 bytes
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Write one line for each target
+    #[arg(short, long)]
+    summarize: bool,
+    /// End each line with a zero byte, and write names as they are
+    #[arg(short = '0', long, conflicts_with = "json")]
+    null: bool,
+    /// Write a JSON array; sizes are in bytes
+    #[arg(long)]
+    json: bool,
+    /// Where to start
+    #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// Sums every target up.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let array = match arguments.json {
+        true => Some(json::Array::begin(console)?),
+        false => None,
+    };
+    let mut output = Output { arguments: &arguments, console, array };
+    let mut total = 0u64;
+    for target in &arguments.targets {
+        let outcome = volumes.get(target).and_then(|volume| {
+            let start = target.resolve(&volume, Follow::No)?;
+            let mut sum = Sum {
+                output: &mut output,
+                target,
+                volumes: &volumes,
+                seen: HashSet::new(),
+                sums: Vec::new(),
+                all: 0,
+            };
+            walk::walk(&volume, start, &target.path, Order::Stored, &mut sum)?;
+            Ok(sum.all)
+        });
+        total = total.saturating_add(output.console.tolerate(outcome)?.unwrap_or(0));
+    }
+    if arguments.total {
+        output.line(b"total", total)?;
+    }
+    let Output { array, console, .. } = output;
+    match array {
+        Some(array) => array.end(console),
+        None => Ok(()),
+    }
+}
+
+struct Output<'a> {
+    arguments: &'a Arguments,
+    console: &'a mut Console,
+    array: Option<json::Array>,
+}
+
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    #[serde(flatten)]
+    path: json::Bytes<'a>,
+    bytes: u64,
+}
+
+impl Output<'_> {
+    fn line(&mut self, path: &[u8], bytes: u64) -> Result<()> {
+        if let Some(array) = &mut self.array {
+            let line = JsonLine { path: json::bytes(json::PATH, path), bytes };
+            return array.push(self.console, &line);
+        }
+        let text = match self.arguments {
+            Arguments { bytes: true, .. } => bytes.to_string(),
+            Arguments { human_readable: true, .. } => size::human(bytes),
+            _ => bytes.div_ceil(1024).to_string(),
+        };
+        self.console.print(format_args!("{text}\t"))?;
+        if self.arguments.null {
+            self.console.write(path)?;
+            return self.console.write(b"\0");
+        }
+        self.console.name(path)?;
+        self.console.print('\n')
+    }
+}
+
+struct Sum<'a, 'o> {
+    output: &'a mut Output<'o>,
+    target: &'a Target,
+    volumes: &'a Volumes<'a>,
+    /// Inodes with several names that were counted.
+    seen: HashSet<InodeNumber>,
+    /// For each directory on the way: what is in it so far, itself included.
+    sums: Vec<u64>,
+    all: u64,
+}
+
+impl Sum<'_, '_> {
+    fn bytes_of(&self, attributes: &Attributes) -> u64 {
+        let arguments = self.output.arguments;
+        if arguments.apparent_size || arguments.bytes {
+            attributes.size
+        } else {
+            attributes.blocks.saturating_mul(512)
+        }
+    }
+
+    fn add(&mut self, bytes: u64) {
+        let sum = self.sums.last_mut().unwrap_or(&mut self.all);
+        *sum = sum.saturating_add(bytes);
+    }
+
+    fn line(&mut self, stop: &Stop<'_>, bytes: u64) -> Result<()> {
+        let arguments = self.output.arguments;
+        let is_shown = match stop.depth {
+            0 => true,
+            _ if arguments.summarize => false,
+            depth => {
+                arguments.max_depth.is_none_or(|max| depth <= max)
+                    && (arguments.all || stop.node.kind() == FileType::Directory)
+            }
+        };
+        if !is_shown {
+            return Ok(());
+        }
+        self.output.line(&self.volumes.display(self.target, stop.path), bytes)
+    }
+}
+
+impl Visitor for Sum<'_, '_> {
+    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+        let attributes = stop.node.attributes();
+        let bytes = self.bytes_of(&attributes);
+        if attributes.kind == FileType::Directory {
+            self.sums.push(bytes);
+            return Ok(Then::Enter);
+        }
+        // As du does: another name of what was counted is neither counted nor shown.
+        if attributes.links < 2 || self.seen.insert(attributes.inode) {
+            self.add(bytes);
+            self.line(stop, bytes)?;
+        }
+        Ok(Then::Skip)
+    }
+
+    fn leave(&mut self, stop: &Stop<'_>) -> Result<()> {
+        let bytes = self.sums.pop().unwrap_or(0);
+        self.add(bytes);
+        self.line(stop, bytes)
+    }
+
+    fn failed(&mut self, path: &[u8], error: &base::Error) -> Result<()> {
+        self.output.console.report(&self.target.failure(path, error));
+        Ok(())
+    }
+}

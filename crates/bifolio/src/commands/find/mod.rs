@@ -1,0 +1,164 @@
+//! `bifolio find`: searches a tree with the expressions of `find`.
+
+mod expression;
+mod glob;
+mod parse;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use clap::Args;
+use serde::Serialize;
+use vfs::Follow;
+
+use self::expression::{Action, Context, Outcome};
+use self::parse::Query;
+use crate::console::Console;
+use crate::failure::Result;
+use crate::format::json;
+use crate::listing::{self, Columns};
+use crate::target::{ImageOptions, Target};
+use crate::walk::{self, Order, Stop, Then, Visitor};
+
+const EXPRESSION_HELP: &str = "\
+Expression (all must hold, unless -o says otherwise; without an action, -print):
+  -name GLOB, -iname GLOB      The last name of the path matches; -iname ignores case
+  -path GLOB, -ipath GLOB      The whole path matches; * and ? also match /
+  -lname GLOB                  It is a symbolic link, and its target matches
+  -type LETTERS                One of f, d, l, c, b, p, s; several with commas
+  -size [+-]N[cwbkMG]          Size, rounded up to units of 1, 2, 512 (the default), 2^10, 2^20, 2^30
+  -empty                       An empty file or directory
+  -perm MODE, -MODE, /MODE     Permissions are MODE, have all of it, have any of it
+  -uid, -gid, -inum, -links    [+-]N
+  -user NAME, -group NAME      Numbers, or names that the image's /etc/passwd and /etc/group have
+  -mtime, -atime, -ctime       [+-]N days ago
+  -mmin, -amin, -cmin          [+-]N minutes ago
+  -newer PATH                  Changed later than PATH in the image; -anewer, -cnewer
+  -samefile PATH               The same inode as PATH in the image
+  -xattr GLOB                  It has an extended attribute whose name matches
+  -true, -false
+  -maxdepth N, -mindepth N     How many steps below the start
+  -print, -print0, -ls         Write the path, end it with a zero byte, write a line as ls -l
+  -prune, -quit                Do not enter the directory; stop
+  ( EXPR )  ! EXPR  -not EXPR  EXPR -a EXPR  EXPR -and EXPR  EXPR -o EXPR  EXPR -or EXPR";
+
+/// The arguments of `bifolio find`.
+#[derive(Args)]
+#[command(after_help = EXPRESSION_HELP)]
+pub struct Arguments {
+    /// Write a JSON array with all attributes of what is found
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    image: ImageOptions,
+    /// Where to start
+    #[arg(value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
+    target: Target,
+    /// What to look for; options go before it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    expression: Vec<OsString>,
+}
+
+/// Searches.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let Arguments { json, image, target, expression } = arguments;
+    let words: Vec<_> = expression.into_iter().map(OsString::into_vec).collect();
+    let volume = image.open(&target)?;
+    let query = parse::parse(&words, &volume)?;
+    let start = target.resolve(&volume, Follow::No)?;
+    let array = if json { Some(json::Array::begin(console)?) } else { None };
+    let mut search = Search { query, target: &target, console, array };
+    walk::walk(&volume, start, &target.path, Order::Stored, &mut search)?;
+    match search.array {
+        Some(array) => array.end(search.console),
+        None => Ok(()),
+    }
+}
+
+struct Search<'a> {
+    query: Query,
+    target: &'a Target,
+    console: &'a mut Console,
+    array: Option<json::Array>,
+}
+
+#[derive(Serialize)]
+struct JsonFound<'a> {
+    #[serde(flatten)]
+    path: json::Bytes<'a>,
+    #[serde(flatten)]
+    inode: json::Inode,
+    #[serde(flatten)]
+    target: Option<json::Bytes<'a>>,
+}
+
+impl Search<'_> {
+    fn act(&mut self, action: Action, stop: &Stop<'_>) -> Result<()> {
+        if matches!(action, Action::Print | Action::PrintNull) && self.array.is_none() {
+            if action == Action::PrintNull {
+                self.console.write(stop.path)?;
+                return self.console.write(b"\0");
+            }
+            self.console.name(stop.path)?;
+            return self.console.print('\n');
+        }
+        let failure = |error| self.target.failure(stop.path, &error);
+        let link =
+            self.console.tolerate(listing::link_target(stop.node).map_err(failure))?.flatten();
+        let attributes = stop.node.attributes();
+        if let Some(array) = &mut self.array {
+            let found = JsonFound {
+                path: json::bytes(json::PATH, stop.path),
+                inode: (&attributes).into(),
+                target: link.as_deref().map(|link| json::bytes(json::TARGET, link)),
+            };
+            return array.push(self.console, &found);
+        }
+        let has_acl = self.console.tolerate(listing::has_acl(stop.node).map_err(failure))?;
+        let columns = Columns::for_stream();
+        self.console.print(columns.inode(attributes.inode))?;
+        self.console.print(format_args!("{:>8} ", attributes.blocks.div_ceil(2)))?;
+        self.console.print(columns.long(&attributes, has_acl == Some(true)))?;
+        self.console.name(stop.path)?;
+        if let Some(link) = link {
+            self.console.print(" -> ")?;
+            self.console.name(&link)?;
+        }
+        self.console.print('\n')
+    }
+}
+
+impl Visitor for Search<'_> {
+    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+        let mut outcome = Outcome::default();
+        if stop.depth >= self.query.depth_min {
+            let context = Context {
+                path: stop.path,
+                node: stop.node,
+                attributes: stop.node.attributes(),
+                now: self.query.now,
+            };
+            if let Err(error) = self.query.expression.evaluate(&context, &mut outcome) {
+                self.console.report(&self.target.failure(stop.path, &error));
+            }
+        }
+        for action in std::mem::take(&mut outcome.actions) {
+            self.act(action, stop)?;
+        }
+        Ok(match outcome {
+            Outcome { quit: true, .. } => Then::Quit,
+            Outcome { prune: true, .. } => Then::Skip,
+            _ if self.query.depth_max.is_some_and(|max| stop.depth >= max) => Then::Skip,
+            _ => Then::Enter,
+        })
+    }
+
+    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn failed(&mut self, path: &[u8], error: &base::Error) -> Result<()> {
+        self.console.report(&self.target.failure(path, error));
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! `bifolio info`: what an image holds.
+
+use std::os::unix::ffi::OsStrExt;
+
+use base::attributes::VolumeInfo;
+use base::{Error, Unsupported};
+use clap::Args;
+use device::partition::{Partition, PartitionTable};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use vfs::Volume;
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::format::{json, size};
+use crate::target::{ImageOptions, Target};
+
+/// The arguments of `bifolio info`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Write a JSON array with an object for each image
+    #[arg(long)]
+    json: bool,
+    /// The images
+    #[arg(required = true, value_name = "IMAGE", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Describes every image.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut array = match arguments.json {
+        true => Some(json::Array::begin(console)?),
+        false => None,
+    };
+    for (number, target) in arguments.targets.iter().enumerate() {
+        let outcome = find_out(&arguments.image, target).and_then(|contents| match &mut array {
+            Some(array) => {
+                let image = target.image.as_os_str().as_bytes();
+                let image = json::bytes(json::IMAGE, image);
+                array.push(console, &JsonImage { image, contents: contents.json() })
+            }
+            None => {
+                if number > 0 {
+                    console.print('\n')?;
+                }
+                print(target, &contents, console)
+            }
+        });
+        console.tolerate(outcome)?;
+    }
+    match array {
+        Some(array) => array.end(console),
+        None => Ok(()),
+    }
+}
+
+/// What an image turned out to hold.
+enum Contents {
+    Volume(Box<VolumeInfo>),
+    Partitions { kind: &'static str, partitions: Vec<Part> },
+}
+
+/// A partition, and the volume on it if there is one that can be read.
+struct Part {
+    number: u32,
+    offset: u64,
+    bytes: u64,
+    name: String,
+    volume: Result<Box<VolumeInfo>, Error>,
+}
+
+fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
+    let image = target.image.as_path();
+    let failure = |error| Failure::library(image, &error);
+    let device = options.open_device(target)?;
+    match Volume::open(device.clone(), &options.volume_options()) {
+        Ok(volume) => Ok(Contents::Volume(Box::new(volume.info()))),
+        Err(error @ Error::Unsupported(Unsupported::Format)) if options.is_whole() => {
+            let table = match PartitionTable::read(&*device, None) {
+                Ok(table) => table,
+                Err(Error::Unsupported(_)) => return Err(failure(error)),
+                Err(error) => return Err(failure(error)),
+            };
+            let part = |partition: &Partition| {
+                let sector = table.sector_size.bytes();
+                let open = || {
+                    let part = table.open(device.clone(), partition.number)?;
+                    let volume =
+                        Volume::open(std::sync::Arc::new(part), &options.volume_options())?;
+                    Ok(Box::new(volume.info()))
+                };
+                Part {
+                    number: partition.number,
+                    offset: partition.first_sector.saturating_mul(sector),
+                    bytes: partition.sectors.saturating_mul(sector),
+                    name: partition.name.clone(),
+                    volume: open(),
+                }
+            };
+            let partitions = table.partitions.iter().map(part).collect();
+            Ok(Contents::Partitions { kind: table.kind.name(), partitions })
+        }
+        Err(error) => Err(failure(error)),
+    }
+}
+
+fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<()> {
+    console.print("Image: ")?;
+    console.name(target.image.as_os_str().as_bytes())?;
+    console.print('\n')?;
+    match contents {
+        Contents::Volume(info) => print_volume(info, console),
+        Contents::Partitions { kind, partitions } => {
+            console.print(format_args!("Partition table: {kind}\n\n"))?;
+            console.print("Number          Offset    Size  Contents\n")?;
+            for part in partitions {
+                let Part { number, offset, bytes, name, volume } = part;
+                let size = size::human(*bytes);
+                console.print(format_args!("{number:>6}  {offset:>14}  {size:>6}  "))?;
+                match volume {
+                    Ok(info) => {
+                        console.print(info.format)?;
+                        if !info.label.is_empty() {
+                            console.print(" \"")?;
+                            console.name(&info.label)?;
+                            console.print('"')?;
+                        }
+                    }
+                    Err(Error::Unsupported(Unsupported::Format)) => console.print("-")?,
+                    Err(error) => console.print(format_args!("({error})"))?,
+                }
+                if !name.is_empty() {
+                    console.print("  [")?;
+                    console.name(name.as_bytes())?;
+                    console.print(']')?;
+                }
+                console.print('\n')?;
+            }
+            let readable = partitions.iter().find(|part| part.volume.is_ok());
+            match readable {
+                Some(part) => {
+                    let number = part.number;
+                    console.print(format_args!("\nTo read one, add --partition {number}\n"))
+                }
+                None => console.print("\nNone of them holds a file system that can be read.\n"),
+            }
+        }
+    }
+}
+
+fn print_volume(info: &VolumeInfo, console: &mut Console) -> Result<()> {
+    console.print(format_args!("Format: {}\nLabel: ", info.format))?;
+    console.name(&info.label)?;
+    console.print(format_args!("\nUUID: {}\nFeatures: ", uuid_text(&info.uuid)))?;
+    console.name(info.features.join(" ").as_bytes())?;
+    console.print('\n')?;
+    for (key, value) in &info.details {
+        let words = key.replace('_', " ");
+        let (first, rest) = words.split_at_checked(1).unwrap_or(("", ""));
+        console.print(format_args!("{}{rest}: ", first.to_ascii_uppercase()))?;
+        console.name(value.as_bytes())?;
+        console.print('\n')?;
+    }
+    Ok(())
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    use std::fmt::Write;
+    uuid.iter().enumerate().fold(String::with_capacity(36), |mut text, (index, byte)| {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[derive(Serialize)]
+struct JsonImage<'a> {
+    #[serde(flatten)]
+    image: json::Bytes<'a>,
+    #[serde(flatten)]
+    contents: JsonContents<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum JsonContents<'a> {
+    Volume(JsonVolume<'a>),
+    Partitions { partition_table: &'static str, partitions: Vec<JsonPart<'a>> },
+}
+
+#[derive(Serialize)]
+struct JsonVolume<'a> {
+    format: &'static str,
+    #[serde(flatten)]
+    label: json::Bytes<'a>,
+    uuid: String,
+    features: &'a [String],
+    #[serde(serialize_with = "details")]
+    details: &'a [(&'static str, String)],
+}
+
+#[derive(Serialize)]
+struct JsonPart<'a> {
+    number: u32,
+    offset: u64,
+    bytes: u64,
+    #[serde(flatten)]
+    name: json::Bytes<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume: Option<JsonVolume<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Details stay in the order that the format gives them.
+fn details<S: Serializer>(
+    details: &&[(&'static str, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(details.len()))?;
+    for (key, value) in *details {
+        map.serialize_entry(key, value)?;
+    }
+    map.end()
+}
+
+impl<'a> From<&'a VolumeInfo> for JsonVolume<'a> {
+    fn from(info: &'a VolumeInfo) -> Self {
+        Self {
+            format: info.format,
+            label: json::bytes(json::LABEL, &info.label),
+            uuid: uuid_text(&info.uuid),
+            features: &info.features,
+            details: &info.details,
+        }
+    }
+}
+
+impl Contents {
+    fn json(&self) -> JsonContents<'_> {
+        match self {
+            Self::Volume(info) => JsonContents::Volume((&**info).into()),
+            Self::Partitions { kind, partitions } => JsonContents::Partitions {
+                partition_table: kind,
+                partitions: partitions
+                    .iter()
+                    .map(|part| JsonPart {
+                        number: part.number,
+                        offset: part.offset,
+                        bytes: part.bytes,
+                        name: json::bytes(json::NAME, part.name.as_bytes()),
+                        volume: part.volume.as_ref().ok().map(|info| (&**info).into()),
+                        error: part.volume.as_ref().err().map(Error::to_string),
+                    })
+                    .collect(),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn uuids_have_their_dashes() {
+        let uuid = std::array::from_fn(|index| index as u8 * 17);
+        assert_eq!(super::uuid_text(&uuid), "00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

@@ -1,0 +1,295 @@
+//! `bifolio ls`: lists directories.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use base::InodeNumber;
+use base::attributes::{Attributes, FileType};
+use clap::Args;
+use serde::Serialize;
+use vfs::{Follow, Node, Volume};
+
+use crate::console::Console;
+use crate::directory::{self, Entry};
+use crate::failure::Result;
+use crate::format::{json, mode};
+use crate::listing::{self, Columns};
+use crate::target::{ImageOptions, Target, Volumes};
+
+/// The arguments of `bifolio ls`.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct Arguments {
+    /// Also list names that begin with a dot
+    #[arg(short, long)]
+    all: bool,
+    /// List directories themselves, not what is in them
+    #[arg(short, long)]
+    directory: bool,
+    /// With -l, write sizes as 1.5K, 20M and so on
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Write the inode number before each name
+    #[arg(short, long)]
+    inode: bool,
+    /// Write type, permissions (+ where there is an access control list), links, owner, group,
+    /// size and time of change; owners are numbers, times are UTC
+    #[arg(short)]
+    long: bool,
+    /// List directories in directories, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// End each name with a zero byte, and write names as they are
+    #[arg(short = '0', long, conflicts_with_all = ["long", "json"])]
+    null: bool,
+    /// Write a JSON array with all attributes of each entry
+    #[arg(long)]
+    json: bool,
+    /// What to list
+    #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// Lists every target; what fails is reported, and the rest goes on.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut array = match arguments.json {
+        true => Some(json::Array::begin(console)?),
+        false => None,
+    };
+    let volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let titles = arguments.recursive || arguments.targets.len() > 1;
+    let mut lister =
+        Lister { arguments: &arguments, volumes, array: array.as_mut(), titles, first: true };
+    for target in &arguments.targets {
+        let outcome = lister.target(target, console);
+        console.tolerate(outcome)?;
+    }
+    match array {
+        Some(array) => array.end(console),
+        None => Ok(()),
+    }
+}
+
+struct Lister<'a> {
+    arguments: &'a Arguments,
+    volumes: Volumes<'a>,
+    array: Option<&'a mut json::Array>,
+    /// Whether directories are named before their entries.
+    titles: bool,
+    first: bool,
+}
+
+/// One line of a listing.
+struct Row {
+    path: Vec<u8>,
+    name: Vec<u8>,
+    inode: InodeNumber,
+    kind: Option<FileType>,
+    /// Where more than the directory's word was asked for and could be had.
+    details: Option<Details>,
+}
+
+struct Details {
+    attributes: Attributes,
+    has_acl: bool,
+    link_target: Option<Vec<u8>>,
+}
+
+impl Lister<'_> {
+    fn target(&mut self, target: &Target, console: &mut Console) -> Result<()> {
+        let volume = self.volumes.get(target)?;
+        let of_link = self.arguments.directory || self.arguments.long || self.arguments.json;
+        let follow = if of_link { Follow::No } else { Follow::Yes };
+        let node = target.resolve(&volume, follow)?;
+        if node.kind() == FileType::Directory && !self.arguments.directory {
+            return self.tree(target, &volume, node, console);
+        }
+        let entry =
+            Entry { name: target.path.clone(), inode: node.number(), kind: Some(node.kind()) };
+        let row = self.row(target, &volume, target.path.clone(), entry, console)?;
+        self.write(vec![row], console)
+    }
+
+    /// Lists a directory and, where asked for, those in it: each before what is in it.
+    fn tree(
+        &mut self,
+        target: &Target,
+        volume: &Volume,
+        start: Arc<Node>,
+        console: &mut Console,
+    ) -> Result<()> {
+        let mut seen = HashSet::new();
+        let mut ahead = vec![(target.path.clone(), start.number())];
+        while let Some((path, number)) = ahead.pop() {
+            let failure = |error| target.failure(&path, &error);
+            if path.len() > crate::walk::PATH_BYTES_MAX {
+                console.report(&failure(base::Error::NameTooLong));
+                continue;
+            }
+            if !seen.insert(number) {
+                let place = base::Place::inode(number);
+                let error = base::Error::corrupt("directory", place, base::Problem::Cycle);
+                console.report(&failure(error));
+                continue;
+            }
+            let Some(node) = console.tolerate(volume.node(number).map_err(failure))? else {
+                continue;
+            };
+            let entries = self.directory(target, volume, &node, &path, console)?;
+            if self.arguments.recursive {
+                let below = entries.iter().rev().filter(|entry| {
+                    let is_directory = match entry.kind {
+                        Some(kind) => kind == FileType::Directory,
+                        // Old directories do not say; what cannot be read was reported above.
+                        None => volume
+                            .node(entry.inode)
+                            .is_ok_and(|node| node.kind() == FileType::Directory),
+                    };
+                    is_directory && !entry.is_dot()
+                });
+                ahead.extend(below.map(|entry| (directory::join(&path, &entry.name), entry.inode)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists one directory and gives what it listed.
+    fn directory(
+        &mut self,
+        target: &Target,
+        volume: &Volume,
+        node: &Node,
+        path: &[u8],
+        console: &mut Console,
+    ) -> Result<Vec<Entry>> {
+        if self.titles && !self.arguments.json && !self.arguments.null {
+            if !std::mem::take(&mut self.first) {
+                console.print('\n')?;
+            }
+            console.name(&self.volumes.display(target, path))?;
+            console.print(":\n")?;
+        }
+        let (mut entries, outcome) = directory::sorted(node);
+        entries.retain(|entry| self.arguments.all || !entry.is_hidden());
+        let mut rows = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            let path = directory::join(path, &entry.name);
+            rows.push(self.row(target, volume, path, entry.clone(), console)?);
+        }
+        self.write(rows, console)?;
+        if let Err(error) = outcome {
+            console.report(&target.failure(path, &error));
+        }
+        Ok(entries)
+    }
+
+    /// What there is to say of an entry. What cannot be read is reported and left out.
+    fn row(
+        &self,
+        target: &Target,
+        volume: &Volume,
+        path: Vec<u8>,
+        entry: Entry,
+        console: &mut Console,
+    ) -> Result<Row> {
+        let details = if self.arguments.long || self.arguments.json {
+            let details =
+                details(volume, entry.inode).map_err(|error| target.failure(&path, &error));
+            console.tolerate(details)?
+        } else {
+            None
+        };
+        Ok(Row { path, name: entry.name, inode: entry.inode, kind: entry.kind, details })
+    }
+
+    fn write(&mut self, rows: Vec<Row>, console: &mut Console) -> Result<()> {
+        if let Some(array) = &mut self.array {
+            return rows.iter().try_for_each(|row| array.push(console, &JsonRow::from(row)));
+        }
+        let mut columns = Columns::default();
+        for row in &rows {
+            columns.fit(row.inode, row.details.as_ref().map(|details| &details.attributes));
+        }
+        columns.human = self.arguments.human_readable;
+        for row in &rows {
+            if self.arguments.inode {
+                console.print(columns.inode(row.inode))?;
+            }
+            match &row.details {
+                Some(details) => {
+                    console.print(columns.long(&details.attributes, details.has_acl))?;
+                }
+                None if self.arguments.long => console.print(columns.unknown(row.kind))?,
+                None => {}
+            }
+            match self.arguments.null {
+                true => console.write(&row.name)?,
+                false => console.name(&row.name)?,
+            }
+            if let Some(target) = row.details.as_ref().and_then(|of| of.link_target.as_ref()) {
+                console.print(" -> ")?;
+                console.name(target)?;
+            }
+            console.write(if self.arguments.null { b"\0" } else { b"\n" })?;
+        }
+        Ok(())
+    }
+}
+
+fn details(volume: &Volume, inode: InodeNumber) -> base::Result<Details> {
+    let node = volume.node(inode)?;
+    Ok(Details {
+        attributes: node.attributes(),
+        has_acl: listing::has_acl(&node)?,
+        link_target: listing::link_target(&node)?,
+    })
+}
+
+/// A row for scripts.
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    #[serde(flatten)]
+    path: json::Bytes<'a>,
+    #[serde(flatten)]
+    name: json::Bytes<'a>,
+    #[serde(flatten)]
+    inode: JsonInode,
+    #[serde(flatten)]
+    target: Option<json::Bytes<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    has_acl: Option<bool>,
+}
+
+/// What is known of the inode: all of it, or only what the directory says.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum JsonInode {
+    Known(Box<json::Inode>),
+    Named { inode: u64, r#type: Option<&'static str>, unreadable: bool },
+}
+
+impl<'a> From<&'a Row> for JsonRow<'a> {
+    fn from(row: &'a Row) -> Self {
+        let inode = match &row.details {
+            Some(details) => JsonInode::Known(Box::new((&details.attributes).into())),
+            None => JsonInode::Named {
+                inode: row.inode.0,
+                r#type: row.kind.map(mode::type_key),
+                unreadable: true,
+            },
+        };
+        let target = row.details.as_ref().and_then(|details| details.link_target.as_deref());
+        Self {
+            path: json::bytes(json::PATH, &row.path),
+            name: json::bytes(json::NAME, &row.name),
+            inode,
+            target: target.map(|target| json::bytes(json::TARGET, target)),
+            has_acl: row.details.as_ref().map(|details| details.has_acl),
+        }
+    }
+}

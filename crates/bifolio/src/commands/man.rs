@@ -1,0 +1,23 @@
+//! `bifolio man`: writes the manual pages.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+
+/// The arguments of `bifolio man`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The directory to write them to: bifolio.1, bifolio-ls.1 and so on
+    directory: PathBuf,
+}
+
+/// Writes a page for the command and one for each of its commands.
+pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
+    let directory = arguments.directory.as_path();
+    clap_mangen::generate_to(Cli::command(), directory)
+        .map_err(|error| Failure::host(directory, "cannot write the manual pages", &error))
+}

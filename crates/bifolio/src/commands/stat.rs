@@ -1,0 +1,188 @@
+//! `bifolio stat`: everything that is known of one inode.
+
+use base::attributes::{Attributes, FileType};
+use clap::Args;
+use serde::Serialize;
+use vfs::{Follow, Node};
+
+use crate::console::Console;
+use crate::failure::Result;
+use crate::format::{acl, json, mode, time, xattr};
+use crate::listing;
+use crate::target::{ImageOptions, Target, Volumes};
+
+/// The arguments of `bifolio stat`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Show what a symbolic link leads to, not the link
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Write a JSON array
+    #[arg(long)]
+    json: bool,
+    /// What to show
+    #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Shows every target.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut array = match arguments.json {
+        true => Some(json::Array::begin(console)?),
+        false => None,
+    };
+    let follow = if arguments.dereference { Follow::Yes } else { Follow::No };
+    for target in &arguments.targets {
+        let found = volumes.get(target).and_then(|volume| {
+            let node = target.resolve(&volume, follow)?;
+            Found::of(&node, volume.statfs().block_size, target, console)
+        });
+        let Some(found) = console.tolerate(found)? else { continue };
+        match &mut array {
+            Some(array) => array.push(console, &found.json(&target.path))?,
+            None => found.print(&volumes.display(target, &target.path), console)?,
+        }
+    }
+    match array {
+        Some(array) => array.end(console),
+        None => Ok(()),
+    }
+}
+
+struct Found {
+    attributes: Attributes,
+    block_size: u32,
+    link_target: Option<Vec<u8>>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Found {
+    /// What can be read of the node; the rest is reported.
+    fn of(node: &Node, block_size: u32, target: &Target, console: &mut Console) -> Result<Self> {
+        let failure = |error| target.failure(&target.path, &error);
+        let link_target = listing::link_target(node).map_err(failure);
+        let link_target = console.tolerate(link_target)?.flatten();
+        let mut xattrs = Vec::new();
+        let names = console.tolerate(node.list_xattrs().map_err(failure))?;
+        for name in names.unwrap_or_default() {
+            if let Some(value) = console.tolerate(node.get_xattr(&name).map_err(failure))? {
+                xattrs.push((name, value));
+            }
+        }
+        xattrs.sort();
+        Ok(Self { attributes: node.attributes(), block_size, link_target, xattrs })
+    }
+
+    /// The lines of the access control lists; a broken list stays among the attributes.
+    fn acl(&self) -> Vec<String> {
+        let values = acl::ATTRIBUTES.iter().filter_map(|(name, prefix)| {
+            let (_, value) = self.xattrs.iter().find(|(found, _)| found == name)?;
+            acl::lines(value, prefix)
+        });
+        values.flatten().collect()
+    }
+
+    fn print(&self, path: &[u8], console: &mut Console) -> Result<()> {
+        let of = &self.attributes;
+        console.print("  File: ")?;
+        console.name(path)?;
+        if let Some(target) = &self.link_target {
+            console.print(" -> ")?;
+            console.name(target)?;
+        }
+        console.print(format_args!(
+            "\n  Size: {:<15} Blocks: {:<10} IO Block: {:<6} {}\n Inode: {:<15} Links: {:<11}",
+            of.size,
+            of.blocks,
+            self.block_size,
+            mode::type_words(of.kind),
+            of.inode,
+            of.links,
+        ))?;
+        if matches!(of.kind, FileType::CharacterDevice | FileType::BlockDevice) {
+            console.print(format_args!("Device type: {},{}", of.device.major, of.device.minor))?;
+        }
+        console.print(format_args!(
+            "\nAccess: ({:04o}/{})  Uid: {:<8} Gid: {}\n",
+            of.permissions,
+            mode::mode_text(of.kind, of.permissions),
+            of.uid,
+            of.gid,
+        ))?;
+        for (title, moment) in [
+            ("Access", Some(of.accessed)),
+            ("Modify", Some(of.modified)),
+            ("Change", Some(of.changed)),
+            (" Birth", of.created),
+        ] {
+            let text = moment.map_or_else(|| "-".to_owned(), time::full);
+            console.print(format_args!("{title}: {text}\n"))?;
+        }
+        console.print(format_args!(" Flags: {}", mode::flag_letters(of.flags)))?;
+        let names = mode::flag_names(of.flags);
+        if !names.is_empty() {
+            console.print(format_args!(" ({})", names.join(", ")))?;
+        }
+        let project = of.project.map_or_else(|| "-".to_owned(), |project| project.to_string());
+        console.print(format_args!("\nGenerat: {}  Project: {project}\n", of.generation))?;
+        self.print_xattrs(console)
+    }
+
+    fn print_xattrs(&self, console: &mut Console) -> Result<()> {
+        let acl = self.acl();
+        if !acl.is_empty() {
+            console.print("   ACL:\n")?;
+        }
+        for line in acl {
+            console.print(format_args!("        {line}\n"))?;
+        }
+        if !self.xattrs.is_empty() {
+            console.print("Xattrs:\n")?;
+        }
+        for (name, value) in &self.xattrs {
+            console.print("        ")?;
+            console.name(name)?;
+            console.print(format_args!("={}\n", xattr::value_text(value)))?;
+        }
+        Ok(())
+    }
+
+    fn json<'a>(&'a self, path: &'a [u8]) -> JsonStat<'a> {
+        let xattr = |(name, value): &'a (Vec<u8>, Vec<u8>)| JsonXattr {
+            name: json::bytes(json::NAME, name),
+            value: json::bytes(json::VALUE, value),
+        };
+        JsonStat {
+            path: json::bytes(json::PATH, path),
+            inode: (&self.attributes).into(),
+            target: self.link_target.as_deref().map(|target| json::bytes(json::TARGET, target)),
+            block_size: self.block_size,
+            acl: self.acl(),
+            xattrs: self.xattrs.iter().map(xattr).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonStat<'a> {
+    #[serde(flatten)]
+    path: json::Bytes<'a>,
+    #[serde(flatten)]
+    inode: json::Inode,
+    #[serde(flatten)]
+    target: Option<json::Bytes<'a>>,
+    block_size: u32,
+    acl: Vec<String>,
+    xattrs: Vec<JsonXattr<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonXattr<'a> {
+    #[serde(flatten)]
+    name: json::Bytes<'a>,
+    #[serde(flatten)]
+    value: json::Bytes<'a>,
+}

@@ -1,0 +1,93 @@
+//! The entries of one directory: all of them by name, or in batches as they are stored.
+
+use std::ops::ControlFlow;
+
+use base::attributes::{DirCursor, FileType};
+use base::{Error, InodeNumber, Place, Problem};
+use vfs::Node;
+
+/// Entries in a batch.
+const BATCH_MAX: usize = 1024;
+
+/// One name in a directory.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it stands for.
+    pub inode: InodeNumber,
+    /// Its type, where the directory says it.
+    pub kind: Option<FileType>,
+}
+
+impl Entry {
+    /// Whether it is "." or "..".
+    pub fn is_dot(&self) -> bool {
+        matches!(self.name.as_slice(), b"." | b"..")
+    }
+
+    /// Whether `ls` hides it.
+    pub fn is_hidden(&self) -> bool {
+        self.name.starts_with(b".")
+    }
+}
+
+/// Some entries, and what comes after them.
+#[derive(Debug)]
+pub struct Batch {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Where the next batch begins; `None` at the end. On an error the rest cannot be read.
+    pub next: Result<Option<DirCursor>, Error>,
+}
+
+/// The next entries of `directory` from `from` on, "." and ".." among them.
+pub fn batch(directory: &Node, from: DirCursor) -> Batch {
+    let mut entries = Vec::new();
+    let mut next = None;
+    let outcome = directory.read_dir(from, &mut |entry| {
+        let (name, inode, kind) = (entry.name.to_vec(), entry.inode, entry.kind);
+        entries.push(Entry { name, inode, kind });
+        if entries.len() < BATCH_MAX {
+            return ControlFlow::Continue(());
+        }
+        next = Some(entry.next);
+        ControlFlow::Break(())
+    });
+    let next = match outcome {
+        Err(error) => Err(error),
+        Ok(()) if next == Some(from) => {
+            Err(Error::corrupt("directory", Place::inode(directory.number()), Problem::Cycle))
+        }
+        Ok(()) => Ok(next),
+    };
+    Batch { entries, next }
+}
+
+/// All entries of `directory` in the order of their bytes, and what kept the rest from being read.
+pub fn sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
+    let mut all = Vec::new();
+    let mut from = DirCursor::default();
+    let outcome = loop {
+        let Batch { entries, next } = batch(directory, from);
+        all.extend(entries);
+        match next {
+            Ok(Some(next)) => from = next,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    (all, outcome)
+}
+
+/// The path of `name` in the directory at `path`.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut joined = Vec::with_capacity(path.len() + 1 + name.len());
+    joined.extend_from_slice(path);
+    if !path.ends_with(b"/") {
+        joined.push(b'/');
+    }
+    joined.extend_from_slice(name);
+    joined
+}

@@ -1,0 +1,120 @@
+//! POSIX access control lists, from the form that getxattr(2) gives to the lines of `getfacl -n`.
+
+/// The names of the attributes that hold lists, and what `getfacl` puts before their lines.
+pub const ATTRIBUTES: [(&[u8], &str); 2] =
+    [(b"system.posix_acl_access", ""), (b"system.posix_acl_default", "default:")];
+
+/// The version that Linux writes at the start of the attribute.
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
+
+const USER_OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OWNER: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    tag: u16,
+    permissions: u16,
+    id: u32,
+}
+
+/// The lines for `value`, each after `prefix`; `None` when it is no access control list.
+pub fn lines(value: &[u8], prefix: &str) -> Option<Vec<String>> {
+    let entries = parse(value)?;
+    let mask = entries.iter().find(|entry| entry.tag == MASK).map(|entry| entry.permissions);
+    entries.iter().map(|entry| line(entry, mask, prefix)).collect()
+}
+
+fn parse(value: &[u8]) -> Option<Vec<Entry>> {
+    let (header, body) = value.split_first_chunk::<HEADER_BYTES>()?;
+    if u32::from_le_bytes(*header) != VERSION || body.len() % ENTRY_BYTES != 0 {
+        return None;
+    }
+    let entry = |raw: &[u8]| match *raw {
+        [t0, t1, p0, p1, i0, i1, i2, i3] => Some(Entry {
+            tag: u16::from_le_bytes([t0, t1]),
+            permissions: u16::from_le_bytes([p0, p1]),
+            id: u32::from_le_bytes([i0, i1, i2, i3]),
+        }),
+        _ => None,
+    };
+    body.chunks_exact(ENTRY_BYTES).map(entry).collect()
+}
+
+fn line(entry: &Entry, mask: Option<u16>, prefix: &str) -> Option<String> {
+    let who = match entry.tag {
+        USER_OWNER => "user:".to_owned(),
+        USER => format!("user:{}", entry.id),
+        GROUP_OWNER => "group:".to_owned(),
+        GROUP => format!("group:{}", entry.id),
+        MASK => "mask:".to_owned(),
+        OTHER => "other:".to_owned(),
+        _ => return None,
+    };
+    let mut line = format!("{prefix}{who}:{}", letters(entry.permissions));
+    // The mask limits everyone but the owner and the others.
+    if let (USER | GROUP | GROUP_OWNER, Some(mask)) = (entry.tag, mask) {
+        if entry.permissions & !mask & 7 != 0 {
+            line.push_str(&format!("\t#effective:{}", letters(entry.permissions & mask)));
+        }
+    }
+    Some(line)
+}
+
+fn letters(permissions: u16) -> String {
+    [(4, 'r'), (2, 'w'), (1, 'x')]
+        .into_iter()
+        .map(|(bit, letter)| if permissions & bit != 0 { letter } else { '-' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut value = 2u32.to_le_bytes().to_vec();
+        for &(tag, permissions, id) in entries {
+            value.extend(tag.to_le_bytes());
+            value.extend(permissions.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    #[test]
+    fn lists_read_as_in_getfacl() {
+        let entries = [
+            (USER_OWNER, 6, u32::MAX),
+            (USER, 7, 1000),
+            (GROUP_OWNER, 4, u32::MAX),
+            (GROUP, 6, 5),
+            (MASK, 4, u32::MAX),
+            (OTHER, 0, u32::MAX),
+        ];
+        let expected = [
+            "default:user::rw-",
+            "default:user:1000:rwx\t#effective:r--",
+            "default:group::r--",
+            "default:group:5:rw-\t#effective:r--",
+            "default:mask::r--",
+            "default:other::---",
+        ];
+        assert_eq!(lines(&value(&entries), "default:").unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        let good = value(&[(USER_OWNER, 6, 0)]);
+        assert!(lines(&good, "").is_some());
+        assert_eq!(lines(&good[..3], ""), None);
+        assert_eq!(lines(&good[..good.len() - 1], ""), None);
+        assert_eq!(lines(&value(&[(0x40, 6, 0)]), ""), None);
+        assert_eq!(lines(&[1, 0, 0, 0], ""), None);
+    }
+}
