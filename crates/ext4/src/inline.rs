@@ -1,18 +1,145 @@
-//! Data that lies in the inode itself (`inline_data`).
+//! Data that lies in the inode itself (`inline_data`): 60 bytes in the block area, and the rest
+//! in the value of the attribute `system.data`. Of files, links and directories.
+//!
+//! Source: kernel documentation, `filesystems/ext4/inlinedata.rst`.
 
-use base::{Error, Place, Problem, Result};
+use std::ops::ControlFlow;
 
+use base::attributes::{DirCursor, DirEntry, FileType};
+use base::{Error, InodeNumber, Place, Problem, Result};
+
+use crate::dir::block::DirFormat;
+use crate::dir::list::{Emit, list_slots};
+use crate::dir::lookup::find_slot;
+use crate::features::Feature;
 use crate::inode::Inode;
+use crate::xattr::entries::{Entries, Value};
+use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 
-/// The whole inline data: `size` bytes.
+const STRUCTURE: &str = "inline data";
+/// What an inline directory begins with: the number of the parent's inode.
+const PARENT_BYTES: usize = 4;
+
+/// The whole inline data: as many bytes as the inode's size says.
 pub(crate) fn data(inode: &Inode) -> Result<Vec<u8>> {
     let record = inode.record();
-    let available = record.block_area.len() as u64;
-    match usize::try_from(record.size).ok().and_then(|size| record.block_area.get(..size)) {
-        Some(data) => Ok(data.to_vec()),
-        None => {
-            let problem = Problem::Truncated { needed: record.size, available };
-            Err(Error::corrupt("inline data", Place::inode(record.number), problem))
+    let rest = value(inode)?;
+    let available = (record.block_area.len() + rest.len()) as u64;
+    if record.size > available {
+        let problem = Problem::Truncated { needed: record.size, available };
+        return Err(Error::corrupt(STRUCTURE, Place::inode(record.number), problem));
+    }
+    let mut data = [&record.block_area, rest].concat();
+    // The size is below the sum of two lengths.
+    data.truncate(record.size as usize);
+    Ok(data)
+}
+
+/// The part of the data that does not fit in the block area. It is there even when it is empty.
+pub(crate) fn value(inode: &Inode) -> Result<&[u8]> {
+    let record = inode.record();
+    let place = Place::inode(record.number);
+    let has_value_inodes = inode.volume().geometry().features.has(Feature::EaInode);
+    let entries = Entries::in_inode(&record.attribute_area, has_value_inodes, place)?;
+    let problem = match entries.find(NameIndex::SYSTEM, INLINE_DATA_NAME).map(|entry| entry.value) {
+        Some(Value::Here(value)) => return Ok(value),
+        Some(Value::InInode { inode, .. }) => {
+            Problem::Invalid { field: "value inode", found: inode.0 }
         }
+        None => Problem::Missing("attribute system.data"),
+    };
+    Err(Error::corrupt(STRUCTURE, place, problem))
+}
+
+/// An inline directory: the parent, and entries in two parts, neither of which an entry leaves.
+///
+/// Entries "." and ".." are not stored. Cursors: 0 is ".", 1 is "..", and the others are
+/// positions in the inline data, of which the first four bytes are the parent's number.
+pub(crate) struct InlineDirectory<'a> {
+    inode: InodeNumber,
+    parent: InodeNumber,
+    parts: [Part<'a>; 2],
+}
+
+/// Some entries, and the cursor of the first.
+struct Part<'a> {
+    start: u64,
+    bytes: &'a [u8],
+}
+
+const PARENT_CURSOR: DirCursor = DirCursor(1);
+const FIRST_ENTRY_CURSOR: DirCursor = DirCursor(PARENT_BYTES as u64);
+
+impl<'a> InlineDirectory<'a> {
+    /// The parts of a directory whose data is inline.
+    pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
+        let area = &inode.record().block_area;
+        let (parent, entries) = area.split_at(PARENT_BYTES);
+        let parent = parent.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+        Ok(Self {
+            inode: inode.number(),
+            parent: InodeNumber(parent),
+            parts: [
+                Part { start: PARENT_BYTES as u64, bytes: entries },
+                Part { start: area.len() as u64, bytes: value(inode)? },
+            ],
+        })
+    }
+
+    /// The parent, which must be an inode of the volume.
+    pub(crate) fn parent(&self, format: &DirFormat) -> Result<InodeNumber> {
+        let (found, max) = (self.parent.0, format.inode_max.0);
+        if found == 0 || found > max {
+            let problem = Problem::Range { field: "parent", found, min: 1, max };
+            return Err(Error::corrupt("inline directory", self.place(), problem));
+        }
+        Ok(self.parent)
+    }
+
+    /// The bytes of each part, with the place that its entries' positions are counted from.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'a [u8], Place)> {
+        let place = self.place();
+        self.parts.iter().map(move |part| (part.bytes, place.at_byte(part.start)))
+    }
+
+    pub(crate) fn find(&self, format: &DirFormat, name: &[u8]) -> Result<Option<InodeNumber>> {
+        match name {
+            b"." => return Ok(Some(self.inode)),
+            b".." => return self.parent(format).map(Some),
+            _ => {}
+        }
+        for (bytes, place) in self.parts() {
+            if let Some(found) = find_slot(format, bytes, place, name)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn list(&self, format: &DirFormat, from: DirCursor, emit: Emit<'_>) -> Result<()> {
+        let kind = format.has_file_types.then_some(FileType::Directory);
+        if from.0 < PARENT_CURSOR.0
+            && emit(DirEntry { name: b".", inode: self.inode, kind, next: PARENT_CURSOR })
+                .is_break()
+        {
+            return Ok(());
+        }
+        if from.0 <= PARENT_CURSOR.0 {
+            let (inode, next) = (self.parent(format)?, FIRST_ENTRY_CURSOR);
+            if emit(DirEntry { name: b"..", inode, kind, next }).is_break() {
+                return Ok(());
+            }
+        }
+        for (part, (bytes, place)) in self.parts.iter().zip(self.parts()) {
+            let start = DirCursor(part.start);
+            if list_slots(format, bytes, place, start, from, emit)? == ControlFlow::Break(()) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> Place {
+        Place::inode(self.inode)
     }
 }

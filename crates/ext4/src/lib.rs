@@ -24,6 +24,7 @@ mod inode_record;
 mod map;
 mod statfs;
 mod superblock;
+mod symlink;
 mod volume;
 
 pub use bitmap::Bitmap;

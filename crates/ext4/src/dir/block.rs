@@ -62,7 +62,7 @@ impl Slot<'_> {
         } else {
             return Ok(self.name);
         };
-        Err(Error::corrupt(STRUCTURE, place.at_byte(self.start as u64), problem))
+        Err(Error::corrupt(STRUCTURE, at_byte(place, self.start), problem))
     }
 
     /// Whether this is the checksum tail of a leaf.
@@ -141,6 +141,11 @@ impl DirFormat {
     }
 }
 
+/// A byte from where `place` points.
+fn at_byte(place: Place, byte: usize) -> Place {
+    place.at_byte(place.byte.unwrap_or(0) + byte as u64)
+}
+
 impl RawDirEntryHeader {
     fn ref_from(bytes: &[u8]) -> Option<&Self> {
         zerocopy::FromBytes::ref_from_prefix(bytes).ok().map(|(header, _)| header)
@@ -204,7 +209,7 @@ impl<'a> Slots<'a> {
 
     #[cold]
     fn fault(&self, problem: Problem) -> Error {
-        Error::corrupt(STRUCTURE, self.place.at_byte(self.at as u64), problem)
+        Error::corrupt(STRUCTURE, at_byte(self.place, self.at), problem)
     }
 }
 

@@ -1,5 +1,105 @@
 //! Directories: entries in blocks, the hash index, listing and lookup.
+//! Not here: paths, and names that ignore case.
 
 pub mod block;
 pub mod hash;
 pub mod index;
+
+pub(crate) mod list;
+pub(crate) mod lookup;
+
+use base::attributes::FileType;
+use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+use iomap::MetadataBuffer;
+
+use self::block::DirFormat;
+use self::index::IndexFormat;
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::map::Piece;
+
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+const STRUCTURE: &str = "directory block";
+
+/// A directory that has blocks (an inline one has none), and the rules for reading it.
+pub(crate) struct Directory<'a> {
+    inode: &'a Inode,
+    format: IndexFormat,
+    /// Blocks, holes included.
+    blocks: FileBlock,
+    is_hashed: bool,
+}
+
+impl<'a> Directory<'a> {
+    /// Refuses what is no directory, or one whose names cannot be read yet.
+    pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
+        if inode.record().kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        inode.check_readable()?;
+        let superblock = inode.volume().superblock();
+        let geometry = &superblock.geometry;
+        let dir = DirFormat {
+            inode: inode.number(),
+            block_size: geometry.block_size,
+            has_file_types: geometry.features.has(Feature::Filetype),
+            inode_max: InodeNumber(geometry.inode_count.into()),
+            checksum_seed: inode.record().checksum_seed,
+        };
+        Ok(Self {
+            inode,
+            format: IndexFormat {
+                dir,
+                is_large: geometry.features.has(Feature::LargeDir),
+                hash_seed: superblock.directory_hash.seed,
+                is_hash_unsigned: superblock.directory_hash.unsigned,
+            },
+            blocks: FileBlock(geometry.block_size.blocks_for(inode.record().size)),
+            is_hashed: inode.has(InodeFlags::INDEX),
+        })
+    }
+
+    /// The first block at or after `at` that is there, skipping holes by the map.
+    fn next_block(&self, mut at: FileBlock) -> Result<Option<FileBlock>> {
+        while at < self.blocks {
+            match self.inode.piece_at(at, self.blocks)? {
+                Piece::Run(run) if !run.unwritten => return Ok(Some(at)),
+                piece => at = piece.end(),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Block `at` with its checksum verified; `None` in a hole.
+    fn read(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Place)>> {
+        if at >= self.blocks {
+            return Ok(None);
+        }
+        let Some(buffer) = self.inode.read_block(at, STRUCTURE)? else { return Ok(None) };
+        let place = Place::inode(self.inode.number()).at_file_block(at).at_block(buffer.block());
+        buffer.verify_once(|bytes| {
+            let is_root = at == FileBlock(0);
+            if self.is_hashed && (is_root || self.format.dir.is_index_node(bytes)) {
+                self.format.verify(bytes, is_root, place)
+            } else {
+                self.format.dir.verify_leaf(bytes, place)
+            }
+        })?;
+        Ok(Some((buffer, place)))
+    }
+
+    /// Counts the blocks that one operation read. A directory cannot have more of them than the
+    /// volume has, but a corrupt map can name the same ones over and over.
+    fn count_read(&self, count: &mut u64) -> Result<()> {
+        *count += 1;
+        let max = self.inode.volume().geometry().block_count;
+        if *count > max {
+            let problem = Problem::Range { field: "block count", found: *count, min: 1, max };
+            return Err(Error::corrupt("directory", Place::inode(self.inode.number()), problem));
+        }
+        Ok(())
+    }
+}

@@ -3,9 +3,11 @@
 //!
 //! Source: kernel documentation, `filesystems/ext4/attributes.rst`.
 
+use std::ops::Range;
+
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 
 use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT, XATTR_MAGIC};
@@ -64,25 +66,9 @@ impl<'a> Entries<'a> {
     /// No attributes.
     pub const NONE: Entries<'static> = Entries { bytes: &[], first: 0, end: 0 };
 
-    /// The attributes in a block, whose checksum is compared when there is a `checksum_seed` (the
-    /// volume's) for it. `place` says which block it is.
-    pub fn in_block(
-        block: &'a [u8],
-        checksum_seed: Option<u32>,
-        has_value_inodes: bool,
-        place: Place,
-    ) -> Result<Self> {
-        let header = block_header(block, place)?;
-        if let (Some(seed), Some(number)) = (checksum_seed, place.block) {
-            let seed = crc32c(seed, &number.0.to_le_bytes());
-            let (before, rest) = block.split_at(XATTR_CHECKSUM_AT);
-            let computed = crc32c(crc32c(crc32c(seed, before), &[0; 4]), &rest[4..]);
-            let stored = header.checksum.get();
-            if stored != computed {
-                let problem = Problem::Checksum { stored, computed };
-                return Err(Error::corrupt(BLOCK_STRUCTURE, place, problem));
-            }
-        }
+    /// The attributes in a block.
+    pub fn in_block(block: &'a [u8], has_value_inodes: bool, place: Place) -> Result<Self> {
+        block_header(block, place)?;
         Self::parse(block, size_of::<RawXattrBlockHeader>(), has_value_inodes, place)
     }
 
@@ -94,7 +80,8 @@ impl<'a> Entries<'a> {
             Some((magic, bytes))
                 if u32::from_le_bytes(*magic) == XATTR_MAGIC && bytes.len() >= TERMINATOR_BYTES =>
             {
-                Self::parse(bytes, 0, has_value_inodes, place)
+                let start = place.byte.unwrap_or(0) + MAGIC_BYTES as u64;
+                Self::parse(bytes, 0, has_value_inodes, place.at_byte(start))
             }
             _ => Ok(Entries::NONE),
         }
@@ -112,7 +99,7 @@ impl<'a> Entries<'a> {
             let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, place)?;
             entries
                 .check(raw, has_value_inodes)
-                .map_err(|problem| Error::corrupt(STRUCTURE, place.at_byte(at as u64), problem))?;
+                .map_err(|problem| Error::corrupt(STRUCTURE, at_byte(place, at), problem))?;
             at += entry_bytes(raw);
         }
         Ok(entries)
@@ -164,7 +151,7 @@ impl<'a> Entries<'a> {
 
 /// Where the entry at `at` ends, or `None` when that is the end of the entries.
 fn next_entry(bytes: &[u8], at: usize, place: Place) -> Result<Option<usize>> {
-    let fault = |problem| Error::corrupt(STRUCTURE, place.at_byte(at as u64), problem);
+    let fault = |problem| Error::corrupt(STRUCTURE, at_byte(place, at), problem);
     if bytes.get(at..at + TERMINATOR_BYTES) == Some(&[0; TERMINATOR_BYTES]) {
         return Ok(None);
     }
@@ -203,6 +190,11 @@ fn entry_bytes(raw: &RawXattrEntry) -> usize {
     (size_of::<RawXattrEntry>() + usize::from(raw.name_length)).next_multiple_of(ALIGNMENT)
 }
 
+/// A byte from where `place` points.
+fn at_byte(place: Place, byte: usize) -> Place {
+    place.at_byte(place.byte.unwrap_or(0) + byte as u64)
+}
+
 /// The header of a block of attributes: its magic number, and that it is one block.
 pub fn block_header(block: &[u8], place: Place) -> Result<&RawXattrBlockHeader> {
     let header: &RawXattrBlockHeader = view_at(block, 0, BLOCK_STRUCTURE, place)?;
@@ -215,6 +207,20 @@ pub fn block_header(block: &[u8], place: Place) -> Result<&RawXattrBlockHeader> 
         return Ok(header);
     };
     Err(Error::corrupt(BLOCK_STRUCTURE, place, problem))
+}
+
+/// Compares the checksum of block `number` with its contents; `seed` is the volume's.
+pub fn verify_block(block: &[u8], number: FsBlock, seed: u32, place: Place) -> Result<()> {
+    let stored = block_header(block, place)?.checksum.get();
+    let part = |range: Range<usize>| block.get(range).unwrap_or_default();
+    let before = crc32c(crc32c(seed, &number.0.to_le_bytes()), part(0..XATTR_CHECKSUM_AT));
+    let after = part(XATTR_CHECKSUM_AT + size_of_val(&stored)..block.len());
+    let computed = crc32c(crc32c(before, &[0; 4]), after);
+    if stored != computed {
+        let problem = Problem::Checksum { stored, computed };
+        return Err(Error::corrupt(BLOCK_STRUCTURE, place, problem));
+    }
+    Ok(())
 }
 
 /// How the bytes of a name enter an entry's hash: kernels before 6.2 took them as `char`, which
@@ -246,7 +252,6 @@ pub fn entry_hash(name: &[u8], value: &[u8], bytes: NameBytes) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use base::FsBlock;
     use proptest::prelude::*;
 
     use super::*;
@@ -332,17 +337,17 @@ mod tests {
         let entry = entry(b"a", 1020, 0, 1);
         block[32..32 + entry.len()].copy_from_slice(&entry);
         let place = Place::block(FsBlock(7));
-        let parse = |block: &[u8], seed| {
-            Entries::in_block(block, seed, false, place).map(|entries| entries.iter().count())
+        let parse = |block: &[u8]| {
+            Entries::in_block(block, false, place).map(|entries| entries.iter().count())
         };
-        assert_eq!(parse(&block, None).unwrap(), 1);
-        assert!(parse(&block, Some(3)).is_err());
+        assert_eq!(parse(&block).unwrap(), 1);
+        assert!(verify_block(&block, FsBlock(7), 3, place).is_err());
         let sum = crc32c(crc32c(3, &7_u64.to_le_bytes()), &block);
         block[16..20].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(parse(&block, Some(3)).unwrap(), 1);
+        verify_block(&block, FsBlock(7), 3, place).unwrap();
         block[8] = 2;
-        assert!(parse(&block, None).is_err());
-        assert!(parse(&block[..20], None).is_err());
+        assert!(parse(&block).is_err());
+        assert!(parse(&block[..20]).is_err());
     }
 
     #[test]
@@ -364,10 +369,10 @@ mod tests {
                 if let (true, Some(magic)) = (magic_at_start, bytes.get_mut(..4)) {
                     magic.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
                 }
+                let _ = verify_block(&bytes, FsBlock(1), 1, place);
                 for entries in [
                     Entries::in_inode(&bytes, has_value_inodes, place),
-                    Entries::in_block(&bytes, None, has_value_inodes, place),
-                    Entries::in_block(&bytes, Some(1), has_value_inodes, place),
+                    Entries::in_block(&bytes, has_value_inodes, place),
                 ] {
                     let Ok(entries) = entries else { continue };
                     prop_assert!(entries.iter().count() <= bytes.len() / 16);

@@ -1,5 +1,84 @@
 //! Extended attributes: in the inode, in a block, with values in inodes of their own; POSIX ACLs.
+//! Not here: who may see which.
 
 pub mod acl;
 pub mod entries;
 pub mod name;
+
+mod value;
+
+use base::{Error, Place, Result};
+use iomap::MetadataBuffer;
+
+use self::entries::{Entries, Value, verify_block};
+use self::name::NameIndex;
+use crate::features::Feature;
+use crate::inode::Inode;
+
+impl Inode {
+    /// The full names of the extended attributes: those in the inode, then those in the block, in
+    /// the order in which they lie there.
+    pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let block = self.attribute_block()?;
+        let both = self.attributes_here()?.iter().chain(self.attributes_in(block.as_ref())?.iter());
+        Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
+    }
+
+    /// The value of the extended attribute of this full name. ACLs come as `getxattr(2)` gives
+    /// them.
+    pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
+        let block;
+        let entry = match self.attributes_here()?.find(index, name) {
+            Some(entry) => entry,
+            None => {
+                block = self.attribute_block()?;
+                let found = self.attributes_in(block.as_ref())?.find(index, name);
+                found.ok_or(Error::NoAttribute)?
+            }
+        };
+        let value = match entry.value {
+            Value::Here(value) => value.to_vec(),
+            Value::InInode { inode, size } => value::read(self, &entry, inode, size)?,
+        };
+        match index {
+            NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => {
+                acl::to_xattr(&value, Place::inode(self.number()))
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// The attributes that lie in the inode.
+    pub(crate) fn attributes_here(&self) -> Result<Entries<'_>> {
+        let record = self.record();
+        let place = Place::inode(record.number).at_byte(record.attribute_area_start as u64);
+        Entries::in_inode(&record.attribute_area, self.has_value_inodes(), place)
+    }
+
+    /// The attributes that lie in the inode's attribute block.
+    pub(crate) fn attributes_in<'b>(
+        &self,
+        block: Option<&'b MetadataBuffer>,
+    ) -> Result<Entries<'b>> {
+        let Some(block) = block else { return Ok(Entries::NONE) };
+        let place = Place::inode(self.number()).at_block(block.block());
+        Entries::in_block(block, self.has_value_inodes(), place)
+    }
+
+    /// The inode's attribute block, its checksum verified.
+    pub(crate) fn attribute_block(&self) -> Result<Option<MetadataBuffer>> {
+        let Some(block) = self.record().attribute_block else { return Ok(None) };
+        let place = Place::inode(self.number()).at_block(block);
+        let volume = self.volume();
+        let buffer = volume.read_metadata(block, "extended attribute block", place)?;
+        if let Some(seed) = volume.geometry().metadata_seed() {
+            buffer.verify_once(|bytes| verify_block(bytes, block, seed, place))?;
+        }
+        Ok(Some(buffer))
+    }
+
+    fn has_value_inodes(&self) -> bool {
+        self.volume().geometry().features.has(Feature::EaInode)
+    }
+}

@@ -1,0 +1,98 @@
+//! Lists a directory's entries from a cursor on.
+//!
+//! A cursor is the byte position of an entry in the directory (for inline directories see
+//! `inline`), and the order is that of the blocks, not of the hashes as in the kernel. On a volume
+//! that is only read, positions never move, so cursors stay good for ever, every entry has one of
+//! its own (names of equal hash share the kernel's), blocks are read in sequence, and nothing is
+//! sorted or kept between calls. Once directories are written, an entry can move to another block
+//! when a leaf splits; cursors of hashed directories then have to be hashes, and can be told from
+//! positions by the top bit, which no position has.
+
+use std::ops::ControlFlow;
+
+use base::attributes::{DirCursor, DirEntry};
+use base::{FileBlock, FileOffset, Result};
+
+use super::Directory;
+use super::block::DirFormat;
+use crate::inline::InlineDirectory;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+
+/// Whom entries go to.
+pub(crate) type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
+
+impl Inode {
+    /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until
+    /// it breaks or the directory ends. Any number is a good cursor: one between two entries
+    /// stands for the second.
+    pub fn read_dir(
+        &self,
+        from: DirCursor,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let directory = Directory::open(self)?;
+        if self.has(InodeFlags::INLINE_DATA) {
+            return InlineDirectory::open(self)?.list(&directory.format.dir, from, emit);
+        }
+        directory.list(FileOffset(from.0), emit)
+    }
+}
+
+impl Directory<'_> {
+    fn list(&self, from: FileOffset, emit: Emit<'_>) -> Result<()> {
+        let block_size = self.format.dir.block_size;
+        let mut at = block_size.file_block(from);
+        let mut blocks_read = 0;
+        while let Some(block) = self.next_block(at)? {
+            self.count_read(&mut blocks_read)?;
+            if self.list_block(block, from, emit)?.is_break() {
+                return Ok(());
+            }
+            at = FileBlock(block.0 + 1);
+        }
+        Ok(())
+    }
+
+    /// Lists the entries of one block that lie at or after `from`.
+    fn list_block(
+        &self,
+        at: FileBlock,
+        from: FileOffset,
+        emit: Emit<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let Some((buffer, place)) = self.read(at)? else { return Ok(ControlFlow::Continue(())) };
+        let format = &self.format.dir;
+        // No overflow: the block lies before the directory's end, which is below 2^64.
+        let start = at.0 << format.block_size.shift();
+        list_slots(format, &buffer, place, DirCursor(start), DirCursor(from.0), emit)
+    }
+}
+
+/// Lists the used entries of `bytes`, which begin at cursor `start`, from cursor `from` on.
+pub(crate) fn list_slots(
+    format: &DirFormat,
+    bytes: &[u8],
+    place: base::Place,
+    start: DirCursor,
+    from: DirCursor,
+    emit: Emit<'_>,
+) -> Result<ControlFlow<()>> {
+    for slot in format.slots(bytes, place) {
+        let slot = slot?;
+        let Some(inode) = slot.inode else { continue };
+        if start.0 + (slot.start as u64) < from.0 {
+            continue;
+        }
+        let entry = DirEntry {
+            name: slot.checked_name(place)?,
+            inode,
+            kind: format.file_type(&slot),
+            next: DirCursor(start.0 + slot.end as u64),
+        };
+        if emit(entry).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}

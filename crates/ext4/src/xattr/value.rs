@@ -1,0 +1,96 @@
+//! Reads attribute values that lie in inodes of their own (`ea_inode`).
+//!
+//! Source: `fs/ext4/xattr.c`, functions `ext4_xattr_inode_*`. Such an inode says by its flag what
+//! it is, and keeps the crc32c of the value where others keep the time of the last access. Lustre
+//! wrote them before that hash existed: there the time of the last change is the number of the
+//! inode that owns the attribute, and both have the same generation.
+
+use base::attributes::{FileType, Timestamp};
+use base::checksum::crc32c;
+use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+
+use super::entries::{Entry, NameBytes, VALUE_BYTES_MAX, entry_hash};
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+
+const STRUCTURE: &str = "extended attribute value";
+
+/// The value of `entry`, an attribute of `owner`, which lies in inode `number`.
+pub(crate) fn read(
+    owner: &Inode,
+    entry: &Entry<'_>,
+    number: InodeNumber,
+    size: u32,
+) -> Result<Vec<u8>> {
+    let volume = owner.volume();
+    let holder = match volume.special_inode(number) {
+        Err(Error::NotFound) => return Err(fault(number, Problem::Missing("inode"))),
+        holder => holder?,
+    };
+    check_holder(holder.record(), size)?;
+    let block_size = volume.geometry().block_size;
+    let mut value = Vec::new();
+    for at in 0..block_size.blocks_for(size.into()) {
+        let block = holder.read_block(FileBlock(at), STRUCTURE)?;
+        let block = block.ok_or_else(|| fault(number, Problem::Missing("block")))?;
+        let rest = (size as usize).saturating_sub(value.len());
+        value.extend(block.iter().take(rest));
+    }
+    if !is_of_lustre(holder.record(), owner.record(), entry) {
+        check_hashes(holder.record(), entry, &value, volume.geometry().checksum_seed)?;
+    }
+    Ok(value)
+}
+
+/// Whether an inode can hold a value of this size.
+pub(crate) fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
+    let problem = if !holder.flags.contains(InodeFlags::EA_INODE)
+        || holder.flags.contains(InodeFlags::INLINE_DATA)
+        || holder.flags.contains(InodeFlags::ENCRYPTED)
+    {
+        Problem::Invalid { field: "flags", found: holder.flags.0.into() }
+    } else if holder.kind != FileType::Regular {
+        Problem::Invalid { field: "mode", found: holder.kind.mode_bits().into() }
+    } else if holder.size != u64::from(size) || size > VALUE_BYTES_MAX {
+        Problem::Mismatch { field: "size", found: holder.size, expected: size.into() }
+    } else {
+        return Ok(());
+    };
+    Err(fault(holder.number, problem))
+}
+
+/// The 32 bits that the holder keeps in the place of a time's seconds.
+fn word(time: Timestamp) -> u32 {
+    time.seconds as u32
+}
+
+pub(crate) fn is_of_lustre(holder: &InodeRecord, owner: &InodeRecord, entry: &Entry<'_>) -> bool {
+    word(holder.accessed) != entry.hash
+        && u64::from(word(holder.modified)) == owner.number.0
+        && holder.generation == owner.generation
+}
+
+/// The value's checksum is the holder's, and the entry's hash is made from it.
+pub(crate) fn check_hashes(
+    holder: &InodeRecord,
+    entry: &Entry<'_>,
+    value: &[u8],
+    volume_seed: u32,
+) -> Result<()> {
+    let (stored, computed) = (word(holder.accessed), crc32c(volume_seed, value));
+    if stored != computed {
+        return Err(fault(holder.number, Problem::Checksum { stored, computed }));
+    }
+    let hash = |bytes| entry_hash(entry.name, &computed.to_le_bytes(), bytes);
+    if ![NameBytes::Unsigned, NameBytes::Signed].into_iter().any(|bytes| hash(bytes) == entry.hash)
+    {
+        let expected = hash(NameBytes::Unsigned).into();
+        let problem = Problem::Mismatch { field: "hash", found: entry.hash.into(), expected };
+        return Err(fault(holder.number, problem));
+    }
+    Ok(())
+}
+
+fn fault(holder: InodeNumber, problem: Problem) -> Error {
+    Error::corrupt(STRUCTURE, Place::inode(holder), problem)
+}
