@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dir;
+pub mod fast_commit;
 pub mod jbd2;
 pub mod ondisk;
 pub mod xattr;
