@@ -23,6 +23,7 @@ mod inline;
 mod inode;
 mod inode_record;
 mod map;
+mod recovery;
 mod statfs;
 mod superblock;
 mod symlink;
@@ -35,6 +36,7 @@ pub use group::GroupDescriptor;
 pub use inode::Inode;
 pub use inode_record::{InodeFlags, InodeRecord};
 pub use map::{FILE_BLOCKS_MAX, Piece, Run, Span};
+pub use recovery::RecoveryReport;
 pub use superblock::{
     Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
 };

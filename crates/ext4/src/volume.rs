@@ -12,13 +12,16 @@ use crate::geometry::Geometry;
 use crate::group::GroupDescriptor;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::recovery::RecoveryReport;
 use crate::superblock::Superblock;
 
 /// How to open a volume.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// Look at the volume as it lies, even when its journal must be replayed.
     pub no_recovery: bool,
+    /// The device of the journal, when the volume has it outside.
+    pub journal_device: Option<SharedDevice>,
 }
 
 /// What [`Volume::probe`] found.
@@ -49,6 +52,7 @@ pub struct Volume {
     superblock: Superblock,
     metadata: MetadataCache,
     pub(crate) statfs: OnceLock<StatFs>,
+    recovery: Option<RecoveryReport>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -70,9 +74,8 @@ impl Volume {
             Probed::NeedsRecovery(unrecovered) if options.no_recovery => {
                 Ok(unrecovered.as_it_lies())
             }
-            Probed::NeedsRecovery(_) => {
-                let names = vec![Feature::NeedsRecovery.name().to_owned()];
-                Err(base::Unsupported::Features { names }.into())
+            Probed::NeedsRecovery(unrecovered) => {
+                unrecovered.recover(cache, options.journal_device.as_ref())
             }
         }
     }
@@ -80,10 +83,13 @@ impl Volume {
     /// Reads the superblock of `device` and says whether the volume can be used as it lies.
     pub fn probe(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Probed> {
         let superblock = Superblock::read(&device)?;
-        let needs_recovery = superblock.has(Feature::NeedsRecovery);
+        // Without a journal the mark has no meaning.
+        let needs_recovery =
+            superblock.has(Feature::NeedsRecovery) && superblock.has(Feature::HasJournal);
         let metadata =
             MetadataCache::new(cache, Arc::clone(&device), superblock.geometry.block_size);
-        let volume = Arc::new(Self { device, superblock, metadata, statfs: OnceLock::new() });
+        let (statfs, recovery) = (OnceLock::new(), None);
+        let volume = Arc::new(Self { device, superblock, metadata, statfs, recovery });
         Ok(if needs_recovery {
             Probed::NeedsRecovery(Unrecovered { volume })
         } else {
@@ -94,6 +100,18 @@ impl Volume {
     /// The device that file data is read from.
     pub fn device(&self) -> &SharedDevice {
         &self.device
+    }
+
+    /// What was done to the volume in memory before it could be read.
+    pub fn recovery(&self) -> Option<&RecoveryReport> {
+        self.recovery.as_ref()
+    }
+
+    /// The same volume, with what was done to it.
+    pub(crate) fn recovered(self: Arc<Self>, report: RecoveryReport) -> Arc<Self> {
+        let mut volume = Arc::into_inner(self).expect("nobody else has a volume just opened");
+        volume.recovery = Some(report);
+        Arc::new(volume)
     }
 
     /// The superblock.

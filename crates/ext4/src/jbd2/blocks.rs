@@ -25,6 +25,8 @@ pub struct JournalBlocks {
     block_size: BlockSize,
     /// The inode that holds the journal; `None` when it has a device of its own.
     inode: Option<InodeNumber>,
+    /// The journal block that holds the superblock.
+    superblock: u32,
     /// In journal order.
     runs: Vec<JournalRun>,
     /// The same, in device order.
@@ -42,15 +44,16 @@ impl JournalBlocks {
         Self::new(device, block_size, Some(inode), runs)
     }
 
-    /// The journal that takes `length` blocks from `first` on a device of its own.
+    /// The journal that takes the first `length` blocks of a device of its own, with its
+    /// superblock in block `superblock`.
     pub fn of_device(
         device: SharedDevice,
         block_size: BlockSize,
-        first: FsBlock,
+        superblock: u32,
         length: u32,
     ) -> Result<Self> {
-        let run = JournalRun { first: 0, physical: first, length };
-        Self::new(device, block_size, None, vec![run])
+        let run = JournalRun { first: 0, physical: FsBlock(0), length };
+        Ok(Self { superblock, ..Self::new(device, block_size, None, vec![run])? })
     }
 
     fn new(
@@ -73,7 +76,9 @@ impl JournalBlocks {
                 Error::corrupt(STRUCTURE, place, Problem::Range { field, found, min, max })
             };
             let end = run.physical.checked_add(run.length.into());
-            if run.physical.0 == 0 || end.is_none_or(|end| end.0 > device_blocks) {
+            if (run.physical.0 == 0 && inode.is_some())
+                || end.is_none_or(|end| end.0 > device_blocks)
+            {
                 let max = device_blocks.saturating_sub(run.length.into());
                 return Err(range("block", run.physical.0, 1, max));
             }
@@ -95,7 +100,7 @@ impl JournalBlocks {
                 return Err(Error::corrupt(STRUCTURE, place, problem));
             }
         }
-        Ok(Self { device, block_size, inode, runs, runs_by_place })
+        Ok(Self { device, block_size, inode, superblock: 0, runs, runs_by_place })
     }
 
     /// The number of blocks.
@@ -111,6 +116,11 @@ impl JournalBlocks {
     /// Whether the journal has a device of its own.
     pub fn is_external(&self) -> bool {
         self.inode.is_none()
+    }
+
+    /// The journal block that holds the superblock.
+    pub(super) fn superblock(&self) -> u32 {
+        self.superblock
     }
 
     /// Whether `block` of the volume is one of the journal's own.

@@ -46,12 +46,12 @@ impl Journal {
     /// The journal in `blocks`.
     pub fn open(blocks: JournalBlocks) -> Result<Self> {
         let mut buffer = vec![0; blocks.block_size().len()];
-        blocks.read(0, &mut buffer)?;
+        blocks.read(blocks.superblock(), &mut buffer)?;
         let superblock = JournalSuperblock::parse(
             &buffer,
             blocks.block_size(),
             blocks.count(),
-            blocks.place(0),
+            blocks.place(blocks.superblock()),
         )?;
         Ok(Self { blocks, superblock })
     }
@@ -98,11 +98,11 @@ impl Journal {
     /// nothing is left to replay and that the next transaction is the one after `end`.
     pub fn mark_empty(&self, end: TransactionId, target: &SharedDevice) -> Result<()> {
         let mut buffer = vec![0; self.blocks.block_size().len()];
-        self.blocks.read(0, &mut buffer)?;
+        self.blocks.read(self.blocks.superblock(), &mut buffer)?;
         superblock::empty(&mut buffer, self.superblock.features, end.next());
         let offset = self
             .blocks
-            .physical(0)
+            .physical(self.blocks.superblock())
             .and_then(|physical| self.blocks.block_size().device_offset(physical))
             .expect("the superblock was read from there");
         target.write_at(offset, &buffer)

@@ -1,0 +1,186 @@
+//! Finds a volume's journal: in an inode, by the copy of that inode's block map in the superblock,
+//! or on a device of its own. Not here: what the journal holds.
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::view::view_at;
+use base::{
+    DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported,
+};
+use device::SharedDevice;
+
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::jbd2::ondisk::BLOCKS_MAX;
+use crate::jbd2::{Journal, JournalBlocks, JournalRun};
+use crate::map::Piece;
+use crate::ondisk::extent;
+use crate::ondisk::superblock::RawSuperblock;
+use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "journal";
+/// `jnl_backup_type` of a copy of the block map.
+const BACKUP_OF_BLOCKS: u8 = 1;
+
+impl Volume {
+    /// The volume's journal, if it has one. `journal_device` is the device of an external journal.
+    pub fn journal(
+        self: &Arc<Self>,
+        journal_device: Option<&SharedDevice>,
+    ) -> Result<Option<Journal>> {
+        if !self.superblock().has(Feature::HasJournal) {
+            return Ok(None);
+        }
+        let raw = self.superblock().raw();
+        if raw.journal_uuid != [0; 16]
+            || (raw.journal_inum.get() == 0 && raw.journal_dev.get() != 0)
+        {
+            let Some(device) = journal_device else {
+                return Err(Unsupported::Operation(
+                    "the journal is on a device of its own, which was not given",
+                )
+                .into());
+            };
+            return external(self, device).map(Some);
+        }
+        let place = Place::byte(SUPERBLOCK_OFFSET.0);
+        let Some(inode) = self.superblock().inodes.journal else {
+            return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("inode")));
+        };
+        internal(self, inode).map(Some)
+    }
+}
+
+fn internal(volume: &Arc<Volume>, number: InodeNumber) -> Result<Journal> {
+    let found = volume.inode_record(number).and_then(|record| in_inode(volume, record));
+    found.or_else(|error| {
+        // The map in the superblock is for the case that the inode was lost.
+        match backup_record(volume, number) {
+            Some(record) => in_inode(volume, record).map_err(|_| error),
+            None => Err(error),
+        }
+    })
+}
+
+fn in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
+    let number = record.number;
+    let place = Place::inode(number);
+    if record.kind != FileType::Regular || record.links == 0 {
+        return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("regular file")));
+    }
+    let inode = Inode::new(Arc::clone(volume), record);
+    inode.check_readable()?;
+    let runs = runs_of(&inode)?;
+    let block_size = volume.geometry().block_size;
+    let blocks = JournalBlocks::of_inode(Arc::clone(volume.device()), block_size, number, runs)?;
+    Journal::open(blocks)
+}
+
+/// The runs of the whole file, which must not have holes.
+fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
+    let block_size = inode.volume().geometry().block_size;
+    // Bytes after the last whole block are no part of a journal; nor is what no journal can use.
+    let blocks = (inode.record().size >> block_size.shift()).min(BLOCKS_MAX.into());
+    let mut runs: Vec<JournalRun> = Vec::new();
+    let mut next = FileBlock(0);
+    while next.0 < blocks {
+        let Piece::Run(run) = inode.piece_at(next, FileBlock(blocks))? else {
+            let place = Place::inode(inode.number()).at_file_block(next);
+            return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("block")));
+        };
+        let end = run.end().0.min(blocks);
+        // Both ends are at most BLOCKS_MAX, and `next` lies in the run.
+        runs.push(JournalRun {
+            first: next.0 as u32,
+            physical: FsBlock(run.block.0 + (next.0 - run.start.0)),
+            length: (end - next.0) as u32,
+        });
+        next = FileBlock(end);
+    }
+    Ok(runs)
+}
+
+/// The journal's inode as the superblock's copy gives it.
+fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
+    let raw = volume.superblock().raw();
+    if raw.jnl_backup_type != BACKUP_OF_BLOCKS {
+        return None;
+    }
+    let [map @ .., size_high, size_low] = &raw.jnl_blocks;
+    let mut block_area = [0; 60];
+    for (bytes, word) in block_area.chunks_exact_mut(4).zip(map) {
+        bytes.copy_from_slice(&word.get().to_le_bytes());
+    }
+    // The copy has no flags. An extent tree's root of an inode has room for 4 entries; of a block
+    // map that began with the same 8 bytes, the second block would lie far before the first.
+    let [magic_low, magic_high, _, _, max_low, max_high, ..] = block_area;
+    let is_tree = u16::from_le_bytes([magic_low, magic_high]) == extent::MAGIC
+        && u16::from_le_bytes([max_low, max_high]) == 4;
+    Some(InodeRecord {
+        number,
+        kind: FileType::Regular,
+        permissions: 0o600,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        size: u64::from(size_high.get()) << 32 | u64::from(size_low.get()),
+        blocks: 0,
+        flags: if is_tree { InodeFlags::EXTENTS } else { InodeFlags::default() },
+        generation: 0,
+        version: 0,
+        accessed: Default::default(),
+        changed: Default::default(),
+        modified: Default::default(),
+        created: None,
+        deleted: 0,
+        project: None,
+        attribute_block: None,
+        block_area,
+        attribute_area: Box::default(),
+        attribute_area_start: 0,
+        // Made by mke2fs, journal inodes have generation 0.
+        checksum_seed: volume.geometry().inode_seed(number, 0),
+    })
+}
+
+/// The journal on `device`, which must say that it is this volume's.
+fn external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
+    const STRUCTURE: &str = "superblock of the journal device";
+    let place = Place::byte(SUPERBLOCK_OFFSET.0);
+    let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
+    let block_size = volume.geometry().block_size;
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
+    let raw: &RawSuperblock = view_at(&bytes, 0, STRUCTURE, place)?;
+    let (magic, expected) = (raw.magic.get().into(), 0xEF53);
+    if magic != expected {
+        return Err(fault(Problem::Magic { found: magic, expected }));
+    }
+    if raw.feature_incompat.get() >> Feature::JournalDev.position().1 & 1 == 0 {
+        return Err(fault(Problem::Missing("feature journal_dev")));
+    }
+    if raw.uuid != volume.superblock().raw().journal_uuid {
+        return Err(fault(Problem::Missing("UUID that the volume names")));
+    }
+    let available = device.size() >> block_size.shift();
+    let blocks = u64::from(raw.blocks_count_lo.get()).min(available);
+    // The journal's superblock follows the block of the device's own.
+    let first = block_size
+        .device_offset(FsBlock(1))
+        .map_or(1, |DeviceOffset(second)| if second <= SUPERBLOCK_OFFSET.0 { 2 } else { 1 });
+    let blocks = JournalBlocks::of_device(
+        Arc::clone(device),
+        block_size,
+        first,
+        u32::try_from(blocks).unwrap_or(u32::MAX),
+    )?;
+    let journal = Journal::open(blocks)?;
+    let users = journal.superblock().users;
+    if users != 1 {
+        return Err(Unsupported::Operation("a journal shared by several file systems").into());
+    }
+    Ok(journal)
+}
