@@ -2,89 +2,71 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use base::{DeviceOffset, FileOffset, InodeNumber};
 use device::{MemoryDevice, SharedDevice};
-use ext4::{OpenOptions, Volume};
-use iomap::{CacheOptions, PageCache};
+use ext4::{Inode, OpenOptions, Volume};
+use iomap::{CacheOptions, Iomap, IomapKind, MapRead, PageCache};
+use testkit::command::run;
+use testkit::must;
 
-/// A folder that goes with the test.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bifolio-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    pub fn write(&self, name: &str, data: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        std::fs::write(&path, data).unwrap();
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// An image file.
+/// An image file in a folder of its own.
 pub struct Image {
-    pub scratch: Scratch,
-    pub path: PathBuf,
+    pub folder: tempfile::TempDir,
 }
 
 impl Image {
-    /// `mke2fs` with `options` on `megabytes` MiB.
-    pub fn make(megabytes: u64, options: &[&str]) -> Self {
-        let scratch = Scratch::new();
-        let path = scratch.path("image");
-        std::fs::File::create(&path).unwrap().set_len(megabytes << 20).unwrap();
-        // An own configuration, so that a distribution's defaults do not matter.
-        let config = scratch.write("mke2fs.conf", MKE2FS_CONF);
-        let mut command = Command::new("mke2fs");
-        command.env("MKE2FS_CONFIG", config).args(["-q", "-F"]).args(options).arg(&path);
-        run(command.env("E2FSPROGS_FAKE_TIME", "1600000000"));
-        Self { scratch, path }
+    /// `mke2fs` with `options`, separated by white space, on `megabytes` MiB.
+    pub fn make(megabytes: u64, options: &str) -> Self {
+        Self::filled(megabytes, options, |_| {})
     }
 
-    /// Runs `debugfs` commands that change the image.
-    pub fn debugfs_write(&self, commands: &str) -> String {
-        let script = self.scratch.write("commands", commands.as_bytes());
-        run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(&self.path))
+    /// The same, with the contents of a folder that `fill` has filled.
+    pub fn filled(megabytes: u64, options: &str, fill: impl FnOnce(&Path)) -> Self {
+        let image = Self { folder: tempfile::tempdir().unwrap() };
+        let source = image.folder.path().join("source");
+        std::fs::create_dir(&source).unwrap();
+        fill(&source);
+        let file = std::fs::File::create(image.path()).unwrap();
+        file.set_len(megabytes << 20).unwrap();
+        // An own configuration, so that a distribution's defaults do not matter.
+        let config = image.folder.path().join("mke2fs.conf");
+        std::fs::write(&config, MKE2FS_CONF).unwrap();
+        let mut command = Command::new("mke2fs");
+        command.env("MKE2FS_CONFIG", config).args(["-q", "-F"]).args(options.split_whitespace());
+        run(command.arg("-d").arg(source).arg(image.path()));
+        image
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// Runs `debugfs` commands, one in a line, that change the image.
+    pub fn debugfs_write(&self, commands: &str) {
+        let script = self.folder.path().join("commands");
+        std::fs::write(&script, commands).unwrap();
+        run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(self.path()));
     }
 
     /// What one `debugfs` command says.
     pub fn debugfs(&self, command: &str) -> String {
-        run(Command::new("debugfs").args(["-R", command]).arg(&self.path))
+        text(Command::new("debugfs").args(["-R", command]).arg(self.path()))
     }
 
-    /// A field of `dumpe2fs -h`.
-    pub fn dumpe2fs(&self, field: &str) -> Option<String> {
-        let text = run(Command::new("dumpe2fs").arg("-h").arg(&self.path));
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .find(|(name, _)| *name == field)
-            .map(|(_, value)| value.trim().to_owned())
+    /// What `dumpe2fs` says, with `-h` of the superblock only.
+    pub fn dumpe2fs(&self, options: &[&str]) -> String {
+        text(Command::new("dumpe2fs").args(options).arg(self.path()))
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        std::fs::read(&self.path).unwrap()
+        std::fs::read(self.path()).unwrap()
     }
 
     pub fn open(&self) -> Arc<Volume> {
-        open(self.bytes()).unwrap()
+        must(open(self.bytes()), "opening the image")
     }
 }
 
@@ -95,16 +77,75 @@ pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
     Volume::open(device, &cache, &OpenOptions::default())
 }
 
-pub fn run(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output().expect("the tool must be installed");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}\n{text}\n{errors}");
-    text
+fn text(command: &mut Command) -> String {
+    String::from_utf8_lossy(&run(command)).into_owned()
 }
 
-pub fn have(path: &str) -> bool {
-    Path::new(path).exists()
+/// The first number in the text after `label`.
+pub fn number_after(text: &str, label: &str) -> Option<u64> {
+    let rest = text.split_once(label)?.1.trim_start();
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// Every range of the file up to its last block, each asked for by its first byte.
+pub fn maps(inode: &Inode) -> Vec<Iomap> {
+    let mut maps = Vec::new();
+    let mut at = 0;
+    while at < inode.record().size {
+        let map = must(inode.map_read(FileOffset(at), u64::MAX - at), inode.number());
+        assert!(map.offset.0 <= at && map.end() > at, "{map:?} at {at}");
+        at = map.end();
+        maps.push(map);
+    }
+    maps
+}
+
+/// The file's contents, read by its map.
+pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
+    let size = inode.record().size as usize;
+    let mut data = vec![0; size];
+    for map in maps(inode) {
+        let start = map.offset.0 as usize;
+        let end = size.min(map.end() as usize);
+        match map.kind {
+            IomapKind::Hole | IomapKind::Unwritten => {}
+            IomapKind::Mapped => {
+                volume.device().read_at(map.address.unwrap(), &mut data[start..end]).unwrap();
+            }
+            IomapKind::Inline => data.copy_from_slice(&inode.inline_data().unwrap()),
+        }
+    }
+    data
+}
+
+/// Runs of data in the file as (file block, volume block, blocks, unwritten), joined where they
+/// continue each other.
+pub fn runs(volume: &Volume, inode: &Inode) -> Vec<(u64, u64, u64, bool)> {
+    let shift = volume.geometry().block_size.shift();
+    let mut runs = Vec::new();
+    for map in maps(inode) {
+        let Some(DeviceOffset(address)) = map.address else { continue };
+        let unwritten = map.kind == IomapKind::Unwritten;
+        join(&mut runs, (map.offset.0 >> shift, address >> shift, map.length >> shift, unwritten));
+    }
+    runs
+}
+
+/// Adds a run to a list, to the last one if it continues that.
+pub fn join(runs: &mut Vec<(u64, u64, u64, bool)>, run: (u64, u64, u64, bool)) {
+    match runs.last_mut() {
+        Some(last) if last.0 + last.2 == run.0 && last.1 + last.2 == run.1 && last.3 == run.3 => {
+            last.2 += run.2;
+        }
+        _ => runs.push(run),
+    }
+}
+
+/// The inode number of a name in the root directory, by debugfs.
+pub fn inode_of(image: &Image, name: &str) -> InodeNumber {
+    let text = image.debugfs(&format!("stat /{name}"));
+    InodeNumber(number_after(&text, "Inode:").unwrap_or_else(|| panic!("{text}")))
 }
 
 const MKE2FS_CONF: &[u8] = b"[defaults]
