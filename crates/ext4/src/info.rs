@@ -93,6 +93,13 @@ impl Volume {
             None => "external".to_owned(),
         };
         details.push(("journal", journal));
+        if let Some(recovery) = self.recovery() {
+            let transactions = recovery.log.transactions;
+            details.push(("recovery", format!("{transactions} transactions replayed in memory")));
+            if let Some(damage) = &recovery.log.damage {
+                details.push(("recovery_damage", damage.to_string()));
+            }
+        }
     }
 
     fn describe_metadata(&self, details: &mut Details) {

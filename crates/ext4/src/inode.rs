@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::attributes::Attributes;
+use base::attributes::{Attributes, FileType};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
@@ -67,6 +67,16 @@ impl Inode {
         Ok(())
     }
 
+    /// Whether the block area says where data lies: not in devices, fifos, sockets and short
+    /// symbolic links.
+    pub fn has_map(&self) -> bool {
+        match self.record.kind {
+            FileType::Regular | FileType::Directory => true,
+            FileType::Symlink => !self.is_fast_symlink(),
+            _ => false,
+        }
+    }
+
     /// What lies at file block `at`, with its neighbours as far as they continue it, up to
     /// `wanted_end`.
     pub fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
@@ -113,6 +123,9 @@ impl Inode {
     fn span(&self, at: FileBlock) -> Result<Arc<Span>> {
         if let Some(span) = self.spans.get(at) {
             return Ok(span);
+        }
+        if !self.has_map() {
+            return Err(Error::WrongType("it has no data blocks"));
         }
         let end = self.map_end();
         if at >= end {

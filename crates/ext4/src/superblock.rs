@@ -1,5 +1,7 @@
 //! Parses and validates the superblock. Not here: its copies in other groups.
 
+use std::mem::offset_of;
+
 use base::attributes::Timestamp;
 use base::checksum::crc32c;
 use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Place, Problem, Result};
@@ -92,6 +94,17 @@ impl Superblock {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
         Self::parse(&bytes, device.size())
+    }
+
+    /// Whether `device` has the format's magic number.
+    pub fn has_magic(device: &SharedDevice) -> Result<bool> {
+        let mut bytes = [0; size_of::<u16>()];
+        let at = SUPERBLOCK_OFFSET.0 + offset_of!(RawSuperblock, magic) as u64;
+        if device.size() < at + bytes.len() as u64 {
+            return Ok(false);
+        }
+        device.read_at(DeviceOffset(at), &mut bytes)?;
+        Ok(u16::from_le_bytes(bytes) == MAGIC)
     }
 
     /// Validates the bytes of a superblock for a device of `device_bytes` bytes.

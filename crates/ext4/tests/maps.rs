@@ -58,7 +58,7 @@ fn check(image: &Image, names: &[&str]) {
     for name in names {
         let inode = volume.inode(inode_of(image, name)).unwrap();
         assert_eq!(runs(&volume, &inode), runs_by_debugfs(image, name), "{name}");
-        let source = std::fs::read(image.folder.path().join("source").join(name)).unwrap();
+        let source = std::fs::read(image.scratch.path("source").join(name)).unwrap();
         assert!(contents(&volume, &inode) == source, "{name} differs");
     }
 }

@@ -10,7 +10,7 @@ use testkit::must;
 
 /// The volume opens; its numbers, groups and bitmaps are those of dumpe2fs.
 fn check(megabytes: u64, options: &str) {
-    let image = Image::make(megabytes, options);
+    let image = Image::filled(megabytes, options, |_| {});
     let volume = image.open();
     let geometry = volume.geometry();
     let text = image.dumpe2fs(&[]);

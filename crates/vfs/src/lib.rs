@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod errno;
+mod ext4;
 mod file;
 mod file_system;
 mod node;

@@ -10,9 +10,10 @@ use crate::file_system::FileSystem;
 
 /// Opens the file system on `device`, or says that there is none.
 pub(crate) fn open(
-    _device: SharedDevice,
-    _cache: &Arc<PageCache>,
-    _no_recovery: bool,
+    device: SharedDevice,
+    cache: &Arc<PageCache>,
+    no_recovery: bool,
 ) -> Result<Arc<dyn FileSystem>> {
-    Err(Error::Unsupported(Unsupported::Format))
+    let found = crate::ext4::open(&device, cache, no_recovery)?;
+    found.ok_or(Error::Unsupported(Unsupported::Format))
 }

@@ -6,79 +6,104 @@ use std::process::Command;
 use std::sync::Arc;
 
 use base::{DeviceOffset, FileOffset, InodeNumber};
-use device::{MemoryDevice, SharedDevice};
+use device::{FileDevice, MemoryDevice, SharedDevice};
 use ext4::{Inode, OpenOptions, Volume};
 use iomap::{CacheOptions, Iomap, IomapKind, MapRead, PageCache};
-use testkit::command::run;
 use testkit::must;
 
-/// An image file in a folder of its own.
+/// A folder that goes with the test.
+pub struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, data: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, data).unwrap();
+        path
+    }
+}
+
+/// An image file.
 pub struct Image {
-    pub folder: tempfile::TempDir,
+    pub scratch: Scratch,
+    pub path: PathBuf,
 }
 
 impl Image {
-    /// `mke2fs` with `options`, separated by white space, on `megabytes` MiB.
-    pub fn make(megabytes: u64, options: &str) -> Self {
-        Self::filled(megabytes, options, |_| {})
+    /// `mke2fs` with `options` on `megabytes` MiB.
+    pub fn make(megabytes: u64, options: &[&str]) -> Self {
+        Self::make_in(Scratch::new(), megabytes, options)
     }
 
-    /// The same, with the contents of a folder that `fill` has filled.
+    fn make_in(scratch: Scratch, megabytes: u64, options: &[&str]) -> Self {
+        let path = scratch.path("image");
+        std::fs::File::create(&path).unwrap().set_len(megabytes << 20).unwrap();
+        // An own configuration, so that a distribution's defaults do not matter.
+        let config = scratch.write("mke2fs.conf", MKE2FS_CONF);
+        let mut command = Command::new("mke2fs");
+        command.env("MKE2FS_CONFIG", config).args(["-q", "-F"]).args(options);
+        run(command.arg(&path));
+        Self { scratch, path }
+    }
+
+    /// The same with options separated by white space, and with the contents of a folder that
+    /// `fill` has filled, which stays at `source`.
     pub fn filled(megabytes: u64, options: &str, fill: impl FnOnce(&Path)) -> Self {
-        let image = Self { folder: tempfile::tempdir().unwrap() };
-        let source = image.folder.path().join("source");
+        let scratch = Scratch::new();
+        let source = scratch.path("source");
         std::fs::create_dir(&source).unwrap();
         fill(&source);
-        let file = std::fs::File::create(image.path()).unwrap();
-        file.set_len(megabytes << 20).unwrap();
-        // An own configuration, so that a distribution's defaults do not matter.
-        let config = image.folder.path().join("mke2fs.conf");
-        std::fs::write(&config, MKE2FS_CONF).unwrap();
-        let mut command = Command::new("mke2fs");
-        command.env("MKE2FS_CONFIG", config).args(["-q", "-F"]).args(options.split_whitespace());
-        run(command.arg("-d").arg(source).arg(image.path()));
-        image
-    }
-
-    pub fn path(&self) -> PathBuf {
-        self.folder.path().join("image")
+        let mut all: Vec<&str> = options.split_whitespace().collect();
+        all.extend(["-d", source.to_str().unwrap()]);
+        Self::make_in(scratch, megabytes, &all)
     }
 
     /// Runs `debugfs` commands, one in a line, that change the image.
     pub fn debugfs_write(&self, commands: &str) {
-        let script = self.folder.path().join("commands");
-        std::fs::write(&script, commands).unwrap();
-        run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(self.path()));
+        let script = self.scratch.write("commands", commands.as_bytes());
+        run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(&self.path));
     }
 
     /// What one `debugfs` command says.
     pub fn debugfs(&self, command: &str) -> String {
-        text(Command::new("debugfs").args(["-R", command]).arg(self.path()))
+        run(Command::new("debugfs").args(["-R", command]).arg(&self.path))
     }
 
     /// What `dumpe2fs` says, with `-h` of the superblock only.
     pub fn dumpe2fs(&self, options: &[&str]) -> String {
-        text(Command::new("dumpe2fs").args(options).arg(self.path()))
+        run(Command::new("dumpe2fs").args(options).arg(&self.path))
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        std::fs::read(self.path()).unwrap()
+        std::fs::read(&self.path).unwrap()
     }
 
     pub fn open(&self) -> Arc<Volume> {
-        must(open(self.bytes()), "opening the image")
+        let device: SharedDevice = Arc::new(must(FileDevice::open(&self.path, true), "opening"));
+        must(open_device(device), "opening the volume")
     }
 }
 
 /// The volume in `bytes`.
 pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
-    let device: SharedDevice = Arc::new(MemoryDevice::new(bytes));
+    open_device(Arc::new(MemoryDevice::new(bytes)))
+}
+
+pub fn open_device(device: SharedDevice) -> base::Result<Arc<Volume>> {
     let cache = PageCache::new(CacheOptions::default())?;
     Volume::open(device, &cache, &OpenOptions::default())
 }
 
-fn text(command: &mut Command) -> String {
-    String::from_utf8_lossy(&run(command)).into_owned()
+/// Runs a program to its successful end; what it wrote to standard output.
+pub fn run(command: &mut Command) -> String {
+    String::from_utf8_lossy(&testkit::command::run(command)).into_owned()
 }
 
 /// The first number in the text after `label`.
