@@ -9,8 +9,10 @@ mod operations;
 mod reply;
 mod request;
 mod server;
+mod transport;
 
 pub use operations::{InitRefused, Negotiated};
 pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
+pub use transport::{Channel, Crew, End, THREADS_DEFAULT};

@@ -94,10 +94,4 @@ impl NodeTable {
             drop(released);
         }
     }
-
-    /// How many nodes the kernel knows, the root included.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.entries.lock().len()
-    }
 }

@@ -1,6 +1,7 @@
 //! What a handler gives back: a payload in memory that the transport supplied, file contents for
 //! the transport to fetch in the way that suits it, an error, or nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use base::FileOffset;
@@ -85,6 +86,24 @@ pub struct Contents {
     pub offset: FileOffset,
     /// The number of bytes: no more than the reply has room for.
     pub length: usize,
+}
+
+impl Contents {
+    /// Reads the bytes into the front of `buffer` and gives their number. A panic on the way is
+    /// logged by the panic hook and becomes EIO.
+    pub fn fetch(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let length = self.length.min(buffer.len());
+        let buffer = &mut buffer[..length];
+        let read = || self.file.read_at(self.offset, buffer);
+        match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(Ok(length)) => Ok(length),
+            Ok(Err(error)) => Err(Failure::from(error).0),
+            Err(_) => {
+                tracing::error!("a panic while reading inode {}", self.file.node().number());
+                Err(Errno::IO)
+            }
+        }
+    }
 }
 
 /// Why a handler gave up, as an error number.

@@ -9,4 +9,4 @@ mod ioctl;
 mod names;
 mod xattrs;
 
-pub use init::{InitRefused, Negotiated};
+pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};

@@ -1,0 +1,90 @@
+//! One connection to the kernel: requests come by read, answers go by writev. Not here: threads.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::protocol::OutHeader;
+
+/// The greatest error number that the kernel takes in an answer.
+const ERRNO_MAX: i32 = 511;
+
+/// Why no more requests come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The file system was unmounted.
+    Unmounted,
+    /// Somebody ended the connection by force; the mount stands, but every access to it fails.
+    Aborted,
+    /// Reading failed.
+    Failed(Errno),
+}
+
+/// An open /dev/fuse, or whatever else keeps messages apart.
+#[derive(Debug)]
+pub struct Channel {
+    device: OwnedFd,
+}
+
+impl Channel {
+    /// A channel over a descriptor.
+    pub fn new(device: OwnedFd) -> Self {
+        Self { device }
+    }
+
+    /// Waits for a request and puts it into `buffer`. Gives its length.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<usize, End> {
+        loop {
+            match rustix::io::read(&self.device, &mut *buffer) {
+                Ok(0) | Err(Errno::NODEV) => return Err(End::Unmounted),
+                Ok(length) => return Ok(length),
+                // NOENT: the request was withdrawn while it was being handed over.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::CONNABORTED) => return Err(End::Aborted),
+                Err(errno) => return Err(End::Failed(errno)),
+            }
+        }
+    }
+
+    /// Answers request `unique` with success and a payload.
+    pub fn succeed(&self, unique: u64, payload: &[u8]) {
+        let length = size_of::<OutHeader>() + payload.len();
+        let Ok(length) = u32::try_from(length) else { return self.fail(unique, Errno::IO) };
+        let header = OutHeader { length, error: 0, unique };
+        let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
+        if let Err(errno) = self.write(&slices[..if payload.is_empty() { 1 } else { 2 }]) {
+            tracing::warn!("an answer of {length} bytes was not taken: {errno}");
+            self.fail(unique, Errno::IO);
+        }
+    }
+
+    /// Answers request `unique` with an error.
+    pub fn fail(&self, unique: u64, errno: Errno) {
+        let number = errno.raw_os_error();
+        let number =
+            if (1..=ERRNO_MAX).contains(&number) { number } else { Errno::IO.raw_os_error() };
+        let header = OutHeader { length: size_of::<OutHeader>() as u32, error: -number, unique };
+        if let Err(errno) = self.write(&[IoSlice::new(header.as_bytes())]) {
+            tracing::warn!("an error was not taken: {errno}");
+        }
+    }
+
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
+        loop {
+            match rustix::io::writev(&self.device, slices) {
+                // NOENT, NODEV: nobody waits for the answer any more.
+                Ok(_) | Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}

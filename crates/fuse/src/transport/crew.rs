@@ -1,0 +1,200 @@
+//! The threads that serve a channel. At any time at most one of them, the reader, waits for
+//! requests; the others are at work or idle.
+//!
+//! A reader that has taken a request serves it itself and stays the reader: no hand-over, no change
+//! of processor, for everything that is in memory. Only when the work is about to wait for the
+//! device (`base::waiting`), or is long enough to be worth it, does the reader first pass its part
+//! to an idle thread.
+//!
+//! ```text
+//! thread A   read ─ serve ─ answer ─ read ─ serve ──┬─ wait for device ── answer ─ idle
+//! thread B   idle ──────────────────────────────────┴─ read ─ serve ─ answer ─ read ─ ...
+//! ```
+
+use std::cell::Cell;
+use std::io;
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::operations::TRANSFER_BYTES_MAX;
+use crate::reply::{Answer, Reply};
+use crate::request::Request;
+use crate::server::Server;
+use crate::transport::channel::{Channel, End};
+
+/// As many threads as kept a device with 100 µs latency busy.
+pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+/// From this many bytes on, copying a file's contents takes longer than waking another reader.
+const LONG_BYTES: usize = 256 * 1024;
+/// The largest request: a WRITE with its header. The kernel insists on room for one.
+const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
+
+/// Threads that serve one channel.
+#[derive(Debug)]
+pub struct Crew {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: Arc<Server>,
+    channel: Channel,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reading: bool,
+    idle: usize,
+    end: Option<End>,
+}
+
+impl Crew {
+    /// Starts `threads` threads. `at_end` is called once, when no more requests come.
+    pub fn start(
+        server: Arc<Server>,
+        channel: Channel,
+        threads: NonZeroUsize,
+        at_end: impl FnOnce(End) + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared =
+            Arc::new(Shared { server, channel, state: Mutex::default(), wake: Condvar::new() });
+        let at_end = Arc::new(Mutex::new(Some(at_end)));
+        let mut started = Vec::new();
+        for number in 0..threads.get() {
+            let (shared, at_end) = (Arc::clone(&shared), Arc::clone(&at_end));
+            let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
+            started.push(thread.spawn(move || {
+                let end = Worker::new(shared).run();
+                if let Some(at_end) = at_end.lock().take() {
+                    at_end(end);
+                }
+            })?);
+        }
+        Ok(Self { shared, threads: started })
+    }
+
+    /// The server behind the threads.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.shared.server
+    }
+
+    /// Waits for the threads, which end when no more requests come.
+    pub fn join(self) {
+        for thread in self.threads {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until this thread is the reader.
+    fn take_reading(&self) -> Result<(), End> {
+        let mut state = self.state.lock();
+        state.idle += 1;
+        while state.reading && state.end.is_none() {
+            self.wake.wait(&mut state);
+        }
+        state.idle -= 1;
+        match state.end {
+            Some(end) => Err(end),
+            None => {
+                state.reading = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets another thread read.
+    fn pass_reading(&self) {
+        let mut state = self.state.lock();
+        state.reading = false;
+        let wake = state.idle > 0;
+        drop(state);
+        if wake {
+            self.wake.notify_one();
+        }
+    }
+
+    fn finish(&self, end: End) {
+        let mut state = self.state.lock();
+        state.end.get_or_insert(end);
+        drop(state);
+        self.wake.notify_all();
+    }
+}
+
+/// One thread's part.
+struct Worker {
+    shared: Arc<Shared>,
+    reading: Rc<Cell<bool>>,
+    request: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>) -> Self {
+        // Zeroed memory that is not touched takes no room.
+        let request = vec![0; REQUEST_BYTES_MAX];
+        let payload = vec![0; TRANSFER_BYTES_MAX as usize];
+        Self { shared, reading: Rc::new(Cell::new(false)), request, payload }
+    }
+
+    fn run(mut self) -> End {
+        let (shared, reading) = (Arc::clone(&self.shared), Rc::clone(&self.reading));
+        let _listening = base::waiting::listen(move || pass(&shared, &reading));
+        loop {
+            if !self.reading.get() {
+                if let Err(end) = self.shared.take_reading() {
+                    return end;
+                }
+                self.reading.set(true);
+            }
+            match self.shared.channel.receive(&mut self.request) {
+                Ok(length) => self.serve(length),
+                Err(end) => {
+                    self.shared.finish(end);
+                    return end;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, length: usize) {
+        let channel = &self.shared.channel;
+        let Some(request) = Request::parse(&self.request[..length]) else {
+            tracing::warn!("{length} bytes that are no request");
+            return;
+        };
+        let unique = request.header.unique;
+        let mut reply = Reply::new(&mut self.payload);
+        match self.shared.server.handle(&request, &mut reply) {
+            Answer::Silent => {}
+            Answer::Payload => channel.succeed(unique, reply.bytes()),
+            Answer::Error(errno) => channel.fail(unique, errno),
+            Answer::Contents(contents) => {
+                if contents.length >= LONG_BYTES {
+                    pass(&self.shared, &self.reading);
+                }
+                match contents.fetch(&mut self.payload) {
+                    Ok(length) => channel.succeed(unique, &self.payload[..length]),
+                    Err(errno) => channel.fail(unique, errno),
+                }
+            }
+        }
+    }
+}
+
+/// Passes reading on, where this thread has it.
+fn pass(shared: &Shared, reading: &Cell<bool>) {
+    if reading.replace(false) {
+        shared.pass_reading();
+    }
+}

@@ -1,0 +1,102 @@
+//! The threads, over a socket that keeps messages apart as /dev/fuse does.
+
+mod support;
+
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
+use fuse::{Channel, Crew, End};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use support::*;
+use zerocopy::{FromBytes, IntoBytes};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn send(kernel: &OwnedFd, unique: u64, mut request: Vec<u8>) {
+    let (mut header, _) = InHeader::read_from_prefix(&request).unwrap();
+    header.unique = unique;
+    request[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+    assert_eq!(rustix::io::write(kernel, &request).unwrap(), request.len());
+}
+
+fn receive(kernel: &OwnedFd) -> (u64, i32, Vec<u8>) {
+    let mut buffer = vec![0; 1 << 20];
+    let length = rustix::io::read(kernel, &mut buffer).unwrap();
+    let (header, payload) = take_reply(&buffer[..length]);
+    (header.unique, header.error, payload.to_vec())
+}
+
+fn read_all() -> ReadIn {
+    ReadIn { handle: 0, offset: 0, size: 4096, read_flags: 0, lock_owner: 0, flags: 0, padding: 0 }
+}
+
+#[test]
+fn requests_are_answered_by_number_until_the_connection_ends() {
+    let (server, _gate) = Toy::server();
+    let (kernel, device) = pair();
+    let (ended, end) = mpsc::channel();
+    let threads = NonZeroUsize::new(3).unwrap();
+    let crew =
+        Crew::start(server, Channel::new(device), threads, move |end| ended.send(end).unwrap());
+    let crew = crew.unwrap();
+    for unique in 1..=100 {
+        send(&kernel, unique, request(Opcode::Lookup, ROOT_NODE, &[b"file\0"]));
+        let (answered, error, payload) = receive(&kernel);
+        assert_eq!((answered, error, record::<EntryOut>(&payload).node), (unique, 0, FILE));
+    }
+    send(&kernel, 7, request(Opcode::Write, FILE, &[&[0; 40]]));
+    assert_eq!(receive(&kernel), (7, -30, Vec::new()));
+    drop(kernel);
+    assert_eq!(end.recv_timeout(PATIENCE), Ok(End::Unmounted));
+    crew.join();
+}
+
+#[test]
+fn a_request_that_waits_for_the_device_holds_up_no_other() {
+    let (server, gate) = Toy::server();
+    let (kernel, device) = pair();
+    let threads = NonZeroUsize::new(4).unwrap();
+    let crew = Crew::start(server, Channel::new(device), threads, |_| ()).unwrap();
+    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits\0"]));
+    assert_eq!(receive(&kernel).0, 1);
+    for unique in 2..=4 {
+        send(&kernel, unique, request(Opcode::Read, WAITS, &[read_all().as_bytes()]));
+    }
+    gate.wait_for(3);
+    // Three of four threads wait; the last one serves.
+    for unique in 10..20 {
+        send(&kernel, unique, request(Opcode::StatFs, ROOT_NODE, &[]));
+        assert_eq!(receive(&kernel).0, unique);
+    }
+    gate.open();
+    let mut answered: Vec<_> = (0..3).map(|_| receive(&kernel)).collect();
+    answered.sort();
+    let expected: Vec<_> = (2..=4).map(|unique| (unique, 0, CONTENTS.to_vec())).collect();
+    assert_eq!(answered, expected);
+    drop(kernel);
+    crew.join();
+}
+
+#[test]
+fn with_one_thread_everything_is_served_in_turn() {
+    let (server, gate) = Toy::server();
+    let (kernel, device) = pair();
+    let crew = Crew::start(server, Channel::new(device), NonZeroUsize::MIN, |_| ()).unwrap();
+    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits\0"]));
+    send(&kernel, 2, request(Opcode::Read, WAITS, &[read_all().as_bytes()]));
+    send(&kernel, 3, request(Opcode::StatFs, ROOT_NODE, &[]));
+    gate.wait_for(1);
+    gate.open();
+    for unique in 1..=3 {
+        assert_eq!(receive(&kernel).0, unique);
+    }
+    drop(kernel);
+    crew.join();
+}
