@@ -1,18 +1,25 @@
 //! A FUSE server for volumes: protocol, operations, transport over /dev/fuse, mounting.
 //! Not here: any format, any file-system logic beyond the translation to `vfs`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod protocol;
 
+mod mount;
 mod node_table;
 mod operations;
 mod reply;
 mod request;
 mod server;
+mod session;
+mod socket;
 mod transport;
 
+pub use mount::{
+    MountEntry, MountError, MountOptions, OptionError, find_mount, resolve_mount_point,
+};
 pub use operations::{InitRefused, Negotiated};
 pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
+pub use session::{Plan, SessionError, UmountError, run, umount};
 pub use transport::{Channel, Crew, End, THREADS_DEFAULT};

@@ -20,18 +20,12 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::operations::TRANSFER_BYTES_MAX;
-use crate::reply::{Answer, Reply};
-use crate::request::Request;
 use crate::server::Server;
 use crate::transport::channel::{Channel, End};
+use crate::transport::exchange::{buffers, exchange};
 
 /// As many threads as kept a device with 100 µs latency busy.
 pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
-/// From this many bytes on, copying a file's contents takes longer than waking another reader.
-const LONG_BYTES: usize = 256 * 1024;
-/// The largest request: a WRITE with its header. The kernel insists on room for one.
-const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
 
 /// Threads that serve one channel.
 #[derive(Debug)]
@@ -141,9 +135,7 @@ struct Worker {
 
 impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
-        // Zeroed memory that is not touched takes no room.
-        let request = vec![0; REQUEST_BYTES_MAX];
-        let payload = vec![0; TRANSFER_BYTES_MAX as usize];
+        let (request, payload) = buffers();
         Self { shared, reading: Rc::new(Cell::new(false)), request, payload }
     }
 
@@ -168,27 +160,9 @@ impl Worker {
     }
 
     fn serve(&mut self, length: usize) {
-        let channel = &self.shared.channel;
-        let Some(request) = Request::parse(&self.request[..length]) else {
-            tracing::warn!("{length} bytes that are no request");
-            return;
-        };
-        let unique = request.header.unique;
-        let mut reply = Reply::new(&mut self.payload);
-        match self.shared.server.handle(&request, &mut reply) {
-            Answer::Silent => {}
-            Answer::Payload => channel.succeed(unique, reply.bytes()),
-            Answer::Error(errno) => channel.fail(unique, errno),
-            Answer::Contents(contents) => {
-                if contents.length >= LONG_BYTES {
-                    pass(&self.shared, &self.reading);
-                }
-                match contents.fetch(&mut self.payload) {
-                    Ok(length) => channel.succeed(unique, &self.payload[..length]),
-                    Err(errno) => channel.fail(unique, errno),
-                }
-            }
-        }
+        let (shared, request) = (&*self.shared, &self.request[..length]);
+        let before_long = || pass(shared, &self.reading);
+        exchange(&shared.server, &shared.channel, request, &mut self.payload, before_long);
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod channel;
 mod crew;
+mod exchange;
 
 pub use channel::{Channel, End};
 pub use crew::{Crew, THREADS_DEFAULT};
+pub use exchange::shake_hands;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use base::attributes::{
     Attributes, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp, VolumeInfo,
 };
-use base::{DeviceOffset, Error, FileOffset, InodeNumber, Place, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Place, Problem, Result};
 use device::{MemoryDevice, SharedDevice};
 use fuse::protocol::{InHeader, Opcode, OutHeader};
 use fuse::{Answer, Reply, Request, Server, ServerOptions};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead};
+use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
-use vfs::{FileData, FileSystem, Inode, Volume};
+use vfs::{FileData, FileSystem, Inode, Volume, VolumeOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Inode numbers of the toy.
@@ -82,7 +83,9 @@ impl Toy {
         data[..CONTENTS.len()].copy_from_slice(CONTENTS);
         let gate = Arc::new(Gate::default());
         let toy = Self { device: Arc::new(MemoryDevice::new(data)), gate: Arc::clone(&gate) };
-        let volume = Arc::new(Volume::with_file_system(Arc::new(toy), 16));
+        let options = VolumeOptions { nodes_max: 16, ..VolumeOptions::default() };
+        let cache = PageCache::new(options.cache.clone()).unwrap();
+        let volume = Arc::new(Volume::with_file_system(Arc::new(toy), cache, &options));
         (Arc::new(Server::new(volume, ServerOptions::default()).unwrap()), gate)
     }
 }
@@ -90,6 +93,10 @@ impl Toy {
 impl FileSystem for Toy {
     fn root(&self) -> InodeNumber {
         InodeNumber(ROOT)
+    }
+
+    fn block_size(&self) -> BlockSize {
+        BlockSize::from_bytes(4096).unwrap()
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {

@@ -1,0 +1,91 @@
+//! Mounting through `fusermount3`, the setuid program of the package fuse3, which ordinary users
+//! may. It mounts, and passes the connection back over a socket whose number is in _FUSE_COMMFD.
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::mount::{Force, MountError, MountRequest, SUBTYPE};
+use crate::socket;
+
+const PROGRAM: &str = "fusermount3";
+
+/// Mounts.
+pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(MountError::Mount)?;
+    // Theirs alone outlives the exec.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(MountError::Mount)?;
+    let mut helper = Command::new(PROGRAM)
+        .arg("-o")
+        .arg(options(request))
+        .arg("--")
+        .arg(request.directory)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(MountError::NoHelper)?;
+    drop(theirs);
+    let received = socket::receive(&ours, &mut [0]);
+    let status = helper.wait().map_err(MountError::NoHelper)?;
+    match received {
+        Ok((_, Some(connection))) => Ok(connection),
+        _ => Err(MountError::Helper(status.to_string())),
+    }
+}
+
+/// Unmounts.
+pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
+    let mut command = Command::new(PROGRAM);
+    // Quiet: a busy mount is nothing to report yet.
+    command.args(["-u", "-q"]);
+    if force == Force::Detach {
+        command.arg("-z");
+    }
+    let status = command
+        .arg("--")
+        .arg(directory)
+        .stdin(Stdio::null())
+        .status()
+        .map_err(MountError::NoHelper)?;
+    match (status.success(), force) {
+        (true, _) => Ok(()),
+        (false, Force::None) => Err(MountError::Unmount(Errno::BUSY)),
+        (false, Force::Detach) => Err(MountError::Helper(status.to_string())),
+    }
+}
+
+fn options(request: &MountRequest<'_>) -> OsString {
+    let mut list = b"ro,default_permissions,subtype=".to_vec();
+    list.extend_from_slice(SUBTYPE.as_bytes());
+    for (named, wanted) in [
+        (",nosuid", !request.options.suid),
+        (",suid", request.options.suid),
+        (",nodev", !request.options.dev),
+        (",dev", request.options.dev),
+        (",noexec", !request.options.exec),
+        (",allow_other", request.options.allow_other),
+    ] {
+        if wanted {
+            list.extend_from_slice(named.as_bytes());
+        }
+    }
+    list.extend_from_slice(b",fsname=");
+    for &byte in request.source.as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            list.push(b'\\');
+        }
+        list.push(byte);
+    }
+    OsString::from_vec(list)
+}

@@ -1,0 +1,114 @@
+//! The `-o` list. Not here: how each way of mounting passes the options on.
+
+/// Mount options.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// Users other than the one who mounts have access, as far as modes and ACLs allow.
+    pub allow_other: bool,
+    /// Setuid and setgid count. Off unless asked for: the image may be anybody's.
+    pub suid: bool,
+    /// Device files can be opened. Off unless asked for.
+    pub dev: bool,
+    /// Programs can be executed.
+    pub exec: bool,
+    /// What the mount shows as its source instead of the image's path.
+    pub fsname: Option<String>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self { allow_other: false, suid: false, dev: false, exec: true, fsname: None }
+    }
+}
+
+/// What is wrong with the list.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OptionError {
+    /// No such option.
+    #[error("unknown mount option `{0}`")]
+    Unknown(String),
+    /// The option would allow writing.
+    #[error("mount option `{0}`: volumes can only be mounted read-only (`ro`)")]
+    Writable(String),
+    /// The option takes no value, or needs one.
+    #[error("mount option `{0}` {1}")]
+    Value(String, &'static str),
+}
+
+impl MountOptions {
+    /// Takes in a comma-separated list, as it follows `-o`. Later options override earlier ones.
+    pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            if name == "fsname" {
+                let value = value.filter(|value| !value.is_empty());
+                let missing = || OptionError::Value(name.to_owned(), "needs a value");
+                self.fsname = Some(value.ok_or_else(missing)?.to_owned());
+                continue;
+            }
+            self.set(name, option)?;
+            if value.is_some() {
+                return Err(OptionError::Value(name.to_owned(), "takes no value"));
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, option: &str) -> Result<(), OptionError> {
+        match name {
+            // What is so anyway: access is always checked by the kernel, and nothing is written.
+            "ro" | "default_permissions" | "defaults" | "noatime" | "nodiratime" | "relatime" => {}
+            "allow_other" => self.allow_other = true,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "rw" => return Err(OptionError::Writable(name.to_owned())),
+            _ => return Err(OptionError::Unknown(option.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<MountOptions, OptionError> {
+        let mut options = MountOptions::default();
+        options.add(list).map(|()| options)
+    }
+
+    #[test]
+    fn the_defaults_trust_nothing_in_the_image() {
+        let options = parse("ro,default_permissions,,noatime").unwrap();
+        assert_eq!(options, MountOptions::default());
+        assert!(!options.suid && !options.dev && !options.allow_other && options.exec);
+    }
+
+    #[test]
+    fn later_options_override_earlier_ones() {
+        let options = parse("allow_other,suid,nosuid,nodev,dev,noexec,fsname=a=b").unwrap();
+        assert!(options.allow_other && !options.suid && options.dev && !options.exec);
+        assert_eq!(options.fsname.as_deref(), Some("a=b"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        for (list, complaint) in [
+            ("ro,frobnicate", "unknown mount option `frobnicate`"),
+            ("umask=022", "unknown mount option `umask=022`"),
+            ("rw", "mount option `rw`: volumes can only be mounted read-only (`ro`)"),
+            ("ro=1", "mount option `ro` takes no value"),
+            ("fsname=", "mount option `fsname` needs a value"),
+            ("fsname", "mount option `fsname` needs a value"),
+        ] {
+            assert_eq!(parse(list).unwrap_err().to_string(), complaint);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What is mounted where: /proc/self/mountinfo (proc(5)).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use crate::mount::SUBTYPE;
+
+/// One mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    /// The device number of what is mounted: "major:minor". Unique among what is mounted anywhere.
+    pub device: String,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// The type, such as "fuse.bifolio".
+    pub kind: String,
+    /// The source.
+    pub source: OsString,
+}
+
+impl MountEntry {
+    /// Whether a server of this library is behind it.
+    pub fn is_ours(&self) -> bool {
+        self.kind
+            .split_once('.')
+            .is_some_and(|(fuse, subtype)| matches!(fuse, "fuse" | "fuseblk") && subtype == SUBTYPE)
+    }
+}
+
+/// The topmost mount on `path`.
+pub fn find(path: &Path) -> Option<MountEntry> {
+    // Not valid UTF-8 when a mount point is not.
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    find_in(&table, path)
+}
+
+fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
+    // Later mounts come later.
+    table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|e| e.mount_point == path)
+}
+
+/// `id parent major:minor root mount-point options [optional...] - type source super-options`
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = text(fields.nth(2)?);
+    let mount_point = PathBuf::from(unescape(fields.nth(1)?));
+    fields.find(|field| *field == b"-")?;
+    let kind = text(fields.next()?);
+    let source = unescape(fields.next()?);
+    Some(MountEntry { device, mount_point, kind, source })
+}
+
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).into_owned()
+}
+
+/// Blanks and backslashes are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let code = after.get(..3).filter(|_| *first == b'\\').and_then(octal);
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(bytes)
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    digits.iter().try_fold(0_u8, |number, digit| {
+        let digit = char::from(*digit).to_digit(8)?;
+        number.checked_mul(8)?.checked_add(digit as u8)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+40 22 0:50 / /mnt/a\\040b ro,nosuid shared:2 master:1 - fuse.bifolio /images/x\\134y.img ro,user_id=0\n\
+41 22 0:51 / /mnt/two ro - fuse.sshfs host: rw\n\
+42 22 0:52 / /mnt/two ro - fuseblk.bifolio /dev/loop0 rw\n";
+
+    #[test]
+    fn the_topmost_mount_is_found_by_its_unescaped_path() {
+        let entry = find_in(TABLE, Path::new("/mnt/a b")).unwrap();
+        assert_eq!(
+            (entry.device.as_str(), entry.source.to_str()),
+            ("0:50", Some("/images/x\\y.img"))
+        );
+        assert!(entry.is_ours());
+        let entry = find_in(TABLE, Path::new("/mnt/two")).unwrap();
+        assert_eq!(entry.device, "0:52");
+        assert!(entry.is_ours());
+        assert!(!find_in(TABLE, Path::new("/")).unwrap().is_ours());
+        assert_eq!(find_in(TABLE, Path::new("/mnt")), None);
+        assert_eq!(find_in(b"garbage\n1 2 3\n", Path::new("/")), None);
+    }
+}

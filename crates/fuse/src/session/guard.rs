@@ -1,0 +1,183 @@
+//! The guard: mounts for the server, and sees to it that the mount goes when it should. It never
+//! looks at the image.
+
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::control::{Control, Event, Message, wait};
+use super::process::{self, Child};
+use super::signals::Signals;
+use super::{Plan, SessionError};
+use crate::mount::{self, Force, MountError, MountRequest};
+
+/// How long the server may take to end once the mount has gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it may take once it was told to, whoever uses the mount.
+const PATIENCE_AT_QUIT: Duration = Duration::from_secs(10);
+
+/// The guard's part: see the module above.
+pub fn run<E>(
+    plan: &Plan,
+    socket: OwnedFd,
+    server: Child,
+    ready: Option<OwnedFd>,
+) -> Result<(), SessionError<E>> {
+    process::leave_directory();
+    let control = Control::new(socket);
+    let signals = match Signals::take() {
+        Ok(signals) => signals,
+        Err(errno) => return give_up(server, SessionError::Host("take signals", errno)),
+    };
+    let block_size = match wait(Some(&control), &signals, None, None) {
+        Ok(Event::Message(Message::Opened { block_size })) => block_size,
+        Ok(Event::Signal) => return give_up(server, SessionError::Interrupted),
+        _ => return Err(server.failure()),
+    };
+    let device = match attach(plan, block_size, &control) {
+        Ok(device) => device,
+        Err(error) => return give_up(server, error),
+    };
+    let guard = Guard { plan, control, signals, server, device };
+    guard.report_and_watch(ready)
+}
+
+/// Mounts and hands the connection over. Gives the mount's device number.
+fn attach<E>(
+    plan: &Plan,
+    block_size: u32,
+    control: &Control,
+) -> Result<Option<String>, SessionError<E>> {
+    let request = MountRequest {
+        source: plan.options.fsname.as_ref().map_or_else(|| plan.source.clone(), Into::into),
+        directory: &plan.directory,
+        options: &plan.options,
+        block_device: plan.block_device.then_some(block_size),
+    };
+    let connection = mount::mount(&request)?;
+    let device = mount::find_mount(&plan.directory).map(|entry| entry.device);
+    // Should the server have gone, then the wait for its message will tell. The guard keeps no
+    // connection: with the server's the last one must go.
+    let _ = control.send(&Message::Mounted(connection));
+    Ok(device)
+}
+
+/// The start has failed for a reason that the server does not know.
+fn give_up<E>(server: Child, error: SessionError<E>) -> Result<(), SessionError<E>> {
+    server.kill();
+    let _ = server.wait::<E>();
+    Err(error)
+}
+
+struct Guard<'a> {
+    plan: &'a Plan,
+    control: Control,
+    signals: Signals,
+    server: Child,
+    device: Option<String>,
+}
+
+impl Guard<'_> {
+    /// From the mount on.
+    fn report_and_watch<E>(self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
+        let served = match wait(Some(&self.control), &self.signals, None, None) {
+            Ok(Event::Message(Message::Serving)) => true,
+            Ok(Event::Signal) => {
+                self.detach();
+                return give_up(self.server, SessionError::Interrupted);
+            }
+            _ => false,
+        };
+        let _presence = self.device.as_deref().and_then(announce);
+        if served {
+            if let Some(ready) = ready {
+                self.into_background(&ready);
+            }
+            self.watch();
+        }
+        // Whatever happened to the server, nothing of the mount must stay behind.
+        self.detach();
+        self.server.wait()
+    }
+
+    fn into_background(&self, ready: &OwnedFd) {
+        process::leave_terminal();
+        if let Ok(null) = process::open_null() {
+            let _ = process::leave_streams(&null);
+        }
+        // The caller may have been killed: the mount is there all the same.
+        let _ = rustix::io::write(ready, &[1]);
+    }
+
+    /// Until the server has ended.
+    fn watch(&self) {
+        let mut patience = None;
+        let mut told = false;
+        loop {
+            match wait(Some(&self.control), &self.signals, None, patience) {
+                Ok(Event::Signal | Event::Message(Message::Asked)) if patience.is_none() => {
+                    patience = Some(self.unmount());
+                }
+                // The mount has gone from here, but is still in use, or is mounted elsewhere, too;
+                // or somebody insists.
+                Ok(Event::Timeout | Event::Signal | Event::Message(Message::Asked)) if !told => {
+                    told = true;
+                    patience = Some(PATIENCE_AT_QUIT);
+                    let _ = self.control.send(&Message::Quit);
+                }
+                Ok(Event::Signal | Event::Message(Message::Asked)) => {}
+                Ok(Event::Closed) => return,
+                // It does not end, or talks nonsense.
+                _ => return self.server.kill(),
+            }
+        }
+    }
+
+    /// Takes the mount out of the tree, in use or not. Gives the time that its users get to end.
+    fn unmount(&self) -> Duration {
+        if !self.is_mounted() {
+            return PATIENCE;
+        }
+        match mount::unmount(&self.plan.directory, Force::None) {
+            Ok(()) => PATIENCE,
+            Err(MountError::Unmount(Errno::BUSY)) => {
+                tracing::warn!("the mount is in use: what is open on it will fail");
+                self.detach();
+                Duration::ZERO
+            }
+            Err(error) => {
+                tracing::warn!("{error}");
+                self.detach();
+                PATIENCE
+            }
+        }
+    }
+
+    fn detach(&self) {
+        if self.is_mounted() {
+            if let Err(error) = mount::unmount(&self.plan.directory, Force::Detach) {
+                tracing::error!("{}: {error}", self.plan.directory.display());
+            }
+        }
+    }
+
+    /// Whether the topmost mount on the directory is still the one that was made.
+    fn is_mounted(&self) -> bool {
+        let entry = mount::find_mount(&self.plan.directory);
+        entry.is_some_and(|entry| entry.is_ours() && Some(entry.device) == self.device)
+    }
+}
+
+/// Lets `umount` wait for this process: the name is taken as long as it runs.
+fn announce(device: &str) -> Option<UnixListener> {
+    let address = presence(device)?;
+    UnixListener::bind_addr(&address).ok()
+}
+
+/// The abstract name of the socket that says that the guard of a mount is running.
+pub fn presence(device: &str) -> Option<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("bifolio-mount-{device}")).ok()
+}

@@ -1,0 +1,172 @@
+//! A mount from beginning to end, in two processes.
+//!
+//! The *server* opens the image and confines itself before it looks at a single byte of it. From
+//! then on it can read the image, answer the kernel, and do nothing else: it cannot even mount or
+//! unmount. That is left to the *guard*, its parent, which never sees the image: it mounts once
+//! the server has a volume to serve, passes the connection to it, and unmounts at a signal, or when
+//! the server has died, so that no dead mount stays behind.
+//!
+//! ```text
+//! caller   fork ───────────────────────── wait ─────────────────────────────── exit
+//! guard     └─ fork ───── wait ───────────── mount ─── wait ─── report ── guard ── unmount ── exit
+//! server        └─ open image, confine, open volume ──── INIT, serve ───────────────────────── exit
+//! ```
+//!
+//! In the foreground the caller is the guard. The messages between guard and server are in
+//! `control`.
+
+mod confine;
+mod control;
+mod guard;
+mod process;
+mod server;
+mod signals;
+mod umount;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::mount::{MountError, MountOptions};
+use crate::operations::InitRefused;
+use process::Side;
+
+pub use umount::{UmountError, umount};
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What the mount shows as its source: the path of the image.
+    pub source: OsString,
+    /// Where to mount: see [`resolve_mount_point`](crate::resolve_mount_point).
+    pub directory: PathBuf,
+    /// Whether the volume is all of a block device.
+    pub block_device: bool,
+    /// The mount options.
+    pub options: MountOptions,
+    /// Stay in the foreground.
+    pub foreground: bool,
+    /// Confine the server.
+    pub confine: bool,
+    /// The number of threads that serve.
+    pub threads: NonZeroUsize,
+}
+
+/// How a session failed. `E` is the caller's own error, from opening the image.
+#[derive(Debug)]
+pub enum SessionError<E> {
+    /// The image or its volume could not be opened.
+    Open(E),
+    /// The root directory cannot be read.
+    Root(base::Error),
+    /// Mounting or unmounting failed.
+    Mount(MountError),
+    /// The kernel is too old.
+    Init(InitRefused),
+    /// Another process of this session has failed, with this exit status, and has said why.
+    Reported(u8),
+    /// The server was killed by this signal.
+    Killed(i32),
+    /// A signal came before the mount was ready.
+    Interrupted,
+    /// The connection was ended by force.
+    Aborted,
+    /// The host refused something.
+    Host(&'static str, Errno),
+}
+
+impl<E: fmt::Display> fmt::Display for SessionError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => error.fmt(f),
+            Self::Root(error) => write!(f, "the root directory: {error}"),
+            Self::Mount(error) => error.fmt(f),
+            Self::Init(error) => error.fmt(f),
+            Self::Reported(status) => write!(f, "the server ended with status {status}"),
+            Self::Killed(signal) => write!(f, "the server was killed by signal {signal}"),
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Aborted => f.write_str("the connection to the kernel was aborted"),
+            Self::Host(action, errno) => {
+                write!(f, "cannot {action}: {}", io::Error::from(*errno))
+            }
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for SessionError<E> {}
+
+impl<E> From<MountError> for SessionError<E> {
+    fn from(error: MountError) -> Self {
+        Self::Mount(error)
+    }
+}
+
+/// Mounts and serves. In the foreground this returns when the mount has gone; in the background,
+/// as soon as the mount can be used, or has failed.
+///
+/// `prepare` opens the image by its name; `open`, confined, makes a volume of it. It **forks**: no
+/// other thread may be running, and each of the processes returns from here, so that the caller
+/// should do nothing afterwards but report the error, if any, and exit.
+pub fn run<P, E>(
+    plan: &Plan,
+    prepare: impl FnOnce() -> Result<P, E>,
+    open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
+) -> Result<(), SessionError<E>> {
+    if plan.foreground {
+        return guard_and_serve(plan, None, prepare, open);
+    }
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|errno| SessionError::Host("make a pipe", errno))?;
+    match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
+        Side::Child => {
+            drop(reader);
+            guard_and_serve(plan, Some(writer), prepare, open)
+        }
+        Side::Parent(guard) => {
+            drop(writer);
+            let ready = retry(|| rustix::io::read(&reader, &mut [0]));
+            if ready == Ok(1) { Ok(()) } else { Err(guard.failure()) }
+        }
+    }
+}
+
+fn guard_and_serve<P, E>(
+    plan: &Plan,
+    ready: Option<std::os::fd::OwnedFd>,
+    prepare: impl FnOnce() -> Result<P, E>,
+    open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
+) -> Result<(), SessionError<E>> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| SessionError::Host("make a socket", errno))?;
+    match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
+        Side::Child => {
+            drop((ours, ready));
+            server::run(plan, theirs, prepare, open)
+        }
+        Side::Parent(server) => {
+            drop(theirs);
+            guard::run(plan, ours, server, ready)
+        }
+    }
+}
+
+/// Repeats what a signal cuts short.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Messages over a local socket, with a descriptor passed along where there is one.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+/// Sends `bytes`, and a descriptor with them.
+pub fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_ref().map(std::slice::from_ref);
+    if let Some(descriptors) = descriptors {
+        // There is room for one.
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    loop {
+        let slices = [IoSlice::new(bytes)];
+        match rustix::net::sendmsg(&socket, &slices, &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            done => return done.map(drop),
+        }
+    }
+}
+
+/// Receives into `bytes`, and the descriptor that was sent with them. Zero bytes: the other side
+/// has hung up.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let length = loop {
+        let mut slices = [IoSliceMut::new(bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(&socket, &mut slices, &mut ancillary, flags) {
+            Ok(received) => break received.bytes,
+            Err(Errno::INTR) => {}
+            // A socket whose other end was closed with something unread in it.
+            Err(Errno::CONNRESET) => break 0,
+            Err(errno) => return Err(errno),
+        }
+    };
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((length, descriptor))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_travels_with_its_message() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (mut kept, passed) = UnixStream::pair().unwrap();
+        send(&here, b"abc", Some(passed.as_fd())).unwrap();
+        drop(passed);
+        let mut bytes = [0; 8];
+        let (length, descriptor) = receive(&there, &mut bytes).unwrap();
+        assert_eq!(&bytes[..length], b"abc");
+        UnixStream::from(descriptor.unwrap()).write_all(b"x").unwrap();
+        kept.read_exact(&mut bytes[..1]).unwrap();
+        send(&here, b"d", None).unwrap();
+        assert!(receive(&there, &mut bytes).unwrap().1.is_none());
+        drop(here);
+        assert_eq!(receive(&there, &mut bytes).unwrap().0, 0);
+    }
+}
