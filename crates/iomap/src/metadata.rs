@@ -1,27 +1,30 @@
 //! Metadata blocks of a volume, cached, with a mark for those whose checksum was verified.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{BlockSize, Error, FsBlock, Place, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Place, Problem, Result};
 use device::SharedDevice;
-use pagecache::PageCache;
-use parking_lot::Mutex;
+use pagecache::{Mapping, PAGE_SIZE, PageCache};
 
-/// The metadata blocks of one volume.
+use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead};
+use crate::read::{FolioSlice, ReadContext, ReadOptions, lend_with};
+
+/// The metadata blocks of one volume. They share the memory of a [`PageCache`] with the data.
 #[derive(Debug)]
 pub struct MetadataCache {
     device: SharedDevice,
     block_size: BlockSize,
-    blocks: Mutex<HashMap<FsBlock, MetadataBuffer>>,
+    mapping: Arc<Mapping>,
+    whole_device: WholeDevice,
 }
 
 impl MetadataCache {
     /// The blocks of `block_size` bytes of `device`, cached in `cache`.
-    pub fn new(_cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
-        Self { device, block_size, blocks: Mutex::default() }
+    pub fn new(cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
+        let mapping = cache.new_mapping(block_size);
+        let whole_device = WholeDevice { size: device.size() };
+        Self { device, block_size, mapping, whole_device }
     }
 
     /// The size of a block.
@@ -37,37 +40,35 @@ impl MetadataCache {
         structure: &'static str,
         place: Place,
     ) -> Result<MetadataBuffer> {
-        if let Some(buffer) = self.blocks.lock().get(&block) {
-            return Ok(buffer.clone());
-        }
-        let blocks = self.device.size() >> self.block_size.shift();
+        let blocks = self.whole_device.size >> self.block_size.shift();
         let offset =
             self.block_size.device_offset(block).filter(|_| block.0 < blocks).ok_or_else(|| {
                 let max = blocks.saturating_sub(1);
                 let problem = Problem::Range { field: "block", found: block.0, min: 0, max };
                 Error::corrupt(structure, place, problem)
             })?;
-        let mut bytes = vec![0; self.block_size.len()];
-        self.device.read_at(offset, &mut bytes)?;
-        let buffer = MetadataBuffer {
-            block,
-            inner: Arc::new(Inner { bytes, verified: AtomicBool::new(false) }),
+        let context = ReadContext {
+            mapping: &self.mapping,
+            mapper: &self.whole_device,
+            device: &self.device,
+            size: self.whole_device.size,
+            options: ReadOptions::default(),
         };
-        Ok(self.blocks.lock().entry(block).or_insert(buffer).clone())
+        let slice = lend_with(&context, None, FileOffset(offset.0), self.block_size.len())?;
+        // A folio holds whole blocks, and this one was asked for as one.
+        assert_eq!(slice.len(), self.block_size.len(), "a part of a block");
+        let mark = (offset.0 % PAGE_SIZE as u64 >> self.block_size.shift()) as u32;
+        Ok(MetadataBuffer { block, slice, mark })
     }
-}
-
-#[derive(Debug)]
-struct Inner {
-    bytes: Vec<u8>,
-    verified: AtomicBool,
 }
 
 /// One block's bytes; holding it keeps the block in memory.
 #[derive(Clone, Debug)]
 pub struct MetadataBuffer {
     block: FsBlock,
-    inner: Arc<Inner>,
+    slice: FolioSlice,
+    /// The folio's mark that says that this block was verified.
+    mark: u32,
 }
 
 impl MetadataBuffer {
@@ -79,11 +80,16 @@ impl MetadataBuffer {
     /// Runs `verify` unless it has passed before for this block while it was cached. Only for
     /// blocks that have one meaning (bitmaps, extent nodes, directory blocks of one inode …).
     pub fn verify_once(&self, verify: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
-        if !self.inner.verified.load(Ordering::Acquire) {
-            verify(self)?;
-            self.inner.verified.store(true, Ordering::Release);
+        match self.slice.folio() {
+            Some(folio) if folio.has_mark(self.mark) => Ok(()),
+            folio => {
+                verify(self)?;
+                if let Some(folio) = folio {
+                    folio.set_mark(self.mark);
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 }
 
@@ -91,6 +97,28 @@ impl Deref for MetadataBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.inner.bytes
+        &self.slice
+    }
+}
+
+/// The device as a file: every byte lies where it says.
+#[derive(Debug)]
+struct WholeDevice {
+    size: u64,
+}
+
+impl MapRead for WholeDevice {
+    fn map_read(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
+        Ok(Iomap {
+            offset: FileOffset(0),
+            length: self.size,
+            kind: IomapKind::Mapped,
+            address: Some(DeviceOffset(0)),
+            flags: MapFlags::default(),
+        })
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 }

@@ -1,13 +1,17 @@
-//! Buffered reads: copied into the caller's buffer, or lent.
+//! Buffered reads: copied into the caller's buffer, or lent from the cache.
+//! Not here: what happens on a miss (`fetch.rs`).
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-use base::{Error, FileOffset, Place, Problem, Result};
+use base::{FileOffset, Result};
 use device::SharedDevice;
-use pagecache::Mapping;
+use pagecache::{Folio, FolioRef, Mapping, PAGE_SHIFT};
 
-use crate::mapping::{IomapKind, MapRead, map_at};
+use crate::fetch::{Fetched, fetch};
+use crate::mapping::MapRead;
+use crate::populate::populate;
+use crate::readahead::Readahead;
 
 /// The greatest size of a file, in bytes: what a signed 64-bit offset can name.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -20,7 +24,7 @@ pub struct ReadOptions {
     pub batch_pending_accounting: bool,
     /// A folio that one mapping in one request covers gets no per-block state.
     pub skip_folio_state: bool,
-    /// The most bytes that are read ahead at a time.
+    /// The most bytes that are read ahead at a time. Small caches read ahead less.
     pub readahead_bytes_max: u32,
 }
 
@@ -49,76 +53,174 @@ pub struct ReadContext<'a> {
     pub options: ReadOptions,
 }
 
-/// How one open file has been read so far, and so what to read ahead. Shared by the threads that
-/// read through the same open file.
-#[derive(Debug, Default)]
-pub struct Readahead {}
+impl ReadContext<'_> {
+    /// The size in bytes, as far as offsets go.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.size.min(SIZE_MAX)
+    }
+
+    /// How many of `length` bytes from `at` on the file has.
+    #[inline]
+    fn length_at(&self, at: FileOffset, length: usize) -> usize {
+        usize::try_from(self.size().saturating_sub(at.0)).unwrap_or(usize::MAX).min(length)
+    }
+}
 
 /// Reads from byte `at`. Gives the number of bytes: less than the buffer's only at the end of the
 /// file, zero at or past it. When part of the range cannot be read, all of it fails.
+///
+/// A cached read calls no format, allocates nothing and takes no exclusive lock (ARCHITECTURE.md,
+/// invariant 1): it is this loop, with `fetch` and `populate` never called.
 pub fn read(
     context: &ReadContext<'_>,
-    _readahead: &Readahead,
+    readahead: &Readahead,
     at: FileOffset,
     buffer: &mut [u8],
 ) -> Result<usize> {
-    let left = context.size.min(SIZE_MAX).saturating_sub(at.0);
-    let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+    let length = context.length_at(at, buffer.len());
     let mut done = 0;
     while done < length {
-        let here = FileOffset(at.0 + done as u64);
-        let map = map_at(context.mapper, here, (length - done) as u64)?;
-        let run = usize::try_from(map.end() - here.0).unwrap_or(usize::MAX).min(length - done);
-        let into = &mut buffer[done..done + run];
-        match (map.kind, map.address) {
-            (IomapKind::Mapped, Some(address)) => {
-                let from = address.checked_add(here.0 - map.offset.0).ok_or_else(|| {
-                    let problem = Problem::Invalid { field: "address", found: address.0 };
-                    Error::corrupt("file mapping", Place::default(), problem)
-                })?;
-                context.device.read_at(from, into)?;
-            }
-            (IomapKind::Inline, _) => {
-                let data = context.mapper.inline_data()?;
-                let start = usize::try_from(here.0).unwrap_or(usize::MAX).min(data.len());
-                let here = &data[start..data.len().min(start.saturating_add(run))];
-                into[..here.len()].copy_from_slice(here);
-                into[here.len()..].fill(0);
-            }
-            _ => into.fill(0),
+        let here = at.0 + done as u64;
+        let into = &mut buffer[done..length];
+        let cached = context.mapping.get(here >> PAGE_SHIFT);
+        let mut copied = cached.map_or(0, |folio| copy(context, readahead, &folio, here, into));
+        if copied == 0 {
+            copied = match fetch(context, Some(readahead), here, into.len())? {
+                Fetched::Folio(folio) => copy(context, readahead, &folio, here, into),
+                Fetched::Uncached(bytes) => {
+                    let run = bytes.len().min(into.len());
+                    into[..run].copy_from_slice(&bytes[..run]);
+                    run
+                }
+            };
         }
-        done += run;
+        done += copied;
+        readahead.set_previous((at.0 + done as u64 - 1) >> PAGE_SHIFT);
     }
     Ok(length)
 }
 
-/// Lends at most `length_max` cached bytes from byte `at`, without a copy. The slice is not empty
-/// unless `at` lies at or past the end of the file; it can be shorter than asked for, since it ends
-/// with its folio.
+/// Lends at most `length_max` bytes from byte `at`, out of the cache and without a copy. The slice
+/// is empty only if that is zero, or `at` lies at or past the end of the file; it can be shorter
+/// than asked for, since it ends with its folio, or before a part that cannot be read.
 pub fn lend(
     context: &ReadContext<'_>,
     readahead: &Readahead,
     at: FileOffset,
     length_max: usize,
 ) -> Result<FolioSlice> {
-    let folio_end = (at.0 | (64 << 10) - 1).saturating_add(1);
-    let length = usize::try_from(folio_end - at.0).unwrap_or(usize::MAX).min(length_max);
-    let mut bytes = vec![0; length];
-    let length = read(context, readahead, at, &mut bytes)?;
-    bytes.truncate(length);
-    Ok(FolioSlice { bytes: bytes.into() })
+    lend_with(context, Some(readahead), at, length_max)
 }
 
-/// Bytes of a file, lent from the cache; they stay in memory while it is held.
+/// [`lend`], without reading ahead unless there is a `readahead`.
+pub(crate) fn lend_with(
+    context: &ReadContext<'_>,
+    readahead: Option<&Readahead>,
+    at: FileOffset,
+    length_max: usize,
+) -> Result<FolioSlice> {
+    let length = context.length_at(at, length_max);
+    if length == 0 {
+        return Ok(FolioSlice { memory: Memory::Heap(Arc::from([])), start: 0, length });
+    }
+    let cached = context.mapping.get(at.0 >> PAGE_SHIFT).and_then(|folio| {
+        let slice = FolioSlice::new(&folio, at.0, length);
+        (slice.length > 0).then_some((folio, slice))
+    });
+    let (folio, slice) = match cached {
+        Some(cached) => cached,
+        None => match fetch(context, readahead, at.0, length)? {
+            Fetched::Folio(folio) => {
+                let slice = FolioSlice::new(&folio, at.0, length);
+                (folio, slice)
+            }
+            Fetched::Uncached(bytes) => {
+                let length = bytes.len().min(length);
+                return Ok(FolioSlice { memory: Memory::Heap(bytes.into()), start: 0, length });
+            }
+        },
+    };
+    match readahead {
+        Some(readahead) => {
+            note_visit(context, readahead, &folio);
+            readahead.set_previous((at.0 + slice.length as u64 - 1) >> PAGE_SHIFT);
+        }
+        None => folio.visit(),
+    }
+    Ok(slice)
+}
+
+/// Copies what `folio` has from byte `at` of the file on; gives the number of bytes.
+#[inline]
+fn copy(
+    context: &ReadContext<'_>,
+    readahead: &Readahead,
+    folio: &FolioRef<'_>,
+    at: u64,
+    into: &mut [u8],
+) -> usize {
+    let bytes = folio.bytes((at - folio.position()) as usize, into.len());
+    if !bytes.is_empty() {
+        note_visit(context, readahead, folio);
+        into[..bytes.len()].copy_from_slice(bytes);
+    }
+    bytes.len()
+}
+
+/// Counts the visit and starts the next window of readahead if `folio` is marked for that, unless
+/// the page read before lies in the same folio: reading one folio bit by bit is one visit.
+#[inline]
+fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
+    if readahead.previous().wrapping_sub(folio.index()) >= folio.pages() {
+        folio.visit();
+        if folio.take_readahead() {
+            if let Some(window) = readahead.next_window(context, folio.index()) {
+                populate(context, &window, None);
+            }
+        }
+    }
+}
+
+/// Bytes of a file, lent from the cache. While it is held they stay in memory, and there is so much
+/// less to be used by others.
 #[derive(Clone, Debug)]
 pub struct FolioSlice {
-    bytes: Arc<[u8]>,
+    memory: Memory,
+    start: usize,
+    length: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Memory {
+    Folio(Folio),
+    /// What was read while all of the cache's memory was in use.
+    Heap(Arc<[u8]>),
+}
+
+impl FolioSlice {
+    fn new(folio: &FolioRef<'_>, at: u64, length_max: usize) -> Self {
+        let start = (at - folio.position()) as usize;
+        let length = folio.bytes(start, length_max).len();
+        Self { memory: Memory::Folio(folio.to_owned()), start, length }
+    }
+
+    /// The folio that the bytes lie in, if they are cached.
+    pub(crate) fn folio(&self) -> Option<&Folio> {
+        match &self.memory {
+            Memory::Folio(folio) => Some(folio),
+            Memory::Heap(_) => None,
+        }
+    }
 }
 
 impl Deref for FolioSlice {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        match &self.memory {
+            Memory::Folio(folio) => folio.bytes(self.start, self.length),
+            Memory::Heap(bytes) => &bytes[self.start..self.start + self.length],
+        }
     }
 }

@@ -1,9 +1,37 @@
 //! The folio cache: folios from a pooled arena, one mapping per inode, reclaim under a byte limit.
-//! Not here: devices, formats.
+//! Not here: devices, formats, and when to read what.
+//!
+//! The way of a cached read: [`Mapping::get`] walks the mapping's tree without a lock and counts
+//! itself into the folio that it finds; [`FolioHandle::bytes`] gives the data; dropping the handle
+//! counts itself out. Everything else (inserting, filling, evicting) happens on misses.
+//!
+//! Numbered invariants are kept in `frame.rs` (R: references) and `tree.rs` (T: the index).
 
+mod buddy;
+mod cache;
+mod fill;
+mod folio;
+mod frame;
 mod limit;
 mod mapping;
+mod node;
 mod options;
+mod pool;
+mod reclaim;
+mod region;
+mod state;
+mod sync;
+mod tree;
 
-pub use mapping::{Mapping, PageCache};
-pub use options::{CacheOptions, CacheStats};
+pub use self::{
+    cache::PageCache,
+    fill::{FillPiece, LockedFolio},
+    folio::{Folio, FolioHandle, FolioRef},
+    mapping::{Insertion, Mapping},
+    options::{CacheOptions, CacheStats, ORDER_MAX},
+};
+
+/// log2 of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+/// The size of a folio of order 0, in bytes, whatever the host's pages are.
+pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;

@@ -1,46 +1,71 @@
-//! The cache and its mappings: the interface, before there are folios behind it.
+//! One file's cached folios.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
 
-use base::{BlockSize, Error, Result};
+use base::BlockSize;
+use base::locks::{Rank, RankedMutex};
 
-use crate::options::{CacheOptions, CacheStats, ORDER_MAX};
+use crate::PAGE_SHIFT;
+use crate::cache::PageCache;
+use crate::fill::{self, LockedFolio};
+use crate::folio::{Folio, FolioRef};
+use crate::frame::{Place, Put};
+use crate::tree::{Refusal, Tree};
 
-/// A cache of folios under one byte limit, shared by any number of mappings.
-#[derive(Debug)]
-pub struct PageCache {
-    options: CacheOptions,
-}
+/// How often an insertion that others overtake is tried again.
+const ATTEMPTS_MAX: u32 = 16;
 
-impl PageCache {
-    /// An empty cache.
-    pub fn new(options: CacheOptions) -> Result<Arc<Self>> {
-        if options.folio_order_max > ORDER_MAX {
-            return Err(Error::InvalidArgument("the folio order is greater than 9"));
-        }
-        Ok(Arc::new(Self { options }))
-    }
-
-    /// A mapping without folios, for one file whose blocks have `block_size` bytes. Its folios are
-    /// at least as large as a block.
-    pub fn new_mapping(self: &Arc<Self>, block_size: BlockSize) -> Arc<Mapping> {
-        Arc::new(Mapping { cache: Arc::clone(self), block_size })
-    }
-
-    /// The counters.
-    pub fn stats(&self) -> CacheStats {
-        CacheStats { bytes_max: self.options.bytes_max, ..CacheStats::default() }
-    }
-}
-
-/// The cached folios of one file. Dropping it frees them.
-#[derive(Debug)]
+/// The cached folios of one file. Dropping it frees them; folios that are still referred to then are
+/// freed with the last reference.
 pub struct Mapping {
+    tree: Tree,
     cache: Arc<PageCache>,
+    id: u64,
     block_size: BlockSize,
+    this: Weak<Mapping>,
+    /// Held to change the tree.
+    changes: RankedMutex<Changes>,
+}
+
+/// What belongs to the lock of a mapping, beside its tree.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Whether the cache knows the mapping. It learns of it with the first folio: most files that
+    /// are looked at are never read.
+    registered: bool,
+}
+
+/// What became of an insertion.
+#[derive(Debug)]
+pub enum Insertion {
+    /// The folio is in the mapping, locked, without any data.
+    New(LockedFolio),
+    /// There is a folio already; it ends before this page.
+    Exists {
+        /// The index of the page after its last one.
+        end: u64,
+    },
+    /// All memory is in use.
+    NoMemory,
 }
 
 impl Mapping {
+    pub(crate) fn new(cache: Arc<PageCache>, id: u64, block_size: BlockSize) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            tree: Tree::default(),
+            cache,
+            id,
+            block_size,
+            this: Weak::clone(this),
+            changes: RankedMutex::new(Rank::Mapping, Changes::default()),
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The cache that the folios are from.
     pub fn cache(&self) -> &Arc<PageCache> {
         &self.cache
@@ -49,5 +74,152 @@ impl Mapping {
     /// The size of the file's blocks.
     pub fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    /// The order of the smallest folios: those that hold one block.
+    pub fn order_min(&self) -> u8 {
+        self.block_size.shift().saturating_sub(PAGE_SHIFT) as u8
+    }
+
+    /// The order of the largest folios.
+    pub fn order_max(&self) -> u8 {
+        self.cache.folio_order_max().max(self.order_min())
+    }
+
+    /// The folio with page `index`, if there is one. Takes no lock. May miss a folio that is
+    /// inserted or removed at the same time; `insert` is certain.
+    #[inline]
+    pub fn get(&self, index: u64) -> Option<FolioRef<'_>> {
+        let number = self.tree.find(&self.cache.pool, index)?;
+        match self.cache.pool.frame(number).try_get(self.id, index) {
+            Ok(()) => Some(FolioRef::new(&self.cache, number)),
+            Err(put) => {
+                self.end(number, put);
+                None
+            }
+        }
+    }
+
+    /// Makes a folio that begins with page `index`, of the greatest order up to `order` that its
+    /// alignment, its neighbours and the memory allow. `index` is aligned to the smallest order.
+    pub fn insert(&self, index: u64, order: u8) -> Insertion {
+        let order_min = self.order_min();
+        assert!(index % (1 << order_min) == 0, "a folio smaller than a block");
+        let aligned = index.trailing_zeros().min(u32::from(self.order_max())) as u8;
+        let mut order = order.clamp(order_min, self.order_max()).min(aligned);
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(folio) = self.get(index) {
+                return Insertion::Exists { end: folio.index() + folio.pages() };
+            }
+            // Without the lock, but right unless others insert just here and now.
+            let end = Place { index, order }.end();
+            if let Some((present, _)) = self.tree.first_present(&self.cache.pool, index, end) {
+                let room = (present - index).checked_ilog2().unwrap_or(0) as u8;
+                order = room.clamp(order_min, order);
+            }
+            let Some((number, order)) = self.cache.allocate(order, order_min) else {
+                return Insertion::NoMemory;
+            };
+            let place = Place { index, order };
+            match self.insert_at(place, number) {
+                Ok(()) => {
+                    let folio = Folio::new(Arc::clone(&self.cache), number);
+                    return Insertion::New(LockedFolio::new(folio, self.block_size));
+                }
+                Err(refused) => {
+                    self.cache.pool.give(number, order);
+                    match refused {
+                        Refused::Exists(end) => return Insertion::Exists { end },
+                        Refused::Overlaps => {}
+                        Refused::NoNodes if self.cache.make_room(0, true) => {}
+                        Refused::NoNodes => return Insertion::NoMemory,
+                    }
+                }
+            }
+        }
+        Insertion::NoMemory
+    }
+
+    /// Puts a folio into the tree and makes it live.
+    fn insert_at(&self, place: Place, number: u32) -> Result<(), Refused> {
+        let mut changes = self.changes.lock();
+        match self.tree.insert(&self.cache.pool, place, number) {
+            // Until then, readers who find the frame in the tree see that it is not live.
+            Ok(()) => self.cache.pool.frame(number).make_live(self.id, place),
+            Err(Refusal::NoNodes) => return Err(Refused::NoNodes),
+            Err(Refusal::Exists(existing)) => {
+                // Certain, since what is in the tree is live while its lock is held (R2, R3).
+                let existing = self.cache.pool.frame(existing).place();
+                return Err(if existing.index <= place.index {
+                    Refused::Exists(existing.end())
+                } else {
+                    Refused::Overlaps
+                });
+            }
+        }
+        if !changes.registered {
+            changes.registered = true;
+            self.cache.mappings.write().insert(self.id, Weak::clone(&self.this));
+        }
+        Ok(())
+    }
+
+    /// Locks a folio of this mapping, waiting for others who have it locked.
+    pub fn lock(&self, folio: &FolioRef<'_>) -> LockedFolio {
+        fill::lock(folio, self.block_size)
+    }
+
+    /// Another reference, borrowed from this mapping, to a folio of it.
+    pub fn borrow(&self, folio: &Folio) -> FolioRef<'_> {
+        folio.borrowed(&self.cache)
+    }
+
+    /// Claims a frame for eviction if it heads a folio of this mapping that nobody uses.
+    pub(crate) fn claim(&self, number: u32) -> Option<Place> {
+        let _changes = self.changes.lock();
+        let frame = self.cache.pool.frame(number);
+        // A hint until the tree, which is locked, confirms it (R2).
+        let place = frame.place();
+        if self.tree.find(&self.cache.pool, place.index) != Some(number) || !frame.claim() {
+            return None;
+        }
+        let place = frame.place();
+        self.tree.remove(&self.cache.pool, place);
+        Some(place)
+    }
+
+    #[cold]
+    fn end(&self, number: u32, put: Put) {
+        if put == Put::Last {
+            self.cache.free(number);
+        }
+    }
+}
+
+/// Why a folio was not inserted.
+enum Refused {
+    /// A folio that has the first page ends before this one.
+    Exists(u64),
+    /// A folio has some page after the first.
+    Overlaps,
+    NoNodes,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let changes = self.changes.lock();
+        if changes.registered {
+            self.cache.mappings.write().remove(&self.id);
+        }
+        self.tree.clear(&self.cache.pool, &mut |number| {
+            let put = self.cache.pool.frame(number).uncache();
+            self.end(number, put);
+        });
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({}, {:?})", self.id, self.block_size)
     }
 }

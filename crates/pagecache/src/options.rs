@@ -25,12 +25,14 @@ impl Default for CacheOptions {
 /// A cache's counters at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// The limit, in bytes.
+    /// The limit, in bytes: of folios, index and descriptors together.
     pub bytes_max: u64,
     /// Bytes in folios now.
     pub bytes_resident: u64,
     /// The most bytes that were in folios at once.
     pub bytes_resident_max: u64,
+    /// Bytes in the nodes of the index; they count against the limit, too.
+    pub bytes_index: u64,
     /// Folios now, by order.
     pub folios: [u64; ORDER_MAX as usize + 1],
     /// Folios that reclaim has evicted since the cache was made.

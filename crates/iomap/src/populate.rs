@@ -1,0 +1,62 @@
+//! Makes the folios of a window and starts reading them.
+//! Not here: which window (`readahead.rs`), where the data comes from (`fill.rs`).
+
+use pagecache::{FolioRef, Insertion};
+
+use crate::fill::Fill;
+use crate::read::ReadContext;
+use crate::readahead::Window;
+
+/// What became of a window.
+#[derive(Debug)]
+pub(crate) struct Populated<'a> {
+    /// The folio with the wanted page, if this call made it.
+    pub(crate) wanted: Option<FolioRef<'a>>,
+    /// Whether memory ran out before the end of the window.
+    pub(crate) out_of_memory: bool,
+}
+
+/// Inserts folios where `window` has none, and submits what it takes to fill them. Does not wait
+/// for the device, and gives no errors: who wants one of these folios and finds it empty reads it
+/// again, and has the error to itself.
+pub(crate) fn populate<'a>(
+    context: &ReadContext<'a>,
+    window: &Window,
+    wanted: Option<u64>,
+) -> Populated<'a> {
+    let mut populated = Populated { wanted: None, out_of_memory: false };
+    let mut fill = Fill::new(context, window.end, None);
+    let mut mark = window.mark;
+    let mut index = window.start;
+    while index < window.end {
+        // The order that the rest of the window has room for.
+        let room = (window.end - index).ilog2() as u8;
+        let mut locked = match context.mapping.insert(index, window.order.min(room)) {
+            Insertion::New(locked) => locked,
+            Insertion::Exists { end } => {
+                index = end;
+                continue;
+            }
+            Insertion::NoMemory => {
+                populated.out_of_memory = true;
+                break;
+            }
+        };
+        let end = index + locked.folio().pages();
+        if wanted.is_some_and(|wanted| (index..end).contains(&wanted)) {
+            populated.wanted = Some(context.mapping.borrow(locked.folio()));
+        }
+        if mark.is_some_and(|mark| index >= mark) {
+            mark = None;
+            locked.set_readahead();
+        }
+        let length = locked.left();
+        if fill.add(&mut locked, length).is_err() {
+            // The mapping cannot be told from here on; nobody may want to know.
+            break;
+        }
+        index = end;
+    }
+    fill.submit();
+    populated
+}

@@ -1,0 +1,174 @@
+//! What to read ahead: decides windows from how a file has been read so far.
+//! Not here: reading them (`populate.rs`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagecache::{ORDER_MAX, PAGE_SHIFT};
+use parking_lot::Mutex;
+
+use crate::read::ReadContext;
+
+/// The smallest window, in pages: 128 KiB.
+const PAGES_MIN: u64 = 32;
+/// The first window of a file read in order is so many times what was asked for.
+const FIRST: u64 = 4;
+/// One window takes at most one part in so many of the cache.
+const CACHE_SHARE: u64 = 8;
+
+/// How one open file has been read so far, and so what to read ahead. Shared by the threads that
+/// read through the same open file.
+#[derive(Debug)]
+pub struct Readahead {
+    /// The last page that was read. Threads that race leave either's.
+    previous: AtomicU64,
+    /// Locked on misses and marked folios only.
+    recent: Mutex<Recent>,
+}
+
+/// The window that was read last, in pages; empty when reads jump about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Recent {
+    start: u64,
+    end: u64,
+}
+
+/// Pages to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// The first folio from here on starts the next window.
+    pub(crate) mark: Option<u64>,
+    /// The greatest order of its folios.
+    pub(crate) order: u8,
+}
+
+impl Default for Readahead {
+    fn default() -> Self {
+        // So that page 0 follows the previous one.
+        Self { previous: AtomicU64::new(u64::MAX), recent: Mutex::default() }
+    }
+}
+
+impl Readahead {
+    /// The last page that was read.
+    #[inline]
+    pub(crate) fn previous(&self) -> u64 {
+        self.previous.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_previous(&self, page: u64) {
+        self.previous.store(page, Ordering::Relaxed);
+    }
+
+    /// What to read when `pages` pages from `page` on are wanted and the first is not cached.
+    pub(crate) fn window(&self, context: &ReadContext<'_>, page: u64, pages: u64) -> Window {
+        let limits = Limits::of(context);
+        let window = self.recent.lock().miss(page, pages, self.previous(), limits.pages_max);
+        limits.fit(window)
+    }
+
+    /// What to read when the reader has come to the marked folio that begins at `page`; nothing at
+    /// the end of the file.
+    pub(crate) fn next_window(&self, context: &ReadContext<'_>, page: u64) -> Option<Window> {
+        let limits = Limits::of(context);
+        let window = self.recent.lock().go_on(page, limits.pages_max);
+        let window = limits.fit(window);
+        (window.start < window.end).then_some(window)
+    }
+}
+
+/// What is read when `pages` pages from `page` on are wanted, and no more.
+pub(crate) fn exact_window(context: &ReadContext<'_>, page: u64, pages: u64) -> Window {
+    Limits::of(context).fit(exact(page, pages))
+}
+
+impl Recent {
+    fn pages(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// The window for a miss.
+    fn miss(&mut self, page: u64, pages: u64, previous: u64, pages_max: u64) -> Window {
+        // Several readers, or one that reads from several threads, may come a little out of order.
+        let reach = self.start..self.end.saturating_add(self.pages());
+        let in_order = previous == page || previous.wrapping_add(1) == page;
+        if !in_order && !reach.contains(&page) {
+            *self = Self::default();
+            return exact(page, pages.min(pages_max));
+        }
+        let size = if reach.contains(&page) { self.grown(pages_max) } else { PAGES_MIN };
+        let size = size.max(pages.saturating_mul(FIRST)).min(pages_max);
+        *self = Self { start: page, end: window_end(page, size, pages_max) };
+        self.window(Some(page.saturating_add(pages)))
+    }
+
+    /// The window after this one.
+    fn go_on(&mut self, page: u64, pages_max: u64) -> Window {
+        let start = if (self.start..self.end).contains(&page) { self.end } else { page };
+        *self = Self { start, end: window_end(start, self.grown(pages_max), pages_max) };
+        self.window(Some(start))
+    }
+
+    fn grown(&self, pages_max: u64) -> u64 {
+        let pages = self.pages();
+        let factor = if pages < pages_max / 16 { 4 } else { 2 };
+        (pages * factor).max(PAGES_MIN).min(pages_max)
+    }
+
+    fn window(&self, mark: Option<u64>) -> Window {
+        // Two folios at least, so that one can be read while the other is on its way.
+        let order = self.pages().checked_ilog2().map_or(0, |log| log.saturating_sub(1));
+        Window { start: self.start, end: self.end, mark, order: order.min(ORDER_MAX.into()) as u8 }
+    }
+}
+
+/// The end of a window of about `size` pages from `start` on: at a multiple of the size, so that the
+/// windows that follow have room for folios as large as they may be.
+fn window_end(start: u64, size: u64, pages_max: u64) -> u64 {
+    let end = start.saturating_add(size);
+    let unit = 1 << size.ilog2();
+    let down = end / unit * unit;
+    if down.saturating_sub(start) >= size / 2 || down + unit - start > pages_max {
+        down.max(start + size / 2)
+    } else {
+        down + unit
+    }
+}
+
+/// A window for a read that is not part of a sequence.
+fn exact(page: u64, pages: u64) -> Window {
+    let order = pages.checked_ilog2().unwrap_or(0).min(ORDER_MAX.into()) as u8;
+    Window { start: page, end: page.saturating_add(pages.max(1)), mark: None, order }
+}
+
+/// What bounds a window.
+struct Limits {
+    /// The most pages.
+    pages_max: u64,
+    /// The index of the page after the file's last one.
+    pages_end: u64,
+    /// Pages in the smallest folio.
+    pages_min: u64,
+}
+
+impl Limits {
+    fn of(context: &ReadContext<'_>) -> Self {
+        let pages_min = 1 << context.mapping.order_min();
+        let share = context.mapping.cache().pages_max() / CACHE_SHARE;
+        let option = u64::from(context.options.readahead_bytes_max) >> PAGE_SHIFT;
+        Self {
+            pages_max: option.min(share).max(pages_min),
+            pages_end: context.size().div_ceil(1 << PAGE_SHIFT),
+            pages_min,
+        }
+    }
+
+    /// The part of `window` that lies in the file, in whole folios of the smallest size.
+    fn fit(&self, window: Window) -> Window {
+        let start = window.start / self.pages_min * self.pages_min;
+        let end = window.end.min(self.pages_end).next_multiple_of(self.pages_min);
+        Window { start, end, ..window }
+    }
+}

@@ -1,0 +1,34 @@
+//! Reading a file's bytes into memory of the caller's, by the mapping alone.
+
+use base::{FileOffset, Result};
+
+use crate::fill::device_address;
+use crate::mapping::{IomapKind, map_at};
+use crate::read::ReadContext;
+
+/// Reads `into.len()` bytes from byte `at`, a block's start, on; zeroes past the end of the file.
+pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
+    let size = context.size();
+    let in_file = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(into.len());
+    into[in_file..].fill(0);
+    let mut done = 0;
+    while done < in_file {
+        let here = at + done as u64;
+        let map = map_at(context.mapper, FileOffset(here), (in_file - done) as u64)?;
+        let run = usize::try_from(map.end() - here).unwrap_or(usize::MAX).min(in_file - done);
+        let part = &mut into[done..done + run];
+        match map.kind {
+            IomapKind::Hole | IomapKind::Unwritten => part.fill(0),
+            IomapKind::Inline => {
+                let data = context.mapper.inline_data()?;
+                let start = usize::try_from(here).unwrap_or(usize::MAX).min(data.len());
+                let data = &data[start..data.len().min(start.saturating_add(run))];
+                part[..data.len()].copy_from_slice(data);
+                part[data.len()..].fill(0);
+            }
+            IomapKind::Mapped => context.device.read_at(device_address(&map, here)?, part)?,
+        }
+        done += run;
+    }
+    Ok(())
+}

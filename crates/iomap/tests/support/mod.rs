@@ -1,0 +1,299 @@
+//! Model files and misbehaving devices for the tests of the read path.
+#![allow(dead_code, reason = "not every test uses everything")]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
+use device::{Bio, BlockDevice, MemoryDevice, SharedDevice};
+use iomap::{
+    CacheOptions, Iomap, IomapKind, MapFlags, MapRead, Mapping, PageCache, ReadContext, ReadOptions,
+};
+
+/// A small generator of random numbers (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number below `end`, which is not zero.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub fn between(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.below(range.end - range.start)
+    }
+
+    /// A number below a power of two with an exponent from `exponents`: of any magnitude.
+    pub fn of_magnitude(&mut self, exponents: Range<u64>) -> u64 {
+        let exponent = self.between(exponents);
+        self.below(1 << exponent)
+    }
+
+    pub fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// A file that lies on a device in pieces.
+#[derive(Debug)]
+pub struct ModelFile {
+    pub block_size: BlockSize,
+    pub size: u64,
+    pub maps: Vec<Iomap>,
+    /// What it reads as.
+    pub bytes: Vec<u8>,
+    pub inline: Option<Vec<u8>>,
+    /// How often it was asked for a mapping.
+    pub calls: AtomicU64,
+}
+
+impl ModelFile {
+    /// A random file of at most `blocks_max` blocks, and the contents of its device, which is full
+    /// of bytes that are not the file's where no extent lies.
+    pub fn random(random: &mut Random, block_size: BlockSize, blocks_max: u64) -> (Self, Vec<u8>) {
+        let block = u64::from(block_size.bytes());
+        let blocks = random.between(1..blocks_max + 1);
+        let size = (blocks * block).saturating_sub(random.below(block));
+        let (mut maps, mut at, mut place) = (Vec::new(), 0, 1);
+        while at < blocks {
+            let longest = if random.one_in(3) { 4 } else { 200 };
+            let length = random.between(1..longest).min(blocks - at);
+            let kind = match random.below(5) {
+                0 => IomapKind::Hole,
+                1 => IomapKind::Unwritten,
+                _ => IomapKind::Mapped,
+            };
+            if random.one_in(2) {
+                place += random.below(4);
+            }
+            maps.push(Iomap {
+                offset: FileOffset(at * block),
+                length: length * block,
+                kind,
+                address: (kind != IomapKind::Hole).then_some(DeviceOffset(place * block)),
+                flags: MapFlags::default(),
+            });
+            if kind != IomapKind::Hole {
+                place += length;
+            }
+            at += length;
+        }
+        let device: Vec<u8> = (0..((place + 1) * block).div_ceil(8))
+            .flat_map(|_| random.next().to_le_bytes())
+            .collect();
+        let bytes = expected(&maps, size, &device);
+        (Self { block_size, size, maps, bytes, inline: None, calls: AtomicU64::new(0) }, device)
+    }
+
+    /// A file whose blocks lie in order from byte `address` of the device on.
+    pub fn contiguous(block_size: BlockSize, size: u64, address: u64, device: &[u8]) -> Self {
+        let maps = vec![Iomap {
+            offset: FileOffset(0),
+            length: size.next_multiple_of(block_size.bytes().into()),
+            kind: IomapKind::Mapped,
+            address: Some(DeviceOffset(address)),
+            flags: MapFlags { last: true, ..MapFlags::default() },
+        }];
+        let mut bytes = device[address as usize..].to_vec();
+        bytes.resize(size as usize, 0);
+        Self { block_size, size, maps, bytes, inline: None, calls: AtomicU64::new(0) }
+    }
+
+    /// A file within its inode.
+    pub fn inline(block_size: BlockSize, data: Vec<u8>) -> Self {
+        let maps = vec![Iomap {
+            offset: FileOffset(0),
+            length: data.len() as u64,
+            kind: IomapKind::Inline,
+            address: None,
+            flags: MapFlags { last: true, ..MapFlags::default() },
+        }];
+        Self {
+            block_size,
+            size: data.len() as u64,
+            maps,
+            bytes: data.clone(),
+            inline: Some(data),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    pub fn context<'a>(
+        &'a self,
+        mapping: &'a Mapping,
+        device: &'a SharedDevice,
+        options: ReadOptions,
+    ) -> ReadContext<'a> {
+        ReadContext { mapping, mapper: self, device, size: self.size, options }
+    }
+}
+
+fn expected(maps: &[Iomap], size: u64, device: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for map in maps {
+        match (map.kind, map.address) {
+            (IomapKind::Mapped, Some(address)) => {
+                let start = address.0 as usize;
+                bytes.extend_from_slice(&device[start..start + map.length as usize]);
+            }
+            _ => bytes.resize(bytes.len() + map.length as usize, 0),
+        }
+    }
+    bytes.truncate(size as usize);
+    bytes
+}
+
+impl MapRead for ModelFile {
+    fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let map = self.maps.iter().find(|map| map.offset <= at && at.0 < map.end()).copied();
+        map.ok_or(Error::InvalidArgument("past the model's end"))
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        self.inline.clone().ok_or(Error::InvalidArgument("not inline"))
+    }
+}
+
+/// A device that ends bios late, on another thread and out of order.
+#[derive(Debug)]
+pub struct LateDevice {
+    inner: SharedDevice,
+    queue: mpsc::Sender<Bio>,
+}
+
+impl LateDevice {
+    pub fn new(inner: SharedDevice, seed: u64) -> Self {
+        let (queue, incoming) = mpsc::channel::<Bio>();
+        let target = Arc::clone(&inner);
+        thread::spawn(move || {
+            let mut random = Random(seed);
+            let mut waiting: Vec<Bio> = Vec::new();
+            loop {
+                while let Ok(bio) = incoming.try_recv() {
+                    waiting.push(bio);
+                }
+                if waiting.is_empty() {
+                    match incoming.recv() {
+                        Ok(bio) => waiting.push(bio),
+                        Err(_) => return,
+                    }
+                }
+                if random.one_in(8) {
+                    thread::sleep(Duration::from_micros(random.below(50)));
+                }
+                let chosen = random.below(waiting.len() as u64) as usize;
+                target.submit(vec![waiting.swap_remove(chosen)]);
+            }
+        });
+        Self { inner, queue }
+    }
+}
+
+impl BlockDevice for LateDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for bio in batch {
+            self.queue.send(bio).expect("the worker lives");
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}
+
+/// A device some of whose ranges cannot be read, for as long as they are listed, and that counts.
+#[derive(Debug)]
+pub struct BadDevice {
+    inner: MemoryDevice,
+    pub bad: Mutex<Vec<Range<u64>>>,
+    pub bios: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl BadDevice {
+    pub fn new(contents: Vec<u8>) -> Self {
+        Self {
+            inner: MemoryDevice::new(contents),
+            bad: Mutex::default(),
+            bios: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl BlockDevice for BadDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for bio in batch {
+            self.bios.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(bio.length(), Ordering::Relaxed);
+            let (start, end) = (bio.offset().0, bio.offset().0 + bio.length());
+            let bad = self
+                .bad
+                .lock()
+                .expect("no panic")
+                .iter()
+                .any(|bad| bad.start < end && start < bad.end);
+            if bad {
+                bio.end(Err(5));
+            } else {
+                self.inner.submit(vec![bio]);
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}
+
+pub fn cache(bytes_max: u64, folio_order_max: u8) -> Arc<PageCache> {
+    PageCache::new(CacheOptions { bytes_max, folio_order_max }).expect("memory")
+}
+
+pub fn block_size(bytes: u64) -> BlockSize {
+    BlockSize::from_bytes(bytes).expect("a block size")
+}

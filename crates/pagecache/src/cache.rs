@@ -1,0 +1,119 @@
+//! A cache as a whole: its pool, its mappings, and finding memory for a folio.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use base::{BlockSize, Error, Result};
+use parking_lot::RwLock;
+
+use crate::PAGE_SHIFT;
+use crate::mapping::Mapping;
+use crate::options::{CacheOptions, CacheStats, ORDER_MAX};
+use crate::pool::Pool;
+use crate::sync::Bucket;
+
+/// How many conditions the waiters for locked folios share.
+const BUCKETS: usize = 64;
+/// How often memory that others took first is made again.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// A cache of folios under one byte limit, shared by any number of mappings.
+pub struct PageCache {
+    pub(crate) pool: Pool,
+    /// Mappings that have or had folios, by id, so that reclaim finds its way back to them.
+    pub(crate) mappings: RwLock<HashMap<u64, Weak<Mapping>>>,
+    /// The frame at which reclaim goes on.
+    pub(crate) hand: AtomicU32,
+    folio_order_max: u8,
+    next_mapping: AtomicU64,
+    buckets: [Bucket; BUCKETS],
+}
+
+impl PageCache {
+    /// An empty cache. Its memory is reserved but used only as folios need it.
+    pub fn new(options: CacheOptions) -> Result<Arc<Self>> {
+        if options.folio_order_max > ORDER_MAX {
+            return Err(Error::InvalidArgument("the folio order is greater than 9"));
+        }
+        Ok(Arc::new(Self {
+            pool: Pool::new(options.bytes_max)?,
+            mappings: RwLock::default(),
+            hand: AtomicU32::new(0),
+            folio_order_max: options.folio_order_max,
+            next_mapping: AtomicU64::new(1),
+            buckets: std::array::from_fn(|_| Bucket::default()),
+        }))
+    }
+
+    /// A mapping without folios, for one file whose blocks have `block_size` bytes. Its folios are
+    /// at least as large as a block.
+    pub fn new_mapping(self: &Arc<Self>, block_size: BlockSize) -> Arc<Mapping> {
+        let id = self.next_mapping.fetch_add(1, Ordering::Relaxed);
+        Mapping::new(Arc::clone(self), id, block_size)
+    }
+
+    /// The greatest order of the folios of mappings whose blocks are not larger.
+    pub fn folio_order_max(&self) -> u8 {
+        self.folio_order_max
+    }
+
+    /// The number of pages there is memory for.
+    pub fn pages_max(&self) -> u64 {
+        self.pool.frames().len() as u64
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> CacheStats {
+        self.pool.stats()
+    }
+
+    /// The condition that waiters for `frame`'s folio to be unlocked share with others.
+    pub(crate) fn bucket(&self, frame: u32) -> &Bucket {
+        &self.buckets[frame as usize % BUCKETS]
+    }
+
+    /// Frees a folio whose last reference the caller gave up.
+    pub(crate) fn free(&self, frame: u32) {
+        self.pool.give(frame, self.pool.frame(frame).place().order);
+    }
+
+    /// Finds memory for a folio of `order`, or as near to it as there is, but not below `order_min`.
+    /// Gives the first frame and the order. Does not wait for anybody: when everything is in use
+    /// there is none.
+    pub(crate) fn allocate(&self, order: u8, order_min: u8) -> Option<(u32, u8)> {
+        debug_assert!(order_min <= order && order <= ORDER_MAX);
+        if let Some(frame) = self.pool.take(order) {
+            return Some((frame, order));
+        }
+        if self.make_room(order, false) {
+            if let Some(frame) = self.pool.take(order) {
+                return Some((frame, order));
+            }
+        }
+        for order in (order_min..order).rev() {
+            if let Some(frame) = self.pool.take(order) {
+                return Some((frame, order));
+            }
+        }
+        // Others may take what is freed here.
+        for _ in 0..ATTEMPTS_MAX {
+            if !self.make_room(order_min, true) {
+                break;
+            }
+            if let Some(frame) = self.pool.take(order_min) {
+                return Some((frame, order_min));
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Debug for PageCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = self.stats();
+        let (resident, max) = (stats.bytes_resident >> PAGE_SHIFT, stats.bytes_max >> PAGE_SHIFT);
+        write!(f, "PageCache({resident} of {max} pages)")
+    }
+}

@@ -1,0 +1,277 @@
+//! The descriptor of one 4 KiB frame of memory: who refers to it, which folio it heads, its flags.
+//! All of it is atomic, and it stays in place as long as the cache, so that a reader may look at
+//! any frame at any time and find out afterwards whether it is the one it wanted.
+//! Not here: the memory itself, and the tree that leads to frames.
+//!
+//! Invariants (`R` for reference):
+//!
+//! - **R1.** A frame heads a folio exactly while it is LIVE. Its place, owner, order and state
+//!   change only while it is not, and only by the one thread that took it from the pool or
+//!   cleared LIVE. So whoever holds a reference to a LIVE frame sees a folio that keeps its
+//!   identity.
+//! - **R2.** A frame is CACHED exactly while its owner's tree holds it; both change together under
+//!   that tree's lock.
+//! - **R3.** LIVE is cleared once, by a compare-exchange from "live, not cached, no references"
+//!   (the last holder) or "live, cached, no references" (reclaim, under the tree's lock). Who
+//!   clears it returns the memory to the pool.
+//! - **R4.** A reader counts itself in first and looks afterwards (`try_get`). On a frame that is
+//!   not LIVE the count means nothing, and is never set, only added to: so that what such a reader
+//!   adds and subtracts cancels out even when the frame becomes LIVE between.
+//! - **R5.** Blocks that are not uptodate are written only by who holds LOCKED, and uptodate blocks
+//!   by nobody.
+
+use std::sync::atomic::AtomicPtr;
+
+use crate::state::FolioState;
+use crate::sync::{AtomicU32, AtomicU64, Bucket, Ordering};
+
+/// Set while the frame heads a folio.
+const LIVE: u32 = 1 << 31;
+/// Set while a mapping's tree holds the folio.
+const CACHED: u32 = 1 << 30;
+
+/// All blocks hold the file's data.
+const UPTODATE: u32 = 1 << 0;
+/// Somebody fills the folio.
+const LOCKED: u32 = 1 << 1;
+/// Somebody waits for LOCKED to go.
+const WAITERS: u32 = 1 << 2;
+/// Whoever reads this folio first starts the next readahead window.
+const READAHEAD: u32 = 1 << 3;
+/// Visited once, and again.
+const VISITED: u32 = 1 << 4;
+const REVISITED: u32 = 1 << 5;
+/// The first of the marks that the folio's user gives a meaning; they are cleared with the folio.
+const MARK: u32 = 1 << 8;
+/// How many marks there are.
+pub(crate) const MARKS: u32 = 8;
+
+/// Where a folio lies in its file: the index of its first page, and its order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) index: u64,
+    pub(crate) order: u8,
+}
+
+impl Place {
+    fn pack(self) -> u64 {
+        self.index << 4 | u64::from(self.order)
+    }
+
+    fn unpack(packed: u64) -> Self {
+        Self { index: packed >> 4, order: (packed & 15) as u8 }
+    }
+
+    /// The number of pages.
+    pub(crate) fn pages(self) -> u64 {
+        1 << self.order
+    }
+
+    /// The index of the page after the last one.
+    pub(crate) fn end(self) -> u64 {
+        self.index + self.pages()
+    }
+}
+
+/// One frame. All zeroes is a frame that is not live and that nobody refers to.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Frame {
+    /// LIVE, CACHED and a count of references.
+    reference: AtomicU32,
+    flags: AtomicU32,
+    /// The id of the mapping that the folio was made for.
+    owner: AtomicU64,
+    /// A packed [`Place`].
+    place: AtomicU64,
+    /// The folio's per-block state, or null. `state.rs` has the rules.
+    pub(crate) state: AtomicPtr<FolioState>,
+    /// The neighbours in the pool's list of free blocks, and 1 + the order of the free block that
+    /// this frame begins. All three belong to the pool's lock.
+    pub(crate) previous: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) free: AtomicU32,
+}
+
+/// What came of giving up a reference.
+#[must_use]
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Put {
+    /// Others hold the folio, or its mapping does.
+    Held,
+    /// It was the last one: the caller returns the folio to the pool.
+    Last,
+}
+
+impl Frame {
+    /// Makes a frame, which the caller has from the pool, a locked folio with two holders: the tree
+    /// that the caller is about to put it into, and the caller.
+    pub(crate) fn make_live(&self, owner: u64, place: Place) {
+        self.owner.store(owner, Ordering::Relaxed);
+        self.place.store(place.pack(), Ordering::Relaxed);
+        self.flags.store(LOCKED, Ordering::Relaxed);
+        // R4: an addition. Release: who counts itself in afterwards sees the stores above.
+        let before = self.reference.fetch_add(LIVE | CACHED | 1, Ordering::Release);
+        debug_assert_eq!(before & (LIVE | CACHED), 0, "a frame from the pool is live");
+    }
+
+    /// Takes a reference to the folio that holds page `page` of `owner`, if that is what this frame
+    /// heads. `Err` gives what the reference that was taken to find that out came to.
+    #[inline]
+    pub(crate) fn try_get(&self, owner: u64, page: u64) -> Result<(), Put> {
+        let before = self.reference.fetch_add(1, Ordering::Acquire);
+        if before & LIVE != 0 {
+            // R1: the identity does not change any more.
+            let place = Place::unpack(self.place.load(Ordering::Relaxed));
+            if self.owner.load(Ordering::Relaxed) == owner
+                && page >> place.order == place.index >> place.order
+            {
+                return Ok(());
+            }
+        }
+        Err(self.put())
+    }
+
+    /// Another reference for somebody who holds one.
+    #[inline]
+    pub(crate) fn get_again(&self) {
+        let before = self.reference.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(before & LIVE != 0 && before & !(LIVE | CACHED) != 0, "no reference held");
+    }
+
+    /// Gives up a reference.
+    #[inline]
+    pub(crate) fn put(&self) -> Put {
+        // Release: what was read from the folio's memory was read before.
+        let before = self.reference.fetch_sub(1, Ordering::Release);
+        if before == LIVE | 1 { self.release() } else { Put::Held }
+    }
+
+    /// Takes the folio, which the caller has just removed from the tree whose lock it holds, out of
+    /// the cache.
+    pub(crate) fn uncache(&self) -> Put {
+        let before = self.reference.fetch_and(!CACHED, Ordering::Release);
+        debug_assert!(before & CACHED != 0, "not cached");
+        if before == LIVE | CACHED { self.release() } else { Put::Held }
+    }
+
+    /// Claims a folio without references to be evicted by the caller, which holds the lock of the
+    /// tree that the folio is in.
+    pub(crate) fn claim(&self) -> bool {
+        self.clear_live(LIVE | CACHED)
+    }
+
+    /// R3. Several may see the count at zero; one of them wins. That the frame may have had another
+    /// life in between does not matter: then the winner ends that one, and its last holder loses.
+    #[cold]
+    fn release(&self) -> Put {
+        if self.clear_live(LIVE) { Put::Last } else { Put::Held }
+    }
+
+    fn clear_live(&self, from: u32) -> bool {
+        // Acquire: every use of the memory by those who gave up their references is over.
+        self.reference.compare_exchange(from, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// The folio's place. Certain while the caller holds a reference or owns the frame, otherwise a
+    /// hint.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        Place::unpack(self.place.load(Ordering::Relaxed))
+    }
+
+    /// The owner; certain or a hint like [`place`](Self::place).
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// Whether reclaim should try to evict the folio. Takes the edge off one that was visited
+    /// again, so that it goes the next time unless it is visited once more.
+    pub(crate) fn is_evictable(&self) -> bool {
+        if self.reference.load(Ordering::Relaxed) != LIVE | CACHED {
+            return false;
+        }
+        let flags = self.flags.load(Ordering::Relaxed);
+        if flags & REVISITED != 0 {
+            self.flags.fetch_and(!REVISITED, Ordering::Relaxed);
+        }
+        flags & REVISITED == 0
+    }
+
+    /// Whether the frame heads a folio; a hint.
+    pub(crate) fn is_live(&self) -> bool {
+        self.reference.load(Ordering::Relaxed) & LIVE != 0
+    }
+
+    /// Notes a visit. A folio that was visited once goes before those that were visited again: data
+    /// that streams through leaves the rest in the cache.
+    #[inline]
+    pub(crate) fn visit(&self) {
+        let flags = self.flags.load(Ordering::Relaxed);
+        if flags & REVISITED == 0 {
+            let next = if flags & VISITED == 0 { VISITED } else { REVISITED };
+            self.flags.fetch_or(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether all blocks hold the file's data. Acquire: the data can be read if so.
+    #[inline]
+    pub(crate) fn is_uptodate(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & UPTODATE != 0
+    }
+
+    /// Sets the mark that starts a readahead window.
+    pub(crate) fn set_readahead(&self) {
+        self.flags.fetch_or(READAHEAD, Ordering::Relaxed);
+    }
+
+    /// Takes the mark that starts a readahead window: one of those who see it gets it.
+    #[inline]
+    pub(crate) fn take_readahead(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & READAHEAD != 0
+            && self.flags.fetch_and(!READAHEAD, Ordering::Relaxed) & READAHEAD != 0
+    }
+
+    /// Whether mark `number` is set. Acquire: with what its setter did before.
+    pub(crate) fn has_mark(&self, number: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & mark(number) != 0
+    }
+
+    /// Sets mark `number`.
+    pub(crate) fn set_mark(&self, number: u32) {
+        self.flags.fetch_or(mark(number), Ordering::Release);
+    }
+
+    /// Locks the folio if nobody has.
+    pub(crate) fn try_lock(&self) -> bool {
+        self.flags.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
+    }
+
+    /// Unlocks the folio, uptodate or as it was, and wakes who waits for that in `bucket`.
+    pub(crate) fn unlock(&self, uptodate: bool, bucket: &Bucket) {
+        if uptodate {
+            self.flags.fetch_or(UPTODATE, Ordering::Release);
+        }
+        let before = self.flags.fetch_and(!(LOCKED | WAITERS), Ordering::Release);
+        debug_assert!(before & LOCKED != 0, "not locked");
+        if before & WAITERS != 0 {
+            bucket.wake_all();
+        }
+    }
+
+    /// Waits until nobody has the folio locked.
+    ///
+    /// A waiter sets WAITERS and looks at LOCKED in one step and under the bucket's lock, so either
+    /// the unlocker sees WAITERS, and takes the bucket's lock only when the waiter waits, or the
+    /// waiter sees the folio unlocked.
+    pub(crate) fn wait_unlocked(&self, bucket: &Bucket) {
+        if self.flags.load(Ordering::Acquire) & LOCKED != 0 {
+            bucket.wait_until(|| self.flags.fetch_or(WAITERS, Ordering::Acquire) & LOCKED == 0);
+        }
+    }
+}
+
+fn mark(number: u32) -> u32 {
+    assert!(number < MARKS, "no such mark");
+    MARK << number
+}

@@ -1,0 +1,57 @@
+//! The atomics and locks of the lock-free parts: the real ones, or loom's when they are
+//! model-checked (`RUSTFLAGS="--cfg loom" cargo test -p bifolio-pagecache --release`).
+
+#[cfg(not(loom))]
+mod real {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    /// A lock and a condition to wait for under it.
+    #[derive(Debug, Default)]
+    pub(crate) struct Bucket {
+        lock: parking_lot::Mutex<()>,
+        changed: parking_lot::Condvar,
+    }
+
+    impl Bucket {
+        /// Waits until `done` says so; it is asked under the lock.
+        pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
+            let mut guard = self.lock.lock();
+            while !done() {
+                self.changed.wait(&mut guard);
+            }
+        }
+
+        /// Has every waiter ask again.
+        pub(crate) fn wake_all(&self) {
+            drop(self.lock.lock());
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(loom)]
+mod real {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Bucket {
+        lock: loom::sync::Mutex<()>,
+        changed: loom::sync::Condvar,
+    }
+
+    impl Bucket {
+        pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
+            let mut guard = self.lock.lock().expect("no panic under the lock");
+            while !done() {
+                guard = self.changed.wait(guard).expect("no panic under the lock");
+            }
+        }
+
+        pub(crate) fn wake_all(&self) {
+            drop(self.lock.lock().expect("no panic under the lock"));
+            self.changed.notify_all();
+        }
+    }
+}
+
+pub(crate) use real::{AtomicU32, AtomicU64, Bucket, Ordering};

@@ -1,0 +1,279 @@
+//! The tree of one mapping: from page indices to the frames of its folios, 64 ways at a time.
+//! Lookups take no lock; changes are made under the lock of the mapping.
+//! Not here: where nodes come from, and whether the frame that was found is still what it was.
+//!
+//! Invariants (`T` for tree):
+//!
+//! - **T1.** Nodes are type-stable: memory that was a node once stays a node as long as the cache,
+//!   and its slots only ever hold entries. So a lookup that is overtaken by changes, and walks
+//!   through nodes that belong to another tree by now, meets entries all the same. It ends, since
+//!   it descends, and what it finds is a guess: `Frame::try_get` proves or refutes a frame, and
+//!   "nothing" is made sure under the lock by `insert`.
+//! - **T2.** A folio of order `n` fills 2^n slots of a leaf, or, from order 6 on, 2^(n-6) slots of a
+//!   node one level above.
+//! - **T3.** A node in a tree is not empty.
+
+use smallvec::SmallVec;
+
+use crate::frame::Place;
+use crate::node::NodeId;
+use crate::pool::Pool;
+use crate::sync::{AtomicU64, Ordering};
+
+/// log2 of the slots of a node.
+const BITS: u32 = 6;
+/// Slots of a node.
+pub(crate) const SLOTS: usize = 1 << BITS;
+/// Levels of the tallest tree: enough for files of 2^63 bytes.
+const HEIGHT_MAX: usize = 9;
+
+/// What a slot holds: nothing, a frame, or a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry(pub(crate) u32);
+
+/// An [`Entry`], taken apart.
+enum Target {
+    Nothing,
+    Folio(u32),
+    Node(NodeId),
+}
+
+impl Entry {
+    pub(crate) const EMPTY: Self = Self(0);
+    const FOLIO: u32 = 1;
+    const NODE: u32 = 2;
+
+    fn folio(frame: u32) -> Self {
+        Self(frame << 2 | Self::FOLIO)
+    }
+
+    fn node(id: NodeId) -> Self {
+        Self(id.0 << 2 | Self::NODE)
+    }
+
+    #[inline]
+    fn target(self) -> Target {
+        match self.0 & 3 {
+            Self::FOLIO => Target::Folio(self.0 >> 2),
+            Self::NODE => Target::Node(NodeId(self.0 >> 2)),
+            _ => Target::Nothing,
+        }
+    }
+}
+
+/// The root: an entry, and how many levels of nodes lie below it. A tree of height `h` has room for
+/// 64^h pages; one of height 0 holds page 0 in the root itself.
+#[derive(Clone, Copy)]
+struct Root {
+    entry: Entry,
+    height: u32,
+}
+
+/// Why a folio cannot be inserted.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// This frame's folio has some of the pages.
+    Exists(u32),
+    /// No memory for nodes.
+    NoNodes,
+}
+
+/// One mapping's tree.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    root: AtomicU64,
+}
+
+/// The level of the slots that a folio of `order` fills (T2); leaves are level 0.
+fn level(order: u8) -> u32 {
+    u32::from(order) / BITS
+}
+
+/// Whether a tree of `height` has room for page `index`.
+#[inline]
+fn covers(height: u32, index: u64) -> bool {
+    index >> (BITS * height) == 0
+}
+
+/// The slot for `index` in a node of `level`.
+#[inline]
+fn slot(index: u64, level: u32) -> usize {
+    (index >> (BITS * level)) as usize & (SLOTS - 1)
+}
+
+impl Tree {
+    #[inline]
+    fn root(&self) -> Root {
+        let packed = self.root.load(Ordering::Acquire);
+        // Not above HEIGHT_MAX, since `set_root` stores no such thing.
+        Root { entry: Entry(packed as u32), height: (packed >> 32) as u32 }
+    }
+
+    fn set_root(&self, root: Root) {
+        let packed = u64::from(root.height) << 32 | u64::from(root.entry.0);
+        self.root.store(packed, Ordering::Release);
+    }
+
+    /// The frame that the tree holds for page `index`. A guess, unless the caller holds the lock
+    /// (T1).
+    #[inline]
+    pub(crate) fn find(&self, pool: &Pool, index: u64) -> Option<u32> {
+        self.walk(pool, index).ok()
+    }
+
+    /// The frame for page `index`, or how many pages from the beginning of the empty slot it fell
+    /// into are absent, as a power of two.
+    #[inline]
+    fn walk(&self, pool: &Pool, index: u64) -> Result<u32, u32> {
+        let Root { mut entry, mut height } = self.root();
+        if !covers(height, index) {
+            return Err(u64::BITS);
+        }
+        loop {
+            match entry.target() {
+                Target::Folio(frame) => return Ok(frame),
+                Target::Node(id) if height > 0 => {
+                    height -= 1;
+                    entry = pool.node(id).load(slot(index, height));
+                }
+                _ => return Err(BITS * height),
+            }
+        }
+    }
+
+    /// The first page of `from..end` that the tree holds, and its frame. A guess, unless the caller
+    /// holds the lock.
+    pub(crate) fn first_present(&self, pool: &Pool, from: u64, end: u64) -> Option<(u64, u32)> {
+        let mut index = from;
+        while index < end {
+            match self.walk(pool, index) {
+                Ok(frame) => return Some((index, frame)),
+                Err(absent) => index = ((index.checked_shr(absent)? + 1).checked_shl(absent))?,
+            }
+        }
+        None
+    }
+
+    /// Puts `frame`'s folio at `place`. The caller holds the lock.
+    pub(crate) fn insert(&self, pool: &Pool, place: Place, frame: u32) -> Result<(), Refusal> {
+        debug_assert!(place.index % place.pages() == 0 && covers(HEIGHT_MAX as u32, place.end()));
+        if let Some((_, existing)) = self.first_present(pool, place.index, place.end()) {
+            return Err(Refusal::Exists(existing));
+        }
+        self.grow(pool, place)?;
+        let mut path = Path::new();
+        if self.make_way(pool, place, &mut path).is_none() {
+            self.prune(pool, &path);
+            return Err(Refusal::NoNodes);
+        }
+        self.set(pool, &path, slots(place.order), Entry::folio(frame));
+        Ok(())
+    }
+
+    /// Takes the folio at `place` out. The caller holds the lock and knows that it is there.
+    pub(crate) fn remove(&self, pool: &Pool, place: Place) {
+        let mut path = Path::new();
+        let made = self.make_way(pool, place, &mut path);
+        debug_assert_eq!(made, Some(0), "the way to a folio exists");
+        self.set(pool, &path, slots(place.order), Entry::EMPTY);
+        self.prune(pool, &path);
+    }
+
+    /// Makes the tree tall enough for `place`.
+    fn grow(&self, pool: &Pool, place: Place) -> Result<(), Refusal> {
+        loop {
+            let Root { entry, height } = self.root();
+            let tall_enough = covers(height, place.end() - 1)
+                && (height > level(place.order) || place.order == 0 && height == 0);
+            if tall_enough {
+                return Ok(());
+            }
+            let mut root = Root { entry, height: height + 1 };
+            if entry != Entry::EMPTY {
+                let id = pool.take_node().ok_or(Refusal::NoNodes)?;
+                pool.node(id).fill(0, 1, entry);
+                root.entry = Entry::node(id);
+            }
+            self.set_root(root);
+        }
+    }
+
+    /// Walks to the level of `place`'s slots and makes the nodes that are not there; gives how many
+    /// it made, or `None` when there was no memory for one. The way down to there is in `path`.
+    fn make_way(&self, pool: &Pool, place: Place, path: &mut Path) -> Option<usize> {
+        let Root { mut entry, height } = self.root();
+        let mut made = 0;
+        for level in (level(place.order)..height).rev() {
+            let id = match entry.target() {
+                Target::Node(id) => id,
+                _ => {
+                    let id = pool.take_node()?;
+                    self.set(pool, path, 1, Entry::node(id));
+                    made += 1;
+                    id
+                }
+            };
+            let slot = slot(place.index, level);
+            path.push((id, slot));
+            entry = pool.node(id).load(slot);
+        }
+        Some(made)
+    }
+
+    /// Stores `entry` in `count` slots where `path` ends: in its last node, or the root.
+    fn set(&self, pool: &Pool, path: &Path, count: usize, entry: Entry) {
+        match path.last() {
+            Some(&(id, slot)) => pool.node(id).fill(slot, count, entry),
+            None => self.set_root(Root { entry, ..self.root() }),
+        }
+    }
+
+    /// Frees the nodes at the end of `path` that are empty (T3).
+    fn prune(&self, pool: &Pool, path: &Path) {
+        let mut path = path.clone();
+        while let Some((id, _)) = path.pop() {
+            if !pool.node(id).is_empty() {
+                return;
+            }
+            self.set(pool, &path, 1, Entry::EMPTY);
+            pool.give_node(id);
+        }
+    }
+
+    /// Empties the tree. Calls `removed` for the frame of each folio that was in it. The caller
+    /// holds the lock.
+    pub(crate) fn clear(&self, pool: &Pool, removed: &mut dyn FnMut(u32)) {
+        let Root { entry, .. } = self.root();
+        self.set_root(Root { entry: Entry::EMPTY, height: 0 });
+        clear_below(pool, entry, removed);
+    }
+}
+
+/// The way from the root to a slot: nodes, and the slot in each. Empty for the root itself.
+type Path = SmallVec<[(NodeId, usize); HEIGHT_MAX]>;
+
+/// How many slots a folio of `order` fills (T2).
+fn slots(order: u8) -> usize {
+    1 << (u32::from(order) % BITS)
+}
+
+/// Frees `entry`'s node and all below it. As deep as the tree is tall.
+fn clear_below(pool: &Pool, entry: Entry, removed: &mut dyn FnMut(u32)) {
+    let id = match entry.target() {
+        Target::Nothing => return,
+        Target::Folio(frame) => return removed(frame),
+        Target::Node(id) => id,
+    };
+    let node = pool.node(id);
+    let mut previous = Entry::EMPTY;
+    for slot in 0..SLOTS {
+        let entry = node.load(slot);
+        // The slots of a folio follow one another.
+        if entry != previous {
+            clear_below(pool, entry, removed);
+        }
+        previous = entry;
+    }
+    node.fill(0, SLOTS, Entry::EMPTY);
+    pool.give_node(id);
+}
