@@ -2,7 +2,7 @@
 //! submitter's thread. Not here: work on other threads (`threaded`, `uring`), parts of a device.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
@@ -70,7 +70,7 @@ impl FileDevice {
     }
 
     /// Whether `bio` may be done: EINVAL outside the device, EROFS for writes to a read-only one.
-    fn admit(&self, bio: &Bio) -> Result<(), i32> {
+    pub(crate) fn admit(&self, bio: &Bio) -> Result<(), i32> {
         bio.range_within(self.size)?;
         match bio.operation() {
             BioOperation::Write if self.read_only => Err(EROFS),
@@ -79,7 +79,7 @@ impl FileDevice {
     }
 
     /// Does what is left of an admitted `bio` after its first `done` bytes.
-    fn transfer(&self, bio: &mut Bio, mut done: u64) -> Result<(), i32> {
+    pub(crate) fn transfer(&self, bio: &mut Bio, mut done: u64) -> Result<(), i32> {
         while done < bio.length() {
             let at = bio.offset().0 + done;
             let moved = match bio.operation() {
@@ -145,6 +145,12 @@ impl FileDevice {
             }
         }
         Ok(())
+    }
+}
+
+impl AsRawFd for FileDevice {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 }
 

@@ -9,6 +9,8 @@ use crate::SharedDevice;
 use crate::file::FileDevice;
 use crate::partition::PartitionTable;
 use crate::slice::Slice;
+use crate::threaded::ThreadedDevice;
+use crate::uring::UringDevice;
 
 /// How to open an image.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +19,13 @@ pub struct OpenDevice {
     pub read_only: bool,
     /// Which part of the image to open.
     pub part: Part,
+    /// Who does the work.
+    pub backend: Backend,
 }
 
 impl Default for OpenDevice {
     fn default() -> Self {
-        Self { read_only: true, part: Part::Whole }
+        Self { read_only: true, part: Part::Whole, backend: Backend::Threads }
     }
 }
 
@@ -36,11 +40,44 @@ pub enum Part {
     Partition(u32),
 }
 
+/// Who does the work of a bio whose submitter does not wait for it. What is waited for is always
+/// done by its submitter.
+///
+/// Measured with readahead two windows ahead of a reader that copies everything once (2 cores,
+/// Linux 6.18; medians in GiB/s, windows of 1 MiB; random reads of 4 KiB in batches of 32, in
+/// thousands per second):
+///
+/// | | submitter | 1 thread | 4 threads | io_uring |
+/// |---|---|---|---|---|
+/// | file on tmpfs, sequential | 4.8 | 4.6 | 6.7 | 4.6 |
+/// | file on disk in the host's cache, sequential | 12.5 | 11.8 | 11.7 | 11.2 |
+/// | file on disk, sequential | 2.3 | 1.9 | 2.3 | 2.4 |
+/// | file on disk, random | 9 | 5 | 15 | 14 |
+///
+/// Reading through the host's cache is copying, which one ring's thread does one request after the
+/// other, while threads use all processors; so threads are the default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// A few threads with system calls, started by the first bio that nobody waits for.
+    Threads,
+    /// io_uring, or threads where the host has none.
+    Uring,
+    /// Always the submitter.
+    Submitter,
+}
+
+/// Bios that wait for a thread or are with the kernel, at most.
+const DEPTH: usize = 64;
+/// Threads that work on one file.
+const THREADS: usize = 4;
+
 /// Opens the file or block device at `path`.
+///
+/// Threads do not survive a fork: a program that goes into the background does so first.
 pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
-    let file = FileDevice::open(path, options.read_only)?;
+    let file = Arc::new(FileDevice::open(path, options.read_only)?);
     let sector_size = file.sector_size();
-    let device: SharedDevice = Arc::new(file);
+    let device = start(file, options.backend);
     match options.part {
         Part::Whole => Ok(device),
         Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
@@ -49,4 +86,16 @@ pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
             Ok(Arc::new(table.open(device, number)?))
         }
     }
+}
+
+fn start(file: Arc<FileDevice>, backend: Backend) -> SharedDevice {
+    match backend {
+        Backend::Submitter => return file,
+        Backend::Threads => {}
+        Backend::Uring => match UringDevice::new(Arc::clone(&file), DEPTH) {
+            Ok(device) => return Arc::new(device),
+            Err(error) => tracing::info!(%error, "no io_uring here: using threads"),
+        },
+    }
+    Arc::new(ThreadedDevice::new(file, THREADS, DEPTH))
 }

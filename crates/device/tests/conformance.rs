@@ -3,11 +3,13 @@
 
 use std::ptr::NonNull;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use base::{BlockSize, DeviceOffset, Error, IoError, IoOperation};
 use device::{
-    Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, FileDevice, LatchDevice, MemoryDevice,
-    OverlayDevice, RecordDevice, Segment, SharedDevice, Slice,
+    Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, FileDevice, LatchDevice, LatencyDevice,
+    MemoryDevice, OverlayDevice, RecordDevice, Segment, SharedDevice, Slice, ThreadedDevice,
+    UringDevice,
 };
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
@@ -78,6 +80,21 @@ fn latch(contents: &[u8]) -> Subject {
     wrapped(|inner| Arc::new(LatchDevice::new(inner)), contents)
 }
 
+fn latency(contents: &[u8]) -> Subject {
+    let latency = Duration::from_micros(20);
+    wrapped(|inner| Arc::new(LatencyDevice::new(inner, latency, 3)), contents)
+}
+
+fn threaded(contents: &[u8]) -> Subject {
+    wrapped(|inner| Arc::new(ThreadedDevice::new(inner, 3, 4)), contents)
+}
+
+fn uring(contents: &[u8]) -> Subject {
+    let file = temporary(contents);
+    let device = Arc::new(FileDevice::open(file.path(), false).unwrap());
+    Subject { device: Arc::new(UringDevice::new(device, 4).unwrap()), _file: Some(file) }
+}
+
 /// Makes one kind of device.
 type Make = fn(&[u8]) -> Subject;
 
@@ -89,6 +106,9 @@ const SUBJECTS: &[(&str, Make)] = &[
     ("record", record),
     ("fault", fault),
     ("latch", latch),
+    ("latency", latency),
+    ("threaded", threaded),
+    ("uring", uring),
 ];
 
 /// Runs `check` on every kind of device, holding `contents`.
@@ -319,4 +339,73 @@ fn many_threads_share_a_device() {
             }
         });
     });
+}
+
+/// A bio that reads nothing, so that it needs no memory, at the device's start.
+fn empty_read(end: impl FnOnce(Result<(), IoError>) + Send + 'static) -> Bio {
+    Bio::new(BioOperation::Read, DeviceOffset(0), [], end)
+}
+
+#[test]
+fn an_end_may_submit_the_next() {
+    fn chain(device: SharedDevice, left: usize, done: mpsc::Sender<()>) {
+        let next = Arc::clone(&device);
+        device.submit(vec![empty_read(move |result| {
+            result.unwrap();
+            match left {
+                0 => done.send(()).unwrap(),
+                _ => chain(next, left - 1, done),
+            }
+        })]);
+    }
+    on_every_device(&pattern(0), |_, subject| {
+        let (sender, receiver) = mpsc::channel();
+        chain(Arc::clone(&subject.device), 100, sender);
+        receiver.recv().unwrap();
+    });
+}
+
+#[test]
+fn dropping_a_device_waits_for_what_was_submitted() {
+    for (name, make) in SUBJECTS {
+        let contents = pattern(5);
+        let subject = make(&contents);
+        let mut memories = vec![vec![0u8; 9000]; 40];
+        let (sender, receiver) = mpsc::channel();
+        let bios = memories.iter_mut().map(|memory| {
+            let sender = sender.clone();
+            // SAFETY: `memories` outlives the device's drop, which waits for every end.
+            let segment = unsafe { Segment::new(NonNull::from(&mut memory[..]).cast(), 9000) };
+            Bio::new(BioOperation::Read, DeviceOffset(77), [segment], move |result| {
+                sender.send(result).unwrap();
+            })
+        });
+        subject.device.submit(bios.collect());
+        drop((subject, sender));
+        assert_eq!(receiver.try_iter().filter(Result::is_ok).count(), 40, "{name}");
+        assert!(memories.iter().all(|memory| memory[..] == contents[77..9077]), "{name}");
+    }
+}
+
+#[test]
+fn the_last_user_of_a_device_may_go_in_an_end() {
+    for (_, make) in SUBJECTS {
+        let Subject { device, _file } = make(&pattern(0));
+        let (sender, receiver) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let kept = Arc::clone(&device);
+        // Where the submitter does the work itself, the end must not wait for it to go on.
+        std::thread::spawn(move || {
+            let end = move |result: Result<(), IoError>| {
+                result.unwrap();
+                let _ = released.recv_timeout(Duration::from_millis(20));
+                drop(kept);
+                sender.send(()).unwrap();
+            };
+            device.submit(vec![empty_read(end)]);
+            drop(device);
+            let _ = release.send(());
+        });
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use base::{DeviceOffset, Error};
-use device::{BlockDevice, FileDevice, OpenDevice, Part, open};
+use device::{Backend, BlockDevice, FileDevice, OpenDevice, Part, open};
 use tempfile::{NamedTempFile, TempDir};
 
 const EIO: i32 = 5;
@@ -124,4 +124,17 @@ fn an_offset_opens_the_rest_of_the_image() {
     assert_eq!(open(file.path(), from(1024)).unwrap().size(), 1976);
     assert_eq!(open(file.path(), from(3000)).unwrap().size(), 0);
     assert!(matches!(open(file.path(), from(3001)), Err(Error::InvalidArgument(_))));
+}
+
+#[test]
+fn every_backend_reads_the_same() {
+    let file = image(0);
+    let contents: Vec<u8> = (0..300_000).map(|at: u32| (at % 253) as u8).collect();
+    std::fs::write(file.path(), &contents).unwrap();
+    for backend in [Backend::Threads, Backend::Uring, Backend::Submitter] {
+        let device = open(file.path(), OpenDevice { backend, ..Default::default() }).unwrap();
+        let mut bytes = vec![0; contents.len()];
+        device.read_at(DeviceOffset(0), &mut bytes).unwrap();
+        assert!(bytes == contents, "{backend:?}");
+    }
 }

@@ -98,7 +98,7 @@ fn check(script: &str, kind: TableKind, count: usize) {
                 // A disk tells its sector size, so that no guess is needed.
                 let last = expected.last().unwrap();
                 let part = Part::Partition(last.0);
-                let opened = open(Path::new(&disk.0), OpenDevice { part, read_only: true });
+                let opened = open(Path::new(&disk.0), OpenDevice { part, ..Default::default() });
                 assert_eq!(opened.unwrap().size(), last.2 * 4096);
                 expected
             }

@@ -1,0 +1,201 @@
+//! A device that takes its time: what a fast disk does to a program, without the disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::{DeviceOffset, Result};
+use parking_lot::{Condvar, Mutex};
+
+use crate::worker::Worker;
+use crate::{Bio, BlockDevice, SharedDevice};
+
+/// How long before a request is due its thread stops sleeping and watches the clock: the host wakes
+/// threads some tens of microseconds late.
+const WATCH: Duration = Duration::from_micros(80);
+
+/// `inner` behind a queue that serves `depth` requests at once, each in `latency`, like an NVMe
+/// disk of that queue depth. Requests reach `inner` when their time has come, on a thread of this
+/// device, in the order of their submission. Dropping the device waits for all of them.
+///
+/// `inner` should be a device in memory: what it takes itself comes on top.
+#[derive(Debug)]
+pub struct LatencyDevice {
+    inner: SharedDevice,
+    latency: Duration,
+    shared: Arc<Shared>,
+    worker: Option<Worker>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is work, or no more will come.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When each of the `depth` servers has done its last request so far, the earliest first.
+    servers: VecDeque<Instant>,
+    /// The requests and when each is due, in ascending order.
+    queue: VecDeque<(Instant, Bio)>,
+    stopping: bool,
+}
+
+impl LatencyDevice {
+    /// Has each request take `latency`, `depth` of them at a time. `depth` is at least 1. Panics
+    /// when the host refuses a thread.
+    pub fn new(inner: SharedDevice, latency: Duration, depth: usize) -> Self {
+        assert!(depth > 0, "a queue that serves nothing");
+        let servers = vec![Instant::now(); depth].into();
+        let state = Mutex::new(State { servers, queue: VecDeque::new(), stopping: false });
+        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let (of_worker, device) = (Arc::clone(&shared), Arc::clone(&inner));
+        let worker = Worker::start("bifolio-latency", move || of_worker.work(&*device));
+        let worker = Some(worker.expect("the host starts a thread"));
+        Self { inner, latency, shared, worker }
+    }
+}
+
+impl State {
+    /// When a request that comes now is due. All requests take the same time, so that later ones
+    /// are never due earlier, and the server that is free first is always the front one.
+    fn schedule(&mut self, latency: Duration) -> Instant {
+        let free = self.servers.pop_front().unwrap_or_else(Instant::now);
+        let due = free.max(Instant::now()) + latency;
+        self.servers.push_back(due);
+        due
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<Bio> {
+        let count = self.queue.iter().take_while(|(due, _)| *due <= now).count();
+        self.queue.drain(..count).map(|(_, bio)| bio).collect()
+    }
+}
+
+impl Shared {
+    fn work(&self, inner: &dyn BlockDevice) {
+        let mut state = self.state.lock();
+        loop {
+            let due = match state.queue.front() {
+                Some(&(due, _)) => due,
+                None if state.stopping => return,
+                None => {
+                    self.changed.wait(&mut state);
+                    continue;
+                }
+            };
+            if due > Instant::now() + WATCH {
+                self.changed.wait_until(&mut state, due - WATCH);
+                continue;
+            }
+            drop(state);
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            let ready = self.state.lock().take_due(Instant::now());
+            inner.submit(ready);
+            state = self.state.lock();
+        }
+    }
+}
+
+impl BlockDevice for LatencyDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let mut state = self.shared.state.lock();
+        for bio in batch {
+            let due = state.schedule(self.latency);
+            state.queue.push_back((due, bio));
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+    }
+
+    fn flush(&self) -> Result<()> {
+        let due = self.shared.state.lock().schedule(self.latency);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+impl Drop for LatencyDevice {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_all();
+        self.worker = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BioOperation, MemoryDevice, Segment};
+    use std::ptr::NonNull;
+    use std::sync::mpsc;
+
+    const LATENCY: Duration = Duration::from_millis(2);
+
+    /// How long `count` reads take that are submitted at once.
+    fn read(depth: usize, count: usize) -> Duration {
+        let inner = Arc::new(MemoryDevice::new(vec![7; 4096]));
+        let device = LatencyDevice::new(inner, LATENCY, depth);
+        let mut memory = vec![0u8; count];
+        let (sender, receiver) = mpsc::channel();
+        let bios = memory.iter_mut().map(|byte| {
+            // SAFETY: `memory` outlives the waiting below, and is not touched before.
+            let segment = unsafe { Segment::new(NonNull::from(byte), 1) };
+            let sender = sender.clone();
+            Bio::new(BioOperation::Read, DeviceOffset(0), [segment], move |result| {
+                sender.send(result).unwrap();
+            })
+        });
+        let begin = Instant::now();
+        device.submit(bios.collect());
+        for _ in 0..count {
+            receiver.recv().unwrap().unwrap();
+        }
+        let elapsed = begin.elapsed();
+        assert!(memory == vec![7; count]);
+        elapsed
+    }
+
+    // Upper bounds would fail on a busy machine: only what must not be faster is asserted, and that
+    // parallel requests beat serial ones.
+    #[test]
+    fn requests_beyond_the_depth_wait_their_turn() {
+        assert!(read(1, 1) >= LATENCY);
+        assert!(read(1, 10) >= 10 * LATENCY);
+        assert!(read(4, 9) >= 3 * LATENCY);
+        let parallel = (0..10).map(|_| read(16, 16)).min().unwrap();
+        assert!((LATENCY..8 * LATENCY).contains(&parallel), "{parallel:?}");
+    }
+
+    #[test]
+    fn dropping_waits_for_what_is_queued() {
+        let device = LatencyDevice::new(Arc::new(MemoryDevice::new(vec![0])), LATENCY, 1);
+        let (sender, receiver) = mpsc::channel();
+        let bio = |sender: mpsc::Sender<_>| {
+            Bio::new(BioOperation::Read, DeviceOffset(0), [], move |end| sender.send(end).unwrap())
+        };
+        device.submit((0..5).map(|_| bio(sender.clone())).collect());
+        drop((device, sender));
+        assert_eq!(receiver.iter().filter(Result::is_ok).count(), 5);
+    }
+}

@@ -1,0 +1,128 @@
+//! A device that works on threads of its own, so that submitting does not take as long as the work.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use base::{DeviceOffset, Result};
+use parking_lot::{Condvar, Mutex};
+
+use crate::worker::Worker;
+use crate::{Bio, BlockDevice, SharedDevice};
+
+/// `inner`, worked on by a few threads.
+///
+/// A bio whose submitter waits for it is done by the submitter: handing it over would only cost
+/// time. So is one that finds the queue full, which is how a fast submitter is slowed down.
+/// Dropping the device waits for everything in the queue.
+#[derive(Debug)]
+pub struct ThreadedDevice {
+    inner: SharedDevice,
+    shared: Arc<Shared>,
+    threads: usize,
+    queued_max: usize,
+    /// Started when there is work for them, so that one who only looks at a volume has none.
+    workers: OnceLock<Vec<Worker>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is work, or no more will come.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Bio>,
+    stopping: bool,
+}
+
+impl ThreadedDevice {
+    /// Has `threads` threads work on `inner`, with at most `queued_max` bios waiting for them.
+    /// Where the host refuses threads, fewer or none do.
+    pub fn new(inner: SharedDevice, threads: usize, queued_max: usize) -> Self {
+        let (shared, workers) = (Arc::default(), OnceLock::new());
+        Self { inner, shared, threads, queued_max, workers }
+    }
+
+    fn start_workers(&self) -> Vec<Worker> {
+        let start = |_| {
+            let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&self.shared));
+            Worker::start("bifolio-io", move || shared.work(&*inner)).ok()
+        };
+        (0..self.threads).map_while(start).collect()
+    }
+}
+
+impl Shared {
+    /// Adds as much of the batch as there is room for, and gives back the rest.
+    fn queue(&self, mut batch: Vec<Bio>, queued_max: usize) -> Vec<Bio> {
+        let mut state = self.state.lock();
+        let room = queued_max.saturating_sub(state.queue.len()).min(batch.len());
+        let rest = batch.split_off(room);
+        state.queue.extend(batch);
+        drop(state);
+        for _ in 0..room {
+            self.changed.notify_one();
+        }
+        rest
+    }
+
+    /// What a worker does: one bio after another, until there are none and none will come.
+    fn work(&self, inner: &dyn BlockDevice) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(bio) = state.queue.pop_front() {
+                drop(state);
+                inner.submit(vec![bio]);
+                state = self.state.lock();
+            } else if state.stopping {
+                return;
+            } else {
+                self.changed.wait(&mut state);
+            }
+        }
+    }
+}
+
+impl BlockDevice for ThreadedDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let (mut here, there): (Vec<_>, Vec<_>) = batch.into_iter().partition(Bio::is_waited_for);
+        if !there.is_empty() {
+            let workers = self.workers.get_or_init(|| self.start_workers());
+            let queued_max = if workers.is_empty() { 0 } else { self.queued_max };
+            here.extend(self.shared.queue(there, queued_max));
+        }
+        if !here.is_empty() {
+            self.inner.submit(here);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+impl Drop for ThreadedDevice {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_all();
+        drop(self.workers.take());
+    }
+}

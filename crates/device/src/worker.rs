@@ -1,0 +1,27 @@
+//! The threads that devices work on.
+
+use std::io;
+use std::thread::{self, JoinHandle};
+
+/// A thread that is waited for when this is dropped, except by itself: the last user of a device
+/// may go away in the end of one of its bios, which runs on the device's own thread.
+#[derive(Debug)]
+pub(crate) struct Worker(Option<JoinHandle<()>>);
+
+impl Worker {
+    /// Starts `work`.
+    pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        thread::Builder::new().name(name.into()).spawn(work).map(|thread| Self(Some(thread)))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(thread) =
+            self.0.take().filter(|one| one.thread().id() != thread::current().id())
+        {
+            // A panic there was reported there.
+            let _ = thread.join();
+        }
+    }
+}
