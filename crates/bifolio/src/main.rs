@@ -8,6 +8,7 @@ mod directory;
 mod failure;
 mod format;
 mod listing;
+mod log;
 mod target;
 mod walk;
 

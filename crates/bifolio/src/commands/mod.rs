@@ -12,3 +12,4 @@ pub mod man;
 pub mod mount;
 pub mod stat;
 pub mod tree;
+pub mod umount;
