@@ -52,6 +52,8 @@ pub enum Command {
     Stat(commands::stat::Arguments),
     /// Write files to standard output
     Cat(commands::cat::Arguments),
+    /// Copy files and trees out of an image
+    Cp(commands::cp::Arguments),
     /// Sum up the space that trees take
     Du(commands::du::Arguments),
     /// Show how full images are
@@ -80,6 +82,7 @@ impl Command {
             Self::Tree(arguments) => commands::tree::run(arguments, console),
             Self::Stat(arguments) => commands::stat::run(arguments, console),
             Self::Cat(arguments) => commands::cat::run(arguments, console),
+            Self::Cp(arguments) => commands::cp::run(arguments, console),
             Self::Du(arguments) => commands::du::run(arguments, console),
             Self::Df(arguments) => commands::df::run(arguments, console),
             Self::Find(arguments) => commands::find::run(arguments, console),

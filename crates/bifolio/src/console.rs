@@ -20,11 +20,6 @@ impl Console {
         Self { out: BufWriter::with_capacity(64 * 1024, out), terminal, worst: Status::Success }
     }
 
-    /// Whether standard output is a terminal: names are escaped there.
-    pub fn is_terminal(&self) -> bool {
-        self.terminal
-    }
-
     /// Writes bytes as they are.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(|error| Failure::output(&error))

@@ -4,6 +4,7 @@
 mod cli;
 mod commands;
 mod console;
+mod copy;
 mod directory;
 mod failure;
 mod format;

@@ -21,6 +21,8 @@ pub const PATH_BYTES_MAX: usize = 64 * 1024;
 pub struct Stop<'a> {
     /// Its path in the image.
     pub path: &'a [u8],
+    /// Its name in its directory; empty at the start.
+    pub name: &'a [u8],
     /// How many steps it lies below the start.
     pub depth: usize,
     /// The node.
@@ -74,7 +76,7 @@ pub fn walk(
 ) -> Result<()> {
     let mut walk =
         Walk { volume, order, path: path.to_vec(), frames: Vec::new(), entered: HashSet::new() };
-    if !walk.arrive(start, 0, true, visitor)? {
+    if !walk.arrive(start, b"", 0, true, visitor)? {
         return Ok(());
     }
     while let Some(depth) = walk.frames.len().checked_sub(1) {
@@ -97,6 +99,7 @@ struct Walk<'v> {
 /// A directory that the walk is in.
 struct Frame {
     node: Arc<Node>,
+    name: Vec<u8>,
     /// How long the path of the directory is.
     path_bytes: usize,
     last: bool,
@@ -109,9 +112,9 @@ impl Walk<'_> {
     fn step(&mut self, depth: usize, visitor: &mut impl Visitor) -> Result<bool> {
         let Some(entry) = self.next_entry(visitor)? else {
             if let Some(frame) = self.frames.pop() {
-                let Frame { node, path_bytes, last, .. } = &frame;
+                let Frame { node, name, path_bytes, last, .. } = &frame;
                 self.path.truncate(*path_bytes);
-                visitor.leave(&Stop { path: &self.path, depth, node, last: *last })?;
+                visitor.leave(&Stop { path: &self.path, name, depth, node, last: *last })?;
             }
             return Ok(true);
         };
@@ -120,7 +123,7 @@ impl Walk<'_> {
         self.path.truncate(path_bytes);
         self.path = directory::join(&self.path, &entry.name);
         let going_on = match self.volume.node(entry.inode) {
-            Ok(node) => self.arrive(node, depth + 1, last, visitor)?,
+            Ok(node) => self.arrive(node, &entry.name, depth + 1, last, visitor)?,
             Err(error) => {
                 visitor.failed(&self.path, &error)?;
                 true
@@ -132,17 +135,18 @@ impl Walk<'_> {
     fn arrive(
         &mut self,
         node: Arc<Node>,
+        name: &[u8],
         depth: usize,
         last: bool,
         visitor: &mut impl Visitor,
     ) -> Result<bool> {
-        let then = visitor.arrive(&Stop { path: &self.path, depth, node: &node, last })?;
+        let then = visitor.arrive(&Stop { path: &self.path, name, depth, node: &node, last })?;
         if then == Then::Enter && node.kind() == FileType::Directory {
             match self.check_entry(&node) {
-                Ok(()) => self.enter(node, last),
+                Ok(()) => self.enter(node, name.to_vec(), last),
                 Err(error) => {
                     visitor.failed(&self.path, &error)?;
-                    visitor.leave(&Stop { path: &self.path, depth, node: &node, last })?;
+                    visitor.leave(&Stop { path: &self.path, name, depth, node: &node, last })?;
                 }
             }
         }
@@ -160,10 +164,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn enter(&mut self, node: Arc<Node>, last: bool) {
+    fn enter(&mut self, node: Arc<Node>, name: Vec<u8>, last: bool) {
         let (path_bytes, waiting) = (self.path.len(), VecDeque::new());
         let next = Some(DirCursor::default());
-        self.frames.push(Frame { node, path_bytes, last, waiting, next });
+        self.frames.push(Frame { node, name, path_bytes, last, waiting, next });
     }
 
     /// The next name in the directory on top.

@@ -61,7 +61,7 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
             let length = usize::try_from(hole - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
             let slice = file.lend(FileOffset(at), length).map_err(failure)?;
             if slice.is_empty() {
-                return Ok(());
+                return Err(Failure::new(target, "ends before its size"));
             }
             sink.data(&slice)?;
             at += slice.len() as u64;

@@ -2,6 +2,7 @@
 
 pub mod cat;
 pub mod completions;
+pub mod cp;
 pub mod df;
 pub mod du;
 pub mod fiemap;

@@ -133,7 +133,7 @@ impl Visitor for OfTarget<'_, '_> {
         let drawer = &mut *self.drawer;
         let name = match stop.depth {
             0 => &self.title,
-            _ => stop.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default(),
+            _ => stop.name,
         };
         let link =
             listing::link_target(stop.node).map_err(|error| self.target.failure(stop.path, &error));

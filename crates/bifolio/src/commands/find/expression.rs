@@ -143,6 +143,8 @@ pub enum Test {
 pub struct Context<'a> {
     /// Its path.
     pub path: &'a [u8],
+    /// The last name of it.
+    pub name: &'a [u8],
     /// The node.
     pub node: &'a Node,
     /// Its attributes.
@@ -216,7 +218,7 @@ impl Test {
         let of = &context.attributes;
         Ok(match self {
             Self::Constant(holds) => *holds,
-            Self::Name(glob) => glob.matches(last_name(context.path)),
+            Self::Name(glob) => glob.matches(context.name),
             Self::Path(glob) => glob.matches(context.path),
             Self::LinkTarget(glob) => {
                 of.kind == FileType::Symlink && glob.matches(&context.node.read_link()?)
@@ -242,7 +244,7 @@ impl Test {
 }
 
 /// The last name of a path; of `/`, the slash.
-fn last_name(path: &[u8]) -> &[u8] {
+pub fn last_name(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(1, |last| last + 1);
     let path = path.get(..end).unwrap_or(path);
     match path.iter().rposition(|&byte| byte == b'/') {

@@ -134,6 +134,7 @@ impl Visitor for Search<'_> {
         if stop.depth >= self.query.depth_min {
             let context = Context {
                 path: stop.path,
+                name: if stop.depth == 0 { expression::last_name(stop.path) } else { stop.name },
                 node: stop.node,
                 attributes: stop.node.attributes(),
                 now: self.query.now,

@@ -1,0 +1,173 @@
+//! `bifolio cp`: copies out of an image.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+use rustix::fs::Mode;
+use rustix::process::Resource;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use vfs::{Follow, Node};
+
+use crate::console::Console;
+use crate::copy::{Directory, Engine, Options};
+use crate::failure::{Failure, Result, Status};
+use crate::target::{ImageOptions, Target, Volumes};
+
+/// So many threads copy at least, even with fewer processors, for they mostly wait, and at most.
+const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
+
+const AFTER_HELP: &str = "\
+Holes stay holes. Files appear under their names only when they are whole. Symbolic links in the \
+destination are not followed below DESTINATION, and names that a host file cannot have are refused.
+
+Without root, owners, devices and the attributes that need privilege cannot be kept: warnings say so, \
+and they do not make the command fail. Everything else that cannot be copied does, and is named.";
+
+/// The arguments of `bifolio cp`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// Copy directories with all that is in them, and keep owners, permissions, times, extended
+    /// attributes with access control lists, and hard links
+    #[arg(short, long)]
+    archive: bool,
+    /// Copy directories with all that is in them
+    #[arg(short = 'r', short_alias = 'R', long)]
+    recursive: bool,
+    /// Take DESTINATION for the name of the copy, even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// How many files to copy at a time
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// What to copy; of IMAGE:/ and of a path that ends in /., what is in it
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    sources: Vec<Target>,
+    /// A directory of the host to copy to, or the name of the copy
+    #[arg(required = true, value_name = "DESTINATION")]
+    destination: PathBuf,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Copies every source.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let destination = arguments.destination.as_path();
+    let is_directory = !arguments.no_target_directory && destination.is_dir();
+    if arguments.sources.len() > 1 && !is_directory {
+        let failure =
+            Failure::new(destination, "is not a directory, but there are several sources");
+        return Err(failure.with_status(Status::Usage));
+    }
+    refuse_image(destination)?;
+    let interrupted = catch_signals()?;
+    raise_file_limit();
+    let options = Options {
+        preserve: arguments.archive,
+        recursive: arguments.archive || arguments.recursive,
+        umask: take_umask(),
+        threads: arguments.jobs.unwrap_or_else(default_threads),
+    };
+    let mut volumes = Volumes::new(&arguments.image, &arguments.sources);
+    let engine = Engine::new(options, &interrupted, console);
+    let outcome = arguments.sources.iter().try_for_each(|source| {
+        let outcome = copy(source, destination, is_directory, options, &mut volumes, &engine);
+        engine.tolerate(outcome)
+    });
+    engine.finish(destination.as_os_str().as_bytes());
+    outcome
+}
+
+fn copy(
+    source: &Target,
+    destination: &Path,
+    is_directory: bool,
+    options: Options,
+    volumes: &mut Volumes<'_>,
+    engine: &Engine<'_>,
+) -> Result<()> {
+    let volume = volumes.get(source)?;
+    let follow = if options.recursive { Follow::No } else { Follow::Yes };
+    let node = source.resolve(&volume, follow)?;
+    let (into, name) = place(source, &node, destination, is_directory)?;
+    engine.copy(&volume, source, node, into, name.as_deref())
+}
+
+/// The directory of the host that a copy goes to, and its name there; without a name, the copy is
+/// of what is in the source.
+fn place(
+    source: &Target,
+    node: &Arc<Node>,
+    destination: &Path,
+    is_directory: bool,
+) -> Result<(Directory, Option<Vec<u8>>)> {
+    let open = |path: &Path, source| {
+        Directory::existing(path, source)
+            .map_err(|error| Failure::host(path, "cannot open", &error))
+    };
+    if is_directory {
+        return match source.file_name() {
+            Some(name) => Ok((open(destination, None)?, Some(name.to_vec()))),
+            None => {
+                let itself = Some((Arc::clone(node), source.path.clone()));
+                Ok((open(destination, itself)?, None))
+            }
+        };
+    }
+    let Some(name) = destination.file_name() else {
+        let error = io::Error::from(io::ErrorKind::NotADirectory);
+        return Err(Failure::host(destination, "cannot copy to this name", &error));
+    };
+    let parent = match destination.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok((open(parent, None)?, Some(name.as_bytes().to_vec())))
+}
+
+/// Images are only read: a destination in one is a mistake.
+fn refuse_image(destination: &Path) -> Result<()> {
+    let target = Target::parse(destination.as_os_str(), Path::is_file);
+    if target.image != destination && target.image.is_file() {
+        let failure = Failure::new(destination, "is a path in an image, and images are only read");
+        let failure = failure.advise("give a directory of the host as the destination");
+        return Err(failure.with_status(Status::Usage));
+    }
+    Ok(())
+}
+
+/// Lets the first signal stop the copy in good order, and the second one at once.
+fn catch_signals() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let code = Status::Interrupted.code().into();
+        signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
+            .map_err(|error| Failure::host("signals", "cannot be caught", &error))?;
+    }
+    Ok(interrupted)
+}
+
+/// The permissions that new files do not get. The process keeps none back from now on: the copy
+/// says exactly what each of its files gets.
+fn take_umask() -> u16 {
+    (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16
+}
+
+/// A directory is held open for each step down. If the limit cannot be raised, deep trees fail.
+fn raise_file_limit() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+}
+
+fn default_threads() -> NonZeroUsize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = processors.clamp(*THREADS.start(), *THREADS.end());
+    NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN)
+}

@@ -1,0 +1,205 @@
+//! The host's side of a copy: directories held open, files under temporary names until whole.
+//! Not here: what the copies hold, and their owners, permissions and times.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use vfs::Node;
+
+/// How often a temporary name is tried that turns out to be taken.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// A directory of the copy. Its owner, permissions and times are set when everything in it is done,
+/// which is when its last holder lets go of it.
+#[derive(Debug)]
+pub struct Directory {
+    /// The directory around it, unless it is where the copy starts.
+    pub parent: Option<Arc<Directory>>,
+    /// Its name in that directory.
+    pub name: Vec<u8>,
+    /// What it is a copy of, and the path of that in the image; `None` for what was there before and
+    /// only holds copies.
+    pub source: Option<(Arc<Node>, Vec<u8>)>,
+    /// Whether the copy made it.
+    pub is_new: bool,
+    fd: OwnedFd,
+}
+
+impl Directory {
+    /// A directory that is there already, as a person names it: symbolic links on the way are
+    /// followed.
+    pub fn existing(path: &Path, source: Option<(Arc<Node>, Vec<u8>)>) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { parent: None, name: Vec::new(), source, is_new: false, fd })
+    }
+
+    /// Makes the directory `name` in `parent`, for nobody else to enter, or enters the one there.
+    pub fn make(
+        parent: &Arc<Self>,
+        name: &[u8],
+        source: (Arc<Node>, Vec<u8>),
+    ) -> io::Result<Arc<Self>> {
+        check_name(name)?;
+        let is_new = match rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&parent.fd, name, flags, Mode::empty())?;
+        let parent = Some(Arc::clone(parent));
+        Ok(Arc::new(Self { parent, name: name.to_vec(), source: Some(source), is_new, fd }))
+    }
+
+    /// The names that lead here from where the copy starts.
+    pub fn names(&self) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut here = Some(self);
+        while let Some(directory) = here {
+            if directory.parent.is_some() {
+                names.push(directory.name.clone());
+            }
+            here = directory.parent.as_deref();
+        }
+        names.reverse();
+        names
+    }
+
+    /// Enters the directory that `names` lead to from here, following no symbolic link.
+    fn descend(&self, names: &[Vec<u8>]) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
+        for name in names {
+            check_name(name)?;
+            fd = rustix::fs::openat(&fd, name.as_slice(), flags, Mode::empty())?;
+        }
+        Ok(fd)
+    }
+
+    /// Makes an entry under a temporary name by calling `make` until a name is free.
+    pub fn temporary(
+        &self,
+        mut make: impl FnMut(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
+    ) -> io::Result<Temporary<'_>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let name = temporary_name();
+            match make(self.fd.as_fd(), &name) {
+                Ok(()) => return Ok(Temporary { directory: self, name, is_placed: false }),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    /// An empty file to write to, under a temporary name.
+    pub fn temporary_file(&self) -> io::Result<(Temporary<'_>, std::fs::File)> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = None;
+        let temporary = self.temporary(|directory, name| {
+            file = Some(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+            Ok(())
+        })?;
+        let file = file.ok_or(Errno::EXIST)?;
+        Ok((temporary, file.into()))
+    }
+
+    /// Gives the file `name` in the directory that `names` lead to from `start` a further name here.
+    pub fn link(
+        &self,
+        start: &Self,
+        names: &[Vec<u8>],
+        name: &[u8],
+        new_name: &[u8],
+    ) -> io::Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        let from = start.descend(names)?;
+        let temporary = self.temporary(|directory, temporary| {
+            rustix::fs::linkat(&from, name, directory, temporary, AtFlags::empty())
+        })?;
+        // When the name is a link to this file already, renaming leaves both, and dropping removes
+        // the temporary one.
+        let (directory, temporary_name) = temporary.place_of();
+        Ok(rustix::fs::renameat(directory, temporary_name, directory, new_name)?)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// An entry that is removed unless it gets its name.
+#[derive(Debug)]
+pub struct Temporary<'a> {
+    directory: &'a Directory,
+    name: String,
+    is_placed: bool,
+}
+
+impl Temporary<'_> {
+    /// The directory and the name there.
+    pub fn place_of(&self) -> (BorrowedFd<'_>, &str) {
+        (self.directory.fd.as_fd(), &self.name)
+    }
+
+    /// Gives it its name; what had that name before is gone, unless it is a directory.
+    pub fn place(mut self, name: &[u8]) -> io::Result<()> {
+        check_name(name)?;
+        rustix::fs::renameat(&self.directory.fd, &self.name, &self.directory.fd, name)?;
+        self.is_placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // If even this fails, the name itself tells that the file is not whole.
+            let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Refuses names that would lead elsewhere: the host would take them for paths.
+pub fn check_name(name: &[u8]) -> io::Result<()> {
+    let leads_elsewhere = name.is_empty() || name == b"." || name == b"..";
+    if leads_elsewhere || name.contains(&b'/') || name.contains(&0) {
+        let text = "a file of the host cannot have this name";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}
+
+/// A name that no image can guess, so that none can hold a file that takes its place.
+fn temporary_name() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
+    format!(".bifolio-{:016x}.partial", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+        for name in [&b"a"[..], b"...", b".a", b"-", b"\xff\n"] {
+            assert!(check_name(name).is_ok(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! How far a copy is, on a terminal; and what it reports, from any thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::format::text;
+
+/// The longest piece of a path that is shown.
+const PATH_CHARACTERS_MAX: usize = 50;
+
+/// Shared by the threads of a copy.
+pub struct Progress<'a> {
+    console: Mutex<&'a mut Console>,
+    bar: ProgressBar,
+    files: AtomicU64,
+}
+
+impl<'a> Progress<'a> {
+    /// Shows itself on standard error if that is a terminal.
+    pub fn new(console: &'a mut Console) -> Self {
+        let bar = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{spinner} {bytes} at {bytes_per_sec}, {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(120));
+        }
+        Self { console: Mutex::new(console), bar, files: AtomicU64::new(0) }
+    }
+
+    /// One more file is begun.
+    pub fn file(&self, path: &[u8]) {
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        if !self.bar.is_hidden() {
+            let path = text::escape(path);
+            let characters = path.chars().count();
+            let tail: String =
+                path.chars().skip(characters.saturating_sub(PATH_CHARACTERS_MAX)).collect();
+            self.bar.set_message(format!("{files} files: {tail}"));
+        }
+    }
+
+    /// So many more bytes are written.
+    pub fn bytes(&self, count: u64) {
+        self.bar.inc(count);
+    }
+
+    /// Reports a failure; the copy goes on.
+    pub fn report(&self, failure: &Failure) {
+        self.bar.suspend(|| self.console.lock().report(failure));
+    }
+
+    /// Says something that is no failure.
+    pub fn warn(&self, text: &str) {
+        self.bar.suspend(|| self.console.lock().warn(text));
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
