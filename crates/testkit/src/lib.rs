@@ -7,11 +7,13 @@ pub mod command;
 mod cpio;
 mod digest;
 pub mod guest;
+pub mod hostile;
 mod image;
 mod ioctl;
 mod manifest;
 mod mount;
 pub mod tree;
+pub mod walk;
 
 pub use digest::digest;
 pub use image::Mke2fs;

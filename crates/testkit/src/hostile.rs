@@ -1,0 +1,156 @@
+//! Small valid images, and seeded damage to them. Not here: what is done with the result.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::run;
+use crate::{Mke2fs, must};
+
+/// A stream of numbers that its seed determines (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Seeded(u64);
+
+impl Seeded {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.draw() % bound
+    }
+}
+
+/// The kinds of small images: between them they have every structure that a walk can meet, mostly
+/// without metadata checksums, since those would hide what lies behind them from damage.
+pub const KINDS: &[(&str, u32, &str)] = &[
+    ("ext2", 1024, ""),
+    ("ext3", 1024, "-O ^dir_index -J size=1"),
+    ("ext4", 1024, "-O ^metadata_csum,^64bit,inline_data -I 256 -J size=1"),
+    ("ext4", 1024, "-O metadata_csum,metadata_csum_seed,64bit -J size=1"),
+    ("ext4", 4096, "-O ^metadata_csum,uninit_bg,ea_inode,large_dir -J size=4"),
+    ("ext4", 4096, "-O ^metadata_csum,bigalloc,^has_journal -C 16384"),
+    ("ext4", 2048, "-O ^metadata_csum,meta_bg,^resize_inode,sparse_super2 -J size=2"),
+    ("ext4", 65_536, "-O ^metadata_csum,^has_journal"),
+];
+
+/// Makes the small image of a kind in `folder` and gives its bytes.
+pub fn small_image(
+    folder: &Path,
+    (format, block_size, arguments): (&'static str, u32, &str),
+) -> Vec<u8> {
+    let source = folder.join("source");
+    if !source.exists() {
+        small_tree(&source);
+    }
+    let image = folder.join("image");
+    // 64 KiB blocks need room for their larger tables.
+    let size = if block_size > 4096 { 16 << 20 } else { 6 << 20 };
+    let options = Mke2fs { format, block_size, size, arguments: format!("{arguments} -N 1024") };
+    options.make(&image, Some(&source));
+    // What mke2fs leaves out: hashed directories, and a file with many extents.
+    let _ = crate::command::output(Command::new("e2fsck").args(["-fyD"]).arg(&image));
+    must(std::fs::read(&image), image.display())
+}
+
+/// Files of every small sort: many names, nested folders, links, attributes, holes.
+fn small_tree(top: &Path) {
+    let write = |path: &Path, bytes: &[u8]| must(std::fs::write(path, bytes), path.display());
+    let many = top.join("many");
+    must(std::fs::create_dir_all(&many), many.display());
+    for index in 0..300 {
+        write(&many.join(format!("a-name-of-some-length-{index:05}")), b"");
+    }
+    let mut deep = top.to_path_buf();
+    for level in 0..8 {
+        deep.push(format!("level{level}"));
+        must(std::fs::create_dir(&deep), deep.display());
+        write(&deep.join("data"), &vec![level; 3000 * usize::from(level)]);
+    }
+    write(&top.join("tiny"), b"inline");
+    write(&top.join("large"), &vec![7; 700_000]);
+    // Every other block is a hole, so the map needs more than the inode holds.
+    let holes = must(std::fs::File::create(top.join("holes")), "holes");
+    for index in 0..60 {
+        let at = index * 128 * 1024;
+        must(std::os::unix::fs::FileExt::write_all_at(&holes, b"data", at), "holes");
+    }
+    must(std::os::unix::fs::symlink("level0/data", top.join("short")), "short");
+    must(std::os::unix::fs::symlink("./".repeat(60) + "tiny", top.join("long")), "long");
+    must(std::fs::hard_link(top.join("tiny"), top.join("twin")), "twin");
+    let tiny = top.join("tiny");
+    run(Command::new("setfattr").args(["-n", "user.small", "-v", "value"]).arg(&tiny));
+    let large = "v".repeat(900);
+    run(Command::new("setfattr").args(["-n", "user.large", "-v", &large]).arg(&tiny));
+    run(Command::new("setfacl").args(["-m", "u:12:rw,g:34:r"]).arg(top.join("large")));
+}
+
+/// Damages `image` as `seed` says: one to sixteen small changes, most of them to blocks in use.
+pub fn damage(image: &mut [u8], seed: u64) {
+    let mut seeded = Seeded::new(seed);
+    for _ in 0..=seeded.below(16) {
+        let at = place_in_use(image, &mut seeded);
+        let length = image.len();
+        match seeded.below(6) {
+            0 => image[at] ^= 1 << seeded.below(8),
+            1 => {
+                let at = at & !3;
+                let value = interesting(&mut seeded);
+                image[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            }
+            2 => {
+                let at = at & !1;
+                let value = interesting(&mut seeded) as u16;
+                image[at..at + 2].copy_from_slice(&value.to_le_bytes());
+            }
+            3 => {
+                let block = at & !1023;
+                image[block..block + 1024].fill_with(|| seeded.draw() as u8);
+            }
+            4 => {
+                let from = place_in_use(image, &mut seeded) & !1023;
+                image.copy_within(from..from + 1024, at & !1023);
+            }
+            _ => {
+                let run = 1 + seeded.below(64) as usize;
+                image[at..length.min(at + run)].fill(0);
+            }
+        }
+    }
+}
+
+/// A byte in a kilobyte that is not one byte repeated, if a few tries find one: unused blocks are
+/// all zeroes, and the data of the tree's files is uniform.
+fn place_in_use(image: &[u8], seeded: &mut Seeded) -> usize {
+    let mut at = 0;
+    for _ in 0..1024 {
+        at = seeded.below(image.len() as u64) as usize;
+        let block = at & !1023;
+        if image[block..block + 1024].iter().any(|&byte| byte != image[block]) {
+            break;
+        }
+    }
+    at
+}
+
+fn interesting(seeded: &mut Seeded) -> u32 {
+    match seeded.below(8) {
+        0 => 0,
+        1 => u32::MAX,
+        2 => i32::MAX as u32,
+        3 => 1 << seeded.below(32),
+        4 => (1 << seeded.below(32)) - 1,
+        5 => seeded.below(64) as u32,
+        6 => seeded.below(8192) as u32,
+        _ => seeded.draw() as u32,
+    }
+}
