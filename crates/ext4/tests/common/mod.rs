@@ -1,8 +1,6 @@
 //! Images made with e2fsprogs for the tests of this crate, and what its tools say of them.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-pub mod kernel;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
