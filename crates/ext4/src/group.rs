@@ -142,3 +142,55 @@ fn verify_checksum(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Features;
+    use crate::geometry::tests::plain;
+    use proptest::prelude::*;
+
+    /// A descriptor of group 1 of [`plain`], whose blocks are 32768 to 39999.
+    fn descriptor(block_bitmap: u32, inode_bitmap: u32, inode_table: u32) -> Vec<u8> {
+        let mut bytes: Vec<u8> =
+            [block_bitmap, inode_bitmap, inode_table].map(u32::to_le_bytes).concat();
+        bytes.resize(32, 0);
+        bytes
+    }
+
+    fn parse(bytes: &[u8], geometry: &Geometry) -> Result<GroupDescriptor> {
+        GroupDescriptor::parse(bytes, geometry, GroupNumber(1), Place::default())
+    }
+
+    #[test]
+    fn without_flex_bg_everything_lies_in_its_group() {
+        let flexible = plain();
+        let features = Features { incompatible: 0x42, ..Features::default() };
+        let rigid = Geometry { features, ..plain() };
+        assert!(parse(&descriptor(32_768, 32_769, 32_770), &rigid).is_ok());
+        for bytes in [
+            descriptor(32_767, 32_769, 32_770),
+            descriptor(32_768, 40_000, 32_770),
+            // The table has 512 blocks.
+            descriptor(32_768, 32_769, 39_489),
+        ] {
+            assert!(parse(&bytes, &rigid).is_err());
+        }
+        assert!(parse(&descriptor(32_767, 32_769, 32_770), &flexible).is_ok());
+        assert!(parse(&descriptor(0, 32_769, 32_770), &flexible).is_err());
+        assert!(parse(&descriptor(32_768, 32_769, u32::MAX), &flexible).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn noise_gives_errors_or_a_descriptor(
+            bytes in prop::collection::vec(any::<u8>(), 0..100),
+            features in any::<[u32; 3]>(),
+            descriptor_size in prop_oneof![Just(32), Just(64), Just(1024)],
+        ) {
+            let [compatible, incompatible, read_only_compatible] = features;
+            let features = Features { compatible, incompatible, read_only_compatible };
+            let _ = parse(&bytes, &Geometry { features, descriptor_size, ..plain() });
+        }
+    }
+}
