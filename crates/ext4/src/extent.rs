@@ -126,6 +126,14 @@ impl Node {
         Ok(Self { depth, range: expected.range, entries })
     }
 
+    /// The children of an inner node: the first file block and the block of each.
+    pub(crate) fn children(&self) -> &[(FileBlock, FsBlock)] {
+        match &self.entries {
+            Entries::Runs(_) => &[],
+            Entries::Children(children) => children,
+        }
+    }
+
     /// Follows the node towards `at`, which lies in its range.
     pub(crate) fn find(self, at: FileBlock) -> Step {
         let children = match self.entries {

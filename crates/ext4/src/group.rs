@@ -115,7 +115,24 @@ impl GroupDescriptor {
     }
 }
 
-/// `metadata_csum` takes precedence over `uninit_bg` where a volume claims both.
+/// What the checksum of a descriptor must be, on volumes where it has one. `metadata_csum` takes
+/// precedence over `uninit_bg` where a volume claims both.
+pub(crate) fn checksum(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Option<u16> {
+    let size = geometry.descriptor_size as usize;
+    let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
+    let after = bytes.get(CHECKSUM_OFFSET + 2..size).unwrap_or_default();
+    let number = group.0.to_le_bytes();
+    if let Some(seed) = geometry.metadata_seed() {
+        let head = crc32c(crc32c(seed, &number), before);
+        Some(crc32c(crc32c(head, &[0; 2]), after) as u16)
+    } else if geometry.features.has(Feature::UninitBg) {
+        let head = crc16(crc16(crc16(!0, &geometry.uuid), &number), before);
+        Some(crc16(head, after))
+    } else {
+        None
+    }
+}
+
 fn verify_checksum(
     bytes: &[u8],
     stored: u16,
@@ -123,19 +140,7 @@ fn verify_checksum(
     group: GroupNumber,
     place: Place,
 ) -> Result<()> {
-    let size = geometry.descriptor_size as usize;
-    let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
-    let after = bytes.get(CHECKSUM_OFFSET + 2..size).unwrap_or_default();
-    let number = group.0.to_le_bytes();
-    let computed = if let Some(seed) = geometry.metadata_seed() {
-        let head = crc32c(crc32c(seed, &number), before);
-        crc32c(crc32c(head, &[0; 2]), after) as u16
-    } else if geometry.features.has(Feature::UninitBg) {
-        let head = crc16(crc16(crc16(!0, &geometry.uuid), &number), before);
-        crc16(head, after)
-    } else {
-        return Ok(());
-    };
+    let Some(computed) = checksum(bytes, geometry, group) else { return Ok(()) };
     if stored != computed {
         let problem = Problem::Checksum { stored: stored.into(), computed: computed.into() };
         return Err(Error::corrupt(STRUCTURE, place, problem));
