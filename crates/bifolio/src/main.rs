@@ -9,7 +9,6 @@ mod directory;
 mod failure;
 mod format;
 mod listing;
-mod log;
 mod target;
 mod walk;
 

@@ -10,6 +10,7 @@ pub mod guest;
 pub mod hostile;
 mod image;
 mod ioctl;
+mod kind;
 mod manifest;
 mod mount;
 pub mod tree;
@@ -17,6 +18,7 @@ pub mod walk;
 
 pub use digest::digest;
 pub use image::Mke2fs;
+pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};
 

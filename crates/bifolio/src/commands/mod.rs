@@ -13,4 +13,3 @@ pub mod man;
 pub mod mount;
 pub mod stat;
 pub mod tree;
-pub mod umount;

@@ -4,11 +4,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::system::RebootCommand;
 
-use super::{DRIVER, JOBS, Job};
+use super::{JOBS, Job, MODULES};
 use crate::{Manifest, must, tree};
 
 /// Does the guest's work and never returns, if this is the guest; returns at once elsewhere.
@@ -17,12 +18,19 @@ pub fn run_if_guest() {
         return;
     }
     mount("devtmpfs", Path::new("/dev"), "devtmpfs", MountFlags::empty());
-    let driver = must(File::open(DRIVER), DRIVER);
-    must(rustix::system::finit_module(&driver, c"", 0), DRIVER);
+    for module in MODULES {
+        let file = must(File::open(Path::new("/").join(module)), module);
+        must(rustix::system::finit_module(&file, c"", 0), module);
+    }
 
     let jobs: Vec<Job> = must(serde_json::from_slice(&must(fs::read(JOBS), JOBS)), JOBS);
-    let results: Vec<Manifest> =
-        jobs.iter().enumerate().map(|(number, job)| do_job(&disk(number), job)).collect();
+    let start = Instant::now();
+    let mut results = Vec::new();
+    for (number, job) in jobs.iter().enumerate() {
+        // Shown when a later job fails.
+        let _ = writeln!(std::io::stderr(), "{:?}: {} {job:?}", start.elapsed(), disk(number));
+        results.push(do_job(&disk(number), job));
+    }
     write_results(Path::new(&disk(jobs.len())), &results);
     rustix::fs::sync();
     must(rustix::system::reboot(RebootCommand::Restart), "restart");

@@ -36,8 +36,8 @@ pub enum Job {
 /// Where the guest finds its jobs, in the order of its disks.
 const JOBS: &str = "/jobs.json";
 
-/// Where the guest finds its disk driver.
-const DRIVER: &str = "/virtio_blk.ko";
+/// The kernel modules that the guest loads, in this order, from its root.
+const MODULES: [&str; 3] = ["virtio_blk.ko", "quota_tree.ko", "quota_v2.ko"];
 
 /// Boots a guest that does each job with its image, and returns what it listed. The program that
 /// calls this must call [`run_if_guest`] first in `main`.
@@ -88,7 +88,9 @@ fn first_root(jobs: &[(PathBuf, Job)], scratch: &Path) -> Vec<u8> {
         archive.folder(folder);
     }
     archive.file("init", &must(fs::read(&stripped), "the stripped program"));
-    archive.file(&DRIVER[1..], &must(fs::read(kernel_file("virtio_blk.ko")), "the disk driver"));
+    for module in MODULES {
+        archive.file(module, &must(fs::read(kernel_file(module)), module));
+    }
     let jobs: Vec<&Job> = jobs.iter().map(|(_, job)| job).collect();
     archive.file(&JOBS[1..], &must(serde_json::to_vec(&jobs), "the jobs"));
     let listed = command::run(Command::new("ldd").arg(&program));

@@ -17,6 +17,9 @@ use super::{
 use crate::ioctl::{self, FiemapExtent};
 use crate::must;
 
+/// What Linux allows for a value, and for all names together.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
 impl Manifest {
     /// Everything below `top`, without crossing into other file systems.
     pub fn of_host(top: &Path) -> Self {
@@ -177,31 +180,18 @@ fn data_ranges(file: &File, size: u64) -> Vec<Range<u64>> {
 }
 
 fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut names = Vec::new();
-    fill(&mut names, |buffer| rustix::fs::llistxattr(path, buffer), path);
+    let mut buffer = vec![0; XATTR_BYTES_MAX];
+    let names = match rustix::fs::llistxattr(path, &mut buffer[..]) {
+        // A file system without attributes has none.
+        Err(Errno::OPNOTSUPP) => return Vec::new(),
+        length => buffer[..must(length, path.display())].to_vec(),
+    };
     let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
     names
         .map(|name| {
-            let mut value = Vec::new();
-            fill(&mut value, |buffer| rustix::fs::lgetxattr(path, name, buffer), path);
-            (name.to_vec(), value)
+            let length = rustix::fs::lgetxattr(path, name, &mut buffer[..]);
+            let length = must(length, format_args!("{}: {}", path.display(), escape(name)));
+            (name.to_vec(), buffer[..length].to_vec())
         })
         .collect()
-}
-
-/// Calls `get` with no room to learn the length, then with enough.
-fn fill(
-    buffer: &mut Vec<u8>,
-    mut get: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
-    path: &Path,
-) {
-    match get(&mut []) {
-        // A file system without attributes has none.
-        Err(Errno::OPNOTSUPP) => {}
-        length => {
-            buffer.resize(must(length, path.display()), 0);
-            let length = must(get(buffer), path.display());
-            buffer.truncate(length);
-        }
-    }
 }

@@ -52,14 +52,18 @@ impl Manifest {
             .count()
     }
 
-    /// The same without the facts that `is_unwanted(name, facts, fact)`.
-    pub fn without(
-        mut self,
-        is_unwanted: impl Fn(&str, &BTreeMap<String, String>, &str) -> bool,
-    ) -> Self {
+    /// The same with each fact's value replaced by `change(name, mode, fact, value)`, and the fact
+    /// left out where that is `None`. The mode is that of the name, in octal with its type.
+    pub fn map(mut self, change: impl Fn(&str, &str, &str, &str) -> Option<String>) -> Self {
         for (name, facts) in &mut self.entries {
-            let all = facts.clone();
-            facts.retain(|fact, _| !is_unwanted(name, &all, fact));
+            let mode = facts.get("mode").cloned().unwrap_or_default();
+            *facts = std::mem::take(facts)
+                .into_iter()
+                .filter_map(|(fact, value)| {
+                    let value = change(name, &mode, &fact, &value)?;
+                    Some((fact, value))
+                })
+                .collect();
         }
         self
     }
@@ -217,7 +221,7 @@ mod tests {
         let left = manifest(&[("a", "size", "1"), ("a", "created", "5")]);
         let right = manifest(&[("a", "size", "1")]);
         assert_eq!(left.differences("l", &right, "r").len(), 1);
-        let left = left.without(|_, _, fact| fact == "created");
+        let left = left.map(|_, _, fact, value| (fact != "created").then(|| value.to_owned()));
         assert!(left.differences("l", &right, "r").is_empty());
     }
 

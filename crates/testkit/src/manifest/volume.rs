@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::sync::Arc;
 
 use base::attributes::{Attributes, DirCursor, FileType};
 use base::{Error, FileOffset, InodeNumber};
+use device::OpenDevice;
 use iomap::FiemapExtent;
-use vfs::{File, Node, Volume};
+use vfs::{File, Node, Volume, VolumeOptions};
 
 use super::{
     Extent, Facts, Manifest, VOLUME, escape, extents_text, ranges_text, time_text, value_text,
@@ -18,6 +20,12 @@ use crate::must;
 const FLAGS_VISIBLE: u32 = 0x725B_DFFF;
 
 impl Manifest {
+    /// Everything in the volume that `image` is.
+    pub fn of_image(image: &Path) -> Self {
+        let device = must(device::open(image, OpenDevice::default()), image.display());
+        Self::of_volume(&must(Volume::open(device, &VolumeOptions::default()), image.display()))
+    }
+
     /// Everything in `volume`.
     pub fn of_volume(volume: &Volume) -> Self {
         let mut manifest = Self::default();

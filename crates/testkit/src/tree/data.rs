@@ -16,8 +16,8 @@ pub(super) fn sizes(folder: &Path, options: &TreeOptions) {
     for bound in [512, 1024, 4096, block, 12 * block, 65_536] {
         sizes.extend([bound - 1, bound, bound + 1]);
     }
-    // Into the second level of an indirect map.
-    sizes.push((12 + block / 4).min(3000) * block + block / 2 + 1);
+    // Into the second level of an indirect map, unless that is far.
+    sizes.push((12 + block / 4).min((6 << 20) / block) * block + block / 2 + 1);
     sizes.sort_unstable();
     sizes.dedup();
     for size in sizes {
