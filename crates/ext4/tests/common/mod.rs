@@ -97,7 +97,7 @@ pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
 }
 
 pub fn open_device(device: SharedDevice) -> base::Result<Arc<Volume>> {
-    let cache = PageCache::new(CacheOptions::default())?;
+    let cache = PageCache::new(CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() })?;
     Volume::open(device, &cache, &OpenOptions::default())
 }
 
