@@ -63,6 +63,13 @@ impl Segment {
         Self { start, length }
     }
 
+    /// `length` of its bytes, from byte `start` on: what the maker promised of all holds of them.
+    pub(crate) fn part(&self, start: usize, length: usize) -> Self {
+        assert!(start.checked_add(length).is_some_and(|end| end <= self.length));
+        // SAFETY: within the memory that the maker described.
+        Self { start: unsafe { self.start.add(start) }, length }
+    }
+
     /// The number of bytes.
     pub fn len(&self) -> usize {
         self.length

@@ -12,6 +12,7 @@ mod overlay;
 pub mod partition;
 mod record;
 mod slice;
+mod split;
 mod threaded;
 mod uring;
 mod worker;

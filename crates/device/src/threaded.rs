@@ -6,8 +6,12 @@ use std::sync::{Arc, OnceLock};
 use base::{DeviceOffset, Result};
 use parking_lot::{Condvar, Mutex};
 
+use crate::split::split;
 use crate::worker::Worker;
 use crate::{Bio, BlockDevice, SharedDevice};
+
+/// Longer bios are shared by several threads. Long enough for a thread to be woken meanwhile.
+const PART_BYTES: u64 = 512 * 1024;
 
 /// `inner`, worked on by a few threads.
 ///
@@ -95,7 +99,10 @@ impl BlockDevice for ThreadedDevice {
     }
 
     fn submit(&self, batch: Vec<Bio>) {
-        let (mut here, there): (Vec<_>, Vec<_>) = batch.into_iter().partition(Bio::is_waited_for);
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        for bio in batch {
+            if bio.is_waited_for() { here.push(bio) } else { split(bio, PART_BYTES, &mut there) }
+        }
         if !there.is_empty() {
             let workers = self.workers.get_or_init(|| self.start_workers());
             let queued_max = if workers.is_empty() { 0 } else { self.queued_max };
