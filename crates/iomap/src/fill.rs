@@ -29,6 +29,8 @@ pub(crate) struct Fill<'c, 'a> {
     /// The byte up to which mappings are worth knowing.
     horizon: u64,
     failure: Option<Arc<Failure>>,
+    /// Whether somebody will wait for what is added, and so might as well do the reading.
+    waited_for: bool,
     /// The mapping used last.
     map: Option<Iomap>,
     inline: Option<Vec<u8>>,
@@ -53,15 +55,24 @@ struct DevicePiece {
 }
 
 impl<'c, 'a> Fill<'c, 'a> {
-    /// Fills folios before page `end`. `failure` learns of a failed request before its folios are
-    /// unlocked.
+    /// Fills folios before page `end`, which the caller will wait for. `failure` learns of a failed
+    /// request before its folios are unlocked.
     pub(crate) fn new(
         context: &'c ReadContext<'a>,
         end: u64,
         failure: Option<Arc<Failure>>,
     ) -> Self {
         let (map, inline, run, batch) = (None, None, None, Vec::new());
-        Self { context, horizon: end << PAGE_SHIFT, failure, map, inline, run, batch }
+        let horizon = end << PAGE_SHIFT;
+        Self { context, horizon, failure, waited_for: true, map, inline, run, batch }
+    }
+
+    /// Says that nobody will wait for what is added from now on.
+    pub(crate) fn go_ahead(&mut self) {
+        if self.waited_for {
+            self.end_run();
+            self.waited_for = false;
+        }
     }
 
     /// Adds the blocks of `folio` from its cursor to its byte `until` that are not uptodate. When
@@ -179,7 +190,7 @@ impl<'c, 'a> Fill<'c, 'a> {
             .map(|part| unsafe { Segment::new(part.piece.as_ptr(), part.read) })
             .collect();
         let (pieces, failure) = (run.pieces, self.failure.clone());
-        self.batch.push(Bio::new(BioOperation::Read, run.address, segments, move |result| {
+        let bio = Bio::new(BioOperation::Read, run.address, segments, move |result| {
             match result {
                 Ok(()) => pieces.into_iter().for_each(DevicePiece::finish),
                 Err(error) => {
@@ -189,7 +200,8 @@ impl<'c, 'a> Fill<'c, 'a> {
                     // Dropping the pieces leaves them without data.
                 }
             }
-        }));
+        });
+        self.batch.push(if self.waited_for { bio.waited_for() } else { bio });
     }
 
     /// Starts reading.

@@ -26,6 +26,8 @@ pub(crate) fn populate<'a>(
 ) -> Populated<'a> {
     let mut populated = Populated { wanted: None, out_of_memory: false };
     let mut fill = Fill::new(context, window.end, None);
+    // What lies before the mark was asked for.
+    let ahead = if wanted.is_some() { window.mark.unwrap_or(window.end) } else { window.start };
     let mut mark = window.mark;
     let mut index = window.start;
     while index < window.end {
@@ -42,6 +44,9 @@ pub(crate) fn populate<'a>(
                 break;
             }
         };
+        if index >= ahead {
+            fill.go_ahead();
+        }
         let end = index + locked.folio().pages();
         if wanted.is_some_and(|wanted| (index..end).contains(&wanted)) {
             populated.wanted = Some(context.mapping.borrow(locked.folio()));
