@@ -124,31 +124,28 @@ pub(crate) fn lend_with(
     if length == 0 {
         return Ok(FolioSlice { memory: Memory::Heap(Arc::from([])), start: 0, length });
     }
-    let cached = context.mapping.get(at.0 >> PAGE_SHIFT).and_then(|folio| {
-        let slice = FolioSlice::new(&folio, at.0, length);
-        (slice.length > 0).then_some((folio, slice))
-    });
-    let (folio, slice) = match cached {
-        Some(cached) => cached,
+    let start = |folio: &FolioRef<'_>| (at.0 - folio.position()) as usize;
+    let cached = context.mapping.get(at.0 >> PAGE_SHIFT);
+    let folio = match cached.filter(|folio| !folio.bytes(start(folio), length).is_empty()) {
+        Some(folio) => folio,
         None => match fetch(context, readahead, at.0, length)? {
-            Fetched::Folio(folio) => {
-                let slice = FolioSlice::new(&folio, at.0, length);
-                (folio, slice)
-            }
+            Fetched::Folio(folio) => folio,
             Fetched::Uncached(bytes) => {
                 let length = bytes.len().min(length);
                 return Ok(FolioSlice { memory: Memory::Heap(bytes.into()), start: 0, length });
             }
         },
     };
+    let start = start(&folio);
+    let length = folio.bytes(start, length).len();
     match readahead {
         Some(readahead) => {
             note_visit(context, readahead, &folio);
-            readahead.set_previous((at.0 + slice.length as u64 - 1) >> PAGE_SHIFT);
+            readahead.set_previous((at.0 + length as u64 - 1) >> PAGE_SHIFT);
         }
         None => folio.visit(),
     }
-    Ok(slice)
+    Ok(FolioSlice { memory: Memory::Folio(folio.into_owned()), start, length })
 }
 
 /// Copies what `folio` has from byte `at` of the file on; gives the number of bytes.
@@ -199,12 +196,6 @@ enum Memory {
 }
 
 impl FolioSlice {
-    fn new(folio: &FolioRef<'_>, at: u64, length_max: usize) -> Self {
-        let start = (at - folio.position()) as usize;
-        let length = folio.bytes(start, length_max).len();
-        Self { memory: Memory::Folio(folio.to_owned()), start, length }
-    }
-
     /// The folio that the bytes lie in, if they are cached.
     pub(crate) fn folio(&self) -> Option<&Folio> {
         match &self.memory {

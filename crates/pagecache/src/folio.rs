@@ -118,8 +118,16 @@ fn uptodate(frame: &Frame, start: usize, length: usize) -> usize {
 }
 
 impl FolioRef<'_> {
+    /// Makes this a reference that can go anywhere.
+    pub fn into_owned(self) -> Folio {
+        let folio = Folio::new(Arc::clone(self.cache), self.frame);
+        // Its count is the other's now.
+        std::mem::forget(self);
+        folio
+    }
+
     /// A reference to the same folio that can go anywhere.
-    pub fn to_owned(&self) -> Folio {
+    pub(crate) fn to_owned(&self) -> Folio {
         self.frame().get_again();
         Folio::new(Arc::clone(self.cache), self.frame)
     }

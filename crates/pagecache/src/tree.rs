@@ -277,3 +277,135 @@ fn clear_below(pool: &Pool, entry: Entry, removed: &mut dyn FnMut(u32)) {
     node.fill(0, SLOTS, Entry::EMPTY);
     pool.give_node(id);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(4 << 20).expect("memory")
+    }
+
+    fn place(index: u64, order: u8) -> Place {
+        Place { index, order }
+    }
+
+    /// Nodes that are in use: those that were ever made, less the free ones.
+    fn nodes_in_use(pool: &Pool) -> usize {
+        let mut free = Vec::new();
+        let before = pool.stats().bytes_index;
+        while pool.stats().bytes_index == before {
+            free.extend(pool.take_node());
+        }
+        let made = pool.stats().bytes_index >> crate::PAGE_SHIFT;
+        let in_use = made as usize * 15 - 14 - free.len();
+        free.into_iter().for_each(|id| pool.give_node(id));
+        in_use
+    }
+
+    #[test]
+    fn a_single_first_page_needs_no_node() {
+        let (pool, tree) = (pool(), Tree::default());
+        tree.insert(&pool, place(0, 0), 7).expect("room");
+        assert_eq!(tree.find(&pool, 0), Some(7));
+        assert_eq!(tree.find(&pool, 1), None);
+        assert_eq!(pool.stats().bytes_index, 0);
+        tree.insert(&pool, place(1, 0), 8).expect("room");
+        assert_eq!((tree.find(&pool, 0), tree.find(&pool, 1)), (Some(7), Some(8)));
+        tree.remove(&pool, place(0, 0));
+        tree.remove(&pool, place(1, 0));
+        assert_eq!((tree.find(&pool, 0), tree.find(&pool, 1)), (None, None));
+    }
+
+    #[test]
+    fn every_order_fills_its_pages_and_no_others_anywhere_in_the_file() {
+        for order in 0..=crate::ORDER_MAX {
+            for index in [0, 1 << 9, 1 << 12, 3 << 18, 1 << 40, (1 << 51) - (1 << 9)] {
+                let (pool, tree) = (pool(), Tree::default());
+                tree.insert(&pool, place(index, order), 5).expect("room");
+                let end = index + (1 << order);
+                for (page, found) in
+                    [(index, true), (end - 1, true), (end, false), (index.wrapping_sub(1), false)]
+                {
+                    let expected = found.then_some(5);
+                    assert_eq!(
+                        tree.find(&pool, page),
+                        expected,
+                        "order {order} at {index}: {page}"
+                    );
+                }
+                assert_eq!(tree.first_present(&pool, 0, u64::MAX), Some((index, 5)));
+                tree.remove(&pool, place(index, order));
+                assert_eq!(tree.first_present(&pool, 0, u64::MAX), None);
+                assert_eq!(tree.root().entry, Entry::EMPTY);
+            }
+        }
+    }
+
+    #[test]
+    fn random_changes_agree_with_a_map_and_leave_no_node_behind() {
+        let (pool, tree) = (pool(), Tree::default());
+        let mut model: BTreeMap<u64, (u8, u32)> = BTreeMap::new();
+        let mut random = 7_u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            random >> 33
+        };
+        let rounds = if cfg!(miri) { 300 } else { 20_000 };
+        for round in 0..rounds {
+            let order = next() as u8 % 10;
+            let far = if next() % 4 == 0 { 1 << 30 } else { 0 };
+            let index = (next() % 8192 + far) >> order << order;
+            let end = index + (1 << order);
+            let before = model.range(..end).next_back();
+            let present = before.filter(|(at, (order, _))| *at + (1 << *order) > index);
+            if next() % 2 == 0 {
+                let overlaps = present.is_some();
+                let frame = round as u32;
+                let got = tree.insert(&pool, place(index, order), frame);
+                assert_eq!(got.is_err(), overlaps, "order {order} at {index}");
+                if got.is_ok() {
+                    model.insert(index, (order, frame));
+                }
+            } else if let Some((&at, &(order, _))) = present {
+                tree.remove(&pool, place(at, order));
+                model.remove(&at);
+            }
+            let page = next() % 8192 + far;
+            let before = model.range(..=page).next_back();
+            let expected = before.filter(|(at, (order, _))| *at + (1 << *order) > page);
+            assert_eq!(tree.find(&pool, page), expected.map(|(_, (_, frame))| *frame));
+            let after = expected.map(|_| page).or(model.range(page..).next().map(|(at, _)| *at));
+            let present = tree.first_present(&pool, page, u64::MAX).map(|(at, _)| at);
+            assert_eq!(present, after, "from {page}");
+        }
+        let mut removed = Vec::new();
+        tree.clear(&pool, &mut |frame| removed.push(frame));
+        removed.sort_unstable();
+        let mut expected: Vec<u32> = model.values().map(|(_, frame)| *frame).collect();
+        expected.sort_unstable();
+        assert_eq!(removed, expected);
+        assert_eq!(nodes_in_use(&pool), 0);
+    }
+
+    #[test]
+    fn an_insertion_without_memory_for_nodes_leaves_nothing_behind() {
+        let (pool, tree) = (pool(), Tree::default());
+        tree.insert(&pool, place(0, 0), 1).expect("room");
+        let mut nodes: Vec<NodeId> = std::iter::from_fn(|| pool.take_node()).collect();
+        // The way to a far page takes four nodes above the first page, and three beside it.
+        for spare in 0..6 {
+            let refused = tree.insert(&pool, place(1 << 20, 0), 2);
+            assert_eq!(refused, Err(Refusal::NoNodes), "{spare} nodes");
+            assert_eq!(tree.find(&pool, 0), Some(1));
+            assert_eq!(tree.find(&pool, 1 << 20), None);
+            pool.give_node(nodes.pop().expect("many"));
+        }
+        pool.give_node(nodes.pop().expect("many"));
+        tree.insert(&pool, place(1 << 20, 0), 2).expect("room by now");
+        assert_eq!(tree.find(&pool, 1 << 20), Some(2));
+        assert_eq!(pool.take_node(), None, "no more nodes than needed");
+    }
+}

@@ -13,6 +13,12 @@ use iomap::{
     CacheOptions, Iomap, IomapKind, MapFlags, MapRead, Mapping, PageCache, ReadContext, ReadOptions,
 };
 
+/// The CPU time that this thread has used, in seconds.
+pub fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
 /// A small generator of random numbers (splitmix64).
 pub struct Random(pub u64);
 
@@ -110,6 +116,12 @@ impl ModelFile {
         Self { block_size, size, maps, bytes, inline: None, calls: AtomicU64::new(0) }
     }
 
+    /// A file of these ranges, of whose contents nothing is known.
+    pub fn of_maps(block_size: BlockSize, size: u64, maps: Vec<Iomap>) -> Self {
+        let calls = AtomicU64::new(0);
+        Self { block_size, size, maps, bytes: Vec::new(), inline: None, calls }
+    }
+
     /// A file within its inode.
     pub fn inline(block_size: BlockSize, data: Vec<u8>) -> Self {
         let maps = vec![Iomap {
@@ -157,8 +169,8 @@ fn expected(maps: &[Iomap], size: u64, device: &[u8]) -> Vec<u8> {
 impl MapRead for ModelFile {
     fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let map = self.maps.iter().find(|map| map.offset <= at && at.0 < map.end()).copied();
-        map.ok_or(Error::InvalidArgument("past the model's end"))
+        let after = self.maps.partition_point(|map| map.end() <= at.0);
+        self.maps.get(after).copied().ok_or(Error::InvalidArgument("past the model's end"))
     }
 
     fn inline_data(&self) -> Result<Vec<u8>> {
