@@ -1,0 +1,477 @@
+//! `bifolio mount` and `umount` against real images: what the mount shows, who may use it, and how
+//! it ends. Each test has mounts of its own, seen by nobody else.
+
+mod mounting;
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::process::Command;
+use std::sync::Arc;
+
+use mounting::*;
+use rustix::process::Signal;
+use testkit::tree::{TreeOptions, populate};
+use testkit::{LoopMount, Manifest, Mke2fs, private_mounts};
+
+/// The facts that `is_kept`.
+fn only(manifest: Manifest, is_kept: impl Fn(&str) -> bool) -> Manifest {
+    manifest.map(|_, _, fact, value| is_kept(fact).then(|| value.to_owned()))
+}
+
+/// FUSE passes no FIEMAP on.
+fn comparable(manifest: Manifest) -> Manifest {
+    only(manifest, |fact| fact != "extents")
+}
+
+fn check_against_the_kernel(format: &'static str, block_size: u32) {
+    private_mounts();
+    let place = Place::new();
+    Mke2fs::new(format, block_size).make(&place.image, None);
+    let mut options = TreeOptions::new(block_size);
+    if format != "ext4" {
+        options.preallocate = false;
+        options.flags = false;
+        options.file_size_max = 1 << 30;
+    }
+    let kernel = LoopMount::new(&place.image, format, "");
+    populate(kernel.path(), &options);
+    kernel.unmount();
+    let kernel = LoopMount::new(&place.image, format, "ro");
+    let theirs = comparable(Manifest::of_host(kernel.path()));
+    kernel.unmount();
+    let mount = place.mount(&[]);
+    let ours = comparable(Manifest::of_host(mount.path()));
+    assert!(ours.len() > 1000);
+    theirs.assert_equal("the kernel's mount", &ours, "ours");
+}
+
+#[test]
+fn a_mount_shows_what_the_kernels_own_shows_with_blocks_of_1_kib() {
+    check_against_the_kernel("ext4", 1024);
+}
+
+#[test]
+fn a_mount_shows_what_the_kernels_own_shows_with_blocks_of_4_kib() {
+    check_against_the_kernel("ext4", 4096);
+}
+
+#[test]
+fn a_mount_shows_what_the_kernels_own_shows_of_ext2() {
+    check_against_the_kernel("ext2", 2048);
+}
+
+#[test]
+fn a_mount_with_blocks_of_64_kib_shows_what_the_image_was_made_from() {
+    private_mounts();
+    let place = Place::new();
+    let source = place.folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    populate(&source, &TreeOptions { xattr_bytes_max: 2048, ..TreeOptions::new(4096) });
+    Mke2fs::new("ext4", 65_536).make(&place.image, Some(&source));
+    let mount = place.mount(&[]);
+    let volume = comparable(Manifest::of_image(&place.image));
+    let whole = comparable(Manifest::of_host(mount.path()));
+    volume.assert_equal("the library", &whole, "the mount");
+    // What mke2fs copies.
+    let copied = |fact: &str| {
+        ["mode", "owner", "device", "target", "contents"].contains(&fact)
+            || fact.starts_with("xattr ")
+    };
+    let of = |path| only(Manifest::of_host(path), copied);
+    let ours = of(mount.path()).without_tree("lost+found");
+    of(&source).assert_equal("the source", &ours, "the mount");
+}
+
+#[test]
+fn a_directory_of_50_000_names_is_listed_completely_and_again_from_the_cache() {
+    private_mounts();
+    let place = Place::new();
+    let mut image = Mke2fs::new("ext4", 1024).with("-N 60000");
+    image.size = 256 << 20;
+    image.make(&place.image, None);
+    let kernel = LoopMount::new(&place.image, "ext4", "");
+    fs::create_dir(kernel.path().join("many")).unwrap();
+    for number in 0..50_000 {
+        File::create(kernel.path().join(format!("many/a name with a number {number}"))).unwrap();
+    }
+    kernel.unmount();
+    let mount = place.mount(&[]);
+    for _ in 0..3 {
+        let mut seen = vec![false; 50_000];
+        for entry in fs::read_dir(mount.path().join("many")).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let number: usize = name.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(!std::mem::replace(&mut seen[number], true), "{name} twice");
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
+    // With attributes, which brings READDIRPLUS into play.
+    let listing = testkit::command::run(
+        Command::new("ls").args(["-lU", "--"]).arg(mount.path().join("many")),
+    );
+    assert_eq!(listing.split(|&byte| byte == b'\n').count(), 50_000 + 2);
+}
+
+#[test]
+fn direct_reads_and_mappings_see_the_same_data() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&[]);
+    let expected = fs::read(place.source().join("big")).unwrap();
+    let direct = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+        .open(mount.path().join("big"))
+        .unwrap();
+    let mut buffer = vec![0; expected.len() + 4096];
+    let mut done = 0;
+    loop {
+        let length = direct.read_at(&mut buffer[done..], done as u64).unwrap();
+        if length == 0 {
+            break;
+        }
+        done += length;
+    }
+    assert!(buffer[..done] == expected);
+    // cmp maps nothing, sha256sum neither, but grep -c reads it all and dd takes odd sizes.
+    let output = testkit::command::run(
+        Command::new("dd")
+            .arg(format!("if={}", mount.path().join("big").display()))
+            .args(["bs=12345", "status=none"]),
+    );
+    assert!(output == expected);
+}
+
+#[test]
+fn many_readers_at_once_read_the_right_data() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["--threads", "4"]);
+    let expected = Arc::new(fs::read(place.source().join("big")).unwrap());
+    let path = mount.path().join("big");
+    let readers: Vec<_> = (0..8_usize)
+        .map(|number| {
+            // Opened here: other threads may not see the mount.
+            let file = File::open(&path).unwrap();
+            let expected = Arc::clone(&expected);
+            std::thread::spawn(move || {
+                for step in 0..500_usize {
+                    let at = (number * 7919 + step * 104_729) % expected.len();
+                    let length = (1 + step * 997 % 200_000).min(expected.len() - at);
+                    let mut buffer = vec![0; length];
+                    file.read_exact_at(&mut buffer, at as u64).unwrap();
+                    assert!(buffer == expected[at..at + length], "{length} bytes at {at}");
+                }
+            })
+        })
+        .collect();
+    for reader in readers {
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn nothing_can_be_written() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&[]);
+    let file = mount.path().join("small");
+    let kinds = [
+        fs::write(&file, b"x").unwrap_err(),
+        File::create(mount.path().join("new")).unwrap_err(),
+        fs::create_dir(mount.path().join("new")).unwrap_err(),
+        fs::remove_file(&file).unwrap_err(),
+        fs::rename(&file, mount.path().join("new")).unwrap_err(),
+        fs::hard_link(&file, mount.path().join("new")).unwrap_err(),
+        fs::set_permissions(&file, fs::metadata(&file).unwrap().permissions()).unwrap_err(),
+    ];
+    for error in kinds {
+        assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
+    }
+    place.mount_fails(&["-o", "rw"], 2, "read-only");
+}
+
+#[test]
+fn ordinary_users_mount_through_fusermount3() {
+    private_mounts();
+    let place = Place::with_tree();
+    place.give_to_nobody();
+    let mount = place.mount_as(NOBODY, &[]);
+    let entry = mount_entry(mount.path()).unwrap();
+    assert!(entry.contains(" fuse.bifolio ") && entry.contains("user_id=65534"), "{entry}");
+    assert!(entry.contains("nosuid,nodev"), "{entry}");
+    let small = mount.path().join("small");
+    let output = as_user(NOBODY, "cat").arg(&small).output().unwrap();
+    assert_eq!(output.stdout, fs::read(place.source().join("small")).unwrap());
+    // Not even root, without allow_other.
+    assert_eq!(File::open(&small).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    let output = place.umount_as(NOBODY);
+    assert!(output.status.success(), "{}", output.text());
+    assert_eq!(mount_entry(mount.path()), None);
+    mount.assert_gone();
+}
+
+#[test]
+fn an_ordinary_users_server_unmounts_at_a_signal() {
+    private_mounts();
+    let place = Place::with_tree();
+    place.give_to_nobody();
+    let mount = place.mount_as(NOBODY, &[]);
+    mount.signal_guard(Signal::TERM);
+    mount.assert_gone();
+}
+
+#[test]
+fn an_ordinary_user_cannot_mount_what_is_not_readable_or_where_it_may_not() {
+    private_mounts();
+    let place = Place::with_tree();
+    // The directory is root's.
+    let output = place.try_mount_as(NOBODY, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", output.text());
+    assert!(output.text().contains("fusermount3"), "{}", output.text());
+    assert_eq!(mount_entry(&place.directory), None);
+    place.give_to_nobody();
+    testkit::command::run(Command::new("chmod").arg("600").arg(&place.image));
+    let output = place.try_mount_as(NOBODY, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", output.text());
+    assert!(output.text().contains("ermission denied"), "{}", output.text());
+}
+
+#[test]
+fn only_with_allow_other_do_others_have_access_and_then_as_modes_and_acls_say() {
+    private_mounts();
+    let place = Place::with_tree();
+    let read_as_nobody = |name: &str| {
+        let path = place.directory.join(name);
+        as_user(NOBODY, "cat").arg(path).output().unwrap().status.success()
+    };
+    let mount = place.mount(&[]);
+    assert!(!read_as_nobody("small"));
+    drop(mount);
+    let _mount = place.mount(&["-o", "ro,allow_other"]);
+    assert!(read_as_nobody("small"));
+    assert!(!read_as_nobody("secret"));
+    assert!(read_as_nobody("secret-but-for-nobody"));
+}
+
+#[test]
+fn options_reach_the_mount() {
+    private_mounts();
+    let place = Place::with_tree();
+    let check = |arguments: &[&str], present: &[&str], absent: &[&str]| {
+        let _mount = place.mount(arguments);
+        let entry = mount_entry(&place.directory).unwrap();
+        for wanted in present {
+            assert!(entry.contains(wanted), "{wanted}: {entry}");
+        }
+        for unwanted in absent {
+            assert!(!entry.contains(unwanted), "{unwanted}: {entry}");
+        }
+    };
+    check(&[], &["ro,nosuid,nodev", "default_permissions"], &["noexec", "allow_other"]);
+    check(&["-o", "suid,dev,noexec", "-o", "fsname=a b"], &["ro,noexec", "a\\040b"], &["nosuid"]);
+    let image = place.image.canonicalize().unwrap();
+    check(&[], &[image.to_str().unwrap()], &[]);
+    place.mount_fails(&["-o", "ro,frobnicate=1"], 2, "`frobnicate=1`");
+}
+
+#[test]
+fn failures_of_the_start_reach_the_caller_and_leave_nothing_behind() {
+    private_mounts();
+    let place = Place::with_tree();
+    let garbage = place.folder.path().join("garbage");
+    fs::write(&garbage, vec![0x5a; 1 << 20]).unwrap();
+    let absent = place.folder.path().join("absent");
+    let small = place.source().join("small");
+    let (image, directory) = (&place.image, &place.directory);
+    for mode in [&["-f"][..], &[]] {
+        for (image, directory, complaint) in [
+            (&garbage, directory, "no known file system"),
+            (&absent, directory, "absent: "),
+            (image, &absent, "absent: "),
+            (image, &small, "small: cannot mount here"),
+        ] {
+            let mut command = bifolio("mount");
+            let output = testkit::command::output(command.args(mode).arg(image).arg(directory));
+            assert_eq!(output.status.code(), Some(1), "{}", output.text());
+            assert!(output.text().contains(complaint), "{}", output.text());
+            assert_eq!(output.text().lines().count(), 1, "{}", output.text());
+            assert_eq!(mount_entry(&place.directory), None);
+        }
+    }
+}
+
+#[test]
+fn the_background_holds_none_of_the_callers_streams() {
+    private_mounts();
+    let place = Place::with_tree();
+    // `output` waits until every copy of the pipes is closed.
+    let mut command = bifolio("mount");
+    let output = command.arg(&place.image).arg(&place.directory).output().unwrap();
+    let mount = place.mounted();
+    assert!(output.status.success());
+    assert!(output.stdout.is_empty() && output.stderr.is_empty());
+    assert!(mount.path().join("small").exists());
+}
+
+#[test]
+fn in_the_foreground_each_signal_unmounts_and_ends_the_command_with_success() {
+    private_mounts();
+    let place = Place::with_tree();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut foreground = place.mount_in_foreground();
+        assert!(place.directory.join("small").exists());
+        foreground.signal(signal);
+        assert_eq!(foreground.wait().code(), Some(0), "signal {signal:?}");
+        assert_eq!(mount_entry(&place.directory), None);
+    }
+    // To the process that serves, as `killall` would.
+    let mut foreground = place.mount_in_foreground();
+    place.mounted_elsewhere().signal_server(Signal::TERM);
+    assert_eq!(foreground.wait().code(), Some(0));
+    assert_eq!(mount_entry(&place.directory), None);
+}
+
+#[test]
+fn a_signal_ends_even_a_mount_that_is_in_use() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mut foreground = place.mount_in_foreground();
+    let used = File::open(place.directory.join("big")).unwrap();
+    foreground.signal(Signal::TERM);
+    assert_eq!(foreground.wait().code(), Some(0));
+    assert_eq!(mount_entry(&place.directory), None);
+    assert!(used.read_at(&mut [0; 4096], 1 << 20).is_err());
+}
+
+#[test]
+fn umount_refuses_a_mount_in_use_and_what_is_no_mount() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&[]);
+    let used = File::open(mount.path().join("small")).unwrap();
+    let output = place.umount();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.text().contains("busy"), "{}", output.text());
+    drop(used);
+    let output = place.umount();
+    assert!(output.status.success(), "{}", output.text());
+    mount.assert_gone();
+    let output = place.umount();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.text().contains("no bifolio mount"), "{}", output.text());
+}
+
+#[test]
+fn the_hosts_own_umount_ends_the_server() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&[]);
+    testkit::command::run(Command::new("umount").arg(mount.path()));
+    mount.assert_gone();
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_no_dead_mount() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mut foreground = place.mount_in_foreground();
+    place.mounted_elsewhere().signal_server(Signal::KILL);
+    let status = foreground.wait();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(mount_entry(&place.directory), None);
+}
+
+#[test]
+fn a_mount_whose_guard_is_killed_serves_on_and_can_be_unmounted() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&[]);
+    mount.signal_guard(Signal::KILL);
+    assert!(fs::read(mount.path().join("small")).is_ok());
+    let output = place.umount();
+    assert!(output.status.success(), "{}", output.text());
+    mount.assert_gone();
+}
+
+#[test]
+fn an_image_can_be_mounted_twice_but_not_on_itself() {
+    private_mounts();
+    let place = Place::with_tree();
+    let first = place.mount(&[]);
+    place.mount_fails(&[], 1, "mounted on it already");
+    let other = place.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let output = testkit::command::output(bifolio("mount").arg(&place.image).arg(&other));
+    assert!(output.status.success(), "{}", output.text());
+    let [one, two] = [first.path(), &other].map(|path| fs::read(path.join("small")).unwrap());
+    assert_eq!(one, two);
+    let output = testkit::command::output(bifolio("umount").arg(&other).arg(first.path()));
+    assert!(output.status.success(), "{}", output.text());
+    first.assert_gone();
+}
+
+#[test]
+fn the_server_is_confined_unless_asked_not_to_be() {
+    private_mounts();
+    let place = Place::with_tree();
+    let facts = |mount: &Mount<'_>| {
+        let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
+        let fact = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().to_owned()
+        };
+        ["Uid:", "CapEff:", "CapPrm:", "NoNewPrivs:", "Seccomp:"].map(fact)
+    };
+    let mount = place.mount(&[]);
+    assert_eq!(facts(&mount), ["65534", "0000000000000000", "0000000000000000", "1", "2"]);
+    drop(mount);
+    let mount = place.mount(&["--no-confine"]);
+    assert_eq!(facts(&mount)[0], "0");
+    assert_eq!(facts(&mount)[4], "0");
+    assert!(mount.path().join("small").exists());
+}
+
+#[test]
+fn a_block_device_is_held_by_the_kernel_while_it_is_mounted() {
+    private_mounts();
+    let place = Place::with_tree();
+    let device = LoopDevice::new(&place.image);
+    let output =
+        testkit::command::output(bifolio("mount").arg(device.path()).arg(&place.directory));
+    assert!(output.status.success(), "{}", output.text());
+    let mount = place.mounted();
+    let entry = mount_entry(mount.path()).unwrap();
+    assert!(entry.contains(" fuseblk.bifolio "), "{entry}");
+    let expected = fs::read(place.source().join("big")).unwrap();
+    assert!(fs::read(mount.path().join("big")).unwrap() == expected);
+    assert_eq!(fs::metadata(mount.path()).unwrap().ino(), 2);
+    // The kernel's own ext4 may not have it as well.
+    let other = place.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let output = testkit::command::output(
+        Command::new("mount").args(["-t", "ext4"]).arg(device.path()).arg(&other),
+    );
+    assert!(!output.status.success());
+    let output = place.umount();
+    assert!(output.status.success(), "{}", output.text());
+    mount.assert_gone();
+}
+
+#[test]
+fn a_volume_within_an_image_is_mounted_from_its_offset() {
+    private_mounts();
+    let place = Place::with_tree();
+    let shifted = place.folder.path().join("shifted");
+    let mut bytes = vec![0x77; 1 << 20];
+    bytes.extend(fs::read(&place.image).unwrap());
+    fs::write(&shifted, bytes).unwrap();
+    let mut command = bifolio("mount");
+    command.args(["--offset", "1M"]).arg(&shifted).arg(&place.directory);
+    let output = testkit::command::output(&mut command);
+    assert!(output.status.success(), "{}", output.text());
+    let mount = place.mounted();
+    let expected = fs::read(place.source().join("small")).unwrap();
+    assert_eq!(fs::read(mount.path().join("small")).unwrap(), expected);
+}

@@ -1,0 +1,310 @@
+//! Places to mount on, mounts that go away with their test, and the processes behind them.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+use testkit::Mke2fs;
+use testkit::command::{Output, output, run};
+
+/// An ordinary user.
+pub const NOBODY: u32 = 65_534;
+
+/// How long anything may take that should happen soon.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The command under test.
+pub fn bifolio(subcommand: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bifolio"));
+    command.arg(subcommand);
+    command
+}
+
+/// A program run by a user.
+pub fn as_user(user: u32, program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
+    command.arg("--clear-groups").arg(program).current_dir("/");
+    command
+}
+
+/// The line of the mount table for what is mounted on `path`.
+pub fn mount_entry(path: &Path) -> Option<String> {
+    // The thread's own table: tests have mount namespaces of their own.
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let path = format!(" {} ", path.display().to_string().replace(' ', "\\040"));
+    table.lines().rfind(|line| line.contains(&path)).map(str::to_owned)
+}
+
+/// Waits until `condition` holds.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder with an image and a directory to mount it on.
+pub struct Place {
+    pub folder: TempDir,
+    pub image: PathBuf,
+    pub directory: PathBuf,
+}
+
+impl Place {
+    /// No image yet.
+    pub fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        let directory = path.join("mounted here");
+        fs::create_dir(&directory).unwrap();
+        Self { image: path.join("volume.img"), directory, folder }
+    }
+
+    /// With a small image made from a small tree.
+    pub fn with_tree() -> Self {
+        let place = Self::new();
+        let source = place.source();
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("small"), b"a few bytes\n").unwrap();
+        fs::write(source.join("big"), testkit::tree::contents(1, 5_000_001)).unwrap();
+        for (name, mode) in [("secret", 0o600), ("secret-but-for-nobody", 0o600)] {
+            fs::write(source.join(name), b"hidden\n").unwrap();
+            fs::set_permissions(source.join(name), Permissions::from_mode(mode)).unwrap();
+        }
+        run(Command::new("setfacl")
+            .args(["-m", &format!("u:{NOBODY}:r")])
+            .arg(source.join("secret-but-for-nobody")));
+        let mut image = Mke2fs::new("ext4", 4096);
+        image.size = 64 << 20;
+        image.make(&place.image, Some(&source));
+        place
+    }
+
+    /// What the image was made from.
+    pub fn source(&self) -> PathBuf {
+        self.folder.path().join("source")
+    }
+
+    /// Lets the ordinary user mount here. In the thread's own mounts, /dev/fuse becomes what it is
+    /// on a desktop: anybody's to open.
+    pub fn give_to_nobody(&self) {
+        let devices = self.folder.path().join("devices");
+        fs::create_dir(&devices).unwrap();
+        let script = "mount -t tmpfs -o mode=755 none . && mknod -m 666 fuse c 10 229 \
+                      && mount --bind fuse /dev/fuse";
+        run(Command::new("sh").args(["-c", script]).current_dir(&devices));
+        fs::set_permissions(&self.image, Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::chown(&self.directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+
+    /// Mounts in the background.
+    pub fn mount(&self, arguments: &[&str]) -> Mount<'_> {
+        let output = output(bifolio("mount").args(arguments).arg(&self.image).arg(&self.directory));
+        assert!(output.status.success(), "{}", output.text());
+        self.mounted()
+    }
+
+    /// Mounts as a user.
+    pub fn mount_as(&self, user: u32, arguments: &[&str]) -> Mount<'_> {
+        let output = self.try_mount_as(user, arguments);
+        assert!(output.status.success(), "{}", output.text());
+        self.mounted()
+    }
+
+    /// Tries to.
+    pub fn try_mount_as(&self, user: u32, arguments: &[&str]) -> Output {
+        let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
+        output(command.arg("mount").args(arguments).arg(&self.image).arg(&self.directory))
+    }
+
+    /// Mounts in vain.
+    pub fn mount_fails(&self, arguments: &[&str], status: i32, complaint: &str) {
+        let before = mount_entry(&self.directory);
+        let output = output(bifolio("mount").args(arguments).arg(&self.image).arg(&self.directory));
+        assert_eq!(output.status.code(), Some(status), "{}", output.text());
+        assert!(output.text().contains(complaint), "{}", output.text());
+        assert_eq!(mount_entry(&self.directory), before);
+    }
+
+    /// Mounts in the foreground; returns when the mount is there.
+    pub fn mount_in_foreground(&self) -> Foreground {
+        let mut command = bifolio("mount");
+        command.arg("-f").arg(&self.image).arg(&self.directory).stdin(Stdio::null());
+        let mut foreground = Foreground(command.spawn().unwrap());
+        wait_until("the mount", || {
+            assert_eq!(foreground.0.try_wait().unwrap(), None);
+            mount_entry(&self.directory).is_some() && self.directory.join("small").exists()
+        });
+        foreground
+    }
+
+    /// What is mounted here, to go with the result.
+    pub fn mounted(&self) -> Mount<'_> {
+        let (guard, server) = self.processes();
+        Mount { place: self, guard, server, owned: true }
+    }
+
+    /// What is mounted here, owned by somebody else.
+    pub fn mounted_elsewhere(&self) -> Mount<'_> {
+        let (guard, server) = self.processes();
+        Mount { place: self, guard, server, owned: false }
+    }
+
+    /// Unmounts.
+    pub fn umount(&self) -> Output {
+        output(bifolio("umount").arg(&self.directory))
+    }
+
+    /// Unmounts as a user.
+    pub fn umount_as(&self, user: u32) -> Output {
+        let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
+        output(command.arg("umount").arg(&self.directory))
+    }
+
+    /// The guard and the server of the mount: those whose command line names the directory.
+    fn processes(&self) -> (i32, i32) {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let program = line.split(|&byte| byte == 0).next().unwrap_or_default();
+            let names = String::from_utf8_lossy(&line);
+            if program.ends_with(b"/bifolio") && names.contains(&*self.directory.to_string_lossy())
+            {
+                found.push((pid, parent(pid)));
+            }
+        }
+        let is_found = |pid: i32| found.iter().any(|(other, _)| *other == pid);
+        let server = found.iter().find(|(_, parent)| is_found(*parent));
+        let (server, guard) = server.unwrap_or_else(|| panic!("no processes: {found:?}"));
+        (*guard, *server)
+    }
+}
+
+fn parent(pid: i32) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.and_then(|pid| pid.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A mount and its processes. Ends them when dropped.
+pub struct Mount<'a> {
+    place: &'a Place,
+    guard: i32,
+    server: i32,
+    owned: bool,
+}
+
+impl Mount<'_> {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.place.directory
+    }
+
+    /// The process that serves.
+    pub fn server(&self) -> i32 {
+        self.server
+    }
+
+    /// Sends a signal to the process that guards the mount.
+    pub fn signal_guard(&self, signal: Signal) {
+        kill(self.guard, signal);
+    }
+
+    /// Sends a signal to the process that serves.
+    pub fn signal_server(&self, signal: Signal) {
+        kill(self.server, signal);
+    }
+
+    /// Both processes end, and nothing is mounted.
+    pub fn assert_gone(&self) {
+        wait_until("the end of guard and server", || !alive(self.guard) && !alive(self.server));
+        assert_eq!(mount_entry(self.path()), None);
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        if mount_entry(self.path()).is_some() {
+            let output = self.place.umount();
+            assert!(std::thread::panicking() || output.status.success(), "{}", output.text());
+        }
+        for process in [self.guard, self.server] {
+            if alive(process) && std::thread::panicking() {
+                kill(process, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// A command that mounted in the foreground. Killed when dropped.
+pub struct Foreground(Child);
+
+impl Foreground {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.0.id() as i32, signal);
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the end of the command", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        if self.0.try_wait().unwrap().is_none() {
+            // Orderly, so that the mount goes, too.
+            self.signal(Signal::TERM);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn kill(process: i32, signal: Signal) {
+    let process = Pid::from_raw(process).unwrap();
+    rustix::process::kill_process(process, signal).unwrap();
+}
+
+fn alive(process: i32) -> bool {
+    // A zombie's command line is empty; its number may have been given to another process since.
+    let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    line.split(|&byte| byte == 0).next().is_some_and(|program| program.ends_with(b"/bifolio"))
+}
+
+/// A loop device over an image.
+pub struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    pub fn new(image: &Path) -> Self {
+        let name = run(Command::new("losetup").args(["--find", "--show", "--"]).arg(image));
+        Self(PathBuf::from(String::from_utf8(name).unwrap().trim()))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let output = output(Command::new("losetup").arg("--detach").arg(&self.0));
+        assert!(std::thread::panicking() || output.status.success(), "{}", output.text());
+    }
+}
