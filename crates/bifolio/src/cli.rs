@@ -64,6 +64,8 @@ pub enum Command {
     Fiemap(commands::fiemap::Arguments),
     /// Mount an image, read-only, through FUSE
     Mount(commands::mount::Arguments),
+    /// Unmount what `mount` mounted, and wait for its server
+    Umount(commands::umount::Arguments),
     /// Write a script that makes a shell complete command lines
     Completions(commands::completions::Arguments),
     /// Write the manual pages
@@ -86,6 +88,7 @@ impl Command {
             Self::Find(arguments) => commands::find::run(arguments, console),
             Self::Fiemap(arguments) => commands::fiemap::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),
+            Self::Umount(arguments) => commands::umount::run(arguments, console),
             Self::Completions(arguments) => commands::completions::run(arguments, console),
             Self::Man(arguments) => commands::man::run(arguments, console),
         }

@@ -9,6 +9,7 @@ mod directory;
 mod failure;
 mod format;
 mod listing;
+mod log;
 mod target;
 mod walk;
 

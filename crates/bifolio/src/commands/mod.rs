@@ -13,3 +13,4 @@ pub mod man;
 pub mod mount;
 pub mod stat;
 pub mod tree;
+pub mod umount;

@@ -1,18 +1,54 @@
 //! `bifolio mount`: serves an image through FUSE.
 
-use std::path::PathBuf;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
+use fuse::{MountOptions, Plan, SessionError, THREADS_DEFAULT};
+use vfs::Volume;
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, Status};
+use crate::log;
 use crate::target::{ImageOptions, Target};
+
+/// The most threads that serve.
+const THREADS_MAX: u16 = 1024;
+
+const LONG_ABOUT: &str = "\
+Mount an image, read-only, through FUSE.
+
+Root mounts by itself; ordinary users need fusermount3 (package fuse3) and a directory that is \
+theirs. The mount goes away with `bifolio umount`, `umount` or `fusermount3 -u`, or when the \
+process gets SIGINT, SIGTERM or SIGHUP.
+
+The process that reads the image runs without privileges, without access to files or the network, \
+and behind a filter on system calls.";
 
 /// The arguments of `bifolio mount`.
 #[derive(Args)]
+#[command(long_about = LONG_ABOUT)]
 pub struct Arguments {
     #[command(flatten)]
     image: ImageOptions,
+    /// Mount options, separated by commas: ro, allow_other, [no]suid, [no]dev, [no]exec, fsname=NAME
+    ///
+    /// nosuid and nodev are on unless suid or dev is given. Only the user who mounts has access
+    /// unless allow_other is given; modes and ACLs always count.
+    #[arg(short = 'o', value_name = "OPTIONS", value_parser = parse_options)]
+    options: Vec<MountOptionList>,
+    /// Stay in the foreground until unmounted
+    #[arg(short, long)]
+    foreground: bool,
+    /// How many threads serve
+    #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
+    threads: NonZeroUsize,
+    /// Do not confine the process that reads the image
+    #[arg(long)]
+    no_confine: bool,
     /// The image
     #[arg(value_parser = Target::parser())]
     target: Target,
@@ -20,9 +56,85 @@ pub struct Arguments {
     directory: PathBuf,
 }
 
+/// One `-o` list that was found to be sound.
+#[derive(Clone, Debug)]
+struct MountOptionList(String);
+
+fn parse_options(list: &str) -> Result<MountOptionList, String> {
+    MountOptions::default().add(list).map_err(|error| error.to_string())?;
+    Ok(MountOptionList(list.to_owned()))
+}
+
+fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
+    number
+        .and_then(|number| NonZeroUsize::new(number.into()))
+        .ok_or_else(|| format!("expected a number from 1 to {THREADS_MAX}"))
+}
+
 /// Mounts and serves until unmounted.
 pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
-    let Arguments { image, target, directory: _ } = arguments;
-    let _volume = image.open(&target)?;
-    Err(Failure::new(&target, "mount is not built yet"))
+    let Arguments { image, options, foreground, threads, no_confine, target, directory } =
+        arguments;
+    if target.path != b"/" {
+        return Err(
+            Failure::new(&target, "only a whole volume can be mounted").with_status(Status::Usage)
+        );
+    }
+    let mut mount_options = MountOptions::default();
+    for list in &options {
+        mount_options
+            .add(&list.0)
+            .map_err(|error| Failure::new("-o", error.to_string()).with_status(Status::Usage))?;
+    }
+    let source = target.image.canonicalize();
+    let source = source.map_err(|error| Failure::host(&*target.image, "cannot open", &error))?;
+    let plan = Plan {
+        block_device: image.is_whole() && is_block_device(&source),
+        source: source.into_os_string(),
+        directory: mount_point(&directory)?,
+        options: mount_options,
+        foreground,
+        confine: !no_confine,
+        threads,
+    };
+    log::to_standard_error();
+    // How much memory there is must be found out before the confinement.
+    let volume_options = image.volume_options();
+    let open = |device| {
+        let volume = Volume::open(device, &volume_options);
+        volume.map(Arc::new).map_err(|error| Failure::library(&*target.image, &error))
+    };
+    fuse::run(&plan, || image.open_device(&target), open)
+        .map_err(|error| failure(error, &target, &directory))
+}
+
+fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {
+    match error {
+        SessionError::Open(failure) => failure,
+        SessionError::Root(error) => Failure::library(&*target.image, &error),
+        SessionError::Interrupted => Failure::interrupted(),
+        // Another process of this command has said what is wrong, on the same standard error.
+        SessionError::Reported(status) => std::process::exit(status.into()),
+        error => Failure::new(directory, error.to_string()),
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+fn mount_point(directory: &Path) -> Result<PathBuf> {
+    let path = directory.canonicalize().and_then(|path| match path.metadata()?.is_dir() {
+        true => Ok(path),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    });
+    path.map_err(|error| {
+        let failure = Failure::host(directory, "cannot mount here", &error);
+        match error.raw_os_error() {
+            // ENOTCONN: a mount whose server was killed.
+            Some(107) => failure.advise("`bifolio umount` clears a dead mount away"),
+            _ => failure,
+        }
+    })
 }
