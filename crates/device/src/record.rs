@@ -201,6 +201,7 @@ fn sectors(write: &RecordedWrite) -> impl Iterator<Item = Range<usize>> {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+    use proptest::prelude::*;
 
     fn record() -> RecordDevice {
         RecordDevice::new(Arc::new(MemoryDevice::new(vec![0; 4096]))).unwrap()
@@ -272,5 +273,35 @@ mod tests {
         assert_eq!(runs(&recording.image(end, |_, _| false)), [(0, 1), (2048, 0)]);
         let all = recording.image(end, |_, _| true);
         assert_eq!(runs(&all), [(0, 0), (512, 1), (1024, 0), (1536, 1), (2048, 0)]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn images_are_what_the_device_held(
+            steps in prop::collection::vec((any::<bool>(), 0..4000usize, 1..900usize, 1u8..), 1..30),
+        ) {
+            let inner = Arc::new(MemoryDevice::new(vec![0; 4096]));
+            let device = RecordDevice::new(inner.clone()).unwrap();
+            let mut flushed = Vec::new();
+            for (flush, at, length, byte) in steps {
+                write(&device, at as u64, &vec![byte; length.min(4096 - at)]);
+                if flush {
+                    device.flush().unwrap();
+                    flushed.push(inner.snapshot());
+                }
+            }
+            let recording = device.recording();
+            let end = recording.crash_points().end - 1;
+            prop_assert!(recording.image(end, |_, _| true) == inner.snapshot());
+            for (point, expected) in recording.flush_points().into_iter().zip(&flushed) {
+                prop_assert!(&recording.image(point, |_, _| false) == expected);
+            }
+            // Whatever survives a crash, what was flushed before is still there.
+            if let Some(expected) = flushed.last() {
+                prop_assert!(&recording.image(end, |_, _| false) == expected);
+            }
+        }
     }
 }

@@ -133,3 +133,61 @@ impl Drop for ThreadedDevice {
         drop(self.workers.take());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BioOperation, MemoryDevice};
+    use std::sync::mpsc;
+    use std::thread::{self, ThreadId};
+
+    /// A bio that reads nothing and tells which thread it ended on.
+    fn who(sender: &mpsc::Sender<ThreadId>) -> Bio {
+        let sender = sender.clone();
+        Bio::new(BioOperation::Read, DeviceOffset(0), [], move |result| {
+            result.unwrap();
+            sender.send(thread::current().id()).unwrap();
+        })
+    }
+
+    fn device(threads: usize, queued_max: usize) -> ThreadedDevice {
+        ThreadedDevice::new(Arc::new(MemoryDevice::new(Vec::new())), threads, queued_max)
+    }
+
+    #[test]
+    fn only_what_is_waited_for_is_done_by_the_submitter() {
+        let (sender, receiver) = mpsc::channel();
+        let device = device(2, 10);
+        device.submit(vec![who(&sender).waited_for()]);
+        assert_eq!(receiver.recv().unwrap(), thread::current().id());
+        device.submit(vec![who(&sender)]);
+        assert_ne!(receiver.recv().unwrap(), thread::current().id());
+    }
+
+    #[test]
+    fn what_finds_no_room_is_done_by_the_submitter() {
+        let (sender, receiver) = mpsc::channel();
+        let device = device(1, 3);
+        let (release, released) = mpsc::channel::<()>();
+        let (started, start) = mpsc::channel();
+        device.submit(vec![Bio::new(BioOperation::Read, DeviceOffset(0), [], move |_| {
+            started.send(()).unwrap();
+            released.recv().unwrap();
+        })]);
+        start.recv().unwrap();
+        // The only thread is busy: three fit into the queue.
+        device.submit((0..5).map(|_| who(&sender)).collect());
+        let here = receiver.try_iter().filter(|&one| one == thread::current().id()).count();
+        assert_eq!(here, 2);
+        release.send(()).unwrap();
+        drop((device, sender));
+        assert_eq!(receiver.iter().filter(|&one| one != thread::current().id()).count(), 3);
+    }
+
+    #[test]
+    fn without_threads_the_submitter_does_everything() {
+        let (sender, receiver) = mpsc::channel();
+        device(0, 10).submit(vec![who(&sender)]);
+        assert_eq!(receiver.try_recv().unwrap(), thread::current().id());
+    }
+}

@@ -27,7 +27,8 @@ const SEGMENTS_PER_REQUEST_MAX: usize = 1024;
 ///
 /// At most `depth` requests are with the kernel at a time and as many wait; what finds no room is
 /// done by its submitter, and so is what its submitter waits for. Dropping the device waits for
-/// everything that was submitted.
+/// everything that was submitted. A program that filters its own system calls later must leave it
+/// `io_uring_enter`.
 #[derive(Debug)]
 pub struct UringDevice {
     file: Arc<FileDevice>,

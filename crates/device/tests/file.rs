@@ -126,6 +126,46 @@ fn an_offset_opens_the_rest_of_the_image() {
     assert!(matches!(open(file.path(), from(3001)), Err(Error::InvalidArgument(_))));
 }
 
+/// A loop device over an image; it goes with the last open file.
+fn loop_device(image: &Path) -> String {
+    let output = std::process::Command::new("losetup")
+        .args(["--find", "--show"])
+        .arg(image)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "losetup, which needs root: {output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn detach(path: &str) {
+    let mut losetup = std::process::Command::new("losetup");
+    losetup.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+    assert!(losetup.args(["--detach", path]).status().unwrap().success());
+}
+
+#[test]
+fn a_block_device_is_read_written_zeroed_and_had_alone() {
+    let file = image(1 << 20);
+    let path = loop_device(file.path());
+    let opened = FileDevice::open(Path::new(&path), false);
+    let other = FileDevice::open(Path::new(&path), false);
+    detach(&path);
+    assert!(matches!(other, Err(Error::Open { errno: EBUSY, .. })), "{other:?}");
+    let device: &dyn BlockDevice = &opened.unwrap();
+    assert_eq!(device.size(), 1 << 20);
+    device.write_at(DeviceOffset(4096), &[9; 8192]).unwrap();
+    device.write_zeroes(DeviceOffset(8192), 4096).unwrap();
+    device.discard(DeviceOffset(65_536), 4096).unwrap();
+    device.flush().unwrap();
+    let mut bytes = [0; 16_384];
+    device.read_at(DeviceOffset(0), &mut bytes).unwrap();
+    assert!(bytes[..4096] == [7; 4096] && bytes[4096..8192] == [9; 4096]);
+    assert!(bytes[8192..12_288] == [0; 4096] && bytes[12_288..] == [7; 4096]);
+    // Flushed: it is in the file below.
+    assert!(std::fs::read(file.path()).unwrap()[4096..8192] == [9; 4096]);
+}
+
 #[test]
 fn every_backend_reads_the_same() {
     let file = image(0);
