@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint
+.PHONY: help setup build test lint bench-read
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -22,3 +22,6 @@ test: ## Run every test
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint
+
+bench-read: ## Measure reading against the kernel and plain memory
+	@scripts/bench bench-read

@@ -58,14 +58,14 @@ pub(crate) struct Expected {
 }
 
 /// A verified node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub depth: u16,
     range: std::ops::Range<FileBlock>,
     entries: Entries,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Entries {
     Runs(Vec<Run>),
     Children(Vec<(FileBlock, FsBlock)>),
@@ -124,6 +124,14 @@ impl Node {
             Entries::Children(parse_index(table, geometry, &expected.range, place)?)
         };
         Ok(Self { depth, range: expected.range, entries })
+    }
+
+    /// The children of an inner node: the first file block and the block of each.
+    pub(crate) fn children(&self) -> &[(FileBlock, FsBlock)] {
+        match &self.entries {
+            Entries::Runs(_) => &[],
+            Entries::Children(children) => children,
+        }
     }
 
     /// Follows the node towards `at`, which lies in its range.
@@ -220,4 +228,138 @@ pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, place: Place) -> 
         return Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed }));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::tests::plain;
+    use proptest::prelude::*;
+
+    fn header(entries: u16, max: u16, depth: u16) -> Vec<u8> {
+        let words = [MAGIC, entries, max, depth, 0, 0];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn entry(block: u32, length: u16, start: u64) -> Vec<u8> {
+        let mut bytes = block.to_le_bytes().to_vec();
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(((start >> 32) as u16).to_le_bytes());
+        bytes.extend((start as u32).to_le_bytes());
+        bytes
+    }
+
+    fn index(block: u32, leaf: u64) -> Vec<u8> {
+        let mut bytes = block.to_le_bytes().to_vec();
+        bytes.extend((leaf as u32).to_le_bytes());
+        bytes.extend(((leaf >> 32) as u16).to_le_bytes());
+        bytes.extend([0; 2]);
+        bytes
+    }
+
+    fn node(header: Vec<u8>, entries: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = [header, entries.concat()].concat();
+        bytes.resize(60, 0);
+        bytes
+    }
+
+    fn parse(bytes: &[u8], depth: Option<u16>, range: std::ops::Range<u64>) -> Result<Node> {
+        let range = FileBlock(range.start)..FileBlock(range.end);
+        Node::parse(bytes, &plain(), Expected { depth, range }, Place::default())
+    }
+
+    fn root(bytes: &[u8]) -> Result<Node> {
+        parse(bytes, None, 0..FILE_BLOCKS_MAX)
+    }
+
+    /// The text of the error says what is wrong.
+    fn refuses(result: Result<Node>, text: &str) {
+        let error = result.expect_err(text).to_string();
+        assert!(error.contains(text), "{error} should say {text}");
+    }
+
+    #[test]
+    fn extents_that_continue_each_other_are_one_run() {
+        let bytes = node(
+            header(3, 4, 0),
+            &[entry(0, 32768, 1), entry(32768, 100, 32769), entry(32868, 32768 + 5, 32869)],
+        );
+        let Step::Found(span) = root(&bytes).unwrap().find(FileBlock(0)) else { panic!() };
+        let lengths: Vec<_> = span.runs.iter().map(|run| (run.length, run.unwritten)).collect();
+        assert_eq!(lengths, [(32868, false), (5, true)]);
+    }
+
+    #[test]
+    fn lies_in_leaves_are_refused() {
+        let leaf = |entries: &[Vec<u8>]| root(&node(header(entries.len() as u16, 4, 0), entries));
+        refuses(leaf(&[entry(5, 0, 100)]), "length");
+        refuses(leaf(&[entry(5, 2, 100), entry(6, 1, 200)]), "does not follow");
+        refuses(leaf(&[entry(5, 2, 100), entry(1, 1, 200)]), "does not follow");
+        refuses(leaf(&[entry(u32::MAX - 1, 2, 100)]), "end of the extent");
+        refuses(leaf(&[entry(5, 2, 0)]), "block is 0");
+        refuses(leaf(&[entry(5, 2, 39_999)]), "block is 39999");
+        refuses(leaf(&[entry(5, 2, 1 << 40)]), "block is");
+        let bytes = node(header(1, 4, 0), &[entry(7, 1, 100)]);
+        refuses(parse(&bytes, Some(0), 8..100), "does not follow");
+        refuses(parse(&bytes, Some(0), 0..7), "end of the extent");
+    }
+
+    #[test]
+    fn lies_in_inner_nodes_are_refused() {
+        let inner = |entries: &[Vec<u8>]| root(&node(header(entries.len() as u16, 4, 1), entries));
+        refuses(inner(&[]), "entries is 0");
+        refuses(inner(&[index(5, 100), index(5, 101)]), "does not follow");
+        refuses(inner(&[index(0, 40_000)]), "block is 40000");
+        refuses(inner(&[index(u32::MAX, 100)]), "file block is");
+        let bytes = node(header(1, 4, 1), &[index(50, 100)]);
+        refuses(parse(&bytes, Some(1), 0..50), "file block is 50");
+        // A block that leads to itself has the wrong depth the second time.
+        refuses(parse(&bytes, Some(0), 0..100), "depth is 1");
+    }
+
+    #[test]
+    fn lies_in_headers_are_refused() {
+        let bytes = |header| root(&node(header, &[]));
+        refuses(bytes(vec![0; 12]), "magic");
+        refuses(bytes(header(0, 5, 0)), "room for entries");
+        refuses(bytes(header(0, 0, 0)), "room for entries");
+        refuses(bytes(header(5, 4, 0)), "entries is 5");
+        refuses(bytes(header(1, 4, 6)), "depth is 6");
+        refuses(root(&[]), "needs 12 bytes");
+    }
+
+    #[test]
+    fn gaps_reach_to_the_next_child() {
+        let bytes = node(header(2, 4, 1), &[index(10, 100), index(50, 200)]);
+        let step = |at| root(&bytes).unwrap().find(FileBlock(at));
+        let Step::Found(gap) = step(9) else { panic!() };
+        assert_eq!(gap, Span::hole(FileBlock(0), FileBlock(10)));
+        let Step::Child { block, range } = step(49) else { panic!() };
+        assert_eq!((block, range), (FsBlock(100), FileBlock(10)..FileBlock(50)));
+        let Step::Child { block, range } = step(50) else { panic!() };
+        assert_eq!((block, range), (FsBlock(200), FileBlock(50)..FileBlock(FILE_BLOCKS_MAX)));
+    }
+
+    proptest! {
+        #[test]
+        fn noise_gives_errors_or_a_sound_node(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+            with_header in any::<bool>(),
+            start in 0..1000_u64,
+            length in 1..1000_u64,
+        ) {
+            if with_header && bytes.len() >= 60 {
+                let count = u16::from(bytes[0] % 5);
+                let header = header(count, 4, u16::from(bytes[1] % 3));
+                bytes[..12].copy_from_slice(&header);
+            }
+            let Ok(node) = parse(&bytes, None, start..start + length) else { return Ok(()) };
+            for at in start..start + length {
+                match node.clone().find(FileBlock(at)) {
+                    Step::Found(span) => prop_assert!(span.contains(FileBlock(at))),
+                    Step::Child { range, .. } => prop_assert!(range.contains(&FileBlock(at))),
+                }
+            }
+        }
+    }
 }

@@ -115,7 +115,24 @@ impl GroupDescriptor {
     }
 }
 
-/// `metadata_csum` takes precedence over `uninit_bg` where a volume claims both.
+/// What the checksum of a descriptor must be, on volumes where it has one. `metadata_csum` takes
+/// precedence over `uninit_bg` where a volume claims both.
+pub(crate) fn checksum(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Option<u16> {
+    let size = geometry.descriptor_size as usize;
+    let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
+    let after = bytes.get(CHECKSUM_OFFSET + 2..size).unwrap_or_default();
+    let number = group.0.to_le_bytes();
+    if let Some(seed) = geometry.metadata_seed() {
+        let head = crc32c(crc32c(seed, &number), before);
+        Some(crc32c(crc32c(head, &[0; 2]), after) as u16)
+    } else if geometry.features.has(Feature::UninitBg) {
+        let head = crc16(crc16(crc16(!0, &geometry.uuid), &number), before);
+        Some(crc16(head, after))
+    } else {
+        None
+    }
+}
+
 fn verify_checksum(
     bytes: &[u8],
     stored: u16,
@@ -123,22 +140,62 @@ fn verify_checksum(
     group: GroupNumber,
     place: Place,
 ) -> Result<()> {
-    let size = geometry.descriptor_size as usize;
-    let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
-    let after = bytes.get(CHECKSUM_OFFSET + 2..size).unwrap_or_default();
-    let number = group.0.to_le_bytes();
-    let computed = if let Some(seed) = geometry.metadata_seed() {
-        let head = crc32c(crc32c(seed, &number), before);
-        crc32c(crc32c(head, &[0; 2]), after) as u16
-    } else if geometry.features.has(Feature::UninitBg) {
-        let head = crc16(crc16(crc16(!0, &geometry.uuid), &number), before);
-        crc16(head, after)
-    } else {
-        return Ok(());
-    };
+    let Some(computed) = checksum(bytes, geometry, group) else { return Ok(()) };
     if stored != computed {
         let problem = Problem::Checksum { stored: stored.into(), computed: computed.into() };
         return Err(Error::corrupt(STRUCTURE, place, problem));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Features;
+    use crate::geometry::tests::plain;
+    use proptest::prelude::*;
+
+    /// A descriptor of group 1 of [`plain`], whose blocks are 32768 to 39999.
+    fn descriptor(block_bitmap: u32, inode_bitmap: u32, inode_table: u32) -> Vec<u8> {
+        let mut bytes: Vec<u8> =
+            [block_bitmap, inode_bitmap, inode_table].map(u32::to_le_bytes).concat();
+        bytes.resize(32, 0);
+        bytes
+    }
+
+    fn parse(bytes: &[u8], geometry: &Geometry) -> Result<GroupDescriptor> {
+        GroupDescriptor::parse(bytes, geometry, GroupNumber(1), Place::default())
+    }
+
+    #[test]
+    fn without_flex_bg_everything_lies_in_its_group() {
+        let flexible = plain();
+        let features = Features { incompatible: 0x42, ..Features::default() };
+        let rigid = Geometry { features, ..plain() };
+        assert!(parse(&descriptor(32_768, 32_769, 32_770), &rigid).is_ok());
+        for bytes in [
+            descriptor(32_767, 32_769, 32_770),
+            descriptor(32_768, 40_000, 32_770),
+            // The table has 512 blocks.
+            descriptor(32_768, 32_769, 39_489),
+        ] {
+            assert!(parse(&bytes, &rigid).is_err());
+        }
+        assert!(parse(&descriptor(32_767, 32_769, 32_770), &flexible).is_ok());
+        assert!(parse(&descriptor(0, 32_769, 32_770), &flexible).is_err());
+        assert!(parse(&descriptor(32_768, 32_769, u32::MAX), &flexible).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn noise_gives_errors_or_a_descriptor(
+            bytes in prop::collection::vec(any::<u8>(), 0..100),
+            features in any::<[u32; 3]>(),
+            descriptor_size in prop_oneof![Just(32), Just(64), Just(1024)],
+        ) {
+            let [compatible, incompatible, read_only_compatible] = features;
+            let features = Features { compatible, incompatible, read_only_compatible };
+            let _ = parse(&bytes, &Geometry { features, descriptor_size, ..plain() });
+        }
+    }
 }

@@ -183,7 +183,7 @@ impl MapRead for Inode {
             kind,
             address: block.and_then(|block| block_size.device_offset(block)),
             flags: MapFlags {
-                shared: geometry.cluster_shift > 0 || geometry.features.has(Feature::SharedBlocks),
+                shared: geometry.features.has(Feature::SharedBlocks),
                 encoded: self.has(InodeFlags::ENCRYPTED),
                 last: self.is_last(piece.end()),
             },

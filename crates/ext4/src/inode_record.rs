@@ -317,6 +317,7 @@ fn parse_attribute_block(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn times_reach_from_1901_to_2446() {
@@ -327,5 +328,38 @@ mod tests {
         assert_eq!(at(0x7FFF_FFFF, 3), 0x3_7FFF_FFFF);
         assert_eq!(decode_time(0, 999_999_999 << 2).nanoseconds, 999_999_999);
         assert_eq!(decode_time(0, u32::MAX).nanoseconds, 999_999_999);
+    }
+
+    fn parse(bytes: &[u8]) -> Result<InodeRecord> {
+        let geometry = crate::geometry::tests::plain();
+        InodeRecord::parse(bytes, &geometry, OS_LINUX, InodeNumber(12), Place::default())
+    }
+
+    #[test]
+    fn extra_fields_must_fit_into_the_inode() {
+        let mut bytes = [0; 256];
+        bytes[1] = 0x81;
+        for (extra, is_sound) in
+            [(0, true), (4, true), (28, true), (128, true), (132, false), (30, false)]
+        {
+            bytes[128] = extra;
+            assert_eq!(parse(&bytes).is_ok(), is_sound, "{extra}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn noise_gives_errors_or_a_record(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..600),
+            mode in any::<u16>(),
+        ) {
+            if bytes.len() >= 130 {
+                bytes[..2].copy_from_slice(&mode.to_le_bytes());
+                bytes[129] = 0;
+            }
+            if let Ok(record) = parse(&bytes) {
+                record.attributes();
+            }
+        }
     }
 }

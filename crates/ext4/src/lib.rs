@@ -36,7 +36,7 @@ pub use group::GroupDescriptor;
 pub use inode::Inode;
 pub use inode_record::{InodeFlags, InodeRecord};
 pub use map::{FILE_BLOCKS_MAX, Piece, Run, Span};
-pub use recovery::RecoveryReport;
+pub use recovery::{OrphanReport, RecoveryReport};
 pub use superblock::{
     Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
 };

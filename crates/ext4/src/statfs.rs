@@ -93,11 +93,14 @@ impl Volume {
             let clusters = geometry.clusters_for(geometry.blocks_in_group(group));
             sums.free_clusters += u64::from(descriptor.free_clusters).min(clusters);
             sums.free_inodes += u64::from(descriptor.free_inodes.min(geometry.inodes_per_group));
-            let leading = geometry.leading_metadata_blocks(group);
             if geometry.cluster_shift == 0 {
+                let leading = geometry.leading_metadata_blocks(group);
                 sums.metadata_clusters += leading + 2 + table_blocks;
                 continue;
             }
+            // Here the kernel leaves out the blocks kept for more descriptors.
+            let leading = u64::from(geometry.has_superblock(group))
+                + u64::from(geometry.descriptor_blocks_in_group(group));
             for (start, blocks) in [
                 (geometry.group_start(group), leading),
                 (descriptor.block_bitmap, 1),

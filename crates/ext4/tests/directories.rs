@@ -3,14 +3,21 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber};
+use base::{DeviceOffset, Error, InodeNumber, Unsupported};
 use common::{Image, Scratch, run};
-use ext4::{Inode, ROOT_INODE};
+use device::{Bio, BlockDevice, MemoryDevice};
+use ext4::dir::hash::{HashAlgorithm, NameHash, NameHasher};
+use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
+use iomap::{CacheOptions, PageCache};
+use proptest::strategy::{Strategy, ValueTree};
+use testkit::{LoopMount, private_mounts};
 
 /// What a directory lists: names, with inode and type.
 type Listing = BTreeMap<Vec<u8>, (u64, Option<FileType>)>;
@@ -68,7 +75,8 @@ fn check(image: &Image, directory: InodeNumber, entries_min: usize) {
     }
     for (name, (number, _)) in &theirs {
         assert_eq!(inode.lookup(name).unwrap().0, *number);
-        let absent = [name.as_slice(), b"~"].concat();
+        let mut absent = name.clone();
+        *absent.last_mut().unwrap() = b'~';
         assert_eq!(inode.lookup(&absent), Err(Error::NotFound));
     }
     assert_eq!(inode.lookup(&[b'x'; 255]), Err(Error::NotFound));
@@ -103,29 +111,319 @@ fn hashed_image(
     if !tune.is_empty() {
         run(Command::new("tune2fs").args(tune).arg(&image.path));
     }
-    let checked = Command::new("e2fsck").args(["-fyD"]).arg(&image.path).output().unwrap();
-    assert!(checked.status.code().unwrap() <= 1, "{checked:?}");
+    hash_anew(&image);
     let number = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
     (image, number)
 }
 
+/// An image with the index made anew by e2fsck, for a superblock changed since.
+fn hash_anew(image: &Image) {
+    let checked = Command::new("e2fsck").args(["-fyD"]).arg(&image.path).output().unwrap();
+    assert!(checked.status.code().unwrap() <= 1, "{checked:?}");
+}
+
+/// How many reads of the device the lookup of one of these names takes, at most.
+fn reads_at_most(image: &Image, directory: InodeNumber, names: &[Vec<u8>]) -> u64 {
+    let inner = MemoryDevice::new(image.bytes());
+    let device = Arc::new(CountingDevice { inner, reads: AtomicU64::new(0) });
+    let cache = PageCache::new(CacheOptions::default()).unwrap();
+    let volume = Volume::open(device.clone(), &cache, &OpenOptions::default()).unwrap();
+    let inode = volume.inode(directory).unwrap();
+    let count = |name: &Vec<u8>| {
+        let before = device.reads.load(Ordering::Relaxed);
+        inode.lookup(name).unwrap();
+        device.reads.load(Ordering::Relaxed) - before
+    };
+    names.iter().map(count).max().unwrap()
+}
+
+#[derive(Debug)]
+struct CountingDevice {
+    inner: MemoryDevice,
+    reads: AtomicU64,
+}
+
+impl BlockDevice for CountingDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        self.reads.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> base::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> base::Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> base::Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
 #[test]
-fn every_hash_version_finds_every_name() {
+fn every_hash_version_finds_every_name_by_its_index() {
     for algorithm in ["legacy", "half_md4", "tea"] {
-        for flags in ["0x0001", "0x0002"] {
-            let (image, many) = hashed_image(
-                16,
-                &["-t", "ext4", "-b", "1024", "-N", "4000"],
-                &["-E", &format!("hash_alg={algorithm}")],
-                (3000, 20),
-            );
-            // Signed or unsigned, and the directory hashed anew.
+        let options = ["-t", "ext4", "-b", "1024", "-N", "4000"];
+        let tune = ["-E", &format!("hash_alg={algorithm}")];
+        let (image, many) = hashed_image(16, &options, &tune, (3000, 40));
+        // Signed, then unsigned names.
+        for flags in [1, 2] {
             image.debugfs_write(&format!("set_super_value flags {flags}\n"));
-            let checked = Command::new("e2fsck").args(["-fyD"]).arg(&image.path).output().unwrap();
-            assert!(checked.status.code().unwrap() <= 1, "{checked:?}");
+            hash_anew(&image);
             let dump = image.debugfs(&format!("htree_dump <{many}>"));
-            assert!(dump.contains("Hash Version"), "{dump}");
+            assert!(dump.contains("Indirect levels: 1"), "{}", &dump[..500]);
             check(&image, many, 3000);
+            let names = (0..40).map(|n| match n % 2 {
+                0 => format!("{n}{}", "-".repeat(40)),
+                _ => format!("{n}é{}", "-".repeat(40)),
+            });
+            let names: Vec<_> = names.map(String::into_bytes).collect();
+            // Root, node and leaf, and the map of the directory.
+            assert!(reads_at_most(&image, many, &names) <= 5);
+        }
+    }
+}
+
+#[test]
+fn names_of_equal_hash_are_found_in_the_next_leaf() {
+    // Three entries fill a leaf, so that some of the pairs below straddle two.
+    let hasher =
+        NameHasher { algorithm: HashAlgorithm::HalfMd4, is_unsigned: false, seed: [1, 0, 0, 0] };
+    let name = |n: u32| format!("{n:0>255}").into_bytes();
+    let mut seen = HashMap::new();
+    let pairs: Vec<[u32; 2]> = (0..400_000)
+        .filter_map(|n| seen.insert(hasher.hash(&name(n)).major, n).map(|other| [other, n]))
+        .collect();
+    assert!(pairs.len() > 10, "{}", pairs.len());
+    let scratch = Scratch::new();
+    let tree = tree_of_many(&scratch, 0, 0);
+    for number in pairs.iter().flatten().copied().chain(1_000_000..1_000_300) {
+        let name = name(number);
+        let path = tree.join("many").join(std::str::from_utf8(&name).unwrap());
+        std::fs::write(path, b"").unwrap();
+    }
+    let seed = "01000000-0000-0000-0000-000000000000";
+    let options = ["-t", "ext4", "-b", "1024", "-N", "1000", "-E", &format!("hash_seed={seed}")];
+    let image = Image::make(16, &[&options[..], &["-d", tree.to_str().unwrap()]].concat());
+    hash_anew(&image);
+    let many = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+    let continued = image
+        .debugfs(&format!("htree_dump <{many}>"))
+        .lines()
+        .filter_map(|line| line.strip_prefix("Entry #")?.split_once("Hash 0x"))
+        .filter(|(_, hash)| {
+            let digits = hash.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap();
+            u32::from_str_radix(digits, 16).unwrap() & 1 == 1
+        })
+        .count();
+    assert!(continued > 0, "no pair straddles two leaves");
+    check(&image, many, 300 + 2 * pairs.len());
+}
+
+#[test]
+fn three_levels_of_index_are_searched() {
+    let options = ["-t", "ext4", "-b", "1024", "-N", "1000", "-O", "large_dir,^has_journal"];
+    let image = Image::make(128, &options);
+    private_mounts();
+    let mount = LoopMount::new(&image.path, "ext4", "user_xattr");
+    let many = mount.path().join("many");
+    std::fs::create_dir(&many).unwrap();
+    // A file may have 65000 names.
+    for n in 0..70_000 {
+        let name = |n: u32| many.join(format!("{n:0>250}"));
+        match n {
+            0 | 50_000 => std::fs::write(name(n), b"").unwrap(),
+            _ => std::fs::hard_link(name(n / 50_000 * 50_000), name(n)).unwrap(),
+        }
+    }
+    mount.unmount();
+    let volume = image.open();
+    let many = volume.inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+    let dump = image.debugfs(&format!("htree_dump <{many}>"));
+    assert!(dump.contains("Indirect levels: 2"), "{}", &dump[..500]);
+    let directory = volume.inode(many).unwrap();
+    assert_eq!(list(&directory, 1000).len(), 70_002);
+    for n in 0..70_000 {
+        directory.lookup(format!("{n:0>250}").as_bytes()).unwrap();
+        assert_eq!(directory.lookup(format!("{n:0>249}").as_bytes()), Err(Error::NotFound));
+    }
+    let names: Vec<_> = (0..20).map(|n| format!("{n:0>250}").into_bytes()).collect();
+    assert!(reads_at_most(&image, many, &names) <= 10);
+}
+
+#[test]
+fn linear_directories_of_every_block_size_are_read() {
+    let scratch = Scratch::new();
+    let tree = tree_of_many(&scratch, 1500, 60);
+    let check = |bytes: &str, features: &str| {
+        let options = ["-t", "ext4", "-b", bytes, "-N", "2000", "-O", features];
+        let image = Image::make(16, &[&options[..], &["-d", tree.to_str().unwrap()]].concat());
+        let many = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+        check(&image, many, 1500);
+        check(&image, ROOT_INODE, 3);
+    };
+    for bytes in ["1024", "2048", "4096", "8192", "16384", "32768", "65536"] {
+        check(bytes, "metadata_csum,^has_journal");
+    }
+    check("1024", "^metadata_csum,^has_journal");
+    check("65536", "^metadata_csum,^has_journal");
+    check("1024", "^filetype,^dir_index,^has_journal");
+}
+
+#[test]
+fn hashed_directories_of_large_blocks_are_read() {
+    for bytes in ["4096", "65536"] {
+        let options = ["-t", "ext4", "-b", bytes, "-N", "5000"];
+        let (image, many) = hashed_image(64, &options, &[], (4000, 40));
+        assert!(image.debugfs(&format!("htree_dump <{many}>")).contains("Hash Version"));
+        check(&image, many, 4000);
+    }
+}
+
+#[test]
+fn inline_directories_are_read_in_both_parts() {
+    for count in [0, 1, 3, 5, 8, 40] {
+        let scratch = Scratch::new();
+        let tree = tree_of_many(&scratch, count, 3);
+        let tree = tree.to_str().unwrap();
+        let options = ["-t", "ext4", "-O", "inline_data", "-I", "512", "-d", tree];
+        let image = Image::make(16, &options);
+        let many = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+        check(&image, many, count as usize + 2);
+    }
+}
+
+#[test]
+fn an_index_without_sense_is_not_used_but_a_wrong_checksum_is_an_error() {
+    let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "^metadata_csum"];
+    let (image, many) = hashed_image(16, &options, &[], (1000, 20));
+    // The hash version; the levels; the count.
+    for (offset, pattern) in [(28, 9), (30, 7), (34, 255)] {
+        let command = format!("zap_block -f <{many}> -o {offset} -l 1 -p {pattern} 0\n");
+        image.debugfs_write(&command);
+        check(&image, many, 1000);
+    }
+    let (image, many) = hashed_image(16, &options[..6], &[], (1000, 20));
+    image.debugfs_write(&format!("zap_block -f <{many}> -o 34 -l 1 -p 2 0\n"));
+    let volume = image.open();
+    let inode = volume.inode(many).unwrap();
+    assert!(matches!(inode.lookup(b"0--------------------"), Err(Error::Corrupt(_))));
+    // Listing does not use the index, but the block is the directory's all the same.
+    let listed = inode.read_dir(DirCursor(0), &mut |_| ControlFlow::Continue(()));
+    assert!(matches!(listed, Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn holes_are_skipped_however_large() {
+    let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "large_dir,^metadata_csum"];
+    let scratch = Scratch::new();
+    let tree = tree_of_many(&scratch, 1000, 20);
+    let image = Image::make(16, &[&options[..], &["-d", tree.to_str().unwrap()]].concat());
+    let many = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+    image.debugfs_write(&format!("punch <{many}> 3 5\nsif <{many}> size {}\n", 1_u64 << 41));
+    let volume = image.open();
+    let inode = volume.inode(many).unwrap();
+    assert_eq!(inode.attributes().size, 1 << 41);
+    let listing = list(&inode, 10);
+    assert!((800..1000).contains(&listing.len()), "{}", listing.len());
+    assert_eq!(inode.lookup(b"no such name"), Err(Error::NotFound));
+    for (name, (number, _)) in listing {
+        assert_eq!(inode.lookup(&name).unwrap().0, number);
+    }
+}
+
+#[test]
+fn a_directory_that_names_itself_or_an_inode_out_of_range_is_corrupt() {
+    let scratch = Scratch::new();
+    let tree = tree_of_many(&scratch, 3, 0);
+    let options = ["-t", "ext4", "-O", "^metadata_csum", "-d", tree.to_str().unwrap()];
+    let image = Image::make(16, &options);
+    let many = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+    image.debugfs_write(&format!("cd many\nln <{many}> self\n"));
+    let volume = image.open();
+    let inode = volume.inode(many).unwrap();
+    assert!(matches!(inode.lookup(b"self"), Err(Error::Corrupt(_))));
+    assert_eq!(inode.lookup(b"."), Ok(many));
+    // The third entry of its only block.
+    let block: u64 = image.debugfs(&format!("blocks <{many}>")).trim().parse().unwrap();
+    let mut bytes = image.bytes();
+    bytes[block as usize * 4096 + 24..][..4].copy_from_slice(&99_999_999_u32.to_le_bytes());
+    let volume = common::open(bytes).unwrap();
+    let listed =
+        volume.inode(many).unwrap().read_dir(DirCursor(0), &mut |_| ControlFlow::Continue(()));
+    assert!(matches!(listed, Err(Error::Corrupt(_))), "{listed:?}");
+}
+
+#[test]
+fn encrypted_directories_are_refused_by_name_and_casefolded_ones_are_read() {
+    let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "casefold,encrypt"];
+    let (image, many) = hashed_image(16, &options, &[], (1000, 20));
+    image.debugfs_write(&format!("sif <{many}> flags 0x40081000\n"));
+    check(&image, many, 1000);
+    image.debugfs_write(&format!("sif <{many}> flags 0x81800\n"));
+    let volume = image.open();
+    let inode = volume.inode(many).unwrap();
+    let refused = Error::from(Unsupported::Inode { inode: many, feature: "encrypt" });
+    assert_eq!(inode.lookup(b"0"), Err(refused.clone()));
+    assert_eq!(inode.read_dir(DirCursor(0), &mut |_| panic!("no names")), Err(refused));
+}
+
+#[test]
+fn what_is_no_directory_has_no_names() {
+    let scratch = Scratch::new();
+    let tree = tree_of_many(&scratch, 1, 0);
+    let image = Image::make(16, &["-t", "ext4", "-d", tree.to_str().unwrap()]);
+    let volume = image.open();
+    let many = volume.inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
+    let file = volume.inode(many).unwrap().lookup(b"0").unwrap();
+    let file = volume.inode(file).unwrap();
+    assert_eq!(file.lookup(b"x"), Err(Error::NotDirectory));
+    assert_eq!(file.read_dir(DirCursor(0), &mut |_| panic!("no names")), Err(Error::NotDirectory));
+}
+
+#[test]
+fn name_hashes_are_those_of_debugfs() {
+    let image = Image::make(1, &["-t", "ext2"]);
+    let seeds = ["00000000-0000-0000-0000-000000000000", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"];
+    let words = [[0; 4], [0x3C2D_1E0F, 0x7869_5A4B, 0xB4A5_9687, 0xF0E1_D2C3]];
+    let strategy = "[!#-&(-.0-~\u{80}-\u{24F}]{1,80}";
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let names: Vec<String> = (0..100)
+        .map(|_| strategy.new_tree(&mut runner).unwrap().current())
+        .filter(|name| !name.starts_with('-'))
+        .collect();
+    for (version, algorithm) in
+        [(0, HashAlgorithm::Legacy), (1, HashAlgorithm::HalfMd4), (2, HashAlgorithm::Tea)]
+    {
+        for is_unsigned in [false, true] {
+            for (seed, uuid) in words.into_iter().zip(seeds) {
+                let version = if is_unsigned { version + 3 } else { version };
+                let commands: String = names
+                    .iter()
+                    .map(|name| format!("dx_hash -h {version} -s {uuid} \"{name}\"\n"))
+                    .collect();
+                let script = image.scratch.write("hashes", commands.as_bytes());
+                let text = run(Command::new("debugfs").arg("-f").arg(script).arg(&image.path));
+                let theirs: Vec<&str> =
+                    text.lines().filter(|line| line.starts_with("Hash of ")).collect();
+                assert_eq!(theirs.len(), names.len());
+                for (name, line) in names.iter().zip(theirs) {
+                    let NameHash { major, minor } =
+                        NameHasher { algorithm, is_unsigned, seed }.hash(name.as_bytes());
+                    let ours = format!("Hash of {name} is {major:#x} (minor {minor:#x})");
+                    assert_eq!(ours, line);
+                }
+            }
         }
     }
 }

@@ -5,10 +5,14 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
 
 use base::FileOffset;
-use common::{Image, contents, inode_of, join, maps, runs};
+use common::{Image, contents, inode_of, join, maps, run, runs};
+use ext4::Volume;
 use iomap::{IomapKind, MapRead};
+use testkit::{LoopMount, private_mounts};
 
 /// A file of `blocks` blocks of which `has_data` says which are not holes.
 fn write_sparse(path: &Path, block: u64, blocks: u64, has_data: impl Fn(u64) -> bool) {
@@ -52,12 +56,20 @@ fn depth(image: &Image, name: &str) -> u32 {
     top.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
+fn check_runs(image: &Image, volume: &Arc<Volume>, name: &str) {
+    let inode = volume.inode(inode_of(image, name)).unwrap();
+    let (ours, theirs) = (runs(volume, &inode), runs_by_debugfs(image, name));
+    let differs = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
+    assert_eq!(differs, None, "{name}");
+    assert_eq!(ours.len(), theirs.len(), "{name}");
+}
+
 /// Every file of the image maps as debugfs says and holds what the source holds.
 fn check(image: &Image, names: &[&str]) {
     let volume = image.open();
     for name in names {
         let inode = volume.inode(inode_of(image, name)).unwrap();
-        assert_eq!(runs(&volume, &inode), runs_by_debugfs(image, name), "{name}");
+        check_runs(image, &volume, name);
         let source = std::fs::read(image.scratch.path("source").join(name)).unwrap();
         assert!(contents(&volume, &inode) == source, "{name} differs");
     }
@@ -101,9 +113,6 @@ fn clusters_of_blocks_are_mapped() {
     let options = "-t ext4 -b 1024 -O bigalloc -C 16384";
     let image = Image::filled(64, options, |folder| small_files(folder, 1024));
     check(&image, SMALL);
-    let volume = image.open();
-    let inode = volume.inode(inode_of(&image, "solid")).unwrap();
-    assert!(maps(&inode).iter().all(|map| map.flags.shared));
 }
 
 #[test]
@@ -155,4 +164,51 @@ fn preallocated_blocks_are_unwritten_also_past_the_end() {
     assert_eq!(beyond.kind, IomapKind::Unwritten);
     let end = at(10_001 * 4096);
     assert_eq!((end.kind, end.flags.last), (IomapKind::Hole, true));
+}
+
+#[test]
+fn trees_that_the_kernel_made_are_mapped() {
+    private_mounts();
+    for options in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ^metadata_csum", "-t ext3 -b 1024"] {
+        let image = Image::filled(200, options, |_| {});
+        let format = &options[3..7];
+        let mount = LoopMount::new(&image.path, format, "rw");
+        let path = mount.path().join("file");
+        let block = if options.contains("4096") { 4096 } else { 1024 };
+        let file = File::create(&path).unwrap();
+        let data: Vec<u8> = (0..60 << 20).map(|byte: u32| (byte >> 10) as u8 | 1).collect();
+        file.write_all_at(&data, 0).unwrap();
+        file.sync_all().unwrap();
+        let fallocate = |arguments: &[&str]| {
+            run(Command::new("fallocate").args(arguments).arg(&path));
+        };
+        if format == "ext4" {
+            fallocate(&["-o", "80MiB", "-l", "10MiB", "-n"]);
+            fallocate(&["-z", "-o", "33MiB", "-l", "500KiB"]);
+            fallocate(&["-i", "-o", "5MiB", "-l", "1MiB"]);
+            fallocate(&["-c", "-o", "7MiB", "-l", "64KiB"]);
+        }
+        // Holes in an order that splits nodes in their middles.
+        for hole in (0..700).map(|index: u64| index * 257 % 700) {
+            let at = hole * 40 * 1024;
+            punch(&file, at, block);
+        }
+        let expected = std::fs::read(&path).unwrap();
+        drop(file);
+        mount.unmount();
+
+        let volume = image.open();
+        let inode = volume.inode(inode_of(&image, "file")).unwrap();
+        check_runs(&image, &volume, "file");
+        assert!(contents(&volume, &inode) == expected, "{options}");
+        if format == "ext4" {
+            assert!(depth(&image, "file") >= 1, "{options}");
+        }
+    }
+}
+
+fn punch(file: &File, at: u64, length: u64) {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, at, length).unwrap();
 }

@@ -18,8 +18,7 @@ pub enum IomapKind {
 /// More about a mapped range. All false by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MapFlags {
-    /// The range belongs to a file whose blocks are larger allocation units (ext4 bigalloc
-    /// clusters) or shared with other files.
+    /// The blocks may belong to other files too (ext4 `shared_blocks`).
     pub shared: bool,
     /// The data on the device is encoded (encrypted or compressed).
     pub encoded: bool,

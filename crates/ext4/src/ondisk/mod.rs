@@ -6,5 +6,6 @@ pub mod dir;
 pub mod extent;
 pub mod group_descriptor;
 pub mod inode;
+pub mod orphan;
 pub mod superblock;
 pub mod xattr;

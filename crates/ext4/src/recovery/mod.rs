@@ -1,20 +1,23 @@
 //! Brings a volume that was not unmounted to the state that its journal promises, in an overlay:
 //! what the device holds stays as it is. Not here: how logs and fast commits are read.
 
+pub(crate) mod edit;
 mod locate;
+mod orphans;
 
 use std::sync::Arc;
 
-use base::checksum::crc32c;
 use base::{Error, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
-use zerocopy::{FromBytes, IntoBytes};
 
+pub use self::orphans::OrphanReport;
+
+use self::edit::Editor;
+use self::orphans::Orphans;
 use crate::features::Feature;
-use crate::jbd2::{Journal, Recovery};
-use crate::ondisk::superblock::RawSuperblock;
-use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use crate::jbd2::Recovery;
+use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::{Probed, Unrecovered, Volume};
 
 /// What a recovery puts beside the journal's blocks into memory, at most.
@@ -25,6 +28,8 @@ const EXTRA_BYTES_MAX: u64 = 1 << 30;
 pub struct RecoveryReport {
     /// Of the journal's log.
     pub log: Recovery,
+    /// Of inodes that were being deleted or truncated.
+    pub orphans: OrphanReport,
 }
 
 impl Unrecovered {
@@ -50,29 +55,45 @@ impl Unrecovered {
             journal_bytes.saturating_add(EXTRA_BYTES_MAX),
         ));
         let log = journal.recover(&overlay)?;
-        finish(&journal, &log, &overlay)?;
+        if !journal.blocks().is_external() {
+            journal.mark_empty(log.end, &overlay)?;
+        }
+        let orphans = resolve_orphans(&overlay, cache)?;
         match Volume::probe(overlay, cache)? {
-            Probed::Ready(volume) => Ok(volume.recovered(RecoveryReport { log })),
+            Probed::Ready(volume) => Ok(volume.recovered(RecoveryReport { log, orphans })),
             Probed::NeedsRecovery(_) => unreachable!("the mark was just removed"),
         }
     }
 }
 
-/// Says in the overlay that there is nothing to recover any more.
-fn finish(journal: &Journal, log: &Recovery, overlay: &SharedDevice) -> Result<()> {
-    if !journal.blocks().is_external() {
-        journal.mark_empty(log.end, overlay)?;
-    }
-    // The log may have held the superblock; what is wrong with it must not be covered up.
-    Superblock::read(overlay)?;
-    let mut bytes = [0; SUPERBLOCK_BYTES];
-    overlay.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
-    let raw =
-        RawSuperblock::mut_from_bytes(&mut bytes).expect("the array has exactly the layout's size");
-    let incompatible = raw.feature_incompat.get() & !(1 << Feature::NeedsRecovery.position().1);
-    raw.feature_incompat = incompatible.into();
-    if raw.feature_ro_compat.get() >> Feature::MetadataCsum.position().1 & 1 == 1 {
-        raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_BYTES - 4]).into();
-    }
-    overlay.write_at(SUPERBLOCK_OFFSET, &bytes)
+/// The volume in the overlay, which its superblock still says is to be recovered.
+fn reopen(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
+    Ok(match Volume::probe(Arc::clone(overlay), cache)? {
+        Probed::Ready(volume) => volume,
+        Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+    })
+}
+
+/// Deletes and truncates orphans and says that there is nothing to recover any more.
+fn resolve_orphans(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<OrphanReport> {
+    let volume = reopen(overlay, cache)?;
+    let mut editor = Editor::new(Arc::clone(&volume));
+    let resolved = Orphans::read(&volume).and_then(|orphans| orphans.resolve(&mut editor));
+    let report = resolved.unwrap_or_else(|error| {
+        tracing::warn!(%error, "orphans are left as they are");
+        editor = Editor::new(volume);
+        OrphanReport::failed(error)
+    });
+    editor.write(overlay, |raw| {
+        clear(&mut raw.feature_incompat, Feature::NeedsRecovery);
+        if report.failure.is_none() {
+            clear(&mut raw.feature_ro_compat, Feature::OrphanPresent);
+            raw.last_orphan = 0.into();
+        }
+    })?;
+    Ok(report)
+}
+
+fn clear(features: &mut zerocopy::little_endian::U32, feature: Feature) {
+    *features = (features.get() & !(1 << feature.position().1)).into();
 }

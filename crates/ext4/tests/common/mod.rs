@@ -113,14 +113,13 @@ pub fn number_after(text: &str, label: &str) -> Option<u64> {
     rest[..end].parse().ok()
 }
 
-/// Every range of the file up to its last block, each asked for by its first byte.
+/// Every range of the file up to its last allocated block, each asked for by its first byte.
 pub fn maps(inode: &Inode) -> Vec<Iomap> {
-    let mut maps = Vec::new();
-    let mut at = 0;
-    while at < inode.record().size {
+    let mut maps: Vec<Iomap> = Vec::new();
+    while !maps.last().is_some_and(|map| map.flags.last) {
+        let at = maps.last().map_or(0, Iomap::end);
         let map = must(inode.map_read(FileOffset(at), u64::MAX - at), inode.number());
         assert!(map.offset.0 <= at && map.end() > at, "{map:?} at {at}");
-        at = map.end();
         maps.push(map);
     }
     maps
@@ -131,8 +130,8 @@ pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
     let size = inode.record().size as usize;
     let mut data = vec![0; size];
     for map in maps(inode) {
-        let start = map.offset.0 as usize;
         let end = size.min(map.end() as usize);
+        let start = end.min(map.offset.0 as usize);
         match map.kind {
             IomapKind::Hole | IomapKind::Unwritten => {}
             IomapKind::Mapped => {

@@ -1,0 +1,60 @@
+//! The image that everything is read from: ext4 with 4 KiB blocks, on tmpfs.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use testkit::{LoopMount, Mke2fs};
+
+use crate::case::Content;
+
+/// Bytes in each of the two files: much more than the processor caches.
+pub const FILE_BYTES: u64 = 256 << 20;
+
+/// An image with a file of data and a file without, made through the kernel's own mount.
+pub struct Image {
+    folder: TempDir,
+}
+
+impl Image {
+    /// Makes it.
+    pub fn make() -> Self {
+        let folder = TempDir::new_in("/dev/shm").expect("a folder on tmpfs");
+        let image = Self { folder };
+        let mut options = Mke2fs::new("ext4", 4096);
+        options.size = 3 * FILE_BYTES;
+        options.make(&image.path(), None);
+        let mount = LoopMount::new(&image.path(), "ext4", "rw");
+        let mut data = File::create(mount.path().join(name(Content::Data))).expect("a file");
+        let piece: Vec<u8> =
+            (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for _ in 0..FILE_BYTES / piece.len() as u64 {
+            data.write_all(&piece).expect("room in the image");
+        }
+        drop(data);
+        let hole = File::create(mount.path().join(name(Content::Hole))).expect("a file");
+        hole.set_len(FILE_BYTES).expect("a long file");
+        drop(hole);
+        mount.unmount();
+        image
+    }
+
+    /// The image file.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// Mounts it with the kernel, read-only.
+    pub fn mount(&self) -> LoopMount {
+        LoopMount::new(&self.path(), "ext4", "ro")
+    }
+}
+
+/// The name of the file that holds `content`, in the image's root.
+pub fn name(content: Content) -> &'static Path {
+    Path::new(match content {
+        Content::Data => "data",
+        Content::Hole => "hole",
+    })
+}

@@ -1,0 +1,43 @@
+//! Reading without a copy: how fast the library lends cached bytes.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use base::FileOffset;
+use iomap::ReadOptions;
+use pagecache::CacheOptions;
+
+use crate::case::Content;
+use crate::image::{FILE_BYTES, Image};
+use crate::sides::{open_file, open_volume};
+
+/// How often each length is measured.
+const ROUNDS: usize = 5;
+
+/// Prints how many slices of each length are lent per second, from a file that is cached whole. Of
+/// each slice the first byte is looked at.
+pub fn report(image: &Image) {
+    let cache = CacheOptions { bytes_max: 2 * FILE_BYTES, ..Default::default() };
+    let volume = open_volume(&image.path(), cache, ReadOptions::default());
+    let file = open_file(&volume, Content::Data);
+    println!("\nlent without a copy, 1 thread, cached data\n");
+    for length in [4 << 10, 64 << 10, 1 << 20] {
+        let mut speeds: Vec<f64> = (0..=ROUNDS)
+            .map(|_| {
+                let begin = Instant::now();
+                let (mut at, mut slices) = (0, 0u32);
+                while at < FILE_BYTES {
+                    let slice = file.lend(FileOffset(at), length).expect("a slice");
+                    black_box(slice[0]);
+                    at += slice.len() as u64;
+                    slices += 1;
+                }
+                f64::from(slices) / begin.elapsed().as_secs_f64()
+            })
+            // The first one fills the cache.
+            .skip(1)
+            .collect();
+        speeds.sort_by(f64::total_cmp);
+        println!("{:>5}K {:>9.2} M slices/s", length >> 10, speeds[ROUNDS / 2] / 1e6);
+    }
+}

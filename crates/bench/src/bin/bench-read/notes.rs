@@ -1,0 +1,64 @@
+//! Judges the rows by what the read path is meant to reach.
+
+use std::fmt;
+
+use crate::case::{Case, Content, State};
+use crate::memory::Memory;
+use crate::table::{GIB, KERNEL, MEMORY, ORDER_0, OURS};
+
+/// Calls of 4 KiB per second that one thread is to reach.
+const CALLS_4K: f64 = 5e6;
+/// What of memcpy's speed longer calls are to reach.
+const SHARE_OF_MEMORY: f64 = 0.9;
+
+/// The rows that fall short.
+#[derive(Default)]
+pub struct Notes {
+    short: Vec<String>,
+}
+
+impl Notes {
+    /// Notes what `case` falls short of.
+    pub fn judge(&mut self, case: &Case, medians: &[f64]) {
+        let ours = medians[OURS];
+        let plural = if case.threads == 1 { "thread" } else { "threads" };
+        let mut want = |what: &str, aim: f64| {
+            if ours < aim {
+                let (ours, aim, threads) = (ours / GIB, aim / GIB, case.threads);
+                let row = format!("{case}, {threads} {plural}: {ours:.2} GiB/s, {what}: {aim:.2}");
+                self.short.push(row);
+            }
+        };
+        want("the kernel", medians[KERNEL]);
+        if case.state != State::Cached {
+            return;
+        }
+        if case.length > 4096 {
+            want("0.9 of memcpy", SHARE_OF_MEMORY * medians[MEMORY]);
+        } else if case.threads == 1 {
+            want("5 M calls/s", CALLS_4K * 4096.0);
+        }
+        match (case.content, case.length >> 10) {
+            (Content::Hole, 64) => want("order 0 and 60%", 1.6 * medians[ORDER_0]),
+            (Content::Hole, 1024) => want("order 0 and 67%", 1.67 * medians[ORDER_0]),
+            _ => {}
+        }
+    }
+
+    /// Notes a limit that was not kept.
+    pub fn add_memory(&mut self, memory: &Memory) {
+        if !memory.is_bounded() {
+            self.short.push(memory.to_string());
+        }
+    }
+}
+
+impl fmt::Display for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.short.is_empty() {
+            return write!(f, "every aim was reached");
+        }
+        write!(f, "short of an aim (crates/bench/README.md explains):")?;
+        self.short.iter().try_for_each(|row| write!(f, "\n  {row}"))
+    }
+}

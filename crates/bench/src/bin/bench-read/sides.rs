@@ -1,0 +1,190 @@
+//! The sides: each reads the same files in its own way.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::FileOffset;
+use device::OpenDevice;
+use iomap::ReadOptions;
+use pagecache::CacheOptions;
+use rustix::fs::Advice;
+use testkit::LoopMount;
+use vfs::{Follow, Volume, VolumeOptions};
+
+use crate::buffer::Buffer;
+use crate::case::{Case, Content, State};
+use crate::image::{FILE_BYTES, Image, name};
+
+/// Reads at a byte of the file; fills the buffer.
+pub type Read<'a> = Box<dyn FnMut(u64, &mut [u8]) + Send + 'a>;
+
+/// A way of reading.
+pub trait Side {
+    /// The column's heading.
+    fn name(&self) -> &'static str;
+
+    /// Brings about the state that the case begins in.
+    fn prepare(&mut self, case: &Case);
+
+    /// What one of the threads reads with.
+    fn reader<'a>(&'a self, case: &Case) -> Read<'a>;
+}
+
+/// Every side, in the order of the columns.
+pub fn all(image: &Image) -> Vec<Box<dyn Side>> {
+    let defaults = ReadOptions::default();
+    let ours = |name, order, read| Box::new(Ours::new(image, name, order, read)) as Box<dyn Side>;
+    let large = CacheOptions::default().folio_order_max;
+    vec![
+        Box::new(Memory { source: Buffer::new(FILE_BYTES as usize) }),
+        Box::new(Kernel { mount: image.mount(), warm: None }),
+        ours("ours", large, defaults),
+        ours("order 0", 0, defaults),
+        ours("no batch", large, ReadOptions { batch_pending_accounting: false, ..defaults }),
+        ours("no skip", large, ReadOptions { skip_folio_state: false, ..defaults }),
+        ours(
+            "neither",
+            large,
+            ReadOptions { batch_pending_accounting: false, skip_folio_state: false, ..defaults },
+        ),
+    ]
+}
+
+/// Copying memory: the limit.
+struct Memory {
+    source: Buffer,
+}
+
+impl Side for Memory {
+    fn name(&self) -> &'static str {
+        "memcpy"
+    }
+
+    fn prepare(&mut self, _: &Case) {}
+
+    fn reader<'a>(&'a self, _: &Case) -> Read<'a> {
+        Box::new(|at, buffer| {
+            buffer.copy_from_slice(&self.source[at as usize..at as usize + buffer.len()]);
+        })
+    }
+}
+
+/// The running kernel's ext4, through pread(2).
+struct Kernel {
+    mount: LoopMount,
+    /// The file that is cached.
+    warm: Option<Content>,
+}
+
+impl Kernel {
+    fn open(&self, content: Content) -> std::fs::File {
+        std::fs::File::open(self.mount.path().join(name(content))).expect("a file of the image")
+    }
+}
+
+impl Side for Kernel {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn prepare(&mut self, case: &Case) {
+        if case.state == State::Cached {
+            if self.warm != Some(case.content) {
+                read_all(&mut *self.reader(case));
+            }
+            self.warm = Some(case.content);
+        } else {
+            let file = self.open(case.content);
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).expect("advice");
+            self.warm = None;
+        }
+    }
+
+    fn reader<'a>(&'a self, case: &Case) -> Read<'a> {
+        let file = self.open(case.content);
+        Box::new(move |at, buffer| {
+            let read = rustix::io::pread(&file, &mut *buffer, at).expect("a read");
+            assert_eq!(read, buffer.len());
+        })
+    }
+}
+
+/// The library, in process.
+struct Ours {
+    name: &'static str,
+    image: PathBuf,
+    cache: CacheOptions,
+    read: ReadOptions,
+    volume: Option<Volume>,
+    /// What the volume's cache is in.
+    state: Option<(State, Content)>,
+}
+
+/// The limit of a cache that holds a whole file.
+const AMPLE: u64 = 2 * FILE_BYTES;
+/// The limit of a cache that does not.
+const SCANT: u64 = FILE_BYTES / 4;
+
+impl Ours {
+    fn new(image: &Image, name: &'static str, folio_order_max: u8, read: ReadOptions) -> Self {
+        let cache = CacheOptions { folio_order_max, ..Default::default() };
+        Self { name, image: image.path(), cache, read, volume: None, state: None }
+    }
+
+    fn open_volume(&mut self, bytes_max: u64) {
+        self.volume = None;
+        let cache = CacheOptions { bytes_max, ..self.cache };
+        self.volume = Some(open_volume(&self.image, cache, self.read));
+    }
+}
+
+/// Opens the volume in the image.
+pub fn open_volume(image: &std::path::Path, cache: CacheOptions, read: ReadOptions) -> Volume {
+    let device = device::open(image, OpenDevice::default()).expect("the image");
+    let options = VolumeOptions { cache, read, ..Default::default() };
+    Volume::open(device, &options).expect("a volume")
+}
+
+/// Opens one of the volume's files.
+pub fn open_file(volume: &Volume, content: Content) -> vfs::File {
+    let node = volume.resolve(name(content).as_os_str().as_bytes(), Follow::No);
+    let node: Arc<vfs::Node> = node.expect("a file of the image");
+    node.open().expect("a regular file")
+}
+
+impl Side for Ours {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn prepare(&mut self, case: &Case) {
+        let wanted = (case.state, case.content);
+        match case.state {
+            State::Cold => self.open_volume(AMPLE),
+            // A file that is larger than the cache is never there when it is read again.
+            _ if self.state == Some(wanted) => {}
+            State::Cached | State::Full => {
+                self.open_volume(if case.state == State::Full { SCANT } else { AMPLE });
+                read_all(&mut *self.reader(case));
+            }
+        }
+        self.state = Some(wanted);
+    }
+
+    fn reader<'a>(&'a self, case: &Case) -> Read<'a> {
+        let volume = self.volume.as_ref().expect("a volume was opened");
+        let file = open_file(volume, case.content);
+        Box::new(move |at, buffer| {
+            let read = file.read_at(FileOffset(at), buffer).expect("a read");
+            assert_eq!(read, buffer.len());
+        })
+    }
+}
+
+fn read_all(read: &mut (dyn FnMut(u64, &mut [u8]) + Send)) {
+    let mut buffer = vec![0; 1 << 20];
+    for at in (0..FILE_BYTES).step_by(buffer.len()) {
+        read(at, &mut buffer);
+    }
+}

@@ -1,0 +1,38 @@
+//! Prints the table.
+
+use crate::case::Case;
+use crate::sides::Side;
+
+/// One GiB.
+pub const GIB: f64 = (1u64 << 30) as f64;
+
+/// Columns of the medians.
+pub const MEMORY: usize = 0;
+pub const KERNEL: usize = 1;
+pub const OURS: usize = 2;
+pub const ORDER_0: usize = 3;
+pub const NEITHER: usize = 6;
+
+/// Prints what the columns are.
+pub fn heading(threads: usize, sides: &[Box<dyn Side>]) {
+    let plural = if threads == 1 { "" } else { "s" };
+    println!("\n{threads} thread{plural}, GiB/s; ratios of ours to each\n");
+    print!("{:<16}", "");
+    for side in sides {
+        print!("{:>9}", side.name());
+    }
+    println!(" |{:>9}{:>9}{:>9}{:>9}", "memcpy", "kernel", "order 0", "neither");
+}
+
+/// Prints one case's row.
+pub fn row(case: &Case, medians: &[f64]) {
+    print!("{case:<16}");
+    for median in medians {
+        print!("{:>9.2}", median / GIB);
+    }
+    print!(" |");
+    for column in [MEMORY, KERNEL, ORDER_0, NEITHER] {
+        print!("{:>9.2}", medians[OURS] / medians[column]);
+    }
+    println!();
+}

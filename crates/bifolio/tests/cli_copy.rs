@@ -1,0 +1,298 @@
+//! `bifolio cp`: copies equal what the kernel shows, and nothing outside the destination is touched.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use support::{Image, bifolio, ends_with, good, shell};
+use testkit::command::output;
+use testkit::tree::{TreeOptions, populate};
+use testkit::{LoopMount, Manifest, Mke2fs, must, private_mounts};
+
+/// What two file systems with the same tree can differ in.
+fn comparable(manifest: Manifest) -> Manifest {
+    const OWN: [&str; 9] = [
+        "inode",
+        "blocks",
+        "changed",
+        "created",
+        "flags",
+        "generation",
+        "project",
+        "extents",
+        "block size",
+    ];
+    manifest.without(|name, facts, fact| {
+        let is_directory = facts.get("mode").is_some_and(|mode| mode.starts_with("04"));
+        name == "(volume)" || OWN.contains(&fact) || (fact == "size" && is_directory)
+    })
+}
+
+#[test]
+fn an_archive_copy_equals_what_the_kernel_shows() {
+    private_mounts();
+    let image = Image::empty();
+    Mke2fs::new("ext4", 4096).make(&image.path, None);
+    let mount = LoopMount::new(&image.path, "ext4", "rw");
+    populate(mount.path(), &TreeOptions::new(4096));
+    mount.unmount();
+    let original = LoopMount::new(&image.path, "ext4", "ro");
+    let expected = comparable(Manifest::of_host(original.path()));
+
+    let copy = image.beside("copy.img");
+    Mke2fs::new("ext4", 4096).make(&copy, None);
+    let copy = LoopMount::new(&copy, "ext4", "rw");
+    let into = copy.path().display().to_string();
+    good(&["cp", "-a", &image.at("/"), &into]);
+    let found = comparable(Manifest::of_host(copy.path()));
+    assert!(found.len() > 1000, "{}", found.len());
+    found.assert_equal("the copy", &expected, "the kernel");
+
+    // A copy over a copy changes nothing.
+    good(&["cp", "-a", &image.at("/"), &into]);
+    let again = comparable(Manifest::of_host(copy.path()));
+    again.assert_equal("the second copy", &expected, "the kernel");
+    assert_eq!(leftovers(copy.path()), "");
+}
+
+fn leftovers(folder: &Path) -> String {
+    shell(folder, "find . -name '.bifolio-*'")
+}
+
+#[test]
+fn destinations_are_understood_as_cp_does() {
+    let image = Image::from_script(
+        "ext4",
+        1024,
+        "mkdir -p dir/sub; echo file > dir/file; echo other > dir/sub/other; ln -s file dir/link",
+    );
+    let out = image.beside("out");
+    must(fs::create_dir(&out), "out");
+    let path = |name: &str| out.join(name).display().to_string();
+    let exists = |name: &str| out.join(name).exists();
+    let out_path = out.display().to_string();
+
+    good(&["cp", &image.at("/dir/file"), &out_path]);
+    assert!(exists("file"));
+    good(&["cp", &image.at("/dir/file"), &path("renamed")]);
+    assert_eq!(must(fs::read(out.join("renamed")), "renamed"), b"file\n");
+    good(&["cp", &image.at("/dir/link"), &path("followed")]);
+    assert!(out.join("followed").is_file() && !out.join("followed").is_symlink());
+    good(&["cp", "-r", &image.at("/dir"), &out_path]);
+    assert!(exists("dir/sub/other") && out.join("dir/link").is_symlink());
+    good(&["cp", "-r", &image.at("/dir"), &path("new")]);
+    assert!(exists("new/sub/other"));
+    good(&["cp", "-r", &image.at("/dir"), &path("new")]);
+    assert!(exists("new/dir/sub/other"));
+    good(&["cp", "-rT", &image.at("/dir/sub"), &path("new")]);
+    assert!(exists("new/other"));
+    good(&["cp", "-r", &image.at("/dir/sub/."), &path("contents")]);
+    assert!(exists("contents/other"));
+    must(fs::create_dir(out.join("several")), "several");
+    good(&["cp", &image.at("/dir/file"), &image.at("/dir/sub/other"), &path("several")]);
+    assert!(exists("several/file") && exists("several/other"));
+
+    let left_out = ends_with(&["cp", &image.at("/dir"), &path("nothing")], 1);
+    assert!(left_out.text().contains("add -r or -a"), "{}", left_out.text());
+    assert!(!exists("nothing"));
+    ends_with(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 2);
+    ends_with(&["cp", &image.at("/dir/file"), &image.at("/dir/new")], 2);
+    ends_with(&["cp", &image.at("/dir/file"), &path("no/such/folder")], 1);
+    ends_with(&["cp", &image.at("/none"), &out_path], 1);
+}
+
+#[test]
+fn a_plain_copy_takes_the_umask_and_no_set_id_bits() {
+    let image =
+        Image::from_script("ext4", 1024, "echo x > file; chmod 6777 file; mkdir -m 2777 dir");
+    let out = image.beside("out").display().to_string();
+    let script = format!(
+        "umask 027; {} cp -r {} {out}",
+        bifolio().get_program().to_string_lossy(),
+        image.at("/")
+    );
+    shell(image.folder.path(), &script);
+    let mode = |name: &str| {
+        must(fs::metadata(image.beside("out").join(name)), name).permissions().mode() & 0o7777
+    };
+    assert_eq!((mode("file"), mode("dir")), (0o750, 0o750));
+}
+
+#[test]
+fn hard_links_stay_links_whatever_their_type() {
+    private_mounts();
+    let image = Image::by_kernel(
+        "mkdir a b; head -c 3000000 /dev/urandom > a/one; ln a/one b/two; ln a/one three
+         mkfifo a/pipe; ln a/pipe b/pipe; ln -s x a/link; ln a/link b/link",
+    );
+    let out = image.beside("out");
+    good(&["cp", "-a", "-j", "3", &image.at("/"), &out.display().to_string()]);
+    let inode = |name: &str| must(fs::symlink_metadata(out.join(name)), name).ino();
+    assert_eq!(inode("a/one"), inode("b/two"));
+    assert_eq!(inode("a/one"), inode("three"));
+    assert_eq!(inode("a/pipe"), inode("b/pipe"));
+    assert_eq!(inode("a/link"), inode("b/link"));
+    assert!(must(fs::metadata(out.join("a/pipe")), "pipe").file_type().is_fifo());
+    shell(image.folder.path(), "cmp out/a/one out/three");
+    // Without -a they are files of their own.
+    good(&["cp", "-r", &image.at("/"), &image.beside("apart").display().to_string()]);
+    assert_eq!(must(fs::metadata(image.beside("apart").join("three")), "three").nlink(), 1);
+}
+
+#[test]
+fn rights_that_the_destination_would_hand_down_are_not_kept() {
+    let image =
+        Image::from_script("ext4", 1024, "mkdir dir; echo x > dir/file; chmod 640 dir/file");
+    let out = image.beside("out");
+    must(fs::create_dir(&out), "out");
+    shell(&out, "setfacl -d -m u:77:rwx .");
+    good(&["cp", "-a", &image.at("/dir"), &out.display().to_string()]);
+    let lists = shell(&out, "getfacl -cp dir dir/file");
+    assert!(!lists.contains("77"), "{lists}");
+    let mode = must(fs::metadata(out.join("dir/file")), "file").permissions().mode() & 0o7777;
+    assert_eq!(mode, 0o640);
+}
+
+#[test]
+fn links_planted_in_the_destination_are_not_followed() {
+    let image =
+        Image::from_script("ext4", 1024, "mkdir dir; echo evil > dir/file; echo evil > top");
+    let (out, outside) = (image.beside("out"), image.beside("outside"));
+    for folder in [&out, &outside] {
+        must(fs::create_dir(folder), folder.display());
+    }
+    shell(
+        image.folder.path(),
+        "echo good > outside/top; ln -s ../outside out/dir; ln -s ../outside/top out/top",
+    );
+    let result = ends_with(&["cp", "-a", &image.at("/"), &out.display().to_string()], 1);
+    assert!(result.text().contains("/dir: cannot create its copy"), "{}", result.text());
+    assert_eq!(must(fs::read_to_string(outside.join("top")), "top"), "good\n");
+    assert!(!outside.join("file").exists());
+    // A link in the way of a file is replaced, as any file is.
+    assert_eq!(must(fs::read_to_string(out.join("top")), "top"), "evil\n");
+    assert!(!out.join("top").is_symlink());
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused_and_the_rest_is_copied() {
+    let image = Image::from_script(
+        "ext4",
+        1024,
+        "mkdir slash dots after; echo x > slash/aXXbXXetc; echo x > after/good
+         mkdir dots/XX; echo x > dots/XX/inner; echo y > dots/good",
+    );
+    // No checksum would match the changed names, so the image has none.
+    shell(
+        image.folder.path(),
+        r"tune2fs -O ^metadata_csum image >/dev/null 2>&1
+          e2fsck -fy image >/dev/null 2>&1 || true
+          sed -i 's/aXXbXXetc/..\/b\/.etc/g; s/\x02\x02XX/\x02\x02../g' image",
+    );
+    let out = image.beside("out");
+    let result = ends_with(&["cp", "-a", &image.at("/"), &out.display().to_string()], 1);
+    assert!(result.text().contains("/slash: corrupt directory entry"), "{}", result.text());
+    assert!(out.join("dots/good").exists() && out.join("after/good").exists());
+    let elsewhere = shell(image.folder.path(), "find . -name .etc -o -name inner");
+    assert_eq!(elsewhere, "./source/dots/XX/inner\n");
+}
+
+#[test]
+fn what_does_not_fit_is_reported_and_leaves_nothing_behind() {
+    private_mounts();
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir d; head -c 20000000 /dev/urandom > d/large; echo small > d/small",
+    );
+    let small = image.beside("small.img");
+    let mut recipe = Mke2fs::new("ext4", 4096);
+    recipe.size = 8 << 20;
+    recipe.make(&small, None);
+    let small = LoopMount::new(&small, "ext4", "rw");
+    let into = small.path().display().to_string();
+    let result = ends_with(&["cp", "-a", &image.at("/d"), &into], 1);
+    assert!(result.text().contains("/d/large: cannot write its copy: No space left"));
+    assert!(result.text().contains("make room"), "{}", result.text());
+    assert!(small.path().join("d/small").exists() && !small.path().join("d/large").exists());
+    assert_eq!(leftovers(small.path()), "");
+}
+
+#[test]
+fn without_root_the_rest_is_copied_with_warnings() {
+    let image = Image::from_script(
+        "ext4",
+        1024,
+        "mkdir dir; echo x > dir/file; chown 12:34 dir/file; chmod 4755 dir/file
+         mknod null c 1 3; setfattr -n trusted.x -v y dir; setfattr -n user.x -v y dir; mkfifo pipe",
+    );
+    let out = image.beside("out");
+    must(fs::create_dir(&out), "out");
+    // The binary may lie where only root can go.
+    let program = image.beside("bifolio");
+    must(fs::copy(bifolio().get_program(), &program), "copying the program");
+    shell(image.folder.path(), "chmod 755 . bifolio; chmod 644 image; chown 65534:65534 out");
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
+    let result = output(command.args(["cp", "-a", &image.at("/"), &out.display().to_string()]));
+    let text = result.text();
+    assert_eq!(result.status.code(), Some(0), "{text}");
+    for warning in
+        ["null: character special file left out", "owners of", "trusted.*", "set-user-ID"]
+    {
+        assert!(text.contains("warning: ") && text.contains(warning), "{warning}: {text}");
+    }
+    let file = must(fs::metadata(out.join("dir/file")), "file");
+    assert_eq!((file.uid(), file.permissions().mode() & 0o7777), (65534, 0o755));
+    assert!(!out.join("null").exists() && out.join("pipe").exists());
+    assert!(shell(&out, "getfattr -n user.x dir").contains("user.x=\"y\""));
+}
+
+#[test]
+fn an_interrupted_copy_leaves_no_file_that_is_not_whole() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "for i in $(seq 12); do head -c 3000000 /dev/urandom > file$i; done",
+    );
+    let out = image.beside("out");
+    for milliseconds in [5, 20, 60] {
+        let mut child = must(
+            bifolio().args(["cp", "-a", "-j", "2", &image.at("/")]).arg(&out).spawn(),
+            "bifolio cp",
+        );
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::INT,
+        );
+        let status = must(child.wait(), "wait");
+        // Too early for a handler, in time, or too late.
+        let early = std::os::unix::process::ExitStatusExt::signal(&status) == Some(2);
+        assert!(early || matches!(status.code(), Some(0 | 130)), "{status:?}");
+        if out.exists() {
+            shell(
+                image.folder.path(),
+                "for f in out/*; do [ -f \"$f\" ] || continue; cmp \"$f\" source/\"${f#out/}\"; done",
+            );
+            if !early {
+                assert_eq!(leftovers(&out), "");
+            }
+            must(fs::remove_dir_all(&out), "out");
+        }
+    }
+}
+
+#[test]
+fn deep_trees_are_copied() {
+    private_mounts();
+    let image = Image::by_kernel(
+        "p=.; for i in $(seq 1200); do p=$p/d; done; mkdir -p $p; echo deep > $p/file",
+    );
+    let out = image.beside("out").display().to_string();
+    good(&["cp", "-a", &image.at("/"), &out]);
+    assert_eq!(shell(image.folder.path(), "find out -name file | xargs cat"), "deep\n");
+    assert_eq!(shell(image.folder.path(), "find out -type d -name d | wc -l").trim(), "1200");
+}

@@ -1,0 +1,347 @@
+//! Changes what is in use: the bitmaps of groups, their counts and their checksums, and the sums
+//! in the superblock. Not here: who uses it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::checksum::crc32c;
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::blocks::Blocks;
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::group::{self, GroupDescriptor};
+use crate::ondisk::group_descriptor::{RawGroupDescriptor, RawGroupDescriptorHigh};
+use crate::ondisk::superblock::RawSuperblock;
+use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
+use crate::volume::Volume;
+
+/// With more groups, the superblock keeps the sums that it has.
+const GROUPS_MAX: u32 = 1 << 20;
+const INODES_UNINITIALISED: u16 = 1;
+const BLOCKS_UNINITIALISED: u16 = 2;
+
+/// The groups of a volume with what was changed in them.
+pub(crate) struct Groups {
+    volume: Arc<Volume>,
+    changed: BTreeMap<GroupNumber, Group>,
+    /// The first cluster of the volume that may be free.
+    search_from: u64,
+}
+
+struct Group {
+    descriptor: GroupDescriptor,
+    blocks: Option<Bits>,
+    inodes: Option<Bits>,
+}
+
+/// A bitmap in memory.
+struct Bits {
+    bytes: Box<[u8]>,
+    /// The bits that stand for something.
+    length: u32,
+}
+
+impl Bits {
+    fn is_set(&self, bit: u32) -> bool {
+        self.bytes.get(bit as usize / 8).is_none_or(|byte| byte >> (bit % 8) & 1 == 1)
+    }
+
+    fn set(&mut self, bit: u32, value: bool) {
+        if let Some(byte) = self.bytes.get_mut(bit as usize / 8) {
+            let mask = 1 << (bit % 8);
+            *byte = if value { *byte | mask } else { *byte & !mask };
+        }
+    }
+
+    fn set_range(&mut self, bits: Range<u32>, value: bool) {
+        let whole = bits.start.next_multiple_of(8)..bits.end & !7;
+        if whole.start >= whole.end {
+            return bits.for_each(|bit| self.set(bit, value));
+        }
+        (bits.start..whole.start).chain(whole.end..bits.end).for_each(|bit| self.set(bit, value));
+        if let Some(bytes) = self.bytes.get_mut(whole.start as usize / 8..whole.end as usize / 8) {
+            bytes.fill(if value { u8::MAX } else { 0 });
+        }
+    }
+
+    fn free(&self) -> u32 {
+        let whole = self.length as usize / 8;
+        let zeros: u32 = self.bytes.iter().take(whole).map(|byte| byte.count_zeros()).sum();
+        zeros + (self.length & !7..self.length).filter(|&bit| !self.is_set(bit)).count() as u32
+    }
+
+    fn pad(&mut self) {
+        self.set_range(self.length..self.bytes.len() as u32 * 8, true);
+    }
+}
+
+impl Groups {
+    pub(super) fn new(volume: Arc<Volume>) -> Self {
+        Self { volume, changed: BTreeMap::new(), search_from: 0 }
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+
+    fn group(&mut self, number: GroupNumber) -> Result<&mut Group> {
+        if !self.changed.contains_key(&number) {
+            let descriptor = self.volume.group(number)?;
+            self.changed.insert(number, Group { descriptor, blocks: None, inodes: None });
+        }
+        Ok(self.changed.get_mut(&number).expect("it is there or was just inserted"))
+    }
+
+    fn blocks(&mut self, number: GroupNumber) -> Result<&mut Bits> {
+        let volume = Arc::clone(&self.volume);
+        let group = self.group(number)?;
+        if group.blocks.is_none() {
+            let bitmap = volume.block_bitmap(&group.descriptor)?;
+            group.blocks = Some(Bits { bytes: bitmap.bytes().into(), length: bitmap.length() });
+        }
+        Ok(group.blocks.as_mut().expect("it was just loaded"))
+    }
+
+    fn inodes(&mut self, number: GroupNumber) -> Result<&mut Bits> {
+        let volume = Arc::clone(&self.volume);
+        let group = self.group(number)?;
+        if group.inodes.is_none() {
+            let bitmap = volume.inode_bitmap(&group.descriptor)?;
+            group.inodes = Some(Bits { bytes: bitmap.bytes().into(), length: bitmap.length() });
+        }
+        Ok(group.inodes.as_mut().expect("it was just loaded"))
+    }
+
+    /// Marks clusters, counted from the volume's first, as in use or not.
+    pub(crate) fn set_clusters(&mut self, clusters: Range<u64>, in_use: bool) -> Result<()> {
+        let per_group = u64::from(self.geometry().clusters_per_group());
+        if !in_use {
+            self.search_from = self.search_from.min(clusters.start);
+        }
+        let mut at = clusters.start;
+        while at < clusters.end {
+            let group = at / per_group;
+            let end = clusters.end.min((group + 1) * per_group);
+            // Clusters of runs that were checked to lie in the volume.
+            let bits = self.blocks(GroupNumber(group as u32))?;
+            let start = (at % per_group) as u32;
+            bits.set_range(start..start + (end - at) as u32, in_use);
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Whether a cluster is in use.
+    pub(crate) fn is_cluster_set(&mut self, cluster: u64) -> Result<bool> {
+        let per_group = u64::from(self.geometry().clusters_per_group());
+        // A cluster of the volume, as above.
+        let bits = self.blocks(GroupNumber((cluster / per_group) as u32))?;
+        Ok(bits.is_set((cluster % per_group) as u32))
+    }
+
+    /// Takes a free cluster and gives its number, counted from the volume's first.
+    pub(crate) fn allocate_cluster(&mut self) -> Result<u64> {
+        let per_group = u64::from(self.geometry().clusters_per_group());
+        let groups = self.geometry().group_count;
+        let first = u32::try_from(self.search_from / per_group).unwrap_or(groups);
+        for number in first..groups {
+            let number = GroupNumber(number);
+            let is_known = self.changed.get(&number).is_some_and(|group| group.blocks.is_some());
+            if !is_known && self.group(number)?.descriptor.free_clusters == 0 {
+                continue;
+            }
+            let bits = self.blocks(number)?;
+            let free = (0..bits.length).find(|&bit| !bits.is_set(bit));
+            if let Some(bit) = free {
+                bits.set(bit, true);
+                let cluster = u64::from(number.0) * per_group + u64::from(bit);
+                self.search_from = cluster + 1;
+                return Ok(cluster);
+            }
+        }
+        let problem = Problem::Missing("free cluster that recovery needs");
+        Err(Error::corrupt("block bitmap", Place::default(), problem))
+    }
+
+    /// Marks an inode as in use or not.
+    pub(crate) fn set_inode(&mut self, inode: InodeNumber, in_use: bool) -> Result<()> {
+        let (group, index) = self.geometry().inode_position(inode)?;
+        let per_group = self.geometry().inodes_per_group;
+        self.inodes(group)?.set(index, in_use);
+        let descriptor = &mut self.group(group)?.descriptor;
+        if in_use {
+            descriptor.unused_inodes = descriptor.unused_inodes.min(per_group - 1 - index);
+        }
+        Ok(())
+    }
+
+    /// Whether an inode is marked as in use.
+    pub(crate) fn is_inode_set(&mut self, inode: InodeNumber) -> Result<bool> {
+        let (group, index) = self.geometry().inode_position(inode)?;
+        Ok(self.inodes(group)?.is_set(index))
+    }
+
+    /// Counts one directory more or less in the group of `inode`.
+    pub(crate) fn count_directory(&mut self, inode: InodeNumber, more: bool) -> Result<()> {
+        let (group, _) = self.geometry().inode_position(inode)?;
+        let descriptor = &mut self.group(group)?.descriptor;
+        descriptor.directories = if more {
+            descriptor.directories.saturating_add(1)
+        } else {
+            descriptor.directories.saturating_sub(1)
+        };
+        Ok(())
+    }
+
+    /// Puts bitmaps, descriptors and the sums into `blocks`, and has `finish` change the
+    /// superblock before its checksum is made.
+    pub(super) fn write(
+        mut self,
+        blocks: &mut Blocks,
+        finish: impl FnOnce(&mut RawSuperblock),
+    ) -> Result<()> {
+        let volume = Arc::clone(&self.volume);
+        let geometry = volume.geometry();
+        for (&number, group) in &mut self.changed {
+            write_bitmaps(geometry, group, blocks)?;
+            write_descriptor(geometry, number, group, blocks)?;
+        }
+        let sums = self.sums();
+        write_superblock(geometry, blocks, |raw| {
+            if let Some((clusters, inodes)) = sums {
+                let free = clusters << geometry.cluster_shift;
+                raw.free_blocks_count_lo = (free as u32).into();
+                if geometry.features.has(Feature::SixtyFourBit) {
+                    raw.free_blocks_count_hi = ((free >> 32) as u32).into();
+                }
+                raw.free_inodes_count = inodes.into();
+            }
+            finish(raw);
+        })
+    }
+}
+
+impl Groups {
+    /// Clusters and inodes not in use. `None` when it takes too long to tell, or when some
+    /// descriptor is damaged: for want of these sums nothing becomes unreadable.
+    fn sums(&self) -> Option<(u64, u32)> {
+        let groups = Some(self.geometry().group_count).filter(|&count| count <= GROUPS_MAX)?;
+        let (mut clusters, mut inodes) = (0u64, 0u32);
+        for number in (0..groups).map(GroupNumber) {
+            let unchanged;
+            let descriptor = match self.changed.get(&number) {
+                Some(group) => &group.descriptor,
+                None => {
+                    unchanged = self.volume.group(number).ok()?;
+                    &unchanged
+                }
+            };
+            clusters += u64::from(descriptor.free_clusters);
+            inodes = inodes.saturating_add(descriptor.free_inodes);
+        }
+        Some((clusters, inodes))
+    }
+}
+
+fn write_bitmaps(geometry: &Geometry, group: &mut Group, blocks: &mut Blocks) -> Result<()> {
+    let descriptor = &mut group.descriptor;
+    let checksum = |bytes: &[u8], covered: u32| {
+        let covered = bytes.get(..covered as usize / 8).unwrap_or_default();
+        geometry.metadata_seed().map_or(0, |seed| crc32c(seed, covered))
+    };
+    if let Some(bits) = &mut group.blocks {
+        bits.pad();
+        descriptor.free_clusters = bits.free();
+        descriptor.blocks_uninitialised = false;
+        descriptor.block_bitmap_checksum = checksum(&bits.bytes, geometry.clusters_per_group());
+        blocks.replace(descriptor.block_bitmap, bits.bytes.clone())?;
+    }
+    if let Some(bits) = &mut group.inodes {
+        bits.pad();
+        descriptor.free_inodes = bits.free();
+        descriptor.inodes_uninitialised = false;
+        descriptor.inode_bitmap_checksum = checksum(&bits.bytes, geometry.inodes_per_group);
+        blocks.replace(descriptor.inode_bitmap, bits.bytes.clone())?;
+    }
+    Ok(())
+}
+
+fn write_descriptor(
+    geometry: &Geometry,
+    number: GroupNumber,
+    group: &Group,
+    blocks: &mut Blocks,
+) -> Result<()> {
+    const STRUCTURE: &str = "group descriptor";
+    let per_block = geometry.descriptors_per_block();
+    let block = geometry.descriptor_block(number.0 / per_block);
+    let size = geometry.descriptor_size as usize;
+    let at = (number.0 % per_block) as usize * size;
+    let place = Place::group(number).at_block(block);
+    // A block holds a whole number of descriptors.
+    let bytes = &mut blocks.edit(block, STRUCTURE, place)?[at..at + size];
+    let descriptor = &group.descriptor;
+    let Ok((low, rest)) = RawGroupDescriptor::mut_from_prefix(bytes) else {
+        unreachable!("descriptors have at least 32 bytes");
+    };
+    low.free_blocks_count_lo = (descriptor.free_clusters as u16).into();
+    low.free_inodes_count_lo = (descriptor.free_inodes as u16).into();
+    low.used_dirs_count_lo = (descriptor.directories as u16).into();
+    low.itable_unused_lo = (descriptor.unused_inodes as u16).into();
+    low.block_bitmap_csum_lo = (descriptor.block_bitmap_checksum as u16).into();
+    low.inode_bitmap_csum_lo = (descriptor.inode_bitmap_checksum as u16).into();
+    let mut flags = low.flags.get();
+    for (set, flag) in [
+        (descriptor.inodes_uninitialised, INODES_UNINITIALISED),
+        (descriptor.blocks_uninitialised, BLOCKS_UNINITIALISED),
+    ] {
+        if !set {
+            flags &= !flag;
+        }
+    }
+    low.flags = flags.into();
+    if let Ok((high, _)) = RawGroupDescriptorHigh::mut_from_prefix(rest) {
+        high.free_blocks_count_hi = ((descriptor.free_clusters >> 16) as u16).into();
+        high.free_inodes_count_hi = ((descriptor.free_inodes >> 16) as u16).into();
+        high.used_dirs_count_hi = ((descriptor.directories >> 16) as u16).into();
+        high.itable_unused_hi = ((descriptor.unused_inodes >> 16) as u16).into();
+        high.block_bitmap_csum_hi = ((descriptor.block_bitmap_checksum >> 16) as u16).into();
+        high.inode_bitmap_csum_hi = ((descriptor.inode_bitmap_checksum >> 16) as u16).into();
+    }
+    if let Some(checksum) = group::checksum(bytes, geometry, number) {
+        if let Ok((low, _)) = RawGroupDescriptor::mut_from_prefix(bytes) {
+            low.checksum = checksum.into();
+        }
+    }
+    Ok(())
+}
+
+/// Changes the superblock and makes its checksum.
+pub(super) fn write_superblock(
+    geometry: &Geometry,
+    blocks: &mut Blocks,
+    change: impl FnOnce(&mut RawSuperblock),
+) -> Result<()> {
+    let block = geometry.superblock_block();
+    let bytes = blocks.edit(block, "superblock", Place::block(block))?;
+    let at = SUPERBLOCK_OFFSET.0 as usize % geometry.block_size.len();
+    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(&mut bytes[at..]) else {
+        unreachable!("blocks of 2 KiB and more have room for the superblock");
+    };
+    change(raw);
+    if geometry.features.has(Feature::MetadataCsum) {
+        raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_BYTES - 4]).into();
+    }
+    Ok(())
+}
+
+/// The clusters that `count` blocks from `block` lie in, counted from the volume's first.
+pub(crate) fn clusters_of(geometry: &Geometry, block: FsBlock, count: u64) -> Range<u64> {
+    // Runs lie in the volume, behind its first block.
+    let start = block.0.saturating_sub(geometry.first_data_block.0);
+    let end = start + count;
+    start >> geometry.cluster_shift..end.div_ceil(1 << geometry.cluster_shift)
+}

@@ -1,0 +1,124 @@
+//! The bytes of an inode: its fields set, its checksum made. Not here: its map's blocks.
+
+use base::checksum::crc32c;
+use base::{FsBlock, InodeNumber, Place, Result};
+use zerocopy::FromBytes;
+
+use super::blocks::Blocks;
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::ondisk::inode::{
+    BASE_BYTES, BLOCK_OFFSET, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode,
+};
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "inode";
+/// Bytes of the block map or its substitute.
+const BLOCK_AREA_BYTES: usize = 60;
+
+/// An inode's bytes, as many as the volume's inodes have.
+#[derive(Clone)]
+pub(crate) struct InodeBytes {
+    number: InodeNumber,
+    bytes: Vec<u8>,
+}
+
+impl InodeBytes {
+    /// The inode as it lies in the table.
+    pub(crate) fn read(volume: &Volume, blocks: &Blocks, number: InodeNumber) -> Result<Self> {
+        let (block, at, place) = position(volume, number)?;
+        let table = blocks.read(block, STRUCTURE, place)?;
+        // A block holds a whole number of inodes.
+        let bytes = table[at..at + volume.geometry().inode_size as usize].to_vec();
+        Ok(Self { number, bytes })
+    }
+
+    /// An inode of zeroes.
+    pub(crate) fn zeroed(geometry: &Geometry, number: InodeNumber) -> Self {
+        Self { number, bytes: vec![0; geometry.inode_size as usize] }
+    }
+
+    /// What the inode says, without a look at its checksum, which is made only when it is written.
+    pub(crate) fn record(&mut self, volume: &Volume) -> Result<InodeRecord> {
+        let geometry = volume.geometry();
+        self.seal(geometry);
+        let creator = volume.superblock().raw().creator_os.get();
+        InodeRecord::parse(&self.bytes, geometry, creator, self.number, Place::inode(self.number))
+    }
+
+    /// The fields that every inode has.
+    pub(crate) fn raw(&mut self) -> &mut RawInode {
+        match RawInode::mut_from_prefix(&mut self.bytes) {
+            Ok((raw, _)) => raw,
+            Err(_) => unreachable!("inodes have at least the size of their first fields"),
+        }
+    }
+
+    /// Takes over everything in `image`, the start of an inode, but the block map, as far as
+    /// there is room.
+    pub(crate) fn take_fields(&mut self, image: &[u8]) {
+        let length = image.len().min(self.bytes.len());
+        let area = BLOCK_OFFSET..BLOCK_OFFSET + BLOCK_AREA_BYTES;
+        for range in [0..area.start, area.end..length] {
+            self.bytes[range.clone()].copy_from_slice(&image[range]);
+        }
+    }
+
+    /// Sets how many units of space the inode takes: `clusters`, for data, map and attributes.
+    pub(crate) fn set_clusters(&mut self, geometry: &Geometry, clusters: u64) {
+        let blocks = clusters << geometry.cluster_shift;
+        let raw = self.raw();
+        let in_blocks = geometry.features.has(Feature::HugeFile)
+            && InodeFlags(raw.flags.get()).contains(InodeFlags::HUGE_FILE);
+        let units = if in_blocks { blocks } else { blocks << (geometry.block_size.shift() - 9) };
+        raw.blocks_lo = (units as u32).into();
+        if geometry.features.has(Feature::HugeFile) {
+            raw.blocks_high = ((units >> 32) as u16).into();
+        }
+    }
+
+    /// Sets the size in bytes.
+    pub(crate) fn set_size(&mut self, size: u64) {
+        let raw = self.raw();
+        raw.size_lo = (size as u32).into();
+        raw.size_high = ((size >> 32) as u32).into();
+    }
+
+    /// Makes the checksum.
+    fn seal(&mut self, geometry: &Geometry) {
+        let generation = self.raw().generation.get();
+        let Some(seed) = geometry.inode_seed(self.number, generation) else { return };
+        let has_high = self.bytes.get(BASE_BYTES..BASE_BYTES + 2).is_some_and(|size| {
+            usize::from(u16::from_le_bytes([size[0], size[1]]))
+                >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES
+        });
+        let halves: &[usize] = if has_high {
+            &[CHECKSUM_LO_OFFSET, CHECKSUM_HI_OFFSET]
+        } else {
+            &[CHECKSUM_LO_OFFSET]
+        };
+        for &at in halves {
+            self.bytes[at..at + 2].fill(0);
+        }
+        let checksum = crc32c(seed, &self.bytes).to_le_bytes();
+        for (&at, half) in halves.iter().zip(checksum.chunks_exact(2)) {
+            self.bytes[at..at + 2].copy_from_slice(half);
+        }
+    }
+
+    /// Puts the inode into the table.
+    pub(crate) fn write(mut self, volume: &Volume, blocks: &mut Blocks) -> Result<()> {
+        self.seal(volume.geometry());
+        let (block, at, place) = position(volume, self.number)?;
+        let table = blocks.edit(block, STRUCTURE, place)?;
+        table[at..at + self.bytes.len()].copy_from_slice(&self.bytes);
+        Ok(())
+    }
+}
+
+/// The block that holds an inode, where in it, and its place for errors.
+fn position(volume: &Volume, number: InodeNumber) -> Result<(FsBlock, usize, Place)> {
+    let (buffer, at, place) = volume.raw_inode(number)?;
+    Ok((buffer.block(), at, place))
+}

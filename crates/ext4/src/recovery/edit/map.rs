@@ -1,0 +1,424 @@
+//! The map of a file as a whole: read with the blocks it takes itself, changed, and written as an
+//! extent tree; and the truncation of block maps. Not here: which blocks are free.
+
+use std::collections::HashSet;
+
+use base::checksum::crc32c;
+use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Editor;
+use super::blocks::Blocks;
+use crate::extent::{self, Expected, Node, Step};
+use crate::geometry::Geometry;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::ondisk::extent::{
+    MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail, WRITTEN_MAX,
+};
+use crate::volume::Volume;
+
+const ENTRY_BYTES: usize = 12;
+const ROOT_ENTRIES: usize = 4;
+const DIRECT: usize = 12;
+
+/// Everything that a file's map says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileMap {
+    /// What is mapped, in order.
+    pub runs: Vec<Run>,
+    /// The blocks that the map itself takes, and where each begins in the file.
+    pub nodes: Vec<(FileBlock, FsBlock)>,
+}
+
+impl FileMap {
+    /// Reads the map of `record`, whose data is mapped rather than inline.
+    pub(crate) fn read(volume: &Volume, record: &InodeRecord) -> Result<Self> {
+        let mut map = Self::default();
+        if record.flags.contains(InodeFlags::EXTENTS) {
+            map.read_tree(volume, record)?;
+        } else {
+            read_pointers(volume, record, &mut map)?;
+        }
+        Ok(map)
+    }
+
+    fn read_tree(&mut self, volume: &Volume, record: &InodeRecord) -> Result<()> {
+        const STRUCTURE: &str = "extent node";
+        let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
+        let root = Node::parse(
+            &record.block_area,
+            volume.geometry(),
+            Expected { depth: None, range: whole.clone() },
+            Place::inode(record.number),
+        )?;
+        // Children of one parent have ranges apart from each other, so the work is bounded by
+        // the number of entries.
+        let mut ahead = vec![(root, whole)];
+        while let Some((node, range)) = ahead.pop() {
+            if node.depth == 0 {
+                if let Step::Found(span) = node.find(range.start) {
+                    span.runs.into_iter().for_each(|run| run.push_onto(&mut self.runs));
+                }
+                continue;
+            }
+            let children = node.children();
+            let ends = children.iter().skip(1).map(|&(start, _)| start).chain([range.end]);
+            let first = ahead.len();
+            for (&(start, block), end) in children.iter().zip(ends) {
+                let place = Place::inode(record.number).at_file_block(start).at_block(block);
+                let buffer = volume.read_metadata(block, STRUCTURE, place)?;
+                extent::verify_checksum(&buffer, record.checksum_seed, place)?;
+                let expected = Expected { depth: Some(node.depth - 1), range: start..end };
+                let child = Node::parse(&buffer, volume.geometry(), expected, place)?;
+                self.nodes.push((start, block));
+                ahead.push((child, start..end));
+            }
+            // The first child comes off the stack first.
+            ahead[first..].reverse();
+        }
+        Ok(())
+    }
+
+    /// Unmaps file blocks from `start` to before `end`.
+    pub(crate) fn remove(&mut self, start: FileBlock, end: FileBlock) {
+        let mut kept = Vec::with_capacity(self.runs.len() + 1);
+        for run in self.runs.drain(..) {
+            if run.start < start {
+                let length = run.length.min(start.0 - run.start.0);
+                kept.push(Run { length, ..run });
+            }
+            if run.end() > end {
+                let skip = end.0.saturating_sub(run.start.0);
+                kept.push(Run {
+                    start: FileBlock(run.start.0 + skip),
+                    length: run.length - skip,
+                    block: FsBlock(run.block.0 + skip),
+                    ..run
+                });
+            }
+        }
+        self.runs = kept;
+    }
+
+    /// Maps `run`, whatever was there before.
+    pub(crate) fn insert(&mut self, run: Run) {
+        self.remove(run.start, run.end());
+        let at = self.runs.partition_point(|other| other.start < run.start);
+        self.runs.insert(at, run);
+    }
+
+    /// The volume block of a file block.
+    pub(crate) fn block_at(&self, at: FileBlock) -> Option<FsBlock> {
+        let after = self.runs.partition_point(|run| run.start <= at);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        (at < run.end() && !run.unwritten).then(|| FsBlock(run.block.0 + (at.0 - run.start.0)))
+    }
+
+    /// Makes an extent tree of the runs, with the blocks it takes, in `area`.
+    pub(crate) fn write_tree(
+        &mut self,
+        editor: &mut Editor,
+        area: &mut [u8; 60],
+        checksum_seed: Option<u32>,
+    ) -> Result<()> {
+        let mut entries: Vec<[u8; ENTRY_BYTES]> = Vec::new();
+        let mut starts: Vec<FileBlock> = Vec::new();
+        for run in joined(&self.runs) {
+            split(run, &mut starts, &mut entries);
+        }
+        let block_bytes = editor.geometry().block_size.len();
+        let room = (block_bytes - size_of::<RawExtentHeader>()) / ENTRY_BYTES;
+        let mut spare: Vec<FsBlock> =
+            std::mem::take(&mut self.nodes).into_iter().map(|(_, block)| block).collect();
+        let mut depth = 0u16;
+        while entries.len() > ROOT_ENTRIES {
+            let (mut upper, mut upper_starts) = (Vec::new(), Vec::new());
+            for (entries, starts) in entries.chunks(room).zip(starts.chunks(room)) {
+                let block = editor.take_block(&mut spare)?;
+                self.nodes.push((starts[0], block));
+                let mut bytes = vec![0; block_bytes].into_boxed_slice();
+                write_node(&mut bytes, room, depth, entries);
+                seal_node(&mut bytes, checksum_seed);
+                editor.blocks.replace(block, bytes)?;
+                let entry = RawExtentIndex {
+                    block: (starts[0].0 as u32).into(),
+                    leaf_lo: (block.0 as u32).into(),
+                    leaf_hi: ((block.0 >> 32) as u16).into(),
+                    unused: 0.into(),
+                };
+                upper.push(zerocopy::transmute!(entry));
+                upper_starts.push(starts[0]);
+            }
+            (entries, starts) = (upper, upper_starts);
+            depth += 1;
+        }
+        area.fill(0);
+        write_node(area, ROOT_ENTRIES, depth, &entries);
+        Ok(())
+    }
+}
+
+/// The root of an extent tree without extents.
+pub(crate) fn write_empty_tree(area: &mut [u8; 60]) {
+    area.fill(0);
+    write_node(area, ROOT_ENTRIES, 0, &[]);
+}
+
+fn write_node(bytes: &mut [u8], room: usize, depth: u16, entries: &[[u8; ENTRY_BYTES]]) {
+    let header = RawExtentHeader {
+        magic: MAGIC.into(),
+        // Both are at most the entries of a block of 64 KiB.
+        entries: (entries.len() as u16).into(),
+        max: (room as u16).into(),
+        depth: depth.into(),
+        generation: 0.into(),
+    };
+    let (head, rest) = bytes.split_at_mut(size_of_val(&header));
+    head.copy_from_slice(header.as_bytes());
+    let table = entries.as_flattened();
+    rest[..table.len()].copy_from_slice(table);
+}
+
+fn joined(runs: &[Run]) -> Vec<Run> {
+    let mut joined = Vec::new();
+    runs.iter().for_each(|run| run.push_onto(&mut joined));
+    joined
+}
+
+/// The leaf entries of a run, none longer than an entry can say.
+fn split(run: Run, starts: &mut Vec<FileBlock>, entries: &mut Vec<[u8; ENTRY_BYTES]>) {
+    let most = u64::from(if run.unwritten { WRITTEN_MAX - 1 } else { WRITTEN_MAX });
+    let mut done = 0;
+    while done < run.length {
+        let length = most.min(run.length - done);
+        let (start, block) = (FileBlock(run.start.0 + done), run.block.0 + done);
+        let mark = if run.unwritten { WRITTEN_MAX } else { 0 };
+        let entry = RawExtent {
+            block: (start.0 as u32).into(),
+            len: (length as u16 + mark).into(),
+            start_hi: ((block >> 32) as u16).into(),
+            start_lo: (block as u32).into(),
+        };
+        entries.push(zerocopy::transmute!(entry));
+        starts.push(start);
+        done += length;
+    }
+}
+
+/// A pointer of a block map: the level of what it points to (0 for data) and where that begins.
+#[derive(Clone, Copy)]
+struct Pointer {
+    block: FsBlock,
+    level: u32,
+    start: FileBlock,
+}
+
+/// File blocks below a pointer of a level.
+fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
+    (u64::from(geometry.block_size.bytes()) / 4).pow(level)
+}
+
+/// The pointers in a block map's root.
+fn root_pointers(geometry: &Geometry, area: &[u8; 60]) -> Vec<Pointer> {
+    let mut start = 0;
+    let words = area.chunks_exact(4).enumerate();
+    words
+        .map(|(slot, word)| {
+            let level = slot.saturating_sub(DIRECT - 1) as u32;
+            let pointer = Pointer { block: word_at(word), level, start: FileBlock(start) };
+            start += blocks_below(geometry, level);
+            pointer
+        })
+        .collect()
+}
+
+fn word_at(word: &[u8]) -> FsBlock {
+    FsBlock(word.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+}
+
+fn read_pointers(volume: &Volume, record: &InodeRecord, map: &mut FileMap) -> Result<()> {
+    const STRUCTURE: &str = "indirect block";
+    let geometry = volume.geometry();
+    let mut seen = HashSet::new();
+    let mut ahead = root_pointers(geometry, &record.block_area);
+    ahead.reverse();
+    while let Some(pointer) = ahead.pop() {
+        if pointer.block.0 == 0 || pointer.start.0 >= FILE_BLOCKS_MAX {
+            continue;
+        }
+        let place =
+            Place::inode(record.number).at_file_block(pointer.start).at_block(pointer.block);
+        geometry.check_run(STRUCTURE, place, pointer.block, 1)?;
+        if pointer.level == 0 {
+            let (start, block) = (pointer.start, pointer.block);
+            Run { start, length: 1, block, unwritten: false }.push_onto(&mut map.runs);
+            continue;
+        }
+        // A block of pointers named twice would make the work exponential.
+        if !seen.insert(pointer.block) {
+            return Err(Error::corrupt(STRUCTURE, place, Problem::Cycle));
+        }
+        map.nodes.push((pointer.start, pointer.block));
+        let buffer = volume.read_metadata(pointer.block, STRUCTURE, place)?;
+        let level = pointer.level - 1;
+        let step = blocks_below(geometry, level);
+        let first = ahead.len();
+        ahead.extend(buffer.chunks_exact(4).enumerate().map(|(slot, word)| Pointer {
+            block: word_at(word),
+            level,
+            start: FileBlock(pointer.start.0 + slot as u64 * step),
+        }));
+        ahead[first..].reverse();
+    }
+    Ok(())
+}
+
+/// Cuts the map of a file down to the file blocks before `end`: what it says in `area` and in its
+/// nodes, in place, so that it takes no other blocks than before. `map` is what it said before,
+/// and afterwards what it says then.
+pub(crate) fn truncate(
+    editor: &mut Editor,
+    record: &InodeRecord,
+    map: &mut FileMap,
+    area: &mut [u8; 60],
+    end: FileBlock,
+) -> Result<()> {
+    let mut cutter = Cutter {
+        geometry: editor.volume.geometry(),
+        blocks: &mut editor.blocks,
+        end,
+        checksum_seed: record.checksum_seed,
+        inode: Place::inode(record.number),
+        emptied: HashSet::new(),
+    };
+    if record.flags.contains(InodeFlags::EXTENTS) {
+        cutter.node(area)?;
+    } else {
+        let roots = root_pointers(cutter.geometry, area);
+        for (word, pointer) in area.chunks_exact_mut(4).zip(roots) {
+            cutter.pointer(word, pointer)?;
+        }
+    }
+    let emptied = cutter.emptied;
+    map.nodes.retain(|(start, block)| *start < end && !emptied.contains(block));
+    map.remove(end, FileBlock(FILE_BLOCKS_MAX));
+    Ok(())
+}
+
+/// Cuts a map that was read as a whole before, so that all its entries are known to be sound.
+/// Of each level only one node straddles the end: the depth bounds the work.
+struct Cutter<'a> {
+    geometry: &'a Geometry,
+    blocks: &'a mut Blocks,
+    end: FileBlock,
+    checksum_seed: Option<u32>,
+    inode: Place,
+    /// Nodes that began before the end but had nothing before it.
+    emptied: HashSet<FsBlock>,
+}
+
+impl Cutter<'_> {
+    /// Cuts an extent node and those below it. True when nothing is left.
+    fn node(&mut self, bytes: &mut [u8]) -> Result<bool> {
+        let (head, table) = bytes.split_at_mut(size_of::<RawExtentHeader>());
+        let header = RawExtentHeader::mut_from_bytes(head).expect("the size is the layout's");
+        let is_leaf = header.depth.get() == 0;
+        let mut kept = 0;
+        for entry in table.chunks_exact_mut(ENTRY_BYTES).take(header.entries.get().into()) {
+            let stays = if is_leaf { self.extent(entry) } else { self.child(entry)? };
+            if !stays {
+                break;
+            }
+            kept += 1;
+        }
+        header.entries = kept.into();
+        if kept == 0 {
+            header.depth = 0.into();
+        }
+        Ok(kept == 0)
+    }
+
+    /// Shortens a leaf's entry. False when nothing of it stays.
+    fn extent(&self, entry: &mut [u8]) -> bool {
+        let entry = RawExtent::mut_from_bytes(entry).expect("the size is the layout's");
+        let start = u64::from(entry.block.get());
+        if start >= self.end.0 {
+            return false;
+        }
+        let length = entry.len.get();
+        let mark = if length > WRITTEN_MAX { WRITTEN_MAX } else { 0 };
+        // Not longer than before, so 16 bits hold it.
+        let length = u64::from(length - mark).min(self.end.0 - start) as u16;
+        entry.len = (length + mark).into();
+        true
+    }
+
+    /// Cuts below an inner node's entry. False when nothing of it stays.
+    fn child(&mut self, entry: &mut [u8]) -> Result<bool> {
+        const STRUCTURE: &str = "extent node";
+        let entry = RawExtentIndex::mut_from_bytes(entry).expect("the size is the layout's");
+        let start = FileBlock(entry.block.get().into());
+        if start >= self.end {
+            return Ok(false);
+        }
+        let block = FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
+        let place = self.inode.at_file_block(start).at_block(block);
+        let mut bytes = self.blocks.read(block, STRUCTURE, place)?;
+        let before = bytes.clone();
+        if self.node(&mut bytes)? {
+            self.emptied.insert(block);
+            return Ok(false);
+        }
+        if bytes != before {
+            seal_node(&mut bytes, self.checksum_seed);
+            self.blocks.replace(block, bytes)?;
+        }
+        Ok(true)
+    }
+
+    /// Clears `word`, which holds `pointer`, if nothing below it stays; else what does not stay.
+    fn pointer(&mut self, word: &mut [u8], pointer: Pointer) -> Result<()> {
+        if pointer.block.0 == 0 {
+            return Ok(());
+        }
+        if pointer.start >= self.end {
+            word.fill(0);
+            return Ok(());
+        }
+        let below = blocks_below(self.geometry, pointer.level);
+        if pointer.level == 0 || pointer.start.0 + below <= self.end.0 {
+            return Ok(());
+        }
+        let place = self.inode.at_file_block(pointer.start).at_block(pointer.block);
+        let mut bytes = self.blocks.read(pointer.block, "indirect block", place)?;
+        let level = pointer.level - 1;
+        let step = blocks_below(self.geometry, level);
+        for (slot, word) in bytes.chunks_exact_mut(4).enumerate() {
+            let start = FileBlock(pointer.start.0 + slot as u64 * step);
+            let block = word_at(word);
+            self.pointer(word, Pointer { block, level, start })?;
+        }
+        if bytes.iter().all(|&byte| byte == 0) {
+            self.emptied.insert(pointer.block);
+            word.fill(0);
+            return Ok(());
+        }
+        self.blocks.replace(pointer.block, bytes)
+    }
+}
+
+/// Makes the checksum of an extent node that is a block.
+fn seal_node(bytes: &mut [u8], checksum_seed: Option<u32>) {
+    let Some(seed) = checksum_seed else { return };
+    let room = match RawExtentHeader::ref_from_prefix(bytes) {
+        Ok((header, _)) => usize::from(header.max.get()),
+        Err(_) => return,
+    };
+    let tail_at = size_of::<RawExtentHeader>() + room * ENTRY_BYTES;
+    let checksum = crc32c(seed, bytes.get(..tail_at).unwrap_or_default());
+    let tail = RawExtentTail { checksum: checksum.into() };
+    if let Some(place) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
+        place.copy_from_slice(tail.as_bytes());
+    }
+}

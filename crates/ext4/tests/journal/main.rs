@@ -1,0 +1,198 @@
+//! Volumes cut off in the middle of the running kernel's writes: what recovery makes of them, as
+//! e2fsck and the kernel judge it.
+
+mod workload;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use base::DeviceOffset;
+use device::SharedDevice;
+use ext4::{OpenOptions, RecoveryReport, Volume};
+use iomap::{CacheOptions, PageCache};
+use tempfile::TempDir;
+use testkit::command::{output, run};
+use testkit::{LoopMount, Manifest, Mke2fs, must, private_mounts};
+use workload::{Operations, Writer};
+
+/// Threads that write at once.
+const WRITERS: u64 = 2;
+
+/// One kind of volume and how often it is cut off.
+struct Scenario {
+    name: &'static str,
+    make: Mke2fs,
+    mount_options: &'static str,
+    operations: Operations,
+    /// Each goes on from the state that the kernel recovers from the one before.
+    cuts: u64,
+}
+
+impl Scenario {
+    fn new(name: &'static str, block_size: u32, arguments: &str) -> Self {
+        let make = Mke2fs { size: 96 << 20, ..Mke2fs::new("ext4", block_size) }.with(arguments);
+        Self { name, make, mount_options: "", operations: Operations::ALL, cuts: 3 }
+    }
+
+    fn check(self) {
+        private_mounts();
+        let folder = must(TempDir::new_in("/dev/shm"), "a folder");
+        let image = folder.path().join("image");
+        self.make.make(&image, None);
+        let options = ["commit=1", self.mount_options].join(",");
+        for cut in 0..self.cuts {
+            let mount = LoopMount::new(&image, "ext4", options.trim_end_matches(','));
+            self.write_until_cut(&mount, cut);
+            let snapshot = folder.path().join("snapshot");
+            must(std::fs::copy(&image, &snapshot), "a snapshot");
+            mount.unmount();
+            check_snapshot(folder.path(), &snapshot, &format!("{}, cut {cut}", self.name));
+        }
+    }
+
+    fn write_until_cut(&self, mount: &LoopMount, cut: u64) {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (stop, top) = (&stop, mount.path().join(format!("{cut}-{writer}")));
+                let operations = self.operations;
+                scope
+                    .spawn(move || Writer::new(&top, cut * 7 + writer, operations).run(1500, stop));
+            }
+            std::thread::sleep(Duration::from_millis(600 + 400 * cut));
+            // Odd cuts leave what was not committed; even ones commit it first.
+            let how = if cut % 2 == 0 { "shutdown -f" } else { "shutdown" };
+            run(Command::new("xfs_io").args(["-x", "-c", how]).arg(mount.path()));
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+fn open(image: &Path) -> base::Result<Arc<Volume>> {
+    let device = device::open(image, device::OpenDevice::default())?;
+    let cache = PageCache::new(CacheOptions::default())?;
+    Volume::open(device, &cache, &OpenOptions::default())
+}
+
+/// Writes all of `device` to a file.
+fn write_out(device: &SharedDevice, path: &Path) {
+    let mut file = must(File::create(path), "create");
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < device.size() {
+        let length = (device.size() - at).min(buffer.len() as u64);
+        let piece = &mut buffer[..length as usize];
+        must(device.read_at(DeviceOffset(at), piece), "read the overlay");
+        must(file.write_all(piece), "write");
+        at += length;
+    }
+}
+
+fn copy(from: &Path, folder: &Path, name: &str) -> PathBuf {
+    let to = folder.join(name);
+    must(std::fs::copy(from, &to), "copy");
+    to
+}
+
+/// The tree in `image`, without what no recovery is bound to: the kernel counts free space anew
+/// each time it mounts, and some of what it allocated for operations that were cut off is lost.
+fn manifest(image: &Path) -> Manifest {
+    let mount = LoopMount::new(image, "ext4", "ro,noload");
+    Manifest::of_host(mount.path()).without(|name, _, _| name == "(volume)")
+}
+
+/// What e2fsck says against `image`.
+fn complaints(image: &Path) -> String {
+    let check = output(Command::new("e2fsck").arg("-fn").arg(image));
+    let text = check.text();
+    let lines = text.lines().filter(|line| {
+        !line.is_empty()
+            && !line.starts_with("Pass ")
+            && !line.starts_with("e2fsck ")
+            && !line.starts_with(&*image.to_string_lossy())
+            // An offer, not a complaint.
+            && !line.contains("extent tree")
+    });
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// Has the kernel recover `image`.
+fn recover_by_kernel(image: &Path) {
+    LoopMount::new(image, "ext4", "rw").unmount();
+}
+
+fn recover_by_e2fsck(image: &Path) {
+    // By itself, e2fsck would also make extent trees smaller.
+    let fixed =
+        output(Command::new("e2fsck").args(["-fy", "-E", "no_optimize_extents"]).arg(image));
+    assert!(matches!(fixed.status.code(), Some(0 | 1)), "{}", fixed.text());
+}
+
+/// Opens `snapshot`, writes what is seen to the file "ours" and checks that the snapshot is as
+/// it was.
+fn recover_by_us(folder: &Path, snapshot: &Path) -> (PathBuf, RecoveryReport) {
+    let before = must(std::fs::read(snapshot), "read");
+    let volume = must(open(snapshot), "open");
+    let report = volume.recovery().expect("the volume was not unmounted").clone();
+    let ours = folder.join("ours");
+    write_out(volume.device(), &ours);
+    drop(volume);
+    assert!(must(std::fs::read(snapshot), "read") == before, "the image was changed");
+    (ours, report)
+}
+
+fn check_snapshot(folder: &Path, snapshot: &Path, what: &str) {
+    let (ours, report) = recover_by_us(folder, snapshot);
+    println!("{what}: {report:?}");
+    assert!(report.log.transactions > 0 && report.log.damage.is_none(), "{what}: {report:?}");
+    assert!(report.orphans.failure.is_none(), "{what}: {report:?}");
+
+    let kernels = copy(snapshot, folder, "kernels");
+    recover_by_kernel(&kernels);
+    assert_eq!(complaints(&ours), complaints(&kernels), "{what}: ours left, the kernel's right");
+
+    let fixed = copy(snapshot, folder, "fixed");
+    recover_by_e2fsck(&fixed);
+    let ours = manifest(&ours);
+    ours.assert_equal("ours", &manifest(&kernels), "the kernel's");
+    ours.assert_equal("ours", &manifest(&fixed), "e2fsck's");
+}
+
+#[test]
+fn checksum_version_3_with_1k_blocks() {
+    Scenario::new("csum v3, 1k", 1024, "-J size=4").check();
+}
+
+#[test]
+fn checksum_version_3_with_4k_blocks() {
+    Scenario::new("csum v3, 4k", 4096, "-J size=8").check();
+}
+
+#[test]
+fn no_checksums_and_32_bits_with_1k_blocks() {
+    Scenario::new("no csum, 32 bits, 1k", 1024, "-O ^64bit,^metadata_csum -J size=4").check();
+}
+
+#[test]
+fn checksum_version_1() {
+    let scenario = Scenario::new("csum v1", 4096, "-O ^64bit,^metadata_csum -J size=8");
+    Scenario { mount_options: "journal_checksum", ..scenario }.check();
+}
+
+#[test]
+fn journaled_data() {
+    let scenario = Scenario::new("data=journal", 1024, "-J size=4");
+    Scenario { mount_options: "data=journal", ..scenario }.check();
+}
+
+#[test]
+fn ext3() {
+    let mut scenario = Scenario::new("ext3", 1024, "-J size=4");
+    scenario.make.format = "ext3";
+    scenario.check();
+}

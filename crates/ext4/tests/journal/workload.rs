@@ -1,0 +1,251 @@
+//! A busy writer: what keeps a journal full of everything that a journal can hold.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FallocateFlags, XattrFlags};
+
+/// What a writer may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Operations {
+    /// Extended attributes and preallocation: these make Linux write full transactions instead of
+    /// fast commits.
+    pub attributes: bool,
+    /// Directories are made and removed.
+    pub directories: bool,
+    /// Files are unlinked while they are open, and stay so.
+    pub orphans: bool,
+}
+
+impl Operations {
+    pub const ALL: Self = Self { attributes: true, directories: true, orphans: true };
+}
+
+/// Changes files below `top` at random until told to stop or until the file system is shut down.
+pub struct Writer {
+    top: PathBuf,
+    state: u64,
+    operations: Operations,
+    /// Names that exist, as far as this writer knows.
+    files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+    held: Vec<File>,
+    made: u64,
+}
+
+impl Writer {
+    pub fn new(top: &Path, seed: u64, operations: Operations) -> Self {
+        Self {
+            top: top.to_owned(),
+            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            operations,
+            files: Vec::new(),
+            directories: vec![top.to_owned()],
+            held: Vec::new(),
+            made: 0,
+        }
+    }
+
+    /// Makes `steps` changes, or fewer when told to stop. Returns once the file system fails.
+    pub fn run(&mut self, steps: u64, stop: &AtomicBool) {
+        let _ = fs::create_dir_all(&self.top);
+        for _ in 0..steps {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Err(error) = self.step() {
+                match error.raw_os_error() {
+                    // Shut down: EIO, EROFS, ESHUTDOWN.
+                    Some(5 | 30 | 108) => return,
+                    // Full, or a race with an earlier step.
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) % below.max(1)
+    }
+
+    fn bytes(&mut self, length: u64) -> Vec<u8> {
+        // Now and then data that looks like a control block of the journal.
+        if self.random(4) == 0 {
+            let mut bytes = vec![0; length as usize];
+            for chunk in bytes.chunks_exact_mut(1024) {
+                chunk[..8].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2]);
+            }
+            return bytes;
+        }
+        let seed = self.random(u64::MAX);
+        (0..length).map(|at| (seed.wrapping_add(at).wrapping_mul(0x2545_F491) >> 7) as u8).collect()
+    }
+
+    fn any_file(&mut self) -> PathBuf {
+        let at = self.random(self.files.len() as u64) as usize;
+        self.files.get(at).cloned().unwrap_or_else(|| self.top.join("none"))
+    }
+
+    fn new_name(&mut self) -> PathBuf {
+        self.made += 1;
+        let at = self.random(self.directories.len() as u64) as usize;
+        let length = 1 + self.random(60) as usize;
+        self.directories[at].join(format!("{}-{}", self.made, "n".repeat(length)))
+    }
+
+    fn forget(&mut self, path: &Path) {
+        self.files.retain(|file| file != path);
+    }
+
+    fn step(&mut self) -> io::Result<()> {
+        match self.random(24) {
+            0..=5 => self.create(),
+            6..=8 => self.append(),
+            9..=10 => self.overwrite(),
+            11..=12 => self.truncate(),
+            13..=14 => self.rename(),
+            15..=17 => self.unlink(),
+            18 => self.link(),
+            19 if self.operations.directories => self.make_directory(),
+            20 if self.operations.directories => self.crowd(),
+            21 if self.operations.attributes => self.attribute(),
+            22 if self.operations.attributes => self.allocate(),
+            23 if self.operations.orphans => self.orphan(),
+            _ => self.sync(),
+        }
+    }
+
+    fn create(&mut self) -> io::Result<()> {
+        let path = self.new_name();
+        self.files.push(path.clone());
+        if self.random(8) == 0 {
+            let length = 1 + self.random(120) as usize;
+            return symlink("t".repeat(length), path);
+        }
+        let length = match self.random(4) {
+            0 => self.random(200),
+            1 => 50_000 + self.random(300_000),
+            _ => self.random(20_000),
+        };
+        let mut file = File::create(path)?;
+        file.write_all(&self.bytes(length))?;
+        if self.random(3) == 0 { file.sync_all() } else { Ok(()) }
+    }
+
+    fn append(&mut self) -> io::Result<()> {
+        let mut file = OpenOptions::new().append(true).open(self.any_file())?;
+        let length = self.random(30_000);
+        file.write_all(&self.bytes(length))?;
+        file.sync_all()
+    }
+
+    fn overwrite(&mut self) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.any_file())?;
+        let (at, length) = (self.random(400_000), self.random(9000));
+        file.write_all_at(&self.bytes(length), at)
+    }
+
+    fn truncate(&mut self) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.any_file())?;
+        let length = file.metadata()?.len();
+        file.set_len(self.random(length + 5000))
+    }
+
+    fn rename(&mut self) -> io::Result<()> {
+        let from = self.any_file();
+        let to = if self.random(3) == 0 { self.any_file() } else { self.new_name() };
+        fs::rename(&from, &to)?;
+        self.forget(&from);
+        self.forget(&to);
+        self.files.push(to);
+        Ok(())
+    }
+
+    fn unlink(&mut self) -> io::Result<()> {
+        let path = self.any_file();
+        self.forget(&path);
+        fs::remove_file(path)
+    }
+
+    fn link(&mut self) -> io::Result<()> {
+        let (from, to) = (self.any_file(), self.new_name());
+        fs::hard_link(from, &to)?;
+        self.files.push(to);
+        Ok(())
+    }
+
+    fn make_directory(&mut self) -> io::Result<()> {
+        let path = self.new_name();
+        fs::create_dir(&path)?;
+        if self.directories.len() < 20 {
+            self.directories.push(path);
+        }
+        Ok(())
+    }
+
+    /// A directory of many blocks that goes again: its blocks are revoked and then hold data.
+    fn crowd(&mut self) -> io::Result<()> {
+        self.made += 1;
+        let path = self.top.join(format!("crowd-{}", self.made));
+        fs::create_dir(&path)?;
+        for number in 0..100 + self.random(200) {
+            File::create(path.join(format!("{number}-{}", "x".repeat(80))))?;
+        }
+        if self.random(2) == 0 {
+            self.sync()?;
+        }
+        if self.random(4) == 0 {
+            return Ok(());
+        }
+        fs::remove_dir_all(path)?;
+        let path = self.new_name();
+        let mut file = File::create(&path)?;
+        self.files.push(path);
+        file.write_all(&self.bytes(60_000))?;
+        file.sync_all()
+    }
+
+    fn attribute(&mut self) -> io::Result<()> {
+        let path = self.any_file();
+        let name = format!("user.{}", self.random(4));
+        let length = if self.random(2) == 0 { 20 } else { self.random(700) };
+        let value = self.bytes(length);
+        rustix::fs::lsetxattr(path, name, &value, XattrFlags::empty())?;
+        Ok(())
+    }
+
+    fn allocate(&mut self) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.any_file())?;
+        let flags = match self.random(3) {
+            0 => FallocateFlags::empty(),
+            1 => FallocateFlags::KEEP_SIZE,
+            _ => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        };
+        let (at, length) = (self.random(300_000), 1 + self.random(100_000));
+        rustix::fs::fallocate(&file, flags, at, length)?;
+        Ok(())
+    }
+
+    /// A file without a name that keeps its blocks for as long as it is open.
+    fn orphan(&mut self) -> io::Result<()> {
+        if self.held.len() > 8 {
+            let at = self.random(self.held.len() as u64) as usize;
+            drop(self.held.swap_remove(at));
+        }
+        let path = self.any_file();
+        let file = OpenOptions::new().append(true).open(&path)?;
+        self.held.push(file);
+        self.forget(&path);
+        fs::remove_file(path)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        File::open(self.any_file())?.sync_all()
+    }
+}
