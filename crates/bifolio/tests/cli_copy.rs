@@ -24,9 +24,9 @@ fn comparable(manifest: Manifest) -> Manifest {
         "extents",
         "block size",
     ];
-    manifest.without(|name, facts, fact| {
-        let is_directory = facts.get("mode").is_some_and(|mode| mode.starts_with("04"));
-        name == "(volume)" || OWN.contains(&fact) || (fact == "size" && is_directory)
+    manifest.map(|name, mode, fact, value| {
+        let is_own = OWN.contains(&fact) || (fact == "size" && mode.starts_with("04"));
+        (name != "(volume)" && !is_own).then(|| value.to_owned())
     })
 }
 
