@@ -103,7 +103,7 @@ fn copy(from: &Path, folder: &Path, name: &str) -> PathBuf {
 /// each time it mounts, and some of what it allocated for operations that were cut off is lost.
 fn manifest(image: &Path) -> Manifest {
     let mount = LoopMount::new(image, "ext4", "ro,noload");
-    Manifest::of_host(mount.path()).without(|name, _, _| name == "(volume)")
+    Manifest::of_host(mount.path()).without_tree("(volume)")
 }
 
 /// What e2fsck says against `image`.
