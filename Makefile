@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint bench-read
+.PHONY: help setup build test lint bench-read fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -25,3 +25,7 @@ lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 
 bench-read: ## Measure reading against the kernel and plain memory
 	@scripts/bench bench-read
+
+SECONDS_EACH ?= 60
+fuzz: ## Fuzz every parser for SECONDS_EACH (needs a nightly Rust)
+	@scripts/fuzz $(SECONDS_EACH)

@@ -54,20 +54,33 @@ pub fn walk(volume: &Volume) -> Walked {
         if walked.nodes >= NODES_MAX || !seen.insert(node.number()) {
             continue;
         }
-        walked.nodes += 1;
-        look_at_attributes(&node, &mut walked);
-        match node.kind() {
-            FileType::Directory => ahead.extend(look_at_directory(volume, &node, &mut walked)),
-            FileType::Regular => look_at_file(&node, &mut walked),
-            FileType::Symlink => {
-                if let Some(target) = walked.note(node.read_link()) {
-                    walked.note(volume.resolve(&target, Follow::Yes));
-                }
-            }
-            _ => {}
-        }
+        ahead.extend(look(volume, &node, &mut walked));
     }
     walked
+}
+
+/// Does with one node whatever can be done with it.
+pub fn look_at(volume: &Volume, node: &Arc<Node>) -> Walked {
+    let mut walked = Walked::default();
+    look(volume, node, &mut walked);
+    walked
+}
+
+/// Looks at a node, and gives the nodes below it.
+fn look(volume: &Volume, node: &Arc<Node>, walked: &mut Walked) -> Vec<Arc<Node>> {
+    walked.nodes += 1;
+    look_at_attributes(node, walked);
+    match node.kind() {
+        FileType::Directory => return look_at_directory(volume, node, walked),
+        FileType::Regular => look_at_file(node, walked),
+        FileType::Symlink => {
+            if let Some(target) = walked.note(node.read_link()) {
+                walked.note(volume.resolve(&target, Follow::Yes));
+            }
+        }
+        _ => {}
+    }
+    Vec::new()
 }
 
 fn look_at_attributes(node: &Arc<Node>, walked: &mut Walked) {

@@ -1,0 +1,78 @@
+//! What the fuzz targets share: small valid images, made once, and opening them with changes.
+
+use std::sync::{Arc, OnceLock};
+
+use base::{DeviceOffset, InodeNumber, Place, Result};
+use device::{MemoryDevice, SharedDevice};
+use iomap::{CacheOptions, PageCache};
+use testkit::hostile::{KINDS, small_image};
+use vfs::{Follow, Volume, VolumeOptions};
+
+/// An ext2 volume: block maps.
+pub const EXT2: usize = 0;
+/// An ext4 volume with inline data and a journal, without metadata checksums, 1 KiB blocks.
+pub const INLINE: usize = 2;
+
+static IMAGES: [OnceLock<Vec<u8>>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
+
+/// The valid image of a kind.
+pub fn image(kind: usize) -> &'static [u8] {
+    IMAGES[kind].get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        small_image(folder.path(), KINDS[kind])
+    })
+}
+
+fn options() -> VolumeOptions {
+    let cache = CacheOptions { bytes_max: 4 << 20, ..CacheOptions::default() };
+    VolumeOptions { cache, ..VolumeOptions::default() }
+}
+
+/// Opens the volume in `bytes`.
+pub fn open(bytes: Vec<u8>) -> Result<Volume> {
+    Volume::open(Arc::new(MemoryDevice::new(bytes)), &options())
+}
+
+/// The ext4 layer's view of the valid image of a kind.
+pub fn ext4_volume(kind: usize) -> Arc<ext4::Volume> {
+    let cache = PageCache::new(options().cache).expect("memory");
+    let device: SharedDevice = Arc::new(MemoryDevice::new(image(kind).to_vec()));
+    ext4::Volume::open(device, &cache, &ext4::OpenOptions::default()).expect("a valid image")
+}
+
+/// The number of the inode at `path` in the valid image of a kind.
+pub fn inode_at(kind: usize, path: &str) -> InodeNumber {
+    let volume = open(image(kind).to_vec()).expect("a valid image");
+    volume.resolve(path.as_bytes(), Follow::No).expect("a known path").number()
+}
+
+/// Where the inode lies in the valid image of a kind.
+pub fn inode_offset(kind: usize, number: InodeNumber) -> usize {
+    let volume = ext4_volume(kind);
+    let geometry = volume.geometry();
+    let (group, index) = geometry.inode_position(number).expect("in the volume");
+    let table = volume.group(group).expect("a valid group").inode_table;
+    let DeviceOffset(start) = geometry.block_size.device_offset(table).expect("in the volume");
+    start as usize + (index * geometry.inode_size) as usize
+}
+
+/// The image of a kind with `bytes` at `offset`, as far as they fit.
+pub fn patched(kind: usize, offset: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut image = image(kind).to_vec();
+    let end = image.len().min(offset + bytes.len());
+    image[offset..end].copy_from_slice(&bytes[..end - offset]);
+    image
+}
+
+/// A place to name in errors.
+pub fn place() -> Place {
+    Place::inode(InodeNumber(12))
+}
+
+/// Looks at the file at `path` in every way.
+pub fn look_at(image: Vec<u8>, path: &str) {
+    let Ok(volume) = open(image) else { return };
+    if let Ok(node) = volume.resolve(path.as_bytes(), Follow::No) {
+        testkit::walk::look_at(&volume, &node);
+    }
+}
