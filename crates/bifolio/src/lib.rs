@@ -1,2 +1,65 @@
-//! ext4 in user space: the library. The command line is in `main.rs`.
+//! ext2, ext3 and ext4 images in user space: the library. The command line is in `main.rs`.
+//!
+//! An image is opened read-only, whatever state it is in: a dirty journal is replayed in memory and
+//! the image stays as it is. Nothing in it is trusted; what contradicts itself gives an [`Error`]
+//! that says which structure is wrong, and where.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use bifolio::{DirCursor, FileOffset, Follow, Part, VolumeOptions};
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let image = folder.path().join("disk.img");
+//! # std::fs::create_dir(folder.path().join("tree")).unwrap();
+//! # std::fs::write(folder.path().join("tree/hello"), "Hello, world\n").unwrap();
+//! # testkit::Mke2fs::new("ext4", 4096).make(&image, Some(&folder.path().join("tree")));
+//! let volume = bifolio::open(&image, Part::Whole, &VolumeOptions::default())?;
+//! println!("{} with {} free blocks", volume.info().format, volume.statfs().blocks_free);
+//!
+//! // Names are bytes.
+//! let mut names = Vec::new();
+//! volume.root()?.read_dir(DirCursor::default(), &mut |entry| {
+//!     names.push(entry.name.to_vec());
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert!(names.contains(&b"hello".to_vec()));
+//!
+//! let node = volume.resolve(b"/hello", Follow::Yes)?;
+//! assert_eq!(node.attributes().size, 13);
+//!
+//! // Copied into a buffer …
+//! let file = node.open()?;
+//! let mut buffer = [0; 5];
+//! assert_eq!(file.read_at(FileOffset(7), &mut buffer)?, 5);
+//! assert_eq!(&buffer, b"world");
+//!
+//! // … or lent from the cache, without a copy, for as long as the slice is held.
+//! let slice = file.lend(FileOffset(0), usize::MAX)?;
+//! assert_eq!(&slice[..], b"Hello, world\n");
+//! # Ok::<(), bifolio::Error>(())
+//! ```
+//!
+//! [`Volume`], [`Node`] and [`File`] can be shared between threads; cached reads do not wait for one
+//! another. [`VolumeOptions`] bounds the memory that the cache may take.
 #![forbid(unsafe_code)]
+
+use std::path::Path;
+
+pub use base::attributes::{
+    Attributes, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp, VolumeInfo,
+};
+pub use base::{
+    BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Place, Problem,
+    Result, Unsupported,
+};
+pub use device::partition::{Partition, PartitionTable};
+pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
+pub use iomap::{CacheOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
+pub use vfs::{File, Follow, Node, Volume, VolumeOptions};
+
+/// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,
+/// there is [`Volume::open`].
+pub fn open(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume> {
+    let device = device::open(image, OpenDevice { part, ..OpenDevice::default() })?;
+    Volume::open(device, options)
+}

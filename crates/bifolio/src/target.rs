@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,8 +133,7 @@ impl ImageOptions {
     /// Opens the part of the image that the options choose.
     pub fn open_device(&self, target: &Target) -> Result<SharedDevice> {
         let image = target.image.as_path();
-        // The host's own words on a missing or forbidden file say more than a failed read.
-        std::fs::File::open(image).map_err(|error| Failure::host(image, "cannot open", &error))?;
+        check_readable(image)?;
         let part = match (self.partition, self.offset) {
             (Some(number), _) => Part::Partition(number),
             (None, Some(offset)) => Part::From(DeviceOffset(offset)),
@@ -142,6 +142,17 @@ impl ImageOptions {
         let options = OpenDevice { part, ..OpenDevice::default() };
         device::open(image, options).map_err(|error| Failure::library(image, &error))
     }
+}
+
+/// The host's own words on a missing or forbidden file say more than a failed read. Anything but
+/// files and block devices is not even opened: that could wait for ever.
+fn check_readable(image: &Path) -> Result<()> {
+    let cannot_open = |error| Failure::host(image, "cannot open", &error);
+    let kind = std::fs::metadata(image).map_err(cannot_open)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Failure::new(image, "is neither a file nor a block device"));
+    }
+    std::fs::File::open(image).map(drop).map_err(cannot_open)
 }
 
 /// The volumes of one command line: each image is opened once.

@@ -127,7 +127,7 @@ impl Found {
             console.print(format_args!(" ({})", names.join(", ")))?;
         }
         let project = of.project.map_or_else(|| "-".to_owned(), |project| project.to_string());
-        console.print(format_args!("\nGenerat: {}  Project: {project}\n", of.generation))?;
+        console.print(format_args!("\n   Gen: {:<15} Project: {project}\n", of.generation))?;
         self.print_xattrs(console)
     }
 
@@ -139,10 +139,13 @@ impl Found {
         for line in acl {
             console.print(format_args!("        {line}\n"))?;
         }
-        if !self.xattrs.is_empty() {
+        // Lists that could be read as such are shown above.
+        let others: Vec<_> =
+            self.xattrs.iter().filter(|(name, value)| !is_acl(name, value)).collect();
+        if !others.is_empty() {
             console.print("Xattrs:\n")?;
         }
-        for (name, value) in &self.xattrs {
+        for (name, value) in others {
             console.print("        ")?;
             console.name(name)?;
             console.print(format_args!("={}\n", xattr::value_text(value)))?;
@@ -164,6 +167,11 @@ impl Found {
             xattrs: self.xattrs.iter().map(xattr).collect(),
         }
     }
+}
+
+fn is_acl(name: &[u8], value: &[u8]) -> bool {
+    let is_one = acl::ATTRIBUTES.iter().any(|(acl, _)| name == *acl);
+    is_one && acl::lines(value, "").is_some()
 }
 
 #[derive(Serialize)]

@@ -21,7 +21,8 @@ pub struct Arguments {
     /// How many steps to go down
     #[arg(short = 'L', long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     level: Option<u64>,
-    /// Write a JSON array, each directory with its "contents"
+    /// Write a JSON array: each node with its path and depth, before what is in it. It is flat, for
+    /// few programs read JSON that nests as deeply as directories can
     #[arg(long)]
     json: bool,
     /// Where to start
@@ -34,8 +35,7 @@ pub struct Arguments {
 /// Draws every target.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
-    let mut drawer = Drawer::new(&arguments, console);
-    drawer.begin()?;
+    let mut drawer = Drawer::new(&arguments, console)?;
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {
             let start = target.resolve(&volume, Follow::Yes)?;
@@ -52,10 +52,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 struct Drawer<'a> {
     arguments: &'a Arguments,
     console: &'a mut Console,
+    array: Option<json::Array>,
     directories: u64,
     others: u64,
-    /// In JSON, for the outermost array and each directory on the way: how many elements it has.
-    elements: Vec<u64>,
     /// For each directory on the way: whether more names follow beside it.
     more: Vec<bool>,
 }
@@ -70,7 +69,8 @@ struct OfTarget<'a, 'b> {
 #[derive(Serialize)]
 struct JsonNode<'a> {
     #[serde(flatten)]
-    name: json::Bytes<'a>,
+    path: json::Bytes<'a>,
+    depth: usize,
     #[serde(flatten)]
     inode: json::Inode,
     #[serde(flatten)]
@@ -78,18 +78,17 @@ struct JsonNode<'a> {
 }
 
 impl<'a> Drawer<'a> {
-    fn new(arguments: &'a Arguments, console: &'a mut Console) -> Self {
-        let elements = vec![0];
-        Self { arguments, console, directories: 0, others: 0, elements, more: Vec::new() }
-    }
-
-    fn begin(&mut self) -> Result<()> {
-        if self.arguments.json { self.console.print('[') } else { Ok(()) }
+    fn new(arguments: &'a Arguments, console: &'a mut Console) -> Result<Self> {
+        let array = match arguments.json {
+            true => Some(json::Array::begin(console)?),
+            false => None,
+        };
+        Ok(Self { arguments, console, array, directories: 0, others: 0, more: Vec::new() })
     }
 
     fn end(self) -> Result<()> {
-        if self.arguments.json {
-            return self.console.print("\n]\n");
+        if let Some(array) = self.array {
+            return array.end(self.console);
         }
         let ies = if self.directories == 1 { "y" } else { "ies" };
         let s = if self.others == 1 { "" } else { "s" };
@@ -111,30 +110,11 @@ impl<'a> Drawer<'a> {
         }
         self.console.print('\n')
     }
-
-    /// Writes an element; that of a directory stays open for its contents.
-    fn element(&mut self, node: &JsonNode<'_>, enters: bool) -> Result<()> {
-        if let Some(elements) = self.elements.last_mut() {
-            self.console.print(if *elements == 0 { "\n" } else { ",\n" })?;
-            *elements += 1;
-        }
-        let text = json::text(node);
-        if !enters {
-            return self.console.print(text);
-        }
-        self.elements.push(0);
-        self.console.print(text.strip_suffix('}').unwrap_or(&text))?;
-        self.console.print(",\"contents\":[")
-    }
 }
 
 impl Visitor for OfTarget<'_, '_> {
     fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
         let drawer = &mut *self.drawer;
-        let name = match stop.depth {
-            0 => &self.title,
-            _ => stop.name,
-        };
         let link =
             listing::link_target(stop.node).map_err(|error| self.target.failure(stop.path, &error));
         let link = drawer.console.tolerate(link)?.flatten();
@@ -144,14 +124,16 @@ impl Visitor for OfTarget<'_, '_> {
         if stop.depth > 0 {
             *(if is_directory { &mut drawer.directories } else { &mut drawer.others }) += 1;
         }
-        if drawer.arguments.json {
+        if let Some(array) = &mut drawer.array {
             let node = JsonNode {
-                name: json::bytes(json::NAME, name),
+                path: json::bytes(json::PATH, stop.path),
+                depth: stop.depth,
                 inode: (&stop.node.attributes()).into(),
                 target: link.as_deref().map(|link| json::bytes(json::TARGET, link)),
             };
-            drawer.element(&node, enters)?;
+            array.push(drawer.console, &node)?;
         } else {
+            let name = if stop.depth == 0 { &self.title } else { stop.name };
             drawer.line(stop, name, link.as_deref())?;
         }
         if enters {
@@ -162,10 +144,6 @@ impl Visitor for OfTarget<'_, '_> {
 
     fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
         self.drawer.more.pop();
-        if self.drawer.arguments.json {
-            let elements = self.drawer.elements.pop();
-            self.drawer.console.print(if elements == Some(0) { "]}" } else { "\n]}" })?;
-        }
         Ok(())
     }
 

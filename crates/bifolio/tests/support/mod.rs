@@ -13,13 +13,19 @@ pub fn bifolio() -> Command {
     Command::new(env!("CARGO_BIN_EXE_bifolio"))
 }
 
-/// Standard output of a call that must succeed and say nothing on standard error.
+/// Standard output, as text, of a call that must succeed and say nothing on standard error.
 #[track_caller]
 pub fn good(arguments: &[&str]) -> String {
+    String::from_utf8_lossy(&good_bytes(arguments)).into_owned()
+}
+
+/// Standard output of a call that must succeed and say nothing on standard error.
+#[track_caller]
+pub fn good_bytes(arguments: &[&str]) -> Vec<u8> {
     let result = output(bifolio().args(arguments));
     assert!(result.status.success(), "{arguments:?}: {}\n{}", result.status, result.text());
     assert_eq!(String::from_utf8_lossy(&result.stderr), "", "{arguments:?}");
-    must(String::from_utf8(result.stdout), "output is text")
+    result.stdout
 }
 
 /// A call that must end with `status`.
@@ -33,7 +39,7 @@ pub fn ends_with(arguments: &[&str], status: i32) -> Output {
 /// The JSON that a call writes.
 #[track_caller]
 pub fn json(arguments: &[&str]) -> serde_json::Value {
-    must(serde_json::from_str(&good(arguments)), format_args!("{arguments:?}"))
+    must(serde_json::from_slice(&good_bytes(arguments)), format_args!("{arguments:?}"))
 }
 
 /// An image in a folder of its own, filled by a shell script.
