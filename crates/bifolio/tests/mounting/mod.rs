@@ -49,6 +49,17 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Unmounts with `attempt`. The mount can be busy for a moment after its last use: while another
+/// test starts a program, that has copies of all open files.
+pub fn soon(mut attempt: impl FnMut() -> Output) {
+    wait_until("unmounting", || {
+        let output = attempt();
+        let busy = output.text().contains("busy");
+        assert!(busy || output.status.success(), "{}", output.text());
+        !busy
+    });
+}
+
 /// A folder with an image and a directory to mount it on.
 pub struct Place {
     pub folder: TempDir,
@@ -157,15 +168,22 @@ impl Place {
         Mount { place: self, guard, server, owned: false }
     }
 
-    /// Unmounts.
-    pub fn umount(&self) -> Output {
+    /// Tries to unmount.
+    pub fn try_umount(&self) -> Output {
         output(bifolio("umount").arg(&self.directory))
     }
 
+    /// Unmounts.
+    pub fn umount(&self) {
+        soon(|| self.try_umount());
+    }
+
     /// Unmounts as a user.
-    pub fn umount_as(&self, user: u32) -> Output {
-        let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
-        output(command.arg("umount").arg(&self.directory))
+    pub fn umount_as(&self, user: u32) {
+        soon(|| {
+            let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
+            output(command.arg("umount").arg(&self.directory))
+        });
     }
 
     /// The guard and the server of the mount: those whose command line names the directory.
@@ -235,14 +253,15 @@ impl Drop for Mount<'_> {
         if !self.owned {
             return;
         }
-        if mount_entry(self.path()).is_some() {
-            let output = self.place.umount();
-            assert!(std::thread::panicking() || output.status.success(), "{}", output.text());
-        }
-        for process in [self.guard, self.server] {
-            if alive(process) && std::thread::panicking() {
-                kill(process, Signal::KILL);
+        if std::thread::panicking() {
+            // Even a mount in use goes with its guard's end.
+            for process in [self.guard, self.server] {
+                if alive(process) {
+                    kill(process, Signal::TERM);
+                }
             }
+        } else if mount_entry(self.path()).is_some() {
+            self.place.umount();
         }
     }
 }
