@@ -1,0 +1,296 @@
+//! How the command behaves: targets, failures and their statuses, names on terminals and in JSON,
+//! partitions, trees that lead back into themselves.
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
+
+use support::{Image, bifolio, ends_with, good, good_bytes, json, shell};
+use testkit::command::output;
+use testkit::{Mke2fs, must};
+
+const SMALL: &str = "mkdir dir; echo hello > dir/file; ln -s file dir/link; echo > top";
+
+#[test]
+fn a_plain_image_is_its_root_and_colons_in_names_are_understood() {
+    let image =
+        Image::from_script("ext4", 1024, &format!("{SMALL}; mkdir 'dir/a:'; echo x > dir/a:/b"));
+    let plain = image.path.display().to_string();
+    assert_eq!(good(&["ls", &plain]), "dir\nlost+found\ntop\n");
+    assert_eq!(good(&["ls", &image.at("/")]), good(&["ls", &plain]));
+    assert_eq!(good(&["cat", &image.at("/dir/a:/b")]), "x\n");
+    let odd = image.beside("my:/disk:1.img");
+    shell(image.folder.path(), "mkdir my:; cp image my:/disk:1.img");
+    assert_eq!(good(&["cat", &format!("{}:/dir/file", odd.display())]), "hello\n");
+    assert_eq!(good(&["ls", &odd.display().to_string()]), good(&["ls", &plain]));
+    assert_eq!(good(&["cat", &image.at("/dir/../dir/./link")]), "hello\n");
+}
+
+#[test]
+fn failures_say_what_where_and_what_to_do() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    let name = image.path.display();
+    let check = |arguments: &[&str], status: i32, expected: &str| {
+        let result = ends_with(arguments, status);
+        let text = String::from_utf8_lossy(&result.stderr).into_owned();
+        assert!(text.starts_with(&format!("bifolio: {expected}")), "{text}");
+        assert!(!text.contains("panicked") && text.lines().count() == 1, "{text}");
+    };
+    check(&["cat", &image.at("/none")], 1, &format!("{name}:/none: no such file or directory"));
+    check(&["cat", &image.at("/dir")], 1, &format!("{name}:/dir: is a directory"));
+    check(&["ls", &image.at("/top/x")], 1, &format!("{name}:/top/x: not a directory"));
+    check(&["ls", "/nowhere.img"], 1, "/nowhere.img: cannot open: No such file or directory");
+    check(&["ls", "/dev/null"], 1, "/dev/null: is neither a file nor a block device");
+    check(&["ls", "/"], 1, "/: is neither a file nor a block device");
+    let empty = image.beside("empty");
+    must(fs::write(&empty, vec![0; 1 << 20]), "empty");
+    let empty = empty.display().to_string();
+    check(&["ls", &empty], 1, &format!("{empty}: no known file system found; if it is a"));
+    check(&["info", &empty], 1, &format!("{empty}: no known file system found"));
+    for command in ["ls", "stat", "du", "tree", "fiemap"] {
+        // What can be done is done.
+        let both = ends_with(&[command, &image.at("/none"), &image.at("/dir")], 1);
+        assert!(!both.stdout.is_empty(), "{command}");
+    }
+    // Usage is clap's to report, with its own status.
+    for arguments in [
+        &["ls"][..],
+        &["nothing"],
+        &["ls", "--offset", "x", "i"],
+        &["ls", "--partition", "0", "i"],
+        &["ls", "--folio-order-max", "10", "i"],
+        &["ls", "--partition", "1", "--offset", "1M", "i"],
+        &["ls", "-0", "-l", "i"],
+        &["cp", "i:/"],
+        &["find", &image.at("/"), "-nonsense"],
+        &[],
+    ] {
+        ends_with(arguments, 2);
+    }
+}
+
+#[test]
+fn options_of_the_image_are_obeyed() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    for options in [
+        &["--folio-order-max", "0", "--cache-size", "16M"][..],
+        &["--folio-order-max", "9", "--no-recovery"],
+    ] {
+        let mut arguments = vec!["cat"];
+        arguments.extend(options);
+        let target = image.at("/dir/file");
+        arguments.push(&target);
+        assert_eq!(good(&arguments), "hello\n");
+    }
+    shell(image.folder.path(), "(head -c 12345 /dev/zero; cat image) > shifted");
+    let shifted = format!("{}:/dir/file", image.beside("shifted").display());
+    assert_eq!(good(&["cat", "--offset", "12345", &shifted]), "hello\n");
+    ends_with(&["cat", &shifted], 1);
+    ends_with(&["cat", "--offset", "9T", &shifted], 1);
+}
+
+#[test]
+fn partitions_are_listed_and_chosen() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    let script = r#"
+        truncate -s 200M disk
+        printf 'label: gpt\nsize=10M, name="boot"\nsize=64M, name="root"\n' | sfdisk -q disk
+        start=$(sfdisk -d disk | sed -n 's/^disk2 : start= *\([0-9]*\),.*/\1/p')
+        dd if=image of=disk bs=512 seek=$start conv=notrunc 2>/dev/null
+        echo $((start * 512))"#;
+    let offset = shell(image.folder.path(), script);
+    let offset = offset.trim();
+    let disk = image.beside("disk").display().to_string();
+    let text = good(&["info", &disk]);
+    assert!(text.contains("--partition 2") && text.contains("boot"), "{text}");
+    let found = json(&["info", "--json", &disk]);
+    let parts = found[0]["partitions"].as_array().expect("partitions");
+    assert_eq!(parts.len(), 2);
+    assert_eq!(parts[1]["offset"].to_string(), offset);
+    assert_eq!(parts[1]["volume"]["format"], "ext4");
+    let file = format!("{disk}:/dir/file");
+    assert_eq!(good(&["cat", "--partition", "2", &file]), "hello\n");
+    assert_eq!(good(&["cat", "--offset", offset, &file]), "hello\n");
+    ends_with(&["cat", "--partition", "1", &file], 1);
+    ends_with(&["cat", "--partition", "7", &file], 1);
+    let result = ends_with(&["cat", &file], 1);
+    assert!(result.text().contains("--partition chooses one"), "{}", result.text());
+}
+
+#[test]
+fn info_tells_what_dumpe2fs_tells() {
+    let image = Image::empty();
+    let mut recipe = Mke2fs::new("ext4", 2048).with(
+        "-L label -U 01234567-89ab-cdef-0123-456789abcdef -O quota,project,metadata_csum_seed",
+    );
+    recipe.size = 64 << 20;
+    recipe.make(&image.path, None);
+    let found = &json(&["info", "--json", &image.path.display().to_string()])[0];
+    let theirs = shell(image.folder.path(), "dumpe2fs -h image 2>/dev/null");
+    let fact = |name: &str| {
+        let line = theirs.lines().find(|line| line.starts_with(name)).expect(name);
+        line.split_once(':').expect(name).1.trim().to_owned()
+    };
+    assert_eq!(found["format"], "ext4");
+    assert_eq!(found["label"], fact("Filesystem volume name").as_str());
+    assert_eq!(found["uuid"], fact("Filesystem UUID").as_str());
+    let mut features: Vec<_> = found["features"]
+        .as_array()
+        .expect("features")
+        .iter()
+        .filter_map(|name| name.as_str())
+        .collect();
+    features.sort_unstable();
+    let theirs = fact("Filesystem features");
+    let mut theirs: Vec<_> = theirs.split_whitespace().collect();
+    theirs.sort_unstable();
+    assert_eq!(features, theirs);
+    assert_eq!(found["details"]["block_size"], "2048");
+    assert_eq!(found["details"]["inodes"], fact("Inode count").as_str());
+    let text = good(&["info", &image.path.display().to_string()]);
+    assert!(text.contains("UUID: 01234567-89ab-cdef-0123-456789abcdef"), "{text}");
+}
+
+#[test]
+fn names_that_are_not_text_are_exact_in_json_and_harmless_on_terminals() {
+    let image =
+        Image::from_script("ext4", 1024, r"echo > $'caf\xe9\n\x1b[31m'; ln -s $'t\xff' link");
+    let found = json(&["ls", "--json", &image.at("/")]);
+    let entry = &found[0];
+    assert_eq!(entry["name"], "caf\u{fffd}\n\u{1b}[31m");
+    assert_eq!(entry["name_bytes"], "636166e90a1b5b33316d");
+    assert_eq!(entry["path_bytes"], "2f636166e90a1b5b33316d");
+    assert_eq!((&found[1]["target_bytes"], found[1].get("name_bytes")), (&"74ff".into(), None));
+    // Elsewhere than on a terminal, names are as they are.
+    assert_eq!(good_bytes(&["find", &image.at("/"), "-name", "caf*"]), b"/caf\xe9\n\x1b[31m\n");
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    for command in ["ls -l", "tree", "find", "du -a"] {
+        let line = format!("{program} {command} image");
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).current_dir(image.folder.path());
+        let text = output(&mut script);
+        let text = String::from_utf8_lossy(&text.stdout).into_owned();
+        assert!(text.contains(r"caf\351\n\033[31m"), "{command}: {text:?}");
+        assert!(!text.contains('\u{1b}'), "{command}: {text:?}");
+    }
+    // Messages are read by people, wherever they go.
+    let mut command = bifolio();
+    let path = [image.at("/").as_bytes(), b"\x1b]0;title\x07"].concat();
+    let result = output(command.arg("cat").arg(std::ffi::OsStr::from_bytes(&path)));
+    assert!(result.text().contains(r"/\033]0;title\007: no such file"), "{}", result.text());
+}
+
+#[test]
+fn every_json_output_parses_also_when_something_fails() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    let (root, none) = (image.at("/"), image.at("/none"));
+    for command in ["info", "ls", "tree", "stat", "du", "df", "fiemap"] {
+        assert!(json(&[command, "--json", &root]).is_array(), "{command}");
+        let result = output(bifolio().args([command, "--json", &none, &root]));
+        let parsed: Result<serde_json::Value, _> = serde_json::from_slice(&result.stdout);
+        assert!(parsed.is_ok_and(|value| value.is_array()), "{command}: {}", result.text());
+    }
+    assert_eq!(json(&["find", "--json", &root, "-name", "nothing"]), serde_json::json!([]));
+    let found = json(&["stat", "--json", &image.at("/dir/link")]);
+    assert_eq!((&found[0]["type"], &found[0]["target"]), (&"symlink".into(), &"file".into()));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "head -c 30000000 /dev/zero > zeroes; mkdir d; cd d; touch $(seq 5000)",
+    );
+    for arguments in [["cat", "/zeroes"], ["find", "/"], ["ls", "/d"], ["tree", "/"], ["du", "/"]] {
+        let mut command = bifolio();
+        command.arg(arguments[0]).arg(image.at(arguments[1]));
+        if arguments[0] == "du" {
+            command.arg("-a");
+        }
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = must(child, "bifolio");
+        let mut first = [0; 10];
+        let mut out = child.stdout.take().expect("a pipe");
+        must(out.read_exact(&mut first), "the first bytes");
+        drop(out);
+        let result = must(child.wait_with_output(), "wait");
+        assert_eq!(String::from_utf8_lossy(&result.stderr), "", "{arguments:?}");
+        // What fits in the pipe may all be written before it closes.
+        assert!(
+            matches!(result.status.code(), Some(0 | 141)),
+            "{arguments:?}: {:?}",
+            result.status
+        );
+    }
+    let full = shell(
+        image.folder.path(),
+        &format!(
+            "{} cat {} > /dev/full 2> message || echo $?; cat message",
+            env!("CARGO_BIN_EXE_bifolio"),
+            image.at("/zeroes"),
+        ),
+    );
+    assert!(full.starts_with("1\nbifolio: standard output: cannot write: No space left"), "{full}");
+}
+
+#[test]
+fn trees_that_lead_back_into_themselves_end() {
+    let image = Image::from_script("ext4", 1024, "mkdir -p a/b; echo x > a/b/file");
+    shell(image.folder.path(), "debugfs -w -R 'link a a/b/again' image >/dev/null 2>&1");
+    let root = image.at("/");
+    let out = image.beside("out").display().to_string();
+    for arguments in [
+        &["find", &root][..],
+        &["tree", &root],
+        &["du", "-a", &root],
+        &["ls", "-R", &root],
+        &["cp", "-a", &root, &out],
+    ] {
+        let result = ends_with(arguments, 1);
+        let text = String::from_utf8_lossy(&result.stderr).into_owned();
+        assert!(text.contains("/a/b/again: corrupt directory"), "{arguments:?}: {text}");
+        assert!(text.contains("leads back into itself"), "{arguments:?}: {text}");
+    }
+    assert_eq!(must(fs::read_to_string(image.beside("out/a/b/file")), "file"), "x\n");
+    ends_with(&["tree", "--json", &root], 1);
+}
+
+#[test]
+fn manual_pages_and_completions_cover_every_command() {
+    let image = Image::empty();
+    let folder = image.folder.path().display().to_string();
+    good(&["man", &folder]);
+    let commands = [
+        "info",
+        "ls",
+        "tree",
+        "stat",
+        "cat",
+        "cp",
+        "du",
+        "df",
+        "find",
+        "fiemap",
+        "mount",
+        "completions",
+    ];
+    for shell in ["bash", "zsh", "fish"] {
+        let script = good(&["completions", shell]);
+        for command in commands {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    for command in commands {
+        let page = must(fs::read_to_string(image.beside(&format!("bifolio-{command}.1"))), command);
+        assert!(page.contains(".SH OPTIONS") && page.contains(command), "{command}");
+    }
+    let page = must(fs::read_to_string(image.beside("bifolio.1")), "bifolio.1");
+    assert!(page.contains("Exit status") && page.contains("141"), "{page}");
+    assert!(good(&["--help"]).contains("Exit status"));
+    let rendered = shell(image.folder.path(), "man -l bifolio.1 2>/dev/null | head -3 || true");
+    assert!(rendered.is_empty() || rendered.contains("bifolio"), "{rendered}");
+}
