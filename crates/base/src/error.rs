@@ -291,6 +291,23 @@ pub enum Problem {
     Cycle,
     /// Something the format requires is not there.
     Missing(&'static str),
+    /// Something the format allows only once is there again.
+    Repeated(&'static str),
+    /// Blocks from the place on belong to more than one owner.
+    Shared {
+        /// How many.
+        blocks: u64,
+    },
+    /// Units from the place on are in use, but a bitmap has them as free.
+    MarkedFree {
+        /// How many.
+        count: u64,
+    },
+    /// Units from the place on are in use according to a bitmap, but by nothing.
+    MarkedUsed {
+        /// How many.
+        count: u64,
+    },
 }
 
 impl fmt::Display for Problem {
@@ -317,6 +334,12 @@ impl fmt::Display for Problem {
             }
             Self::Cycle => write!(f, "leads back into itself"),
             Self::Missing(what) => write!(f, "{what} is missing"),
+            Self::Repeated(what) => write!(f, "{what} is there more than once"),
+            Self::Shared { blocks } => write!(f, "{blocks} from here on belong to others too"),
+            Self::MarkedFree { count } => write!(f, "{count} in use from here on count as free"),
+            Self::MarkedUsed { count } => {
+                write!(f, "{count} from here on count as used by nothing")
+            }
         }
     }
 }

@@ -134,6 +134,14 @@ impl Node {
         }
     }
 
+    /// The runs of a leaf.
+    pub(crate) fn runs(&self) -> &[Run] {
+        match &self.entries {
+            Entries::Runs(runs) => runs,
+            Entries::Children(_) => &[],
+        }
+    }
+
     /// Follows the node towards `at`, which lies in its range.
     pub(crate) fn find(self, at: FileBlock) -> Step {
         let children = match self.entries {

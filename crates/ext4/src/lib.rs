@@ -13,6 +13,7 @@ pub mod ondisk;
 pub mod xattr;
 
 mod bitmap;
+mod check;
 mod extent;
 mod features;
 mod geometry;
@@ -30,6 +31,7 @@ mod symlink;
 mod volume;
 
 pub use bitmap::Bitmap;
+pub use check::CheckSummary;
 pub use features::{Feature, FeatureSet, Features};
 pub use geometry::{Geometry, SuperblockCopies};
 pub use group::GroupDescriptor;

@@ -64,28 +64,27 @@ impl Slot<'_> {
         };
         Err(Error::corrupt(STRUCTURE, at_byte(place, self.start), problem))
     }
-
-    /// Whether this is the checksum tail of a leaf.
-    pub fn is_tail(&self) -> bool {
-        self.inode.is_none()
-            && self.name.is_empty()
-            && self.file_type == TAIL_FILE_TYPE
-            && self.end - self.start == size_of::<RawDirTail>()
-    }
 }
+
+/// File types in the order of their codes, which begin at 1.
+const FILE_TYPES: [FileType; 7] = [
+    FileType::Regular,
+    FileType::Directory,
+    FileType::CharacterDevice,
+    FileType::BlockDevice,
+    FileType::Fifo,
+    FileType::Socket,
+    FileType::Symlink,
+];
 
 /// The type that a directory entry's code names; `None` for 0 and for codes without a meaning.
 pub fn file_type_from_code(code: u8) -> Option<FileType> {
-    Some(match code {
-        1 => FileType::Regular,
-        2 => FileType::Directory,
-        3 => FileType::CharacterDevice,
-        4 => FileType::BlockDevice,
-        5 => FileType::Fifo,
-        6 => FileType::Socket,
-        7 => FileType::Symlink,
-        _ => return None,
-    })
+    FILE_TYPES.get(usize::from(code).checked_sub(1)?).copied()
+}
+
+/// The code of a type in a directory entry.
+pub fn code_from_file_type(kind: FileType) -> u8 {
+    FILE_TYPES.iter().zip(1..).find(|(known, _)| **known == kind).map_or(0, |(_, code)| code)
 }
 
 impl DirFormat {
@@ -328,7 +327,8 @@ pub(crate) mod tests {
         let sum = crc32c(77, &leaf[..1012]);
         leaf[1020..].copy_from_slice(&sum.to_le_bytes());
         format.verify_leaf(&leaf, Place::default()).unwrap();
-        assert!(format.slots(&leaf, Place::default()).last().unwrap().unwrap().is_tail());
+        let tail = format.slots(&leaf, Place::default()).last().unwrap().unwrap();
+        assert_eq!((tail.start, tail.inode, tail.name), (1012, None, &b""[..]));
         leaf[8] = b'b';
         assert!(format.verify_leaf(&leaf, Place::default()).is_err());
     }

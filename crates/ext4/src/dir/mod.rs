@@ -40,6 +40,11 @@ impl<'a> Directory<'a> {
             return Err(Error::NotDirectory);
         }
         inode.check_readable()?;
+        Ok(Self::new(inode))
+    }
+
+    /// A directory inode, whatever its names are.
+    pub(crate) fn new(inode: &'a Inode) -> Self {
         let superblock = inode.volume().superblock();
         let geometry = &superblock.geometry;
         let dir = DirFormat {
@@ -49,7 +54,7 @@ impl<'a> Directory<'a> {
             inode_max: InodeNumber(geometry.inode_count.into()),
             checksum_seed: inode.record().checksum_seed,
         };
-        Ok(Self {
+        Self {
             inode,
             format: IndexFormat {
                 dir,
@@ -59,11 +64,15 @@ impl<'a> Directory<'a> {
             },
             blocks: FileBlock(geometry.block_size.blocks_for(inode.record().size)),
             is_hashed: inode.has(InodeFlags::INDEX),
-        })
+        }
+    }
+
+    pub(crate) fn format(&self) -> &IndexFormat {
+        &self.format
     }
 
     /// The first block at or after `at` that is there, skipping holes by the map.
-    fn next_block(&self, mut at: FileBlock) -> Result<Option<FileBlock>> {
+    pub(crate) fn next_block(&self, mut at: FileBlock) -> Result<Option<FileBlock>> {
         while at < self.blocks {
             match self.inode.piece_at(at, self.blocks)? {
                 Piece::Run(run) if !run.unwritten => return Ok(Some(at)),
@@ -75,25 +84,34 @@ impl<'a> Directory<'a> {
 
     /// Block `at` with its checksum verified; `None` in a hole.
     fn read(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Place)>> {
+        let Some((buffer, place)) = self.block(at)? else { return Ok(None) };
+        buffer.verify_once(|bytes| self.verify(at, bytes, place))?;
+        Ok(Some((buffer, place)))
+    }
+
+    /// Block `at` as it lies; `None` in a hole.
+    pub(crate) fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Place)>> {
         if at >= self.blocks {
             return Ok(None);
         }
         let Some(buffer) = self.inode.read_block(at, STRUCTURE)? else { return Ok(None) };
         let place = Place::inode(self.inode.number()).at_file_block(at).at_block(buffer.block());
-        buffer.verify_once(|bytes| {
-            let is_root = at == FileBlock(0);
-            if self.is_hashed && (is_root || self.format.dir.is_index_node(bytes)) {
-                self.format.verify(bytes, is_root, place)
-            } else {
-                self.format.dir.verify_leaf(bytes, place)
-            }
-        })?;
         Ok(Some((buffer, place)))
+    }
+
+    /// Compares a block's checksum with its contents.
+    pub(crate) fn verify(&self, at: FileBlock, bytes: &[u8], place: Place) -> Result<()> {
+        let is_root = at == FileBlock(0);
+        if self.is_hashed && (is_root || self.format.dir.is_index_node(bytes)) {
+            self.format.verify(bytes, is_root, place)
+        } else {
+            self.format.dir.verify_leaf(bytes, place)
+        }
     }
 
     /// Counts the blocks that one operation read. A directory cannot have more of them than the
     /// volume has, but a corrupt map can name the same ones over and over.
-    fn count_read(&self, count: &mut u64) -> Result<()> {
+    pub(crate) fn count_read(&self, count: &mut u64) -> Result<()> {
         *count += 1;
         let max = self.inode.volume().geometry().block_count;
         if *count > max {

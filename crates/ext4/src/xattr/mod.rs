@@ -5,7 +5,7 @@ pub mod acl;
 pub mod entries;
 pub mod name;
 
-mod value;
+pub(crate) mod value;
 
 use base::{Error, Place, Result};
 use iomap::MetadataBuffer;

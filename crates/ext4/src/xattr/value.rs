@@ -42,8 +42,28 @@ pub(crate) fn read(
     Ok(value)
 }
 
+/// Checks a reference to a value, whose contents are known to fit its checksum, without reading it.
+pub(crate) fn check_reference(
+    owner: &Inode,
+    entry: &Entry<'_>,
+    number: InodeNumber,
+    size: u32,
+) -> Result<()> {
+    let holder = owner.volume().inode_record(number)?;
+    check_holder(&holder, size)?;
+    if is_of_lustre(&holder, owner.record(), entry) {
+        return Ok(());
+    }
+    check_entry_hash(&holder, entry, word(holder.accessed))
+}
+
+/// How many attributes have this inode's value. It is kept in the place of a time and a version.
+pub(crate) fn reference_count(holder: &InodeRecord) -> u64 {
+    u64::from(word(holder.changed)) << 32 | u64::from(holder.version as u32)
+}
+
 /// Whether an inode can hold a value of this size.
-pub(crate) fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
+fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
     let problem = if !holder.flags.contains(InodeFlags::EA_INODE)
         || holder.flags.contains(InodeFlags::INLINE_DATA)
         || holder.flags.contains(InodeFlags::ENCRYPTED)
@@ -64,14 +84,14 @@ fn word(time: Timestamp) -> u32 {
     time.seconds as u32
 }
 
-pub(crate) fn is_of_lustre(holder: &InodeRecord, owner: &InodeRecord, entry: &Entry<'_>) -> bool {
+fn is_of_lustre(holder: &InodeRecord, owner: &InodeRecord, entry: &Entry<'_>) -> bool {
     word(holder.accessed) != entry.hash
         && u64::from(word(holder.modified)) == owner.number.0
         && holder.generation == owner.generation
 }
 
 /// The value's checksum is the holder's, and the entry's hash is made from it.
-pub(crate) fn check_hashes(
+fn check_hashes(
     holder: &InodeRecord,
     entry: &Entry<'_>,
     value: &[u8],
@@ -81,14 +101,17 @@ pub(crate) fn check_hashes(
     if stored != computed {
         return Err(fault(holder.number, Problem::Checksum { stored, computed }));
     }
-    let hash = |bytes| entry_hash(entry.name, &computed.to_le_bytes(), bytes);
-    if ![NameBytes::Unsigned, NameBytes::Signed].into_iter().any(|bytes| hash(bytes) == entry.hash)
-    {
-        let expected = hash(NameBytes::Unsigned).into();
-        let problem = Problem::Mismatch { field: "hash", found: entry.hash.into(), expected };
-        return Err(fault(holder.number, problem));
+    check_entry_hash(holder, entry, computed)
+}
+
+/// The entry's hash is made from its name and the value's checksum.
+fn check_entry_hash(holder: &InodeRecord, entry: &Entry<'_>, checksum: u32) -> Result<()> {
+    let hash = |bytes| entry_hash(entry.name, &checksum.to_le_bytes(), bytes);
+    if [NameBytes::Unsigned, NameBytes::Signed].into_iter().any(|bytes| hash(bytes) == entry.hash) {
+        return Ok(());
     }
-    Ok(())
+    let (found, expected) = (entry.hash.into(), hash(NameBytes::Unsigned).into());
+    Err(fault(holder.number, Problem::Mismatch { field: "hash", found, expected }))
 }
 
 fn fault(holder: InodeNumber, problem: Problem) -> Error {

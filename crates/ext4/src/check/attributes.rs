@@ -1,0 +1,155 @@
+//! Extended attributes of an inode: entries, hashes, shared blocks, values in inodes.
+//!
+//! Blocks of attributes and inodes of values are shared: references are counted here and held
+//! against the stored counts when all inodes were seen.
+
+use base::{Error, FsBlock, Place, Problem};
+
+use super::states::Role;
+use super::{AttributeBlock, Check};
+use crate::inode::Inode;
+use crate::xattr::entries::{
+    Entries, Entry, NameBytes, Value, block_header, entry_hash, verify_block,
+};
+use crate::xattr::value;
+
+const STRUCTURE: &str = "extended attribute";
+
+impl Check<'_> {
+    /// What the attributes add to the inode's block count, in units of 512 bytes, if that can be
+    /// told.
+    pub(super) fn check_attributes(&mut self, inode: &Inode) -> Option<u64> {
+        let place = Place::inode(inode.number());
+        let here = self.report.take(inode.attributes_here())?;
+        let values_here = self.check_attribute_entries(inode, &here, true, place)?;
+        let in_block = match inode.record().attribute_block {
+            Some(block) => self.check_attribute_block(inode, block)?,
+            None => 0,
+        };
+        Some(values_here + in_block)
+    }
+
+    fn check_attribute_block(&mut self, inode: &Inode, block: FsBlock) -> Option<u64> {
+        let geometry = self.geometry();
+        let cluster_sectors = self.cluster_bytes() / 512;
+        if let Some(known) = self.attribute_blocks.get_mut(&block) {
+            known.found = known.found.saturating_add(1);
+            return Some(cluster_sectors + known.value_sectors);
+        }
+        let place = Place::inode(inode.number()).at_block(block);
+        if let Some((block, blocks)) = self.claims.claim(block, 1) {
+            let problem = Problem::Shared { blocks };
+            self.report.corrupt("extended attribute block", place.at_block(block), problem);
+        }
+        let mut state = AttributeBlock { stored: 1, found: 1, value_sectors: 0 };
+        let read = self.volume.read_metadata(block, "extended attribute block", place);
+        let buffer = self.report.take(read);
+        let mut is_sound = false;
+        if let Some(buffer) = &buffer {
+            if let Some(seed) = geometry.metadata_seed() {
+                self.report.take(verify_block(buffer, block, seed, place));
+            }
+            if let Ok(header) = block_header(buffer, place) {
+                state.stored = header.reference_count.get();
+            }
+            if let Some(entries) = self.report.take(inode.attributes_in(Some(buffer))) {
+                let sectors = self.check_attribute_entries(inode, &entries, false, place);
+                state.value_sectors = sectors.unwrap_or(0);
+                is_sound = sectors.is_some();
+            }
+        }
+        self.attribute_blocks.insert(block, state);
+        is_sound.then_some(cluster_sectors + state.value_sectors)
+    }
+
+    /// What values in inodes add to the block count, if that can be told.
+    fn check_attribute_entries(
+        &mut self,
+        inode: &Inode,
+        entries: &Entries<'_>,
+        is_in_inode: bool,
+        place: Place,
+    ) -> Option<u64> {
+        let mut sectors = Some(0);
+        // Where values lie: they must not overlap.
+        let mut values: Vec<(usize, usize)> = Vec::new();
+        for entry in entries.iter() {
+            match entry.value {
+                Value::Here(value) => {
+                    // In inodes, hashes came late.
+                    let may_lack_hash = is_in_inode && entry.hash == 0;
+                    if !may_lack_hash && !hashes(&entry, value).contains(&entry.hash) {
+                        let (found, [expected, _]) = (entry.hash.into(), hashes(&entry, value));
+                        let expected = expected.into();
+                        let problem = Problem::Mismatch { field: "hash", found, expected };
+                        self.report.corrupt(STRUCTURE, place, problem);
+                    }
+                    if !value.is_empty() {
+                        let end = entry.value_start + value.len().next_multiple_of(4);
+                        values.push((entry.value_start, end));
+                    }
+                }
+                Value::InInode { size, .. } => match self.check_value(inode, &entry) {
+                    Ok(()) => {
+                        let added = u64::from(size).next_multiple_of(self.cluster_bytes()) / 512;
+                        sectors = sectors.map(|sum| sum + added);
+                    }
+                    Err(error) => {
+                        sectors = None;
+                        self.report.add(error);
+                    }
+                },
+            }
+        }
+        values.sort_unstable();
+        for pair in values.windows(2) {
+            if let [(_, previous), (found, _)] = *pair {
+                if found < previous {
+                    let (previous, found) = (previous as u64, found as u64);
+                    let problem = Problem::Disorder { field: "value at byte", previous, found };
+                    self.report.corrupt(STRUCTURE, place, problem);
+                }
+            }
+        }
+        sectors
+    }
+
+    /// Counts a reference to a value in an inode. The first time, the value itself is read.
+    fn check_value(&mut self, owner: &Inode, entry: &Entry<'_>) -> Result<(), Error> {
+        let Value::InInode { inode: number, size } = entry.value else { return Ok(()) };
+        let references = self.value_inodes.entry(number).or_insert(0);
+        *references += 1;
+        if *references == 1 {
+            return value::read(owner, entry, number, size).map(|_| ());
+        }
+        value::check_reference(owner, entry, number, size)
+    }
+
+    /// Shared blocks and value inodes have as many references as they say.
+    pub(super) fn check_references(&mut self) {
+        for (&block, state) in &self.attribute_blocks {
+            let (found, expected) = (state.stored.into(), state.found.into());
+            let place = Place::block(block);
+            let structure = "extended attribute block";
+            self.report.compare(structure, place, "reference count", found, expected);
+        }
+        for (&number, &expected) in &self.value_inodes {
+            // What is wrong with one that is none has been reported.
+            let Ok(record) = self.volume.inode_record(number) else { continue };
+            if self.states.get(number).role == Role::Value {
+                let (found, place) = (value::reference_count(&record), Place::inode(number));
+                let structure = "extended attribute value";
+                self.report.compare(structure, place, "reference count", found, expected);
+            }
+        }
+    }
+
+    fn cluster_bytes(&self) -> u64 {
+        u64::from(self.geometry().block_size.bytes()) << self.geometry().cluster_shift
+    }
+}
+
+/// The hashes that an entry may have.
+fn hashes(entry: &Entry<'_>, value: &[u8]) -> [u32; 2] {
+    [NameBytes::Unsigned, NameBytes::Signed].map(|bytes| entry_hash(entry.name, value, bytes))
+}

@@ -1,0 +1,179 @@
+//! Bitmaps and counts against what was found in use.
+
+use base::attributes::FileType;
+use base::{GroupNumber, InodeNumber, Place, Problem};
+
+use super::Check;
+use super::states::Role;
+use crate::bitmap::Bitmap;
+use crate::group::GroupDescriptor;
+
+const WORD_BITS: u32 = u64::BITS;
+
+/// What a group's counts should be.
+#[derive(Clone, Copy, Default)]
+struct Free {
+    clusters: u64,
+    inodes: u64,
+}
+
+impl Check<'_> {
+    pub(super) fn check_bitmaps(&mut self) {
+        let mut free = Free::default();
+        let mut is_complete = true;
+        for group in (0..self.geometry().group_count).map(GroupNumber) {
+            if self.report.is_broken_off {
+                return;
+            }
+            // What is wrong with a descriptor has been reported.
+            let Ok(descriptor) = self.volume.group(group) else {
+                is_complete = false;
+                continue;
+            };
+            free.clusters += self.check_clusters(&descriptor);
+            free.inodes += self.check_group_inodes(&descriptor);
+        }
+        // What a journal holds does not bring the superblock's counts up to date.
+        let superblock = self.volume.superblock();
+        let is_clean = self.volume.recovery().is_none();
+        if is_complete && is_clean {
+            let place = Place::byte(crate::SUPERBLOCK_OFFSET.0);
+            let expected = free.clusters << self.geometry().cluster_shift;
+            let counts = &superblock.counts;
+            let found = counts.blocks_free;
+            self.report.compare("superblock", place, "free block count", found, expected);
+            let found = counts.inodes_free.into();
+            self.report.compare("superblock", place, "free inode count", found, free.inodes);
+        }
+    }
+
+    /// Gives how many clusters are free.
+    fn check_clusters(&mut self, descriptor: &GroupDescriptor) -> u64 {
+        let group = descriptor.group;
+        let length = self.geometry().clusters_for(self.geometry().blocks_in_group(group)) as u32;
+        let words = length.div_ceil(WORD_BITS) as usize;
+        let mut used = self.claims.group(group).unwrap_or_default().to_vec();
+        used.resize(words, 0);
+        let place = Place::group(group).at_block(descriptor.block_bitmap);
+        if let Some(bitmap) = self.report.take(self.volume.block_bitmap(descriptor)) {
+            for (marked, first, count) in differences(&bitmap, &used) {
+                let block = self.claims.block(group, first.into());
+                self.report_marks("block bitmap", place.at_block(block), marked, count);
+            }
+            if !descriptor.blocks_uninitialised {
+                self.check_padding("block bitmap", &bitmap, place);
+            }
+        }
+        let free = u64::from(length) - count_bits(&used, length);
+        let found = descriptor.free_clusters.into();
+        self.report.compare("group descriptor", place_of(group), "free block count", found, free);
+        free
+    }
+
+    /// Gives how many inodes are free.
+    fn check_group_inodes(&mut self, descriptor: &GroupDescriptor) -> u64 {
+        let (group, length) = (descriptor.group, self.geometry().inodes_per_group);
+        let first = u64::from(group.0) * u64::from(length) + 1;
+        let mut used = vec![0; length.div_ceil(WORD_BITS) as usize];
+        let mut mark = |index: u64| {
+            if let Some(word) = used.get_mut((index / u64::from(WORD_BITS)) as usize) {
+                *word |= 1 << (index % u64::from(WORD_BITS));
+            }
+        };
+        let states = self.states.group(group).unwrap_or_default();
+        let in_use = states.iter().zip(0..).filter(|(state, _)| state.role != Role::Free);
+        in_use.for_each(|(_, index)| mark(index));
+        (first..u64::from(self.geometry().first_inode).min(first + u64::from(length)))
+            .for_each(|number| mark(number - first));
+        let directories = states.iter().filter(|state| {
+            let kind = match state.role {
+                Role::Named(kind) | Role::Orphan(kind) => Some(kind),
+                _ => None,
+            };
+            kind == Some(FileType::Directory)
+        });
+        let directories = directories.count() as u64;
+
+        let place = Place::group(group).at_block(descriptor.inode_bitmap);
+        if let Some(bitmap) = self.report.take(self.volume.inode_bitmap(descriptor)) {
+            for (marked, index, count) in differences(&bitmap, &used) {
+                let place = place.in_inode(InodeNumber(first + u64::from(index)));
+                self.report_marks("inode bitmap", place, marked, count);
+            }
+            if !descriptor.inodes_uninitialised {
+                self.check_padding("inode bitmap", &bitmap, place);
+            }
+        }
+        let free = u64::from(length) - count_bits(&used, length);
+        for (field, found, expected) in [
+            ("free inode count", descriptor.free_inodes, free),
+            ("directory count", descriptor.directories, directories),
+        ] {
+            let place = place_of(group);
+            self.report.compare("group descriptor", place, field, found.into(), expected);
+        }
+        free
+    }
+
+    fn report_marks(&mut self, name: &'static str, place: Place, is_marked: bool, count: u32) {
+        let count = count.into();
+        let problem = match is_marked {
+            true => Problem::MarkedUsed { count },
+            false => Problem::MarkedFree { count },
+        };
+        self.report.corrupt(name, place, problem);
+    }
+
+    /// Bits that stand for nothing are set, so that nobody takes them for free.
+    fn check_padding(&mut self, name: &'static str, bitmap: &Bitmap, place: Place) {
+        let (bytes, length) = (bitmap.bytes(), bitmap.length() as usize);
+        let whole = bytes.get(length.div_ceil(8)..).unwrap_or_default();
+        let part = bytes.get(length / 8).filter(|_| length % 8 != 0);
+        let is_part_set = part.is_none_or(|byte| byte >> (length % 8) == u8::MAX >> (length % 8));
+        if !is_part_set || whole.iter().any(|&byte| byte != u8::MAX) {
+            self.report.corrupt(name, place, Problem::Missing("padding of ones"));
+        }
+    }
+}
+
+fn place_of(group: GroupNumber) -> Place {
+    Place::group(group)
+}
+
+fn count_bits(words: &[u64], length: u32) -> u64 {
+    let words = words.iter().zip(0..).map(|(word, index)| word & mask(length, index));
+    words.map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// The bits of word `index` that are below `length`.
+fn mask(length: u32, index: u32) -> u64 {
+    match length.saturating_sub(index * WORD_BITS) {
+        0 => 0,
+        bits if bits >= WORD_BITS => u64::MAX,
+        bits => (1 << bits) - 1,
+    }
+}
+
+/// Where the bitmap differs: whether it has the bits set, the first one, and how many follow.
+fn differences(bitmap: &Bitmap, used: &[u64]) -> Vec<(bool, u32, u32)> {
+    let mut runs: Vec<(bool, u32, u32)> = Vec::new();
+    let stored = bitmap
+        .bytes()
+        .chunks(8)
+        .map(|bytes| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)));
+    for ((stored, &used), index) in stored.zip(used).zip(0..) {
+        let mut differs = (stored ^ used) & mask(bitmap.length(), index);
+        while differs != 0 {
+            let bit = differs.trailing_zeros();
+            differs &= differs - 1;
+            let (is_set, at) = (stored >> bit & 1 == 1, index * WORD_BITS + bit);
+            match runs.last_mut() {
+                Some((last, first, count)) if *last == is_set && *first + *count == at => {
+                    *count += 1;
+                }
+                _ => runs.push((is_set, at, 1)),
+            }
+        }
+    }
+    runs
+}

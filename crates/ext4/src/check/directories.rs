@@ -1,0 +1,248 @@
+//! Names: every entry of every directory, and the inodes they stand for.
+//! Not here: whether every directory and inode is reached (`tree`).
+
+use base::{FileBlock, InodeNumber, Place, Problem};
+
+use super::Check;
+use super::index::{BlockRole, HashRange, Index};
+use super::states::Role;
+use crate::ROOT_INODE;
+use crate::dir::Directory;
+use crate::dir::block::{DirFormat, Slot, code_from_file_type};
+use crate::dir::hash::NameHasher;
+use crate::features::Feature;
+use crate::inline::InlineDirectory;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+
+const ENTRY: &str = "directory entry";
+const BLOCK: &str = "directory block";
+
+/// What a part of a directory is judged by.
+struct Part<'a> {
+    number: InodeNumber,
+    format: &'a DirFormat,
+    /// Whether names are plain bytes.
+    has_plain_names: bool,
+    /// Whether "." and ".." are its first entries.
+    begins_with_dots: bool,
+    hashes: Option<(&'a NameHasher, HashRange)>,
+}
+
+impl Check<'_> {
+    pub(super) fn check_directories(&mut self) {
+        let numbers: Vec<InodeNumber> = self.directories.keys().copied().collect();
+        for number in numbers {
+            if self.report.is_broken_off {
+                return;
+            }
+            if let Some(inode) = self.report.take(self.volume.special_inode(number)) {
+                self.check_directory(&inode);
+            }
+        }
+    }
+
+    fn check_directory(&mut self, inode: &Inode) {
+        let directory = Directory::new(inode);
+        if inode.has(InodeFlags::INLINE_DATA) {
+            return self.check_inline_directory(inode, &directory);
+        }
+        // What is wrong with the map has been reported.
+        let Ok(first) = directory.next_block(FileBlock(0)) else { return };
+        if first != Some(FileBlock(0)) {
+            let place = Place::inode(inode.number()).at_file_block(FileBlock(0));
+            self.report.corrupt(BLOCK, place, Problem::Missing("block"));
+            return;
+        }
+        let is_hashed =
+            inode.has(InodeFlags::INDEX) && self.geometry().features.has(Feature::DirIndex);
+        let index = if is_hashed { Index::walk(&directory, &mut self.report) } else { None };
+        let (mut at, mut blocks_read) = (FileBlock(0), 0);
+        while let Ok(Some(block)) = directory.next_block(at) {
+            if block != at {
+                let place = Place::inode(inode.number()).at_file_block(at);
+                self.report.corrupt(BLOCK, place, Problem::Missing("block"));
+            }
+            if self.report.take(directory.count_read(&mut blocks_read)).is_none()
+                || self.report.is_broken_off
+            {
+                return;
+            }
+            self.check_block(inode, &directory, block, index.as_ref());
+            at = FileBlock(block.0 + 1);
+        }
+    }
+
+    fn check_block(
+        &mut self,
+        inode: &Inode,
+        directory: &Directory<'_>,
+        at: FileBlock,
+        index: Option<&Index>,
+    ) {
+        let Some(Some((buffer, place))) = self.report.take(directory.block(at)) else { return };
+        self.report.take(directory.verify(at, &buffer, place));
+        let is_first = at == FileBlock(0);
+        let role = index.and_then(|index| index.blocks.get(&at).copied());
+        let range = match role {
+            Some(BlockRole::Index) => return,
+            Some(BlockRole::Leaf(range)) => Some(range),
+            None => {
+                if index.is_some() && !is_first {
+                    let problem = Problem::Missing("reference in the index");
+                    self.report.corrupt(BLOCK, place, problem);
+                }
+                None
+            }
+        };
+        // Where case is ignored, the hash is that of the folded name.
+        let hasher = index.map(|index| &index.hasher);
+        let hasher = hasher.filter(|_| !inode.has(InodeFlags::CASEFOLD));
+        let part = Part {
+            number: inode.number(),
+            format: &directory.format().dir,
+            has_plain_names: !inode.has(InodeFlags::ENCRYPTED),
+            begins_with_dots: is_first,
+            hashes: hasher.zip(range),
+        };
+        self.check_entries(&part, &buffer, place);
+    }
+
+    fn check_inline_directory(&mut self, inode: &Inode, directory: &Directory<'_>) {
+        let format = &directory.format().dir;
+        // Whether the data is there at all has been looked at with the inode.
+        let Ok(inline) = InlineDirectory::open(inode) else { return };
+        self.states.add_name(inode.number());
+        if let Some(parent) = self.report.take(inline.parent(format)) {
+            self.set_dot_dot(inode.number(), parent);
+        }
+        for (bytes, place) in inline.parts() {
+            let part = Part {
+                number: inode.number(),
+                format,
+                has_plain_names: !inode.has(InodeFlags::ENCRYPTED),
+                begins_with_dots: false,
+                hashes: None,
+            };
+            self.check_entries(&part, bytes, place);
+        }
+    }
+
+    fn check_entries(&mut self, part: &Part<'_>, bytes: &[u8], place: Place) {
+        let mut names: Vec<&[u8]> = Vec::new();
+        for (position, slot) in part.format.slots(bytes, place).enumerate() {
+            let Some(slot) = self.report.take(slot) else { break };
+            let place = place.at_byte(place.byte.unwrap_or(0) + slot.start as u64);
+            let dots: Option<&[u8]> = match position {
+                0 if part.begins_with_dots => Some(b"."),
+                1 if part.begins_with_dots => Some(b".."),
+                _ => None,
+            };
+            if let Some(expected) = dots {
+                if slot.inode.is_none() || slot.name != expected {
+                    let missing = if position == 0 { "\".\"" } else { "\"..\"" };
+                    self.report.corrupt(BLOCK, place, Problem::Missing(missing));
+                } else {
+                    self.check_dots(part, &slot, place);
+                    continue;
+                }
+            }
+            let Some(target) = slot.inode else { continue };
+            if part.has_plain_names {
+                self.report.take(slot.checked_name(place_of_part(place, &slot)));
+            }
+            names.push(slot.name);
+            self.check_hash(part, &slot, place);
+            self.check_target(part, &slot, target, place);
+        }
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair.first() == pair.last()) {
+            self.report.corrupt(BLOCK, place, Problem::Repeated("a name"));
+        }
+    }
+
+    /// "." and "..", which name the directory itself and its parent.
+    fn check_dots(&mut self, part: &Part<'_>, slot: &Slot<'_>, place: Place) {
+        let Some(target) = slot.inode else { return };
+        if slot.name == b"." {
+            self.report.compare(ENTRY, place, "inode", target.0, part.number.0);
+        } else {
+            self.set_dot_dot(part.number, target);
+        }
+        self.check_file_type(part, slot, target, place);
+        // What ".." says is judged with the tree; only a name that fits counts.
+        if slot.name == b"." {
+            self.states.add_name(part.number);
+        }
+    }
+
+    fn set_dot_dot(&mut self, directory: InodeNumber, parent: InodeNumber) {
+        if let Some(state) = self.directories.get_mut(&directory) {
+            state.dot_dot = Some(parent);
+        }
+        self.states.add_name(parent);
+    }
+
+    fn check_hash(&mut self, part: &Part<'_>, slot: &Slot<'_>, place: Place) {
+        let Some((hasher, range)) = part.hashes else { return };
+        let hash = hasher.hash(slot.name).major;
+        if !range.contains(hash) {
+            let problem = Problem::Invalid { field: "hash for its block", found: hash.into() };
+            self.report.corrupt(ENTRY, place, problem);
+        }
+    }
+
+    /// The inode that an entry names is in use, can have a name, and is of the entry's type.
+    fn check_target(
+        &mut self,
+        part: &Part<'_>,
+        slot: &Slot<'_>,
+        target: InodeNumber,
+        place: Place,
+    ) {
+        let is_misused = matches!(slot.name, b"." | b"..") || target == ROOT_INODE;
+        match self.states.get(target).role {
+            Role::Named(_) | Role::Unreadable if !is_misused => {}
+            Role::Free | Role::Orphan(_) => {
+                let problem = Problem::Missing("inode that it names");
+                return self.report.corrupt(ENTRY, place, problem);
+            }
+            _ => {
+                let problem = Problem::Invalid { field: "inode", found: target.0 };
+                return self.report.corrupt(ENTRY, place, problem);
+            }
+        }
+        self.check_file_type(part, slot, target, place);
+        self.states.add_name(target);
+        if let Some(state) = self.directories.get_mut(&target) {
+            match state.parent {
+                None => state.parent = Some(part.number),
+                Some(_) => {
+                    let problem = Problem::Repeated("the name of a directory");
+                    self.report.corrupt(ENTRY, place, problem);
+                }
+            }
+        }
+    }
+
+    fn check_file_type(
+        &mut self,
+        part: &Part<'_>,
+        slot: &Slot<'_>,
+        target: InodeNumber,
+        place: Place,
+    ) {
+        let expected = match self.states.get(target).role.named() {
+            Some(kind) if part.format.has_file_types => code_from_file_type(kind),
+            Some(_) => 0,
+            None => return,
+        };
+        let found = slot.file_type.into();
+        self.report.compare(ENTRY, place, "file type", found, expected.into());
+    }
+}
+
+/// The place that the positions of slots are counted from, from the place of one.
+fn place_of_part(place: Place, slot: &Slot<'_>) -> Place {
+    place.at_byte(place.byte.unwrap_or(0).saturating_sub(slot.start as u64))
+}

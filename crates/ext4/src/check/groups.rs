@@ -1,0 +1,177 @@
+//! Superblock copies, group descriptors and their copies, and the blocks of the format's own
+//! structures. Not here: what the bitmaps and inode tables say.
+
+use base::{FsBlock, GroupNumber, Place, Problem};
+use zerocopy::FromBytes;
+
+use super::Check;
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::ondisk::superblock::RawSuperblock;
+
+const COPY: &str = "superblock copy";
+/// In a group descriptor: what must be the same in every copy, and where it lies. The rest of the
+/// copies is brought up to date only by e2fsck.
+const PLACES: [(&str, usize); 6] = [
+    ("block bitmap", 0x00),
+    ("inode bitmap", 0x04),
+    ("inode table", 0x08),
+    ("block bitmap, high half", 0x20),
+    ("inode bitmap, high half", 0x24),
+    ("inode table, high half", 0x28),
+];
+
+/// Blocks of one structure.
+struct Structure {
+    start: FsBlock,
+    blocks: u64,
+    name: &'static str,
+    group: GroupNumber,
+}
+
+impl Check<'_> {
+    pub(super) fn check_groups(&mut self) {
+        let mut structures = Vec::new();
+        for group in (0..self.geometry().group_count).map(GroupNumber) {
+            if self.report.is_broken_off {
+                return;
+            }
+            self.add_structures(group, &mut structures);
+            if group.0 > 0 && self.geometry().has_superblock(group) {
+                self.check_superblock_copy(group);
+            }
+            self.check_descriptor_copies(group);
+        }
+        let mmp = self.volume.superblock().raw().mmp_block.get();
+        if self.geometry().features.has(Feature::Mmp) && mmp != 0 {
+            let (start, group) = (FsBlock(mmp), GroupNumber(0));
+            let structure = Structure { start, blocks: 1, name: "MMP block", group };
+            let place = Place::block(start);
+            if self.report.take(self.geometry().check_run("MMP block", place, start, 1)).is_some() {
+                structures.push(structure);
+            }
+        }
+        self.claim_structures(structures);
+    }
+
+    fn add_structures(&mut self, group: GroupNumber, structures: &mut Vec<Structure>) {
+        let geometry = self.geometry();
+        let mut add = |start, blocks, name| {
+            if blocks > 0 {
+                structures.push(Structure { start, blocks, name, group });
+            }
+        };
+        // A block of 1 KiB before the superblock is part of group 0 when clusters are larger.
+        let before = match (group.0, geometry.first_data_block.0) {
+            (0, 0) => geometry.superblock_block().0,
+            _ => 0,
+        };
+        let leading =
+            (before + geometry.leading_metadata_blocks(group)).min(geometry.blocks_in_group(group));
+        add(geometry.group_start(group), leading, "superblock and descriptors");
+        if let Some(descriptor) = self.report.take(self.volume.group(group)) {
+            add(descriptor.block_bitmap, 1, "block bitmap");
+            add(descriptor.inode_bitmap, 1, "inode bitmap");
+            add(descriptor.inode_table, geometry.inode_table_blocks().into(), "inode table");
+        }
+    }
+
+    /// Claims the structures, and reports those that overlap.
+    fn claim_structures(&mut self, mut structures: Vec<Structure>) {
+        structures.sort_unstable_by_key(|structure| structure.start);
+        let mut end = FsBlock(0);
+        for structure in structures {
+            if structure.start < end {
+                let blocks = (end.0 - structure.start.0).min(structure.blocks);
+                let place = Place::group(structure.group).at_block(structure.start);
+                self.report.corrupt(structure.name, place, Problem::Shared { blocks });
+            }
+            // The geometry's own, and what the descriptor's verifier let pass: in the volume.
+            end = end.max(FsBlock(structure.start.0 + structure.blocks));
+            self.claims.claim_own(structure.start, structure.blocks);
+        }
+    }
+
+    fn check_superblock_copy(&mut self, group: GroupNumber) {
+        let block = self.geometry().group_start(group);
+        let place = Place::group(group).at_block(block);
+        let read = self.volume.read_metadata(block, COPY, place);
+        let Some(buffer) = self.report.take(read) else { return };
+        let Ok((copy, _)) = RawSuperblock::ref_from_prefix(&buffer) else { return };
+        let first = self.volume.superblock().raw();
+        // The kernel marks these features only in the first superblock.
+        let incompatible = |raw: &RawSuperblock| {
+            u64::from(raw.feature_incompat.get() & !(1 << Feature::NeedsRecovery.position().1))
+        };
+        for (field, found, expected) in [
+            ("magic number", copy.magic.get().into(), first.magic.get().into()),
+            ("inode count", copy.inodes_count.get().into(), first.inodes_count.get().into()),
+            ("block count", block_count(copy), block_count(first)),
+            ("block size", copy.log_block_size.get().into(), first.log_block_size.get().into()),
+            (
+                "blocks per group",
+                copy.blocks_per_group.get().into(),
+                first.blocks_per_group.get().into(),
+            ),
+            (
+                "inodes per group",
+                copy.inodes_per_group.get().into(),
+                first.inodes_per_group.get().into(),
+            ),
+            ("incompatible features", incompatible(copy), incompatible(first)),
+        ] {
+            self.report.compare(COPY, place, field, found, expected);
+        }
+        if copy.uuid != first.uuid {
+            self.report.corrupt(COPY, place, Problem::Missing("the volume's UUID"));
+        }
+    }
+
+    /// The descriptors that this group has copies of name the same blocks as the first ones do.
+    fn check_descriptor_copies(&mut self, group: GroupNumber) {
+        let geometry = self.geometry();
+        let start = geometry.group_start(group).0 + u64::from(geometry.has_superblock(group));
+        let first_index = first_descriptor_block(geometry, group);
+        for index in 0..geometry.descriptor_blocks_in_group(group) {
+            let original = geometry.descriptor_block(first_index + index);
+            let copy = FsBlock(start + u64::from(index));
+            if group.0 == 0 || original == copy {
+                continue;
+            }
+            let place = Place::group(group).at_block(copy);
+            let mut read = |block| {
+                self.report.take(self.volume.read_metadata(block, "descriptor copy", place))
+            };
+            let (Some(original), Some(copy)) = (read(original), read(copy)) else { continue };
+            let size = geometry.descriptor_size as usize;
+            let both = copy.chunks_exact(size).zip(original.chunks_exact(size));
+            for ((copy, original), slot) in both.zip(0..geometry.descriptors_per_block()) {
+                let of_group = (first_index + index) * geometry.descriptors_per_block() + slot;
+                if of_group >= geometry.group_count {
+                    continue;
+                }
+                let place = place.at_byte(u64::from(slot) * size as u64);
+                for (field, at) in PLACES {
+                    let number = |descriptor: &[u8]| little_endian(descriptor.get(at..at + 4));
+                    let (found, expected) = (number(copy), number(original));
+                    self.report.compare("descriptor copy", place, field, found, expected);
+                }
+            }
+        }
+    }
+}
+
+/// The first descriptor block of which the group has a copy.
+fn first_descriptor_block(geometry: &Geometry, group: GroupNumber) -> u32 {
+    let index = group.0 / geometry.descriptors_per_block();
+    if index < geometry.first_meta_descriptor_block { 0 } else { index }
+}
+
+fn little_endian(bytes: Option<&[u8]>) -> u64 {
+    let bytes = bytes.unwrap_or_default().iter().rev();
+    bytes.fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+fn block_count(raw: &RawSuperblock) -> u64 {
+    u64::from(raw.blocks_count_hi.get()) << 32 | u64::from(raw.blocks_count_lo.get())
+}

@@ -1,0 +1,389 @@
+//! Every inode of every inode table: its fields, its blocks, its size.
+//! Not here: names, and what the format's own inodes hold.
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem};
+
+use super::claims::Claims;
+use super::maps::{self, MapRoot, MapVisitor};
+use super::states::Role;
+use super::{Check, DirectoryState, Report};
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::inline;
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::map::Run;
+use crate::ondisk::inode::BLOCK_OFFSET;
+use crate::{FILE_BLOCKS_MAX, ROOT_INODE};
+
+const STRUCTURE: &str = "inode";
+const BAD_BLOCKS_INODE: InodeNumber = InodeNumber(1);
+pub(super) const RESIZE_INODE: InodeNumber = InodeNumber(7);
+/// The creator whose inodes count blocks otherwise.
+const OS_HURD: u32 = 1;
+
+/// What the walk through one inode's map found.
+#[derive(Clone, Copy, Debug, Default)]
+struct MapTotals {
+    /// Clusters of data and of the map itself.
+    clusters: u64,
+    /// The block after the last.
+    end: u64,
+    /// The last block that was written, if any was.
+    last_written: Option<u64>,
+    /// Whether something was wrong, so that the numbers may be too low.
+    is_faulty: bool,
+}
+
+impl Check<'_> {
+    pub(super) fn check_inodes(&mut self) {
+        for group in (0..self.geometry().group_count).map(GroupNumber) {
+            // What is wrong with a descriptor has been reported.
+            let Ok(descriptor) = self.volume.group(group) else { continue };
+            let geometry = self.geometry();
+            let unused = if descriptor.inodes_uninitialised {
+                geometry.inodes_per_group
+            } else if geometry.has_group_checksums() {
+                descriptor.unused_inodes.min(geometry.inodes_per_group)
+            } else {
+                0
+            };
+            let count = geometry.inodes_per_group - unused;
+            let per_block = geometry.block_size.bytes() / geometry.inode_size;
+            for index in (0..count).step_by(per_block as usize) {
+                if self.report.is_broken_off {
+                    return;
+                }
+                let block = FsBlock(descriptor.inode_table.0 + u64::from(index / per_block));
+                let place = Place::group(group).at_block(block);
+                let read = self.volume.read_metadata(block, "inode table", place);
+                let Some(buffer) = self.report.take(read) else { continue };
+                let size = geometry.inode_size as usize;
+                let first = u64::from(group.0) * u64::from(geometry.inodes_per_group) + 1;
+                let slots = buffer.chunks_exact(size).take((count - index) as usize).enumerate();
+                for (slot, bytes) in slots {
+                    let number = InodeNumber(first + u64::from(index) + slot as u64);
+                    self.check_inode(number, bytes, place.at_byte((slot * size) as u64));
+                }
+            }
+        }
+    }
+
+    fn check_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
+        let creator = self.volume.superblock().raw().creator_os.get();
+        let record = match InodeRecord::parse(bytes, self.geometry(), creator, number, place) {
+            Ok(record) => record,
+            Err(Error::NotFound) => {
+                if number == BAD_BLOCKS_INODE {
+                    self.claim_bad_blocks(bytes);
+                }
+                if number == ROOT_INODE {
+                    self.report.corrupt(STRUCTURE, place, Problem::Missing("root directory"));
+                }
+                return;
+            }
+            Err(error) => {
+                self.report.add(error);
+                self.states.set(number, Role::Unreadable, 0);
+                return;
+            }
+        };
+        let Some(role) = self.role(&record, place) else { return };
+        self.states.set(number, role, record.links);
+        if role == Role::Named(FileType::Directory) {
+            self.directories.insert(number, DirectoryState::default());
+        }
+        self.check_flags(&record, place);
+        if number == RESIZE_INODE && self.geometry().features.has(Feature::ResizeInode) {
+            // Its blocks are a matter of their own.
+            return;
+        }
+        let inode = Inode::new(Arc::clone(self.volume), record);
+        let totals = self.check_map(&inode);
+        self.check_contents(&inode, &totals);
+        let sectors = self.check_attributes(&inode);
+        let cluster_sectors =
+            u64::from(self.geometry().block_size.bytes() / 512) << self.geometry().cluster_shift;
+        if creator != OS_HURD && !totals.is_faulty {
+            if let Some(sectors) = sectors {
+                let expected = totals.clusters * cluster_sectors + sectors;
+                let found = inode.record().blocks;
+                self.report.compare(STRUCTURE, place, "block count", found, expected);
+            }
+        }
+    }
+
+    /// What the inode is, unless it is free; reports a time of deletion that says otherwise.
+    fn role(&mut self, record: &InodeRecord, place: Place) -> Option<Role> {
+        let number = record.number;
+        let place = place.in_inode(number);
+        if self.geometry().is_reserved_inode(number) || self.is_special(number) {
+            return Some(Role::Special);
+        }
+        let is_orphan = self.orphans.contains(&number);
+        if record.links == 0 && !is_orphan {
+            if record.deleted == 0 {
+                self.report.corrupt(STRUCTURE, place, Problem::Missing("time of deletion"));
+            }
+            return None;
+        }
+        if record.deleted != 0 && !is_orphan {
+            let found = record.deleted.into();
+            self.report.corrupt(
+                STRUCTURE,
+                place,
+                Problem::Mismatch { field: "time of deletion", found, expected: 0 },
+            );
+        }
+        if number == ROOT_INODE && record.kind != FileType::Directory {
+            let found = record.kind.mode_bits().into();
+            self.report.corrupt(STRUCTURE, place, Problem::Invalid { field: "mode", found });
+        }
+        Some(if record.flags.contains(InodeFlags::EA_INODE) {
+            Role::Value
+        } else if record.links == 0 {
+            Role::Orphan(record.kind)
+        } else {
+            Role::Named(record.kind)
+        })
+    }
+
+    /// Whether the superblock names the inode, so that nothing else does.
+    fn is_special(&self, number: InodeNumber) -> bool {
+        let named = &self.volume.superblock().inodes;
+        [named.journal, named.user_quota, named.group_quota, named.project_quota, named.orphan_file]
+            .contains(&Some(number))
+    }
+
+    /// Flags that need a feature or a type.
+    fn check_flags(&mut self, record: &InodeRecord, place: Place) {
+        let features = &self.geometry().features;
+        let is_directory = record.kind == FileType::Directory;
+        let is_regular = record.kind == FileType::Regular;
+        for (flag, is_allowed) in [
+            (InodeFlags::INDEX, is_directory && features.has(Feature::DirIndex)),
+            (InodeFlags::EXTENTS, features.has(Feature::Extent)),
+            (InodeFlags::INLINE_DATA, features.has(Feature::InlineData)),
+            (InodeFlags::ENCRYPTED, features.has(Feature::Encrypt)),
+            (InodeFlags::CASEFOLD, is_directory && features.has(Feature::Casefold)),
+            (InodeFlags::VERITY, is_regular && features.has(Feature::Verity)),
+            (InodeFlags::EA_INODE, is_regular && features.has(Feature::EaInode)),
+        ] {
+            if record.flags.contains(flag) && !is_allowed {
+                let problem = Problem::Invalid { field: "flag", found: flag.0.into() };
+                self.report.corrupt(STRUCTURE, place.in_inode(record.number), problem);
+            }
+        }
+        let both = InodeFlags(InodeFlags::INLINE_DATA.0 | InodeFlags::EXTENTS.0);
+        if record.flags.contains(both) {
+            let problem = Problem::Invalid { field: "flags", found: both.0.into() };
+            self.report.corrupt(STRUCTURE, place.in_inode(record.number), problem);
+        }
+    }
+
+    fn check_map(&mut self, inode: &Inode) -> MapTotals {
+        if !inode.has_map() || inode.has(InodeFlags::INLINE_DATA) {
+            return MapTotals::default();
+        }
+        let record = inode.record();
+        let root = MapRoot {
+            inode: record.number,
+            block_area: &record.block_area,
+            has_extents: inode.has(InodeFlags::EXTENTS),
+            checksum_seed: record.checksum_seed,
+        };
+        self.claim_map(&root)
+    }
+
+    fn claim_map(&mut self, root: &MapRoot<'_>) -> MapTotals {
+        let mut claimer = Claimer {
+            geometry: self.volume.geometry(),
+            claims: &mut self.claims,
+            report: &mut self.report,
+            place: Place::inode(root.inode),
+            previous: None,
+            totals: MapTotals::default(),
+        };
+        maps::walk(self.volume, root, &mut claimer);
+        claimer.totals
+    }
+
+    /// The list of bad blocks is the map of an inode that is otherwise empty. A bad block may well
+    /// lie in a structure.
+    fn claim_bad_blocks(&mut self, bytes: &[u8]) {
+        let Some(block_area) = bytes.get(BLOCK_OFFSET..).and_then(<[u8]>::first_chunk) else {
+            return;
+        };
+        let root = MapRoot {
+            inode: BAD_BLOCKS_INODE,
+            block_area,
+            has_extents: false,
+            checksum_seed: None,
+        };
+        self.claim_map(&root);
+    }
+
+    /// The size fits the blocks, or the data in the inode.
+    fn check_contents(&mut self, inode: &Inode, totals: &MapTotals) {
+        let record = inode.record();
+        let place = Place::inode(record.number);
+        if inode.has(InodeFlags::INLINE_DATA) {
+            self.check_inline(inode, place);
+            return;
+        }
+        let block_size = self.geometry().block_size;
+        let bytes = |blocks: u64| blocks << block_size.shift();
+        match record.kind {
+            FileType::Directory => {
+                if !totals.is_faulty {
+                    let (found, expected) = (record.size, bytes(totals.end));
+                    self.report.compare(STRUCTURE, place, "size", found, expected);
+                }
+                if totals.end == 0 {
+                    self.report.corrupt("directory", place, Problem::Missing("first block"));
+                }
+            }
+            FileType::Regular => {
+                let (found, min) = (record.size, bytes(totals.last_written.unwrap_or(0)));
+                let max = bytes(FILE_BLOCKS_MAX) - 1;
+                // Verity data lies behind the end of the file.
+                let is_short = found < min && !inode.has(InodeFlags::VERITY);
+                if is_short || found > max {
+                    let problem = Problem::Range { field: "size", found, min, max };
+                    self.report.corrupt(STRUCTURE, place, problem);
+                }
+            }
+            FileType::Symlink => self.check_symlink(inode, place),
+            _ if record.size != 0 => {
+                self.report.compare(STRUCTURE, place, "size", record.size, 0);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_inline(&mut self, inode: &Inode, place: Place) {
+        match inode.record().kind {
+            FileType::Directory => {
+                if let Some(value) = self.report.take(inline::value(inode)) {
+                    let expected = (inode.record().block_area.len() + value.len()) as u64;
+                    let found = inode.record().size;
+                    self.report.compare(STRUCTURE, place, "size", found, expected);
+                }
+            }
+            FileType::Symlink => self.check_symlink(inode, place),
+            _ => {
+                self.report.take(inline::data(inode));
+            }
+        }
+    }
+
+    fn check_symlink(&mut self, inode: &Inode, place: Place) {
+        match inode.read_link() {
+            Ok(target) => {
+                let (found, expected) = (inode.record().size, target.len() as u64);
+                self.report.compare("symbolic link", place, "size", found, expected);
+            }
+            // Encrypted: nobody can tell.
+            Err(Error::Unsupported(_)) => {}
+            Err(error) => self.report.add(error),
+        }
+    }
+}
+
+/// Claims what a map leads to.
+struct Claimer<'a, 'f> {
+    geometry: &'a Geometry,
+    claims: &'a mut Claims,
+    report: &'a mut Report<'f>,
+    place: Place,
+    /// The last cluster of the file so far, and where it lies: the next run may go on in it.
+    previous: Option<(u64, u64)>,
+    totals: MapTotals,
+}
+
+impl Claimer<'_, '_> {
+    /// Once more blocks were claimed again than the volume has, the rest would only repeat it:
+    /// this bounds the time that maps with the same blocks over and over can take.
+    fn is_hopeless(&self) -> bool {
+        self.claims.shared() > self.geometry.block_count
+    }
+
+    fn claim(
+        &mut self,
+        structure: &'static str,
+        start: FsBlock,
+        blocks: u64,
+        place: Place,
+    ) -> bool {
+        let Some((first, shared)) = self.claims.claim(start, blocks) else { return true };
+        if self.place != Place::inode(BAD_BLOCKS_INODE) {
+            let blocks = shared << self.geometry.cluster_shift;
+            self.report.corrupt(structure, place.at_block(first), Problem::Shared { blocks });
+        }
+        false
+    }
+
+    /// With clusters, a file's blocks lie in them as its cluster-sized pieces do, and runs of one
+    /// piece share its cluster. Gives the blocks that are not claimed yet.
+    fn unclaimed(&mut self, run: &Run) -> Option<(FsBlock, u64)> {
+        let (shift, mask) = (self.geometry.cluster_shift, (1 << self.geometry.cluster_shift) - 1);
+        let distance = self.geometry.first_data_block.0;
+        let (logical, physical) = (run.start.0, run.block.0 - distance);
+        let place = self.place.at_file_block(run.start).at_block(run.block);
+        if logical & mask != physical & mask {
+            let (found, expected) = (physical & mask, logical & mask);
+            let problem = Problem::Mismatch { field: "place in the cluster", found, expected };
+            self.report.corrupt("extent", place, problem);
+        }
+        let last = run.length - 1;
+        let previous =
+            self.previous.replace(((logical + last) >> shift, (physical + last) >> shift));
+        let skipped = match previous {
+            Some((at, cluster)) if at == logical >> shift => {
+                let (found, expected) = (physical >> shift, cluster);
+                self.report.compare("extent", place, "cluster", found, expected);
+                (1 << shift) - (logical & mask)
+            }
+            _ => 0,
+        };
+        (skipped < run.length).then(|| (FsBlock(run.block.0 + skipped), run.length - skipped))
+    }
+}
+
+impl MapVisitor for Claimer<'_, '_> {
+    fn node(&mut self, block: FsBlock) -> bool {
+        self.totals.clusters += 1;
+        let is_new = self.claim("block map", block, 1, self.place);
+        self.totals.is_faulty |= !is_new;
+        is_new
+    }
+
+    fn run(&mut self, run: Run) {
+        let end = run.end().0;
+        self.totals.end = self.totals.end.max(end);
+        if !run.unwritten {
+            self.totals.last_written = self.totals.last_written.max(Some(end - 1));
+        }
+        if self.is_hopeless() {
+            self.totals.is_faulty = true;
+            return;
+        }
+        let Some((start, blocks)) = self.unclaimed(&run) else { return };
+        let shift = self.geometry.cluster_shift;
+        let offset = start.0 - self.geometry.first_data_block.0;
+        self.totals.clusters += ((offset + blocks - 1) >> shift) - (offset >> shift) + 1;
+        if self.geometry.features.has(Feature::SharedBlocks) {
+            self.claims.claim(start, blocks);
+        } else {
+            self.claim("file block", start, blocks, self.place.at_file_block(run.start));
+        }
+    }
+
+    fn fault(&mut self, error: Error) {
+        self.totals.is_faulty = true;
+        self.report.add(error);
+    }
+}

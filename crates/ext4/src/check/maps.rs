@@ -1,0 +1,196 @@
+//! Walks all of a file's map: runs of data, and the blocks that the map itself takes up.
+//! Not here: what becomes of them.
+
+use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem};
+
+use crate::extent::{self, Expected, Node};
+use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::volume::Volume;
+
+/// The root of a map.
+pub(crate) struct MapRoot<'a> {
+    pub inode: InodeNumber,
+    pub block_area: &'a [u8; 60],
+    pub has_extents: bool,
+    pub checksum_seed: Option<u32>,
+}
+
+/// What takes part in a walk.
+pub(crate) trait MapVisitor {
+    /// A block of the map itself. Whether to go on below it.
+    fn node(&mut self, block: FsBlock) -> bool;
+
+    /// Data.
+    fn run(&mut self, run: Run);
+
+    /// Something that is wrong. Nothing comes from below it.
+    fn fault(&mut self, error: Error);
+}
+
+/// Visits everything in the map, in the order of the file. Each block of the map is visited once
+/// if the visitor goes below none twice.
+pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
+    if root.has_extents {
+        walk_extents(volume, root, visitor);
+    } else {
+        walk_pointers(volume, root, visitor);
+    }
+}
+
+fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
+    let geometry = volume.geometry();
+    let place = Place::inode(root.inode);
+    let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
+    let expected = Expected { depth: None, range: whole.clone() };
+    // Children to visit, the next one last, with the depth and the range that the parent states.
+    let mut waiting: Vec<(FsBlock, u16, std::ops::Range<FileBlock>)> = Vec::new();
+    let add = |node: &Node, end: FileBlock, visitor: &mut dyn MapVisitor, waiting: &mut Vec<_>| {
+        node.runs().iter().for_each(|run| visitor.run(*run));
+        let mut end = end;
+        for &(start, block) in node.children().iter().rev() {
+            waiting.push((block, node.depth - 1, start..end));
+            end = start;
+        }
+    };
+    match Node::parse(root.block_area, geometry, expected, place) {
+        Ok(node) => add(&node, whole.end, visitor, &mut waiting),
+        Err(error) => visitor.fault(error),
+    }
+    while let Some((block, depth, range)) = waiting.pop() {
+        if !visitor.node(block) {
+            continue;
+        }
+        let place = place.at_file_block(range.start).at_block(block);
+        let parsed = volume.read_metadata(block, "extent node", place).and_then(|buffer| {
+            extent::verify_checksum(&buffer, root.checksum_seed, place)?;
+            let expected = Expected { depth: Some(depth), range: range.clone() };
+            Node::parse(&buffer, geometry, expected, place)
+        });
+        match parsed {
+            Ok(node) => {
+                check_start(&node, range.start, place, visitor);
+                add(&node, range.end, visitor, &mut waiting);
+            }
+            Err(error) => visitor.fault(error),
+        }
+    }
+}
+
+/// A node begins where its parent says.
+fn check_start(node: &Node, expected: FileBlock, place: Place, visitor: &mut dyn MapVisitor) {
+    let of_run = node.runs().first().map(|run| run.start);
+    let start = of_run.or_else(|| node.children().first().map(|&(start, _)| start));
+    if let Some(start) = start.filter(|start| *start != expected) {
+        let problem =
+            Problem::Mismatch { field: "first file block", found: start.0, expected: expected.0 };
+        visitor.fault(Error::corrupt("extent node", place, problem));
+    }
+}
+
+const DIRECT: usize = 12;
+const POINTER_BYTES: usize = 4;
+
+fn walk_pointers(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
+    let per_block = u64::from(volume.geometry().block_size.bytes()) / POINTER_BYTES as u64;
+    let place = Place::inode(root.inode);
+    let mut walk = PointerWalk { volume, place, visitor, run: None };
+    let (direct, trees) = root.block_area.split_at(DIRECT * POINTER_BYTES);
+    walk.leaf(direct, FileBlock(0), place);
+    let mut start = DIRECT as u64;
+    for (tree, level) in trees.chunks_exact(POINTER_BYTES).zip(1..) {
+        walk.tree(pointer(tree), level, FileBlock(start));
+        // At most (2^14)^3 and less than that before it.
+        start += per_block.pow(level);
+    }
+    walk.end_run();
+}
+
+fn pointer(bytes: &[u8]) -> FsBlock {
+    FsBlock(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+}
+
+struct PointerWalk<'a> {
+    volume: &'a Volume,
+    place: Place,
+    visitor: &'a mut dyn MapVisitor,
+    /// What the pointers seen last add up to.
+    run: Option<Run>,
+}
+
+impl PointerWalk<'_> {
+    /// Visits a block of pointers of this level (1 is just above the data) and all below it.
+    fn tree(&mut self, root: FsBlock, level: u32, start: FileBlock) {
+        let geometry = self.volume.geometry();
+        let per_block = u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64;
+        // The next one last.
+        let mut waiting = vec![(root, level, start)];
+        while let Some((block, level, start)) = waiting.pop() {
+            if block.0 == 0 {
+                continue;
+            }
+            let place = self.place.at_file_block(start).at_block(block);
+            if let Err(error) = geometry.check_run("indirect block", place, block, 1) {
+                self.visitor.fault(error);
+                continue;
+            }
+            self.end_run();
+            if !self.visitor.node(block) {
+                continue;
+            }
+            let buffer = match self.volume.read_metadata(block, "indirect block", place) {
+                Ok(buffer) => buffer,
+                Err(error) => {
+                    self.visitor.fault(error);
+                    continue;
+                }
+            };
+            if level == 1 {
+                self.leaf(&buffer, start, place);
+                continue;
+            }
+            let below = per_block.pow(level - 1);
+            let children = buffer.chunks_exact(POINTER_BYTES).map(pointer).zip(0..);
+            let first = waiting.len();
+            waiting.extend(
+                children
+                    .filter(|(block, _)| block.0 != 0)
+                    .map(|(block, slot)| (block, level - 1, FileBlock(start.0 + slot * below))),
+            );
+            if let Some(added) = waiting.get_mut(first..) {
+                added.reverse();
+            }
+        }
+    }
+
+    /// Visits pointers to data.
+    fn leaf(&mut self, pointers: &[u8], start: FileBlock, place: Place) {
+        for (block, slot) in pointers.chunks_exact(POINTER_BYTES).map(pointer).zip(0..) {
+            if block.0 == 0 {
+                continue;
+            }
+            let at = FileBlock(start.0 + slot);
+            let place = place.at_file_block(at);
+            let checked = self.volume.geometry().check_run("block pointer", place, block, 1);
+            match checked {
+                Ok(()) => self.data(Run { start: at, length: 1, block, unwritten: false }),
+                Err(error) => self.visitor.fault(error),
+            }
+        }
+    }
+
+    fn data(&mut self, next: Run) {
+        match &mut self.run {
+            Some(run) if run.is_followed_by(&next) => run.length += next.length,
+            _ => {
+                self.end_run();
+                self.run = Some(next);
+            }
+        }
+    }
+
+    fn end_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.visitor.run(run);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The read-only consistency walk: everything that a volume says is held against everything else.
+//!
+//! The passes follow each other because each needs what the ones before it found: groups claim
+//! the blocks of the format's own structures (`groups`); inodes claim theirs and tell their types
+//! (`inodes`, `maps`, `attributes`, `special`); directories give names to inodes (`directories`,
+//! `index`); then come reachability and link counts (`tree`), and at last the bitmaps and counts
+//! (`bitmaps`). Nothing is repaired.
+//!
+//! Memory: a bit for each cluster and six bytes for each inode of the groups that have any in use,
+//! and a few words for each directory, shared attribute block and attribute inode.
+
+mod attributes;
+mod bitmaps;
+mod claims;
+mod directories;
+mod groups;
+mod index;
+mod inodes;
+mod maps;
+mod special;
+mod states;
+mod tree;
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+
+use self::claims::Claims;
+use self::states::InodeStates;
+use crate::geometry::Geometry;
+use crate::volume::Volume;
+
+/// What a check saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CheckSummary {
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Clusters in use, those of the format's own structures included.
+    pub clusters: u64,
+    /// What was found to be wrong.
+    pub findings: u64,
+    /// Whether the check went through; not when `found` broke it off.
+    pub is_complete: bool,
+}
+
+impl Volume {
+    /// Walks the whole volume and tells `found` of everything that is wrong: [`Error::Corrupt`]
+    /// for an inconsistency, [`Error::Io`] for what could not be read. It may break the check off.
+    pub fn check(
+        self: &Arc<Self>,
+        found: &mut dyn FnMut(Error) -> ControlFlow<()>,
+    ) -> CheckSummary {
+        let mut check = Check {
+            volume: self,
+            report: Report { found, findings: 0, is_broken_off: false },
+            claims: Claims::new(self.geometry()),
+            states: InodeStates::new(self.geometry()),
+            directories: BTreeMap::new(),
+            attribute_blocks: BTreeMap::new(),
+            value_inodes: BTreeMap::new(),
+            orphans: HashSet::new(),
+        };
+        for pass in [
+            Check::check_groups,
+            Check::check_orphans,
+            Check::check_inodes,
+            Check::check_special,
+            Check::check_directories,
+            Check::check_tree,
+            Check::check_references,
+            Check::check_bitmaps,
+        ] {
+            if check.report.is_broken_off {
+                break;
+            }
+            pass(&mut check);
+        }
+        CheckSummary {
+            inodes: check.states.used(),
+            directories: check.directories.len() as u64,
+            clusters: check.claims.count(),
+            findings: check.report.findings,
+            is_complete: !check.report.is_broken_off,
+        }
+    }
+}
+
+/// A check under way.
+struct Check<'v> {
+    volume: &'v Arc<Volume>,
+    report: Report<'v>,
+    claims: Claims,
+    states: InodeStates,
+    directories: BTreeMap<InodeNumber, DirectoryState>,
+    attribute_blocks: BTreeMap<FsBlock, AttributeBlock>,
+    /// References to the inodes that hold attribute values.
+    value_inodes: BTreeMap<InodeNumber, u64>,
+    /// Inodes that are to be deleted or truncated when the volume is next mounted for writing.
+    orphans: HashSet<InodeNumber>,
+}
+
+/// What is known of a directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct DirectoryState {
+    /// What its ".." says.
+    dot_dot: Option<InodeNumber>,
+    /// The directory that has a name for it.
+    parent: Option<InodeNumber>,
+    /// The directory from which it was met first on the way to the root.
+    passed_from: Option<InodeNumber>,
+}
+
+/// What is known of a block of attributes.
+#[derive(Clone, Copy, Debug)]
+struct AttributeBlock {
+    /// References that it says it has.
+    stored: u32,
+    /// References found.
+    found: u32,
+    /// What the attribute values in inodes add to the block count of each inode with this block,
+    /// in units of 512 bytes.
+    value_sectors: u64,
+}
+
+/// Where findings go.
+struct Report<'f> {
+    found: &'f mut dyn FnMut(Error) -> ControlFlow<()>,
+    findings: u64,
+    is_broken_off: bool,
+}
+
+impl Report<'_> {
+    fn add(&mut self, error: Error) {
+        if !self.is_broken_off {
+            self.findings += 1;
+            self.is_broken_off = (self.found)(error).is_break();
+        }
+    }
+
+    fn corrupt(&mut self, structure: &'static str, place: Place, problem: Problem) {
+        self.add(Error::corrupt(structure, place, problem));
+    }
+
+    /// The value, or nothing after reporting why there is none.
+    fn take<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.add(error)).ok()
+    }
+
+    /// Reports two numbers that must be equal and are not.
+    fn compare(
+        &mut self,
+        structure: &'static str,
+        place: Place,
+        field: &'static str,
+        found: u64,
+        expected: u64,
+    ) {
+        if found != expected {
+            self.corrupt(structure, place, Problem::Mismatch { field, found, expected });
+        }
+    }
+}
+
+impl<'v> Check<'v> {
+    fn geometry(&self) -> &'v Geometry {
+        self.volume.geometry()
+    }
+}

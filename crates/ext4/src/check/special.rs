@@ -1,0 +1,264 @@
+//! The format's own inodes: orphans (list and file), journal, quota files, room for growth.
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::checksum::crc32c;
+use base::view::view_at;
+use base::{Error, FileBlock, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use super::Check;
+use super::inodes::RESIZE_INODE;
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::InodeRecord;
+use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
+use crate::volume::Volume;
+
+const ORPHAN_LIST: &str = "orphan list";
+const ORPHAN_FILE: &str = "orphan file";
+const RESIZE: &str = "resize inode";
+/// The pointer to the tree of two levels among an inode's pointers.
+const TREE_OF_TWO: usize = 13;
+
+impl Check<'_> {
+    /// Finds the orphans, before the inodes are looked at.
+    pub(super) fn check_orphans(&mut self) {
+        let mut next = self.volume.superblock().inodes.last_orphan;
+        let mut place = Place::default();
+        while let Some(number) = next {
+            if !self.add_orphan(ORPHAN_LIST, number, place) {
+                return;
+            }
+            place = Place::inode(number);
+            let record = match self.volume.inode_record(number) {
+                // What else is wrong with it is reported when its turn comes.
+                Err(Error::Corrupt(_)) => return,
+                Err(Error::NotFound) => {
+                    self.report.corrupt(ORPHAN_LIST, place, Problem::Missing("inode"));
+                    return;
+                }
+                record => self.report.take(record),
+            };
+            // While an inode is an orphan, its time of deletion is the next one's number.
+            next = record
+                .map(|record| InodeNumber(record.deleted.into()))
+                .filter(|&number| number != InodeNumber(0));
+        }
+        if let Some(file) = self.volume.superblock().inodes.orphan_file {
+            if let Some(inode) = self.report.take(self.volume.special_inode(file)) {
+                self.check_orphan_file(&inode);
+            }
+        }
+    }
+
+    /// False when the number cannot be an orphan's, or is one already.
+    fn add_orphan(&mut self, structure: &'static str, number: InodeNumber, place: Place) -> bool {
+        let geometry = self.geometry();
+        let (min, max) = (u64::from(geometry.first_inode), u64::from(geometry.inode_count));
+        if !(min..=max).contains(&number.0) {
+            let problem = Problem::Range { field: "inode", found: number.0, min, max };
+            self.report.corrupt(structure, place, problem);
+            return false;
+        }
+        let is_new = self.orphans.insert(number);
+        if !is_new {
+            self.report.corrupt(structure, Place::inode(number), Problem::Cycle);
+        }
+        is_new
+    }
+
+    fn check_orphan_file(&mut self, file: &Inode) {
+        let block_size = self.geometry().block_size;
+        let is_marked = self.geometry().features.has(Feature::OrphanPresent);
+        for at in (0..block_size.blocks_for(file.record().size)).map(FileBlock) {
+            let place = Place::inode(file.number()).at_file_block(at);
+            let Some(buffer) = self.report.take(file.read_block(at, ORPHAN_FILE)) else { return };
+            let Some(buffer) = buffer else {
+                self.report.corrupt(ORPHAN_FILE, place, Problem::Missing("block"));
+                return;
+            };
+            let place = place.at_block(buffer.block());
+            let verified = verify_orphans(&buffer, buffer.block(), file.record(), place);
+            let Some(numbers) = self.report.take(verified) else { continue };
+            for number in numbers.iter().map(|number| number.get()).filter(|&number| number != 0) {
+                if !is_marked {
+                    let problem = Problem::Missing("mark in the superblock");
+                    self.report.corrupt(ORPHAN_FILE, place, problem);
+                }
+                self.add_orphan(ORPHAN_FILE, InodeNumber(number.into()), place);
+            }
+        }
+    }
+
+    /// The format's own inodes, after every inode was looked at by itself.
+    pub(super) fn check_special(&mut self) {
+        self.check_journal();
+        let named = self.volume.superblock().inodes;
+        for (name, number) in [
+            ("user quota", named.user_quota),
+            ("group quota", named.group_quota),
+            ("project quota", named.project_quota),
+            ("orphan file", named.orphan_file),
+        ] {
+            let Some(number) = number else { continue };
+            let place = Place::inode(number);
+            match self.volume.inode_record(number) {
+                Ok(record) if record.kind == FileType::Regular && record.links > 0 => {}
+                // Reported with the inode.
+                Err(Error::Corrupt(_)) => {}
+                _ => self.report.corrupt(name, place, Problem::Missing("regular file")),
+            }
+        }
+        if self.geometry().features.has(Feature::ResizeInode) {
+            let checked = ResizeInode::of(self.volume).and_then(|inode| inode.check());
+            if let Some(tree) = self.report.take(checked) {
+                let place = Place::inode(RESIZE_INODE).at_block(tree);
+                if let Some((_, blocks)) = self.claims.claim(tree, 1) {
+                    self.report.corrupt(RESIZE, place, Problem::Shared { blocks });
+                }
+            }
+        }
+    }
+
+    fn check_journal(&mut self) {
+        let place = Place { inode: self.volume.superblock().inodes.journal, ..Place::default() };
+        match self.volume.journal(None) {
+            Ok(Some(journal)) => {
+                let superblock = self.volume.superblock();
+                let is_expected =
+                    superblock.has(Feature::NeedsRecovery) || self.volume.recovery().is_some();
+                if journal.superblock().start.is_some() && !is_expected {
+                    let problem = Problem::Missing("mark that it must be replayed");
+                    self.report.corrupt("journal", place, problem);
+                }
+            }
+            // An external journal is another volume's matter.
+            Ok(None) | Err(Error::Unsupported(_)) => {}
+            Err(error) => self.report.add(error),
+        }
+    }
+}
+
+/// The inode numbers in a block of the orphan file, and zeroes.
+fn verify_orphans<'b>(
+    bytes: &'b [u8],
+    block: FsBlock,
+    file: &InodeRecord,
+    place: Place,
+) -> Result<&'b [U32]> {
+    let tail_at = bytes.len().saturating_sub(size_of::<RawOrphanTail>());
+    let tail: &RawOrphanTail = view_at(bytes, tail_at, ORPHAN_FILE, place)?;
+    let (found, expected) = (tail.magic.get().into(), ORPHAN_MAGIC.into());
+    if found != expected {
+        return Err(Error::corrupt(ORPHAN_FILE, place, Problem::Magic { found, expected }));
+    }
+    let covered = bytes.get(..tail_at).unwrap_or_default();
+    if let Some(seed) = file.checksum_seed {
+        let computed = crc32c(crc32c(seed, &block.0.to_le_bytes()), covered);
+        let stored = tail.checksum.get();
+        if stored != computed {
+            let problem = Problem::Checksum { stored, computed };
+            return Err(Error::corrupt(ORPHAN_FILE, place, problem));
+        }
+    }
+    Ok(<[U32]>::ref_from_prefix_with_elems(covered, covered.len() / size_of::<U32>())
+        .map(|(numbers, _)| numbers)
+        .unwrap_or_default())
+}
+
+/// The inode that owns the blocks kept for descriptors of groups to come: those behind the first
+/// superblock as blocks of pointers, and those behind each copy as what they point to.
+struct ResizeInode<'v> {
+    volume: &'v Arc<Volume>,
+    record: InodeRecord,
+    tree: FsBlock,
+}
+
+impl<'v> ResizeInode<'v> {
+    fn of(volume: &'v Arc<Volume>) -> Result<Self> {
+        let place = Place::inode(RESIZE_INODE);
+        let record = match volume.inode_record(RESIZE_INODE) {
+            Err(Error::NotFound) => {
+                return Err(Error::corrupt(RESIZE, place, Problem::Missing("inode")));
+            }
+            record => record?,
+        };
+        if record.kind != FileType::Regular || record.links == 0 {
+            return Err(Error::corrupt(RESIZE, place, Problem::Missing("regular file")));
+        }
+        let mut tree = FsBlock(0);
+        for (slot, pointer) in pointers(&record.block_area).enumerate() {
+            match slot {
+                TREE_OF_TWO => tree = pointer,
+                _ if pointer.0 == 0 => {}
+                _ => {
+                    let problem = Problem::Invalid { field: "block pointer", found: pointer.0 };
+                    return Err(Error::corrupt(RESIZE, place, problem));
+                }
+            }
+        }
+        volume.geometry().check_run(RESIZE, place, tree, 1)?;
+        Ok(Self { volume, record, tree })
+    }
+
+    /// Gives the one block that no group counts as its own.
+    fn check(&self) -> Result<FsBlock> {
+        let geometry = self.volume.geometry();
+        let place = Place::inode(RESIZE_INODE);
+        let per_block = geometry.block_size.len() / size_of::<U32>();
+        let copies: Vec<GroupNumber> = (1..geometry.group_count)
+            .map(GroupNumber)
+            .filter(|&group| geometry.has_superblock(group))
+            .take(per_block)
+            .collect();
+        let tree = self.read(self.tree)?;
+        let descriptors = geometry.descriptor_blocks();
+        let first = geometry.superblock_block().0 + 1 + u64::from(descriptors);
+        let mut expected_tree = vec![0; per_block];
+        for kept in 0..geometry.reserved_descriptor_blocks {
+            let block = first + u64::from(kept);
+            if let Some(slot) = expected_tree.get_mut((descriptors + kept) as usize % per_block) {
+                *slot = block;
+            }
+            let expected = copies
+                .iter()
+                .map(|group| block + u64::from(group.0) * u64::from(geometry.blocks_per_group));
+            let found = self.read(FsBlock(block))?;
+            compare_pointers(&found, expected, place.at_block(FsBlock(block)))?;
+        }
+        compare_pointers(&tree, expected_tree.into_iter(), place.at_block(self.tree))?;
+        let blocks = 1 + u64::from(geometry.reserved_descriptor_blocks) * (1 + copies.len() as u64);
+        let expected = blocks * u64::from(geometry.block_size.bytes() / 512);
+        if self.record.blocks != expected && geometry.cluster_shift == 0 {
+            let found = self.record.blocks;
+            let problem = Problem::Mismatch { field: "block count", found, expected };
+            return Err(Error::corrupt(RESIZE, place, problem));
+        }
+        Ok(self.tree)
+    }
+
+    fn read(&self, block: FsBlock) -> Result<iomap::MetadataBuffer> {
+        self.volume.read_metadata(block, RESIZE, Place::inode(RESIZE_INODE).at_block(block))
+    }
+}
+
+fn pointers(bytes: &[u8]) -> impl Iterator<Item = FsBlock> {
+    bytes.chunks_exact(4).map(|bytes| {
+        FsBlock(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    })
+}
+
+/// The first pointers of a block are these.
+fn compare_pointers(bytes: &[u8], expected: impl Iterator<Item = u64>, place: Place) -> Result<()> {
+    for (slot, (found, expected)) in pointers(bytes).zip(expected).enumerate() {
+        if found.0 != expected {
+            let found = found.0;
+            let problem = Problem::Mismatch { field: "block pointer", found, expected };
+            return Err(Error::corrupt(RESIZE, place.at_byte(4 * slot as u64), problem));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! Reachability and link counts: every directory leads to the root, every inode has as many names
+//! as it says.
+
+use base::attributes::FileType;
+use base::{GroupNumber, InodeNumber, Place, Problem};
+
+use super::Check;
+use super::states::{InodeState, Role};
+use crate::ROOT_INODE;
+use crate::features::Feature;
+use crate::inode_record::InodeFlags;
+
+const DIRECTORY: &str = "directory";
+/// With more names, a directory's link count stays 1.
+const DIRECTORY_LINKS_MAX: u16 = 65_000;
+
+impl Check<'_> {
+    pub(super) fn check_tree(&mut self) {
+        self.check_parents();
+        self.check_connections();
+        for group in (0..self.geometry().group_count).map(GroupNumber) {
+            let Some(states) = self.states.group(group) else { continue };
+            // The states are needed while findings are reported; six bytes each.
+            let states: Box<[InodeState]> = states.into();
+            let first = u64::from(group.0) * u64::from(self.geometry().inodes_per_group) + 1;
+            for (state, number) in states.iter().zip(first..) {
+                if self.report.is_broken_off {
+                    return;
+                }
+                self.check_links(InodeNumber(number), state);
+            }
+        }
+    }
+
+    /// ".." is the directory that has the name.
+    fn check_parents(&mut self) {
+        for (&number, state) in &mut self.directories {
+            let place = Place::inode(number);
+            if number == ROOT_INODE {
+                state.parent = Some(ROOT_INODE);
+            }
+            match (state.dot_dot, state.parent) {
+                (_, None) => {
+                    self.report.corrupt(DIRECTORY, place, Problem::Missing("name"));
+                }
+                (Some(found), Some(parent)) => {
+                    self.report.compare(DIRECTORY, place, "\"..\"", found.0, parent.0);
+                }
+                // A missing ".." has been reported.
+                (None, Some(_)) => {}
+            }
+        }
+    }
+
+    /// No directory lies below itself.
+    fn check_connections(&mut self) {
+        let numbers: Vec<InodeNumber> = self.directories.keys().copied().collect();
+        for start in numbers {
+            let mut at = start;
+            // Each directory is passed once, so that this takes time for each only once.
+            while let Some(state) = self.directories.get_mut(&at) {
+                match state.passed_from {
+                    None => state.passed_from = Some(start),
+                    Some(before) => {
+                        if before == start && at != ROOT_INODE {
+                            self.report.corrupt(DIRECTORY, Place::inode(at), Problem::Cycle);
+                        }
+                        break;
+                    }
+                }
+                let Some(parent) = state.parent else { break };
+                at = parent;
+            }
+        }
+    }
+
+    fn check_links(&mut self, number: InodeNumber, state: &InodeState) {
+        let place = Place::inode(number);
+        let kind = match state.role {
+            Role::Named(kind) => kind,
+            Role::Value if !self.value_inodes.contains_key(&number) => {
+                let problem = Problem::Missing("attribute that has it");
+                return self.report.corrupt("extended attribute value", place, problem);
+            }
+            _ => return,
+        };
+        if kind != FileType::Directory && state.names == 0 {
+            return self.report.corrupt("inode", place, Problem::Missing("name"));
+        }
+        let has_overflow = self.geometry().features.has(Feature::DirNlink);
+        let is_uncounted = kind == FileType::Directory
+            && state.links == 1
+            && has_overflow
+            && (state.names > DIRECTORY_LINKS_MAX || self.is_hashed(number));
+        // A directory without a name has one link too few; that has been reported.
+        let is_lost = self.directories.get(&number).is_some_and(|state| state.parent.is_none());
+        if !is_uncounted && !is_lost {
+            let (found, expected) = (state.links.into(), state.names.into());
+            self.report.compare("inode", place, "link count", found, expected);
+        }
+    }
+
+    fn is_hashed(&self, number: InodeNumber) -> bool {
+        let record = self.volume.inode_record(number);
+        record.is_ok_and(|record| record.flags.contains(InodeFlags::INDEX))
+    }
+}
