@@ -30,17 +30,12 @@ impl Notes {
             }
         };
         want("the kernel", medians[KERNEL]);
-        if case.state != State::Cached {
-            return;
-        }
-        if case.length > 4096 {
-            want("0.9 of memcpy", SHARE_OF_MEMORY * medians[MEMORY]);
-        } else if case.threads == 1 {
-            want("5 M calls/s", CALLS_4K * 4096.0);
-        }
-        match (case.content, case.length >> 10) {
-            (Content::Hole, 64) => want("order 0 and 60%", 1.6 * medians[ORDER_0]),
-            (Content::Hole, 1024) => want("order 0 and 67%", 1.67 * medians[ORDER_0]),
+        match (case.state, case.content, case.length >> 10) {
+            (State::Cached, _, 4) if case.threads == 1 => want("5 M calls/s", CALLS_4K * 4096.0),
+            (State::Cached, _, 4) => {}
+            (State::Cached, _, _) => want("0.9 of memcpy", SHARE_OF_MEMORY * medians[MEMORY]),
+            (State::Full, Content::Hole, 64) => want("order 0 and 60%", 1.6 * medians[ORDER_0]),
+            (State::Full, Content::Hole, 1024) => want("order 0 and 67%", 1.67 * medians[ORDER_0]),
             _ => {}
         }
     }
