@@ -158,3 +158,19 @@ pub struct VolumeInfo {
     /// Further facts, in order: a name in `snake_case` and a value.
     pub details: Vec<(&'static str, String)>,
 }
+
+/// What a check of a whole volume saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CheckSummary {
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Units of allocation in use (ext4: clusters, which mostly are blocks), those of the format's
+    /// own structures included.
+    pub clusters: u64,
+    /// How much was found to be wrong.
+    pub findings: u64,
+    /// Whether the check went through; not when it was broken off.
+    pub is_complete: bool,
+}

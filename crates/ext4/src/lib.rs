@@ -31,7 +31,6 @@ mod symlink;
 mod volume;
 
 pub use bitmap::Bitmap;
-pub use check::CheckSummary;
 pub use features::{Feature, FeatureSet, Features};
 pub use geometry::{Geometry, SuperblockCopies};
 pub use group::GroupDescriptor;

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{Attributes, DirCursor, DirEntry, StatFs, VolumeInfo};
+use base::attributes::{Attributes, CheckSummary, DirCursor, DirEntry, StatFs, VolumeInfo};
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::MapRead;
@@ -49,6 +49,10 @@ impl FileSystem for Ext4 {
 
     fn info(&self) -> VolumeInfo {
         self.volume.info()
+    }
+
+    fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+        self.volume.check(found)
     }
 
     fn device(&self) -> &SharedDevice {

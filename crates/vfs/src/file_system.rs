@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{Attributes, DirCursor, DirEntry, StatFs, VolumeInfo};
-use base::{BlockSize, InodeNumber, Result};
+use base::attributes::{Attributes, CheckSummary, DirCursor, DirEntry, StatFs, VolumeInfo};
+use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::MapRead;
 
@@ -26,6 +26,11 @@ pub trait FileSystem: Send + Sync + Debug {
 
     /// What the volume is, for people.
     fn info(&self) -> VolumeInfo;
+
+    /// Walks the whole volume, which stays as it is, and tells `found` of everything that is
+    /// wrong: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for what could not be read. It
+    /// may break the check off.
+    fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary;
 
     /// The device that file data is read from.
     fn device(&self) -> &SharedDevice;

@@ -1,9 +1,10 @@
 //! An open volume: its format, its cache, its nodes in memory.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{StatFs, VolumeInfo};
-use base::{BlockSize, InodeNumber, Result};
+use base::attributes::{CheckSummary, StatFs, VolumeInfo};
+use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::ReadOptions;
 use pagecache::{CacheOptions, Mapping, PageCache};
@@ -106,6 +107,12 @@ impl Volume {
     /// What the volume is, for people.
     pub fn info(&self) -> VolumeInfo {
         self.shared.file_system.info()
+    }
+
+    /// Walks the whole volume, which stays as it is, and tells `found` of everything that is wrong;
+    /// it may break the check off.
+    pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+        self.shared.file_system.check(found)
     }
 
     /// The folio cache.

@@ -25,27 +25,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use base::attributes::CheckSummary;
 use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 
 use self::claims::Claims;
 use self::states::InodeStates;
 use crate::geometry::Geometry;
 use crate::volume::Volume;
-
-/// What a check saw.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CheckSummary {
-    /// Inodes in use.
-    pub inodes: u64,
-    /// Directories among them.
-    pub directories: u64,
-    /// Clusters in use, those of the format's own structures included.
-    pub clusters: u64,
-    /// What was found to be wrong.
-    pub findings: u64,
-    /// Whether the check went through; not when `found` broke it off.
-    pub is_complete: bool,
-}
 
 impl Volume {
     /// Walks the whole volume and tells `found` of everything that is wrong: [`Error::Corrupt`]

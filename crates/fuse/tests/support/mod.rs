@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{
-    Attributes, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp, VolumeInfo,
+    Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp,
+    VolumeInfo,
 };
 use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Place, Problem, Result};
 use device::{MemoryDevice, SharedDevice};
@@ -135,6 +136,10 @@ impl FileSystem for Toy {
             features: Vec::new(),
             details: Vec::new(),
         }
+    }
+
+    fn check(&self, _found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+        CheckSummary::default()
     }
 
     fn device(&self) -> &SharedDevice {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::attributes::{
-    Attributes, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp, VolumeInfo,
+    Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp,
+    VolumeInfo,
 };
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::{MemoryDevice, SharedDevice};
@@ -88,6 +89,10 @@ impl FileSystem for ToyFileSystem {
             features: Vec::new(),
             details: Vec::new(),
         }
+    }
+
+    fn check(&self, _found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+        CheckSummary::default()
     }
 
     fn device(&self) -> &SharedDevice {
