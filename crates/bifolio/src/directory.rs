@@ -1,10 +1,11 @@
 //! The entries of one directory: all of them by name, or in batches as they are stored.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Place, Problem};
-use vfs::Node;
+use vfs::{Node, Volume};
 
 /// Entries in a batch.
 const BATCH_MAX: usize = 1024;
@@ -16,6 +17,8 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// What it stands for.
     pub inode: InodeNumber,
+    /// The directory that it is in.
+    pub directory: InodeNumber,
     /// Its type, where the directory says it.
     pub kind: Option<FileType>,
 }
@@ -47,7 +50,7 @@ pub fn batch(directory: &Node, from: DirCursor) -> Batch {
     let mut next = None;
     let outcome = directory.read_dir(from, &mut |entry| {
         let (name, inode, kind) = (entry.name.to_vec(), entry.inode, entry.kind);
-        entries.push(Entry { name, inode, kind });
+        entries.push(Entry { name, inode, directory: directory.number(), kind });
         if entries.len() < BATCH_MAX {
             return ControlFlow::Continue(());
         }
@@ -62,6 +65,18 @@ pub fn batch(directory: &Node, from: DirCursor) -> Batch {
         Ok(()) => Ok(next),
     };
     Batch { entries, next }
+}
+
+/// The node that an entry stands for. An entry must stand for one in use.
+pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
+    volume.node(entry.inode).map_err(|error| match error {
+        Error::NotFound => Error::corrupt(
+            "directory entry",
+            Place::inode(entry.directory),
+            Problem::Missing("the inode that it names"),
+        ),
+        error => error,
+    })
 }
 
 /// All entries of `directory` in the order of their bytes, and what kept the rest from being read.

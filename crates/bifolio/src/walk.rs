@@ -122,7 +122,7 @@ impl Walk<'_> {
         let (path_bytes, last) = (frame.path_bytes, frame.waiting.is_empty());
         self.path.truncate(path_bytes);
         self.path = directory::join(&self.path, &entry.name);
-        let going_on = match self.volume.node(entry.inode) {
+        let going_on = match directory::node(self.volume, &entry) {
             Ok(node) => self.arrive(node, &entry.name, depth + 1, last, visitor)?,
             Err(error) => {
                 visitor.failed(&self.path, &error)?;

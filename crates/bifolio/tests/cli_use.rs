@@ -260,6 +260,38 @@ fn trees_that_lead_back_into_themselves_end() {
 }
 
 #[test]
+fn names_of_inodes_that_cannot_be_read_are_shown_and_reported() {
+    let image = Image::from_script(
+        "ext4",
+        1024,
+        "mkdir d; echo a > d/gone; echo b > d/bad; echo c > d/good",
+    );
+    shell(
+        image.folder.path(),
+        "debugfs -w -R 'clri d/gone' image; debugfs -w -R 'set_inode_field d/bad mode 0' image",
+    );
+    let (d, out) = (image.at("/d"), image.beside("out").display().to_string());
+    for arguments in [
+        &["ls", "-l", &d][..],
+        &["ls", "--json", &d],
+        &["tree", &d],
+        &["find", &d],
+        &["du", "-a", &d],
+        &["cp", "-r", &d, &out],
+    ] {
+        let result = ends_with(arguments, 1);
+        let text = result.text();
+        assert!(text.contains("/d/gone: corrupt directory entry"), "{arguments:?}: {text}");
+        assert!(text.contains("the inode that it names is missing"), "{arguments:?}: {text}");
+        assert!(text.contains("/d/bad: corrupt inode"), "{arguments:?}: {text}");
+        let shown = String::from_utf8_lossy(&result.stdout).into_owned();
+        assert!(arguments[0] == "cp" || shown.contains("good"), "{arguments:?}: {shown}");
+    }
+    assert!(image.beside("out/good").exists() && !image.beside("out/bad").exists());
+    assert_eq!(good(&["ls", &d]), "bad\ngone\ngood\n");
+}
+
+#[test]
 fn manual_pages_and_completions_cover_every_command() {
     let image = Image::empty();
     let folder = image.folder.path().display().to_string();

@@ -109,8 +109,12 @@ impl Lister<'_> {
         if node.kind() == FileType::Directory && !self.arguments.directory {
             return self.tree(target, &volume, node, console);
         }
-        let entry =
-            Entry { name: target.path.clone(), inode: node.number(), kind: Some(node.kind()) };
+        let entry = Entry {
+            name: target.path.clone(),
+            inode: node.number(),
+            directory: node.number(),
+            kind: Some(node.kind()),
+        };
         let row = self.row(target, &volume, target.path.clone(), entry, console)?;
         self.write(vec![row], console)
     }
@@ -198,8 +202,7 @@ impl Lister<'_> {
         console: &mut Console,
     ) -> Result<Row> {
         let details = if self.arguments.long || self.arguments.json {
-            let details =
-                details(volume, entry.inode).map_err(|error| target.failure(&path, &error));
+            let details = details(volume, &entry).map_err(|error| target.failure(&path, &error));
             console.tolerate(details)?
         } else {
             None
@@ -241,8 +244,8 @@ impl Lister<'_> {
     }
 }
 
-fn details(volume: &Volume, inode: InodeNumber) -> base::Result<Details> {
-    let node = volume.node(inode)?;
+fn details(volume: &Volume, entry: &Entry) -> base::Result<Details> {
+    let node = directory::node(volume, entry)?;
     Ok(Details {
         attributes: node.attributes(),
         has_acl: listing::has_acl(&node)?,
