@@ -1,5 +1,7 @@
 //! What a volume is, for people and scripts.
 
+use std::sync::Arc;
+
 use base::attributes::{Timestamp, VolumeInfo};
 
 use crate::features::Feature;
@@ -9,7 +11,7 @@ type Details = Vec<(&'static str, String)>;
 
 impl Volume {
     /// What the volume is: its format, its features, its numbers, its state.
-    pub fn info(&self) -> VolumeInfo {
+    pub fn info(self: &Arc<Self>) -> VolumeInfo {
         let mut details = Details::new();
         self.describe_size(&mut details);
         self.describe_history(&mut details);
@@ -82,23 +84,38 @@ impl Volume {
         }
     }
 
-    fn describe_journal(&self, details: &mut Details) {
+    fn describe_journal(self: &Arc<Self>, details: &mut Details) {
         let superblock = self.superblock();
         if !superblock.has(Feature::HasJournal) {
             details.push(("journal", "none".to_owned()));
             return;
         }
-        let journal = match superblock.inodes.journal {
-            Some(inode) => format!("internal, inode {inode}"),
-            None => "external".to_owned(),
-        };
-        details.push(("journal", journal));
+        match superblock.inodes.journal {
+            Some(inode) => {
+                details.push(("journal", format!("internal, inode {inode}")));
+                self.describe_log(details);
+            }
+            None => details.push(("journal", "external".to_owned())),
+        }
         if let Some(recovery) = self.recovery() {
             let transactions = recovery.log.transactions;
             details.push(("recovery", format!("{transactions} transactions replayed in memory")));
             if let Some(damage) = &recovery.log.damage {
                 details.push(("recovery_damage", damage.to_string()));
             }
+        }
+    }
+
+    fn describe_log(self: &Arc<Self>, details: &mut Details) {
+        match self.journal(None) {
+            Ok(Some(journal)) => {
+                let journal = journal.superblock();
+                let bytes = u64::from(journal.blocks) << self.geometry().block_size.shift();
+                details.push(("journal_bytes", bytes.to_string()));
+                details.push(("journal_features", journal.features.names().join(" ")));
+            }
+            Ok(None) => {}
+            Err(error) => details.push(("journal_fault", error.to_string())),
         }
     }
 
@@ -146,6 +163,10 @@ impl Volume {
         if self.superblock().has(Feature::Encrypt) {
             let what = "encrypted files, directories and symbolic links";
             details.push(("refused", what.to_owned()));
+        }
+        if self.superblock().has(Feature::Casefold) {
+            let how = "byte by byte, also in directories that ignore case";
+            details.push(("names_matched", how.to_owned()));
         }
         if self.superblock().has(Feature::Verity) {
             details.push(("unverified", "data of files protected by fs-verity".to_owned()));
