@@ -142,6 +142,23 @@ impl Inode {
         Ok(span)
     }
 
+    /// The range at byte `at` of a file whose data is inline: that data, or what follows it.
+    fn map_inline(&self, at: FileOffset) -> Result<Iomap> {
+        let inline = inline::data(self)?.len() as u64;
+        let (start, end, kind) = if at.0 < inline {
+            (0, inline, IomapKind::Inline)
+        } else {
+            (inline, self.record.size.max(at.0.saturating_add(1)), IomapKind::Hole)
+        };
+        Ok(Iomap {
+            offset: FileOffset(start),
+            length: end - start,
+            kind,
+            address: None,
+            flags: MapFlags { last: true, ..MapFlags::default() },
+        })
+    }
+
     /// Whether it is known, without reading further, that no blocks follow `end`.
     fn is_last(&self, end: FileBlock) -> bool {
         if end >= self.map_end() {
@@ -158,13 +175,7 @@ impl Inode {
 impl MapRead for Inode {
     fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         if self.has(InodeFlags::INLINE_DATA) {
-            return Ok(Iomap {
-                offset: FileOffset(0),
-                length: self.record.size.max(1),
-                kind: IomapKind::Inline,
-                address: None,
-                flags: MapFlags { last: true, ..MapFlags::default() },
-            });
+            return self.map_inline(at);
         }
         let geometry = self.volume.geometry();
         let block_size = geometry.block_size;

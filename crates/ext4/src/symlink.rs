@@ -20,7 +20,12 @@ impl Inode {
         }
         self.check_readable()?;
         let target = if self.has(InodeFlags::INLINE_DATA) {
-            inline::data(self)?
+            let data = inline::data(self)?;
+            let (needed, available) = (record.size, data.len() as u64);
+            if available < needed {
+                return Err(self.fault(Problem::Truncated { needed, available }));
+            }
+            data
         } else if self.is_fast_symlink() {
             self.prefix(&record.block_area)?.to_vec()
         } else {

@@ -1,0 +1,94 @@
+//! Images that `mke2fs -d` fills from a folder, with blocks of every size, hold for us what the
+//! folder holds for the kernel.
+
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+use testkit::tree::{self, TreeOptions};
+use testkit::{LoopMount, Manifest, Mke2fs, must};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let formats = [("ext4", ""), ("ext2", ""), ("ext4", "-O inline_data"), ("ext4", "-I 128")];
+    let trials = formats.into_iter().flat_map(|(format, options)| {
+        [1024, 2048, 4096, 8192, 16_384, 32_768, 65_536].map(|block_size| {
+            let name = format!("{format}{}", options.replace(['-', ' '], "_"));
+            Trial::test(format!("{name}_{block_size}_holds_its_source"), move || {
+                check(format, options, block_size);
+                Ok(())
+            })
+        })
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}
+
+fn check(format: &'static str, options: &str, block_size: u32) {
+    testkit::private_mounts();
+    let folder = must(TempDir::new(), "a folder");
+    // The source lies on a file system of its own: not every /tmp takes attributes.
+    let source_image = folder.path().join("source");
+    Mke2fs::new("ext4", 4096).make(&source_image, None);
+    let source = LoopMount::new(&source_image, "ext4", "rw");
+    let top = source.path().join("top");
+    must(std::fs::create_dir(&top), "the source");
+    tree::populate(&top, &source_tree(block_size));
+
+    let image = folder.path().join("image");
+    Mke2fs::new(format, block_size).with(options).make(&image, Some(&top));
+    let ours = Manifest::of_image(&image);
+    let source = what_is_copied(Manifest::of_host(&top));
+    assert!(source.len() > 1000, "only {} names", source.len());
+    what_is_copied(ours.clone()).assert_equal("bifolio", &source, "the source");
+
+    if block_size <= 4096 {
+        let mount = LoopMount::new(&image, "ext4", "ro");
+        let theirs = Manifest::of_host(mount.path());
+        without_what_linux_cannot_tell(ours, &theirs).assert_equal(
+            "bifolio",
+            &theirs,
+            "the kernel",
+        );
+    }
+}
+
+/// The same without the data ranges of files of which the kernel has none to show.
+fn without_what_linux_cannot_tell(ours: Manifest, theirs: &Manifest) -> Manifest {
+    ours.map(|name, _, fact, value| {
+        let untold = fact == "data" && theirs.fact(name, "data").is_none();
+        (!untold).then(|| value.to_owned())
+    })
+}
+
+/// What both the file system of the source and the image can hold.
+fn source_tree(block_size: u32) -> TreeOptions {
+    let smaller = u64::from(block_size.min(4096));
+    TreeOptions {
+        // mke2fs reads what is allocated ahead as data.
+        preallocate: false,
+        flags: false,
+        // Outside the inode, and without a value's worth of headers.
+        xattr_bytes_max: smaller as usize - 200,
+        // What indirect blocks of 1 KiB can map.
+        file_size_max: 15 << 30,
+        ..TreeOptions::new(smaller as u32)
+    }
+}
+
+/// The facts that `mke2fs -d` keeps.
+fn what_is_copied(manifest: Manifest) -> Manifest {
+    // mke2fs cuts off a hole at the end when it first put the data into the inode.
+    let manifest = manifest.without_tree("lost+found").without_tree("sparse/hole-last");
+    manifest.without_tree("(volume)").map(|name, mode, fact, value| {
+        let [directory, symlink] = ["04", "12"].map(|kind| mode.starts_with(kind));
+        match fact {
+            "mode" | "owner" | "contents" | "target" | "device" => Some(value),
+            "size" if !directory => Some(value),
+            // It makes an inode for each name of a symbolic link, and lost+found in the top.
+            "links" if !symlink && name != "." => Some(value),
+            // Older versions keep whole seconds in 32 bits, and the top is written to last.
+            "modified" if !name.starts_with("times/") && name != "." => value.split(' ').next(),
+            _ if fact.starts_with("xattr ") => Some(value),
+            _ => None,
+        }
+        .map(str::to_owned)
+    })
+}
