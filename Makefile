@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint bench-read fuzz
+.PHONY: help setup build demo test lint bench-read fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -16,6 +16,9 @@ setup: ## Install what building, testing and linting need
 build: ## Build the release binary, target/release/bifolio
 	@scripts/setup build
 	@source scripts/lib.sh && cargo build --release --locked --package bifolio
+
+demo: ## Make images, mount them, copy them out, compare
+	@scripts/demo
 
 test: ## Run every test
 	@scripts/test
