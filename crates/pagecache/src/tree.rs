@@ -299,8 +299,9 @@ mod tests {
         while pool.stats().bytes_index == before {
             free.extend(pool.take_node());
         }
-        let made = pool.stats().bytes_index >> crate::PAGE_SHIFT;
-        let in_use = made as usize * 15 - 14 - free.len();
+        // The last one is the first of those made just now.
+        let made = before as usize / crate::PAGE_SIZE * crate::node::NODES_PER_FRAME as usize;
+        let in_use = made + 1 - free.len();
         free.into_iter().for_each(|id| pool.give_node(id));
         in_use
     }
