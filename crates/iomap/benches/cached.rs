@@ -8,6 +8,7 @@ mod support;
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::FileOffset;
 use device::{MemoryDevice, SharedDevice};
@@ -16,10 +17,12 @@ use support::{ModelFile, block_size, cache};
 
 const ROUNDS: usize = 5;
 
+type Run<'a> = dyn Fn(usize, &mut [u8]) + 'a;
+
 /// Something to be timed: copies or lends all of the file, in requests of some size.
 struct Subject<'a> {
     name: &'static str,
-    run: Box<dyn Fn(usize, &mut [u8]) + 'a>,
+    run: Box<Run<'a>>,
 }
 
 fn main() {
@@ -68,6 +71,22 @@ fn main() {
         Subject {
             name: "order 9",
             run: Box::new(|request, buffer| read_all(&contexts[2], request, buffer)),
+        },
+        Subject {
+            name: "order 9, beside a second thread",
+            run: Box::new(|request, buffer| {
+                let done = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let mut buffer = vec![0; request];
+                        while !done.load(Ordering::Relaxed) {
+                            read_all(&contexts[2], request, &mut buffer);
+                        }
+                    });
+                    read_all(&contexts[2], request, buffer);
+                    done.store(true, Ordering::Relaxed);
+                });
+            }),
         },
         Subject { name: "lend", run: Box::new(|request, _| lend_all(&contexts[2], request)) },
     ];

@@ -109,3 +109,99 @@ fn continues(extent: &FiemapExtent, next: &FiemapExtent) -> bool {
         && extent.logical.checked_add(extent.length) == Some(next.logical)
         && extent.physical.checked_add(extent.length) == Some(next.physical)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of ranges of (kind, length, address), one after the other, then a hole.
+    #[derive(Debug)]
+    struct File(Vec<(IomapKind, u64, u64)>);
+
+    impl MapRead for File {
+        fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap> {
+            let mut offset = 0;
+            for (index, &(kind, length, address)) in self.0.iter().enumerate() {
+                if at.0 < offset + length {
+                    let last = self.0[index + 1..].iter().all(|part| part.0 == IomapKind::Hole);
+                    let address = (kind != IomapKind::Hole).then_some(DeviceOffset(address));
+                    let flags = MapFlags { last, ..MapFlags::default() };
+                    return Ok(Iomap { offset: FileOffset(offset), length, kind, address, flags });
+                }
+                offset += length;
+            }
+            Ok(Iomap {
+                offset: FileOffset(offset),
+                length: u64::MAX - offset,
+                kind: IomapKind::Hole,
+                address: None,
+                flags: MapFlags { last: true, ..MapFlags::default() },
+            })
+        }
+
+        fn inline_data(&self) -> Result<Vec<u8>> {
+            Ok(Vec::new())
+        }
+    }
+
+    /// What fiemap gives as (logical, length, physical, last).
+    fn extents(file: &File, range: Range<u64>) -> Vec<(u64, u64, u64, bool)> {
+        let mut extents = Vec::new();
+        let range = FileOffset(range.start)..FileOffset(range.end);
+        fiemap(file, range, &mut |extent| {
+            let FiemapExtent { logical, physical, length, flags } = extent;
+            extents.push((logical.0, length, physical.0, flags.last));
+            ControlFlow::Continue(())
+        })
+        .expect("mapped");
+        extents
+    }
+
+    use IomapKind::{Hole, Inline, Mapped, Unwritten};
+
+    #[test]
+    fn neighbours_that_continue_one_another_are_one_extent() {
+        let file = File(vec![
+            (Mapped, 10, 100),
+            (Mapped, 20, 110),
+            (Mapped, 5, 200),
+            (Unwritten, 5, 205),
+            (Hole, 10, 0),
+            (Mapped, 1, 300),
+        ]);
+        let all =
+            [(0, 30, 100, false), (30, 5, 200, false), (35, 5, 205, false), (50, 1, 300, true)];
+        assert_eq!(extents(&file, 0..u64::MAX), all);
+        assert_eq!(extents(&file, 0..51), all);
+        assert_eq!(extents(&file, 10..31), [(10, 20, 110, false), (30, 5, 200, false)]);
+        assert_eq!(extents(&file, 0..1), [(0, 30, 100, false)]);
+        assert_eq!(extents(&file, 41..45), []);
+        assert_eq!(extents(&file, 45..50), []);
+        assert_eq!(extents(&file, 50..51), [(50, 1, 300, true)]);
+        assert_eq!(extents(&file, 51..99), []);
+        assert_eq!(extents(&file, 5..5), []);
+    }
+
+    #[test]
+    fn the_last_extent_is_the_last_even_before_a_hole() {
+        let file = File(vec![(Hole, 5, 0), (Mapped, 10, 100), (Hole, 50, 0)]);
+        assert_eq!(extents(&file, 0..65), [(5, 10, 100, true)]);
+        assert_eq!(extents(&file, 0..15), [(5, 10, 100, true)]);
+        assert_eq!(extents(&File(vec![]), 0..u64::MAX), []);
+        assert_eq!(extents(&File(vec![(Hole, 9, 0)]), 0..u64::MAX), []);
+    }
+
+    #[test]
+    fn a_break_ends_it_and_flags_have_their_bits() {
+        let file = File(vec![(Unwritten, 10, 100), (Mapped, 10, 500), (Inline, 10, 0)]);
+        let mut seen = Vec::new();
+        fiemap(&file, FileOffset(0)..FileOffset(u64::MAX), &mut |extent| {
+            seen.push(extent.flags.bits());
+            if seen.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .expect("mapped");
+        assert_eq!(seen, [0x800, 0]);
+        let inline = FiemapFlags { inline: true, last: true, ..FiemapFlags::default() };
+        assert_eq!(inline.bits(), 0x301);
+    }
+}

@@ -57,7 +57,7 @@ impl MetadataCache {
         let slice = lend_with(&context, None, FileOffset(offset.0), self.block_size.len())?;
         // A folio holds whole blocks, and this one was asked for as one.
         assert_eq!(slice.len(), self.block_size.len(), "a part of a block");
-        let mark = (offset.0 % PAGE_SIZE as u64 >> self.block_size.shift()) as u32;
+        let mark = ((offset.0 % PAGE_SIZE as u64) >> self.block_size.shift()) as u32;
         Ok(MetadataBuffer { block, slice, mark })
     }
 }

@@ -172,3 +172,84 @@ impl Limits {
         Window { start, end, ..window }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: u64 = 1024;
+
+    fn miss(recent: &mut Recent, page: u64, pages: u64, previous: u64) -> (u64, u64, Option<u64>) {
+        let window = recent.miss(page, pages, previous, MAX);
+        (window.start, window.end, window.mark)
+    }
+
+    #[test]
+    fn a_file_read_from_its_start_is_read_ahead_from_the_first_page() {
+        let mut recent = Recent::default();
+        assert_eq!(miss(&mut recent, 0, 1, u64::MAX), (0, 32, Some(1)));
+        let window = recent.go_on(16, MAX);
+        assert_eq!((window.start, window.end, window.mark), (32, 128, Some(32)));
+    }
+
+    #[test]
+    fn a_jump_reads_what_is_wanted_and_forgets_the_sequence() {
+        let mut recent = Recent::default();
+        miss(&mut recent, 0, 1, u64::MAX);
+        assert_eq!(miss(&mut recent, 500, 3, 0), (500, 503, None));
+        assert_eq!(recent, Recent::default());
+        assert_eq!(miss(&mut recent, 900, 5000, 502), (900, 900 + MAX, None));
+        // But what follows such a read is a sequence again.
+        assert_eq!(miss(&mut recent, 1924, 1, 1923).2, Some(1925));
+    }
+
+    #[test]
+    fn large_requests_begin_with_large_windows() {
+        let mut recent = Recent::default();
+        assert_eq!(miss(&mut recent, 0, 16, u64::MAX), (0, 64, Some(16)));
+        assert_eq!(miss(&mut Recent::default(), 0, 9999, u64::MAX), (0, MAX, Some(9999)));
+    }
+
+    #[test]
+    fn windows_grow_to_the_limit_and_settle_at_aligned_starts() {
+        let mut recent = Recent::default();
+        miss(&mut recent, 0, 1, u64::MAX);
+        let mut last = recent;
+        for round in 0..12 {
+            let window = recent.go_on(last.start, MAX);
+            assert_eq!(window.start, last.end);
+            assert!((32..=MAX).contains(&recent.pages()), "{recent:?}");
+            if round > 6 {
+                assert_eq!((window.start % MAX, recent.pages(), window.order), (0, MAX, 9));
+            }
+            last = recent;
+        }
+    }
+
+    #[test]
+    fn readers_of_one_open_file_that_overtake_one_another_stay_in_sequence() {
+        let mut recent = Recent::default();
+        miss(&mut recent, 0, 32, u64::MAX);
+        let end = recent.end;
+        let (start, _, mark) = miss(&mut recent, end + 32, 32, 7);
+        assert_eq!((start, mark), (end + 32, Some(end + 64)));
+    }
+
+    #[test]
+    fn no_window_is_larger_than_allowed_or_empty() {
+        for pages_max in [1, 2, 3, 16, 31, 33, 1000] {
+            let mut recent = Recent::default();
+            let mut page = 0;
+            for step in 0..200_u64 {
+                let window = if step % 3 == 0 {
+                    recent.miss(page, 1 + step % 7, page.wrapping_sub(1), pages_max)
+                } else {
+                    recent.go_on(page, pages_max)
+                };
+                let pages = window.end - window.start;
+                assert!((1..=pages_max).contains(&pages), "{pages} of {pages_max}");
+                page = window.end - step % pages;
+            }
+        }
+    }
+}

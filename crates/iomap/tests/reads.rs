@@ -1,4 +1,5 @@
 //! Reads of random files, compared with what they must give.
+#![allow(clippy::print_stdout, reason = "the seed of a failure")]
 
 mod support;
 

@@ -52,6 +52,7 @@ impl Mapped {
     fn new(length: usize) -> Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
+        let whole_huge_pages = length / HUGE * HUGE;
         let length = length.checked_add(HUGE).ok_or(Error::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses changes no other memory.
@@ -60,10 +61,13 @@ impl Mapped {
         };
         let start = start.ok().and_then(|start| NonNull::new(start.cast::<u8>()));
         let start = start.ok_or(Error::OutOfMemory)?;
-        // SAFETY: the range is the mapping just made. A host without huge pages refuses; the memory
-        // is as good.
-        let _ = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
-        Ok(Self { start, length })
+        let mapped = Self { start, length };
+        // Not the rest: a huge page there would be more memory than asked for.
+        let aligned = mapped.aligned().as_ptr().cast();
+        // SAFETY: the range lies within the mapping just made. A host without huge pages refuses;
+        // the memory is as good.
+        let _ = unsafe { madvise(aligned, whole_huge_pages, Advice::LinuxHugepage) };
+        Ok(mapped)
     }
 
     fn aligned(&self) -> NonNull<u8> {

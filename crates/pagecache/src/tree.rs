@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Pool {
-        Pool::new(4 << 20).expect("memory")
+        Pool::new(512 << 10).expect("memory")
     }
 
     fn place(index: u64, order: u8) -> Place {
