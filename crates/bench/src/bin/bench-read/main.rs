@@ -31,11 +31,14 @@ fn main() {
     let mut notes = notes::Notes::default();
     for threads in [1, 2] {
         table::heading(threads, &sides);
+        let mut rows = Vec::new();
         for case in Case::all(threads) {
             let medians = measure::medians(&case, &mut sides);
             table::row(&case, &medians);
-            notes.judge(&case, &medians);
+            notes.judge(&case, &medians.speeds);
+            rows.push((case, medians));
         }
+        table::costs(&sides, &rows);
     }
     drop(sides);
     lend::report(&image);

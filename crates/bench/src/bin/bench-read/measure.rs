@@ -14,21 +14,40 @@ const ROUNDS: usize = 5;
 /// How often a cached file is read for one measurement: once would be too short.
 const PASSES_CACHED: u32 = 3;
 
-/// How fast each side was, in bytes per second.
-pub fn medians(case: &Case, sides: &mut [Box<dyn Side>]) -> Vec<f64> {
+/// What was found of one case, for each side.
+pub struct Medians {
+    /// Bytes per second.
+    pub speeds: Vec<f64>,
+    /// Seconds that all processors together spent in this process for one byte.
+    pub costs: Vec<f64>,
+}
+
+/// Measures every side.
+pub fn medians(case: &Case, sides: &mut [Box<dyn Side>]) -> Medians {
     let mut times = vec![Vec::with_capacity(ROUNDS); sides.len()];
+    let mut spent = times.clone();
     for _ in 0..ROUNDS {
-        for (side, times) in sides.iter_mut().zip(&mut times) {
+        for (index, side) in sides.iter_mut().enumerate() {
             side.prepare(case);
-            times.push(time(case, &**side));
+            let before = processor_time();
+            times[index].push(time(case, &**side));
+            spent[index].push(processor_time().saturating_sub(before));
         }
     }
-    let passes = passes(case);
-    let speed = |mut times: Vec<Duration>| {
+    let bytes = (FILE_BYTES * u64::from(passes(case))) as f64;
+    let median = |mut times: Vec<Duration>| {
         times.sort();
-        (FILE_BYTES * u64::from(passes)) as f64 / times[ROUNDS / 2].as_secs_f64()
+        times[ROUNDS / 2].as_secs_f64()
     };
-    times.into_iter().map(speed).collect()
+    Medians {
+        speeds: times.into_iter().map(|times| bytes / median(times)).collect(),
+        costs: spent.into_iter().map(|times| median(times) / bytes).collect(),
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.try_into().unwrap_or_default()
 }
 
 fn passes(case: &Case) -> u32 {

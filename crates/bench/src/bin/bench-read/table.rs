@@ -1,6 +1,7 @@
 //! Prints the table.
 
 use crate::case::Case;
+use crate::measure::Medians;
 use crate::sides::Side;
 
 /// One GiB.
@@ -24,8 +25,28 @@ pub fn heading(threads: usize, sides: &[Box<dyn Side>]) {
     println!(" |{:>9}{:>9}{:>9}{:>9}", "memcpy", "kernel", "order 0", "neither");
 }
 
+/// Prints what the library's sides cost in the cases before, which depends less on what else the
+/// machine does.
+pub fn costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
+    println!("\nprocessor time, ms/GiB; what the others cost more than ours\n");
+    print!("{:<16}", "");
+    let ours = sides.iter().skip(OURS);
+    ours.clone().for_each(|side| print!("{:>9}", side.name()));
+    print!(" |");
+    ours.skip(1).for_each(|side| print!("{:>9}", side.name()));
+    println!();
+    for (case, Medians { costs, .. }) in rows {
+        print!("{case:<16}");
+        costs[OURS..].iter().for_each(|cost| print!("{:>9.1}", cost * GIB * 1e3));
+        print!(" |");
+        let more = costs[OURS + 1..].iter().map(|cost| (cost / costs[OURS] - 1.0) * 100.0);
+        more.for_each(|more| print!("{more:>+8.0}%"));
+        println!();
+    }
+}
+
 /// Prints one case's row.
-pub fn row(case: &Case, medians: &[f64]) {
+pub fn row(case: &Case, Medians { speeds: medians, .. }: &Medians) {
     print!("{case:<16}");
     for median in medians {
         print!("{:>9.2}", median / GIB);
