@@ -62,6 +62,8 @@ pub enum Command {
     Find(commands::find::Arguments),
     /// Show where the data of files lies in the image
     Fiemap(commands::fiemap::Arguments),
+    /// Hold everything in an image against everything else, and list what does not agree
+    Check(commands::check::Arguments),
     /// Mount an image, read-only, through FUSE
     Mount(commands::mount::Arguments),
     /// Unmount what `mount` mounted, and wait for its server
@@ -87,6 +89,7 @@ impl Command {
             Self::Df(arguments) => commands::df::run(arguments, console),
             Self::Find(arguments) => commands::find::run(arguments, console),
             Self::Fiemap(arguments) => commands::fiemap::run(arguments, console),
+            Self::Check(arguments) => commands::check::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),
             Self::Umount(arguments) => commands::umount::run(arguments, console),
             Self::Completions(arguments) => commands::completions::run(arguments, console),

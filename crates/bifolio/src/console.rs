@@ -62,6 +62,11 @@ impl Console {
         }
     }
 
+    /// Lets the command end with at least this status.
+    pub fn end_with(&mut self, status: Status) {
+        self.worst = self.worst.max(status);
+    }
+
     /// Says something on standard error that is no failure.
     pub fn warn(&mut self, text: impl std::fmt::Display) {
         let _ = self.out.flush();

@@ -292,6 +292,44 @@ fn names_of_inodes_that_cannot_be_read_are_shown_and_reported() {
 }
 
 #[test]
+fn check_tells_sound_images_from_others_by_its_status() {
+    let image = Image::from_script("ext4", 2048, SMALL);
+    let path = image.path.display().to_string();
+    let text = good(&["check", &path]);
+    assert!(text.starts_with("consistent: "), "{text}");
+    let found = json(&["check", "--json", &path]);
+    assert_eq!(
+        (&found["is_consistent"], &found["findings"]),
+        (&true.into(), &serde_json::json!([]))
+    );
+    let theirs = shell(image.folder.path(), "e2fsck -fn image 2>/dev/null | tail -1");
+    assert!(theirs.contains(&format!(" {}/", found["clusters"])), "{theirs} {found}");
+
+    shell(image.folder.path(), "debugfs -w -R 'set_inode_field dir/file links_count 7' image");
+    let result = ends_with(&["check", &path], 4);
+    assert!(
+        result.text().contains("link count is 7") && result.text().contains("1 inconsistency"),
+        "{}",
+        result.text()
+    );
+    let result = ends_with(&["check", "--json", &path], 4);
+    let found: serde_json::Value = must(serde_json::from_slice(&result.stdout), "JSON");
+    assert_eq!(found["is_consistent"], false);
+    assert!(found["findings"][0]["inode"].is_u64(), "{found}");
+
+    // The superblock and what else is needed to open an image are checked, too.
+    shell(image.folder.path(), "printf x | dd of=image bs=1 seek=$((1024 + 0x3fc)) conv=notrunc");
+    let result = ends_with(&["check", &path], 4);
+    assert!(result.text().contains("superblock"), "{}", result.text());
+    ends_with(&["check", "--json", &path], 4);
+    ends_with(&["check", "/nowhere.img"], 8);
+    ends_with(&["check", "/dev/null"], 8);
+    shell(image.folder.path(), "truncate -s 1M empty");
+    ends_with(&["check", &image.beside("empty").display().to_string()], 8);
+    ends_with(&["check"], 2);
+}
+
+#[test]
 fn manual_pages_and_completions_cover_every_command() {
     let image = Image::empty();
     let folder = image.folder.path().display().to_string();

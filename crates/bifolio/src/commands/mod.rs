@@ -1,6 +1,7 @@
 //! One module per command: its arguments, and `run`.
 
 pub mod cat;
+pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod df;

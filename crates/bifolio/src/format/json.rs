@@ -151,7 +151,8 @@ impl Array {
     }
 }
 
-fn text(value: &impl Serialize) -> String {
+/// A value as text.
+pub fn text(value: &impl Serialize) -> String {
     // The types above serialize to memory: neither they nor a string can fail.
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -1,0 +1,192 @@
+//! `bifolio check`: walks everything in an image and lists what contradicts itself.
+
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+
+use base::attributes::CheckSummary;
+use base::{Corrupt, Error, Place};
+use clap::Args;
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::failure::{Failure, Result, Status};
+use crate::format::json;
+use crate::target::{ImageOptions, Target};
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0    The image is consistent.
+  2    The command line makes no sense.
+  4    Inconsistencies were found.
+  8    The check could not be done or finished, whatever else was found.
+  141  The reader of standard output went away.
+
+Nothing is repaired, and the image is only read: of a dirty journal, the state after recovery is \
+checked, unless --no-recovery is given.";
+
+/// The arguments of `bifolio check`.
+#[derive(Args)]
+#[command(after_help = EXIT_STATUS)]
+pub struct Arguments {
+    /// Write a JSON object with an array of findings
+    #[arg(long)]
+    json: bool,
+    /// The image
+    #[arg(value_name = "IMAGE", value_parser = Target::parser())]
+    target: Target,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Checks the image.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut findings =
+        Findings { console, json: arguments.json, count: 0, status: Status::Success };
+    findings.begin(&arguments.target)?;
+    let summary = check(&arguments, &mut findings)?;
+    findings.end(&summary)?;
+    let Findings { console, status, .. } = findings;
+    console.end_with(status);
+    Ok(())
+}
+
+fn check(arguments: &Arguments, findings: &mut Findings<'_>) -> Result<CheckSummary> {
+    let Arguments { image, target, .. } = arguments;
+    let operational = |failure: Failure| failure.with_status(Status::Operational);
+    let device = image.open_device(target).map_err(operational)?;
+    let volume = match vfs::Volume::open(device, &image.volume_options()) {
+        Ok(volume) => volume,
+        // What keeps it from being opened is a finding, too.
+        Err(error @ Error::Corrupt(_)) => {
+            findings.add(&error)?;
+            return Ok(CheckSummary::default());
+        }
+        Err(error) => {
+            return Err(operational(Failure::library(target.image.as_path(), &error)));
+        }
+    };
+    let mut outcome = Ok(());
+    let summary = volume.check(&mut |error| {
+        outcome = findings.add(&error);
+        if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    outcome.map_err(|failure| match failure.is_fatal() {
+        true => failure,
+        false => operational(failure),
+    })?;
+    Ok(summary)
+}
+
+struct Findings<'a> {
+    console: &'a mut Console,
+    json: bool,
+    count: u64,
+    status: Status,
+}
+
+/// A finding for scripts: what it says, and its parts where they are known.
+#[derive(Serialize)]
+struct JsonFinding<'a> {
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    structure: Option<&'a str>,
+    #[serde(flatten)]
+    place: JsonPlace,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+#[derive(Default, Serialize)]
+struct JsonPlace {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_block: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    byte: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct JsonSummary {
+    is_consistent: bool,
+    inodes: u64,
+    directories: u64,
+    clusters: u64,
+}
+
+impl From<&Place> for JsonPlace {
+    fn from(place: &Place) -> Self {
+        Self {
+            group: place.group.map(|group| group.0),
+            inode: place.inode.map(|inode| inode.0),
+            file_block: place.file_block.map(|block| block.0),
+            block: place.block.map(|block| block.0),
+            byte: place.byte,
+        }
+    }
+}
+
+impl<'a> From<&'a Error> for JsonFinding<'a> {
+    fn from(error: &'a Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::Corrupt(corrupt) => {
+                let Corrupt { structure, place, problem } = &**corrupt;
+                let problem = Some(problem.to_string());
+                Self { message, structure: Some(structure), place: place.into(), problem }
+            }
+            _ => Self { message, structure: None, place: JsonPlace::default(), problem: None },
+        }
+    }
+}
+
+impl Findings<'_> {
+    fn begin(&mut self, target: &Target) -> Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let image = json::bytes(json::IMAGE, target.image.as_os_str().as_bytes());
+        let text = json::text(&image);
+        self.console.print(text.strip_suffix('}').unwrap_or(&text))?;
+        self.console.print(",\"findings\":[")
+    }
+
+    fn add(&mut self, error: &Error) -> Result<()> {
+        let status = match error {
+            Error::Corrupt(_) => Status::Inconsistent,
+            _ => Status::Operational,
+        };
+        self.status = self.status.max(status);
+        if self.json {
+            self.console.print(if self.count == 0 { "\n" } else { ",\n" })?;
+            self.console.print(json::text(&JsonFinding::from(error)))?;
+        } else {
+            self.console.name(error.to_string().as_bytes())?;
+            self.console.print('\n')?;
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    fn end(&mut self, summary: &CheckSummary) -> Result<()> {
+        let CheckSummary { inodes, directories, clusters, .. } = *summary;
+        let is_consistent = self.status == Status::Success;
+        if self.json {
+            let summary = json::text(&JsonSummary { is_consistent, inodes, directories, clusters });
+            let line = if self.count == 0 { "" } else { "\n" };
+            let rest = summary.strip_prefix('{').unwrap_or(&summary);
+            return self.console.print(format_args!("{line}],{rest}\n"));
+        }
+        match self.count {
+            0 => self.console.print(format_args!(
+                "consistent: {inodes} inodes, {directories} directories, {clusters} clusters\n"
+            )),
+            1 => self.console.print("1 inconsistency\n"),
+            count => self.console.print(format_args!("{count} inconsistencies\n")),
+        }
+    }
+}
