@@ -15,30 +15,26 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Buddy {
     heads: [u32; ORDERS],
     frames: u32,
+    /// Frames from here on were never used, and are in no list: neither they nor their descriptors
+    /// take up memory yet.
+    fresh: u32,
 }
 
 impl Buddy {
     /// With every one of `frames` free.
     pub(crate) fn new(frames: &[Frame]) -> Self {
-        let count = u32::try_from(frames.len()).expect("the arena's size is bounded");
-        let mut buddy = Self { heads: [NONE; ORDERS], frames: count };
-        // The greatest blocks at the lowest addresses; from the end, so that those come out first.
-        let whole = count >> ORDER_MAX << ORDER_MAX;
-        for order in 0..ORDER_MAX {
-            if count & 1 << order != 0 {
-                let above = count >> order << order;
-                buddy.link(frames, above - (1 << order), order);
-            }
-        }
-        for start in (0..whole).step_by(1 << ORDER_MAX).rev() {
-            buddy.link(frames, start, ORDER_MAX);
-        }
-        buddy
+        let frames = u32::try_from(frames.len()).expect("the arena's size is bounded");
+        Self { heads: [NONE; ORDERS], frames, fresh: 0 }
     }
 
     /// Takes a block of `order`.
     pub(crate) fn take(&mut self, frames: &[Frame], order: u8) -> Option<u32> {
-        let mut at = (order..=ORDER_MAX).find(|&at| self.heads[usize::from(at)] != NONE)?;
+        let mut at = loop {
+            match (order..=ORDER_MAX).find(|&at| self.heads[usize::from(at)] != NONE) {
+                Some(at) => break at,
+                None => self.add_fresh(frames)?,
+            }
+        };
         let start = self.heads[usize::from(at)];
         self.unlink(frames, start, at);
         while at > order {
@@ -46,6 +42,14 @@ impl Buddy {
             self.link(frames, start + (1 << at), at);
         }
         Some(start)
+    }
+
+    /// Puts the next frames that were never used into a list: as many as the largest block.
+    fn add_fresh(&mut self, frames: &[Frame]) -> Option<()> {
+        let order = (self.frames - self.fresh).checked_ilog2()?.min(ORDER_MAX.into()) as u8;
+        self.link(frames, self.fresh, order);
+        self.fresh += 1 << order;
+        Some(())
     }
 
     /// Takes back a block of `order`.
@@ -68,6 +72,7 @@ impl Buddy {
     /// Whether there is a block of `order`.
     pub(crate) fn has(&self, order: u8) -> bool {
         self.heads[usize::from(order)..].iter().any(|&head| head != NONE)
+            || self.frames - self.fresh >= 1 << order
     }
 
     fn link(&mut self, frames: &[Frame], start: u32, order: u8) {
@@ -123,7 +128,8 @@ mod tests {
     #[test]
     fn an_odd_number_of_frames_is_all_free_in_aligned_blocks() {
         let frames = frames(1024 + 16 + 4 + 1);
-        let buddy = Buddy::new(&frames);
+        let mut buddy = Buddy::new(&frames);
+        while buddy.add_fresh(&frames).is_some() {}
         assert_eq!(free(&buddy, &frames), [(0, 9), (512, 9), (1024, 4), (1040, 2), (1044, 0)]);
     }
 
@@ -145,7 +151,10 @@ mod tests {
         let count = 1024 + 37;
         let frames = frames(count);
         let mut buddy = Buddy::new(&frames);
+        while buddy.add_fresh(&frames).is_some() {}
         let all = free(&buddy, &frames);
+        buddy = Buddy::new(&frames);
+        frames.iter().for_each(|frame| frame.free.store(0, Ordering::Relaxed));
         let mut used = vec![false; count];
         let mut held: Vec<(u32, u8)> = Vec::new();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -171,6 +180,7 @@ mod tests {
         for (start, order) in held {
             buddy.give(&frames, start, order);
         }
+        while buddy.add_fresh(&frames).is_some() {}
         assert_eq!(free(&buddy, &frames), all);
     }
 }

@@ -392,6 +392,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes all nodes of a pool, for minutes")]
     fn an_insertion_without_memory_for_nodes_leaves_nothing_behind() {
         let (pool, tree) = (pool(), Tree::default());
         tree.insert(&pool, place(0, 0), 1).expect("room");
