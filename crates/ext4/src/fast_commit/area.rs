@@ -71,11 +71,11 @@ pub enum Change {
     },
 }
 
-/// The changes committed to the area of `journal` after the transactions before `running`, in
-/// order. Fast commits of earlier transactions, and one cut off by a crash, are left over in the
-/// area and do not count.
-pub fn read_changes(journal: &Journal, running: TransactionId) -> Result<Vec<Change>> {
-    let mut reader = Reader { running, checksum: 0, changes: Vec::new(), committed: 0 };
+/// The fast commits in the area of `journal` that followed the transactions before `running`, in
+/// order: the changes in each. Those of earlier transactions, and one cut off by a crash, are
+/// left over in the area and do not count.
+pub fn read_commits(journal: &Journal, running: TransactionId) -> Result<Vec<Vec<Change>>> {
+    let mut reader = Reader { running, checksum: 0, changes: Vec::new(), commits: Vec::new() };
     let mut buffer = vec![0; journal.blocks().block_size().len()];
     for block in journal.superblock().fast_commit.clone() {
         journal.read(block, &mut buffer)?;
@@ -86,8 +86,7 @@ pub fn read_changes(journal: &Journal, running: TransactionId) -> Result<Vec<Cha
             break;
         }
     }
-    reader.changes.truncate(reader.committed);
-    Ok(reader.changes)
+    Ok(reader.commits)
 }
 
 fn begins_with_head(block: &[u8]) -> bool {
@@ -99,9 +98,9 @@ struct Reader {
     running: TransactionId,
     /// Of the tags since the last tail.
     checksum: u32,
+    /// The changes since then.
     changes: Vec<Change>,
-    /// How many of `changes` are part of complete fast commits.
-    committed: usize,
+    commits: Vec<Vec<Change>>,
 }
 
 impl Reader {
@@ -155,7 +154,7 @@ impl Reader {
         if tail.fc_tid.get() != self.running.0 || tail.fc_crc.get() != checksum {
             return false;
         }
-        self.committed = self.changes.len();
+        self.commits.push(std::mem::take(&mut self.changes));
         self.checksum = 0;
         true
     }

@@ -3,7 +3,7 @@
 
 pub(crate) mod edit;
 mod locate;
-mod orphans;
+pub(crate) mod orphans;
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ pub use self::orphans::OrphanReport;
 
 use self::edit::Editor;
 use self::orphans::Orphans;
+use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::Recovery;
 use crate::superblock::SUPERBLOCK_OFFSET;
@@ -28,6 +29,8 @@ const EXTRA_BYTES_MAX: u64 = 1 << 30;
 pub struct RecoveryReport {
     /// Of the journal's log.
     pub log: Recovery,
+    /// Fast commits that followed the log's transactions.
+    pub fast_commits: usize,
     /// Of inodes that were being deleted or truncated.
     pub orphans: OrphanReport,
 }
@@ -58,9 +61,19 @@ impl Unrecovered {
         if !journal.blocks().is_external() {
             journal.mark_empty(log.end, &overlay)?;
         }
+        // They follow a log, and a damaged one hides which of its transactions.
+        let commits = if journal.superblock().start.is_some() && log.damage.is_none() {
+            fast_commit::read_commits(&journal, log.end)?
+        } else {
+            Vec::new()
+        };
+        replay_fast_commits(&overlay, cache, &commits)?;
         let orphans = resolve_orphans(&overlay, cache)?;
         match Volume::probe(overlay, cache)? {
-            Probed::Ready(volume) => Ok(volume.recovered(RecoveryReport { log, orphans })),
+            Probed::Ready(volume) => {
+                let fast_commits = commits.len();
+                Ok(volume.recovered(RecoveryReport { log, fast_commits, orphans }))
+            }
             Probed::NeedsRecovery(_) => unreachable!("the mark was just removed"),
         }
     }
@@ -72,6 +85,21 @@ fn reopen(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>>
         Probed::Ready(volume) => volume,
         Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
     })
+}
+
+fn replay_fast_commits(
+    overlay: &SharedDevice,
+    cache: &Arc<PageCache>,
+    commits: &[Vec<Change>],
+) -> Result<()> {
+    if commits.is_empty() {
+        return Ok(());
+    }
+    let volume = reopen(overlay, cache)?;
+    let orphans = Orphans::read(&volume)?;
+    let mut editor = Editor::new(volume);
+    fast_commit::replay(&mut editor, &orphans, commits)?;
+    editor.write(overlay, |_| ())
 }
 
 /// Deletes and truncates orphans and says that there is nothing to recover any more.

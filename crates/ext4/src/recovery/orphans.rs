@@ -44,7 +44,7 @@ impl OrphanReport {
 }
 
 /// The orphans of a volume.
-pub(super) struct Orphans {
+pub(crate) struct Orphans {
     inodes: Vec<InodeNumber>,
     known: HashSet<InodeNumber>,
     /// The blocks of the orphan file.
@@ -77,7 +77,7 @@ impl Orphans {
         Ok(orphans)
     }
 
-    pub(super) fn contains(&self, number: InodeNumber) -> bool {
+    pub(crate) fn contains(&self, number: InodeNumber) -> bool {
         self.known.contains(&number)
     }
 

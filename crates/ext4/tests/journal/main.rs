@@ -5,6 +5,7 @@ mod workload;
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -148,7 +149,6 @@ fn recover_by_us(folder: &Path, snapshot: &Path) -> (PathBuf, RecoveryReport) {
 
 fn check_snapshot(folder: &Path, snapshot: &Path, what: &str) {
     let (ours, report) = recover_by_us(folder, snapshot);
-    println!("{what}: {report:?}");
     assert!(report.log.transactions > 0 && report.log.damage.is_none(), "{what}: {report:?}");
     assert!(report.orphans.failure.is_none(), "{what}: {report:?}");
 
@@ -195,4 +195,76 @@ fn ext3() {
     let mut scenario = Scenario::new("ext3", 1024, "-J size=4");
     scenario.make.format = "ext3";
     scenario.check();
+}
+
+/// The facts of a tree that fast commits hold: of directories, only what their names make them.
+fn without_directory_facts(manifest: Manifest) -> Manifest {
+    manifest.map(|_, mode, fact, value| {
+        let is_lost =
+            matches!(fact, "modified" | "changed" | "extents" | "size" | "blocks" | "flags");
+        (!mode.starts_with("04") || !is_lost).then(|| value.to_owned())
+    })
+}
+
+/// Writes alone, until everything is committed, so that what is to be recovered is what was there.
+fn check_fast_commits(name: &str, make: &Mke2fs, operations: Operations, seeds: Range<u64>) {
+    private_mounts();
+    let folder = must(TempDir::new_in("/dev/shm"), "a folder");
+    let image = folder.path().join("image");
+    make.make(&image, None);
+    let mut fast_commits = 0;
+    for seed in seeds {
+        let mount = LoopMount::new(&image, "ext4", "commit=600");
+        let mut writer = Writer::new(&mount.path().join("top"), seed, operations);
+        must(writer.prepare(), "prepare");
+        writer.run(60, &AtomicBool::new(false));
+        writer.sync_files();
+        let truth = Manifest::of_host(mount.path()).without_tree("(volume)");
+        run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(mount.path()));
+        drop(writer);
+        let snapshot = copy(&image, folder.path(), "snapshot");
+        mount.unmount();
+
+        let what = format!("{name}, seed {seed}");
+        let (ours, report) = recover_by_us(folder.path(), &snapshot);
+        assert_eq!(complaints(&ours), "", "{what}: {report:?}");
+        // The next round goes on from our state: the kernel itself cannot mount every volume
+        // whose fast commits it wrote.
+        must(std::fs::copy(&ours, &image), "copy");
+        let ours = without_directory_facts(manifest(&ours));
+        let truth = without_directory_facts(truth);
+        truth.assert_equal("what was written", &ours, &format!("ours ({what})"));
+        fast_commits += report.fast_commits;
+    }
+    assert!(fast_commits > 0, "{name}: nothing was committed fast");
+}
+
+const FAST: Operations =
+    Operations { attributes: false, symlinks: false, crowds: false, ..Operations::ALL };
+
+#[test]
+fn fast_commits_with_4k_blocks() {
+    let make = Mke2fs { size: 96 << 20, ..Mke2fs::new("ext4", 4096) };
+    check_fast_commits("4k", &make.with("-O fast_commit -J size=16"), FAST, 0..8);
+}
+
+#[test]
+fn fast_commits_with_1k_blocks_and_without_checksums() {
+    let make = Mke2fs { size: 96 << 20, ..Mke2fs::new("ext4", 1024) };
+    let make = make.with("-O fast_commit,^metadata_csum,^64bit -J size=8");
+    check_fast_commits("1k, no checksums", &make, FAST, 10..18);
+}
+
+#[test]
+fn fast_commits_with_clusters_and_linear_directories() {
+    let make = Mke2fs { size: 96 << 20, ..Mke2fs::new("ext4", 1024) };
+    let make = make.with("-O fast_commit,bigalloc,^dir_index -C 8192 -J size=8");
+    check_fast_commits("bigalloc", &make, FAST, 20..28);
+}
+
+#[test]
+fn fast_commits_between_full_ones() {
+    let make = Mke2fs { size: 96 << 20, ..Mke2fs::new("ext4", 2048) };
+    let make = make.with("-O fast_commit -J size=8");
+    check_fast_commits("with full commits", &make, Operations::ALL, 30..36);
 }

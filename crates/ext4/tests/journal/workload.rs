@@ -16,12 +16,17 @@ pub struct Operations {
     pub attributes: bool,
     /// Directories are made and removed.
     pub directories: bool,
+    /// Directories with hundreds of names come and go.
+    pub crowds: bool,
     /// Files are unlinked while they are open, and stay so.
     pub orphans: bool,
+    /// Symbolic links are made; these have the same effect as attributes.
+    pub symlinks: bool,
 }
 
 impl Operations {
-    pub const ALL: Self = Self { attributes: true, directories: true, orphans: true };
+    pub const ALL: Self =
+        Self { attributes: true, directories: true, crowds: true, orphans: true, symlinks: true };
 }
 
 /// Changes files below `top` at random until told to stop or until the file system is shut down.
@@ -33,6 +38,7 @@ pub struct Writer {
     files: Vec<PathBuf>,
     directories: Vec<PathBuf>,
     held: Vec<File>,
+    seed: u64,
     made: u64,
 }
 
@@ -45,6 +51,7 @@ impl Writer {
             files: Vec::new(),
             directories: vec![top.to_owned()],
             held: Vec::new(),
+            seed,
             made: 0,
         }
     }
@@ -57,13 +64,39 @@ impl Writer {
                 return;
             }
             if let Err(error) = self.step() {
-                match error.raw_os_error() {
-                    // Shut down: EIO, EROFS, ESHUTDOWN.
-                    Some(5 | 30 | 108) => return,
-                    // Full, or a race with an earlier step.
-                    _ => {}
+                // Shut down: EIO, EROFS, ESHUTDOWN. Others come of being full, or of a race
+                // with an earlier step.
+                if matches!(error.raw_os_error(), Some(5 | 30 | 108)) {
+                    return;
                 }
             }
+        }
+    }
+
+    /// Makes a directory of many names, in which more will be made, and commits it.
+    pub fn prepare(&mut self) -> io::Result<()> {
+        let path = self.top.join("many");
+        if !path.exists() {
+            fs::create_dir_all(&path)?;
+            for number in 0..400 {
+                File::create(path.join(format!("{number}-{}", "p".repeat(60))))?;
+            }
+        }
+        self.directories.push(path);
+        rustix::fs::syncfs(File::open(&self.top)?)?;
+        Ok(())
+    }
+
+    /// Commits what was written to every file, and with it every name.
+    pub fn sync_files(&mut self) {
+        for file in &self.files {
+            if let Ok(file) = File::open(file) {
+                let _ = file.sync_all();
+            }
+        }
+        // Names that went are committed only with something else.
+        if let Ok(file) = File::create(self.top.join("last")) {
+            let _ = file.sync_all();
         }
     }
 
@@ -96,7 +129,8 @@ impl Writer {
         self.made += 1;
         let at = self.random(self.directories.len() as u64) as usize;
         let length = 1 + self.random(60) as usize;
-        self.directories[at].join(format!("{}-{}", self.made, "n".repeat(length)))
+        let name = format!("{}-{}-{}", self.seed, self.made, "n".repeat(length));
+        self.directories[at].join(name)
     }
 
     fn forget(&mut self, path: &Path) {
@@ -113,7 +147,7 @@ impl Writer {
             15..=17 => self.unlink(),
             18 => self.link(),
             19 if self.operations.directories => self.make_directory(),
-            20 if self.operations.directories => self.crowd(),
+            20 if self.operations.crowds => self.crowd(),
             21 if self.operations.attributes => self.attribute(),
             22 if self.operations.attributes => self.allocate(),
             23 if self.operations.orphans => self.orphan(),
@@ -124,7 +158,7 @@ impl Writer {
     fn create(&mut self) -> io::Result<()> {
         let path = self.new_name();
         self.files.push(path.clone());
-        if self.random(8) == 0 {
+        if self.random(8) == 0 && self.operations.symlinks {
             let length = 1 + self.random(120) as usize;
             return symlink("t".repeat(length), path);
         }
@@ -161,7 +195,10 @@ impl Writer {
         let from = self.any_file();
         let to = if self.random(3) == 0 { self.any_file() } else { self.new_name() };
         fs::rename(&from, &to)?;
-        self.forget(&from);
+        // Between two names of one file it does nothing.
+        if fs::symlink_metadata(&from).is_err() {
+            self.forget(&from);
+        }
         self.forget(&to);
         self.files.push(to);
         Ok(())
@@ -192,7 +229,7 @@ impl Writer {
     /// A directory of many blocks that goes again: its blocks are revoked and then hold data.
     fn crowd(&mut self) -> io::Result<()> {
         self.made += 1;
-        let path = self.top.join(format!("crowd-{}", self.made));
+        let path = self.top.join(format!("crowd-{}-{}", self.seed, self.made));
         fs::create_dir(&path)?;
         for number in 0..100 + self.random(200) {
             File::create(path.join(format!("{number}-{}", "x".repeat(80))))?;

@@ -1,13 +1,15 @@
 //! The bytes of an inode: its fields set, its checksum made. Not here: its map's blocks.
 
+use base::attributes::FileType;
 use base::checksum::crc32c;
-use base::{FsBlock, InodeNumber, Place, Result};
+use base::view::view_at;
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
 use crate::features::Feature;
 use crate::geometry::Geometry;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode_record::InodeFlags;
 use crate::ondisk::inode::{
     BASE_BYTES, BLOCK_OFFSET, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode,
 };
@@ -37,14 +39,6 @@ impl InodeBytes {
     /// An inode of zeroes.
     pub(crate) fn zeroed(geometry: &Geometry, number: InodeNumber) -> Self {
         Self { number, bytes: vec![0; geometry.inode_size as usize] }
-    }
-
-    /// What the inode says, without a look at its checksum, which is made only when it is written.
-    pub(crate) fn record(&mut self, volume: &Volume) -> Result<InodeRecord> {
-        let geometry = volume.geometry();
-        self.seal(geometry);
-        let creator = volume.superblock().raw().creator_os.get();
-        InodeRecord::parse(&self.bytes, geometry, creator, self.number, Place::inode(self.number))
     }
 
     /// The fields that every inode has.
@@ -114,6 +108,46 @@ impl InodeBytes {
         let table = blocks.edit(block, STRUCTURE, place)?;
         table[at..at + self.bytes.len()].copy_from_slice(&self.bytes);
         Ok(())
+    }
+}
+
+/// What a fast commit says of an inode: its bytes up to the end of the extra fields.
+pub(crate) struct InodeImage {
+    pub bytes: Vec<u8>,
+    pub kind: FileType,
+    pub flags: InodeFlags,
+    pub generation: u32,
+}
+
+impl InodeImage {
+    /// Validates what must be sound before the inode is written.
+    pub(crate) fn parse(bytes: &[u8], geometry: &Geometry, place: Place) -> Result<Self> {
+        const STRUCTURE: &str = "fast commit of an inode";
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
+        let mode = raw.mode.get();
+        let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
+            let problem = Problem::Invalid { field: "mode", found: mode.into() };
+            Error::corrupt(STRUCTURE, place, problem)
+        })?;
+        let (found, min, max) = (bytes.len() as u64, BASE_BYTES as u64, geometry.inode_size.into());
+        if found > max {
+            let problem = Problem::Range { field: "length", found, min, max };
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        }
+        Ok(Self {
+            kind,
+            flags: InodeFlags(raw.flags.get()),
+            generation: raw.generation.get(),
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    /// The bytes of the block map or its substitute.
+    pub(crate) fn block_area(&self) -> [u8; BLOCK_AREA_BYTES] {
+        let mut area = [0; BLOCK_AREA_BYTES];
+        // An image has at least the fields that every inode has.
+        area.copy_from_slice(&self.bytes[BLOCK_OFFSET..BLOCK_OFFSET + BLOCK_AREA_BYTES]);
+        area
     }
 }
 

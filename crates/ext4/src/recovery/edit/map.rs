@@ -1,7 +1,7 @@
 //! The map of a file as a whole: read with the blocks it takes itself, changed, and written as an
 //! extent tree; and the truncation of block maps. Not here: which blocks are free.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use base::checksum::crc32c;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
@@ -25,8 +25,8 @@ const DIRECT: usize = 12;
 /// Everything that a file's map says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileMap {
-    /// What is mapped, in order.
-    pub runs: Vec<Run>,
+    /// What is mapped, by the first file block of each run.
+    pub runs: BTreeMap<FileBlock, Run>,
     /// The blocks that the map itself takes, and where each begins in the file.
     pub nodes: Vec<(FileBlock, FsBlock)>,
 }
@@ -58,7 +58,7 @@ impl FileMap {
         while let Some((node, range)) = ahead.pop() {
             if node.depth == 0 {
                 if let Step::Found(span) = node.find(range.start) {
-                    span.runs.into_iter().for_each(|run| run.push_onto(&mut self.runs));
+                    span.runs.into_iter().for_each(|run| self.push(run));
                 }
                 continue;
             }
@@ -80,39 +80,74 @@ impl FileMap {
         Ok(())
     }
 
+    /// Adds a run behind all others.
+    fn push(&mut self, run: Run) {
+        match self.runs.last_entry() {
+            Some(mut last) if last.get().is_followed_by(&run) => {
+                last.get_mut().length += run.length
+            }
+            _ => {
+                self.runs.insert(run.start, run);
+            }
+        }
+    }
+
+    /// The last run that begins at or before `at`.
+    fn run_before(&self, at: FileBlock) -> Option<Run> {
+        self.runs.range(..=at).next_back().map(|(_, run)| *run)
+    }
+
     /// Unmaps file blocks from `start` to before `end`.
     pub(crate) fn remove(&mut self, start: FileBlock, end: FileBlock) {
-        let mut kept = Vec::with_capacity(self.runs.len() + 1);
-        for run in self.runs.drain(..) {
+        if start >= end {
+            return;
+        }
+        // The run that `start` lies in, and then those that begin behind it.
+        let first = self.run_before(start).filter(|run| run.end() > start);
+        let rest = self.runs.range(start..end).map(|(_, run)| *run);
+        let touched: Vec<Run> = first.into_iter().chain(rest).collect();
+        for run in touched {
+            self.runs.remove(&run.start);
             if run.start < start {
-                let length = run.length.min(start.0 - run.start.0);
-                kept.push(Run { length, ..run });
+                let length = start.0 - run.start.0;
+                self.runs.insert(run.start, Run { length, ..run });
             }
             if run.end() > end {
-                let skip = end.0.saturating_sub(run.start.0);
-                kept.push(Run {
-                    start: FileBlock(run.start.0 + skip),
+                let skip = end.0 - run.start.0;
+                let kept = Run {
+                    start: end,
                     length: run.length - skip,
                     block: FsBlock(run.block.0 + skip),
                     ..run
-                });
+                };
+                self.runs.insert(end, kept);
             }
         }
-        self.runs = kept;
     }
 
     /// Maps `run`, whatever was there before.
     pub(crate) fn insert(&mut self, run: Run) {
         self.remove(run.start, run.end());
-        let at = self.runs.partition_point(|other| other.start < run.start);
-        self.runs.insert(at, run);
+        self.runs.insert(run.start, run);
     }
 
     /// The volume block of a file block.
     pub(crate) fn block_at(&self, at: FileBlock) -> Option<FsBlock> {
-        let after = self.runs.partition_point(|run| run.start <= at);
-        let run = self.runs.get(after.checked_sub(1)?)?;
+        let run = self.run_before(at)?;
         (at < run.end() && !run.unwritten).then(|| FsBlock(run.block.0 + (at.0 - run.start.0)))
+    }
+
+    /// The first file block at or after `at` that is mapped.
+    pub(crate) fn next_block(&self, at: FileBlock) -> Option<FileBlock> {
+        match self.run_before(at) {
+            Some(run) if at < run.end() => Some(at),
+            _ => self.runs.range(at..).next().map(|(&start, _)| start),
+        }
+    }
+
+    /// How many blocks are mapped.
+    pub(crate) fn block_count(&self) -> u64 {
+        self.runs.values().fold(0, |sum, run| sum.saturating_add(run.length))
     }
 
     /// Makes an extent tree of the runs, with the blocks it takes, in `area`.
@@ -124,7 +159,7 @@ impl FileMap {
     ) -> Result<()> {
         let mut entries: Vec<[u8; ENTRY_BYTES]> = Vec::new();
         let mut starts: Vec<FileBlock> = Vec::new();
-        for run in joined(&self.runs) {
+        for run in joined(self.runs.values()) {
             split(run, &mut starts, &mut entries);
         }
         let block_bytes = editor.geometry().block_size.len();
@@ -180,9 +215,9 @@ fn write_node(bytes: &mut [u8], room: usize, depth: u16, entries: &[[u8; ENTRY_B
     rest[..table.len()].copy_from_slice(table);
 }
 
-fn joined(runs: &[Run]) -> Vec<Run> {
+fn joined<'r>(runs: impl Iterator<Item = &'r Run>) -> Vec<Run> {
     let mut joined = Vec::new();
-    runs.iter().for_each(|run| run.push_onto(&mut joined));
+    runs.for_each(|run| run.push_onto(&mut joined));
     joined
 }
 
@@ -252,7 +287,7 @@ fn read_pointers(volume: &Volume, record: &InodeRecord, map: &mut FileMap) -> Re
         geometry.check_run(STRUCTURE, place, pointer.block, 1)?;
         if pointer.level == 0 {
             let (start, block) = (pointer.start, pointer.block);
-            Run { start, length: 1, block, unwritten: false }.push_onto(&mut map.runs);
+            map.push(Run { start, length: 1, block, unwritten: false });
             continue;
         }
         // A block of pointers named twice would make the work exponential.

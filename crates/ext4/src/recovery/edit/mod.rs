@@ -2,6 +2,7 @@
 //! a consistent state. Not here: which changes, and their order on a device that may fail.
 
 pub(crate) mod blocks;
+pub(crate) mod directory;
 pub(crate) mod groups;
 pub(crate) mod inode;
 pub(crate) mod map;
@@ -39,11 +40,18 @@ impl Editor {
     /// The clusters that a map takes, with those of `others`.
     pub(crate) fn clusters(&self, map: &FileMap, others: &[FsBlock]) -> BTreeSet<(u64, u64)> {
         let geometry = self.geometry();
-        let runs = map.runs.iter().map(|run| clusters_of(geometry, run.block, run.length));
+        let runs = map.runs.values().map(|run| clusters_of(geometry, run.block, run.length));
         let nodes = map.nodes.iter().map(|&(_, block)| block);
         let single = nodes.chain(others.iter().copied());
         let single = single.map(|block| clusters_of(geometry, block, 1));
         runs.chain(single).map(|clusters| (clusters.start, clusters.end)).collect()
+    }
+
+    /// The clusters that what is mapped takes.
+    pub(crate) fn data_clusters(&self, map: &FileMap) -> BTreeSet<(u64, u64)> {
+        let geometry = self.geometry();
+        let runs = map.runs.values().map(|run| clusters_of(geometry, run.block, run.length));
+        runs.map(|clusters| (clusters.start, clusters.end)).collect()
     }
 
     /// How many clusters these ranges cover.

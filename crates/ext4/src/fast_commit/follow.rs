@@ -1,0 +1,295 @@
+//! Follows fast commits in memory: which inode each name stands for, what each inode says, where
+//! its blocks are. Not here: changing the volume.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FileBlock, InodeNumber, Place, Problem, Result, Unsupported};
+
+use super::Change;
+use super::names::{self, Names};
+use crate::geometry::Geometry;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::recovery::edit::inode::InodeImage;
+use crate::recovery::edit::map::FileMap;
+use crate::recovery::orphans;
+use crate::volume::Volume;
+
+/// An inode that fast commits speak of.
+pub(super) struct FileState {
+    /// The inode as it lies, if it is in use.
+    pub before: Option<InodeRecord>,
+    /// Whether the inode is another file than the one that lies there.
+    pub is_new: bool,
+    /// What it was last said to be.
+    pub image: Option<InodeImage>,
+    /// Where its blocks are, once that matters.
+    pub map: Option<FileMap>,
+    /// Whether the map is to be written anew.
+    pub rewrites_map: bool,
+}
+
+impl FileState {
+    /// The file that lies there and still is this one.
+    pub(super) fn kept(&self) -> Option<&InodeRecord> {
+        self.before.as_ref().filter(|_| !self.is_new)
+    }
+
+    pub(super) fn kind(&self) -> Option<FileType> {
+        match (&self.image, self.kept()) {
+            (Some(image), _) => Some(image.kind),
+            (None, kept) => kept.map(|record| record.kind),
+        }
+    }
+
+    pub(super) fn flags(&self) -> InodeFlags {
+        match (&self.image, self.kept()) {
+            (Some(image), kept) => {
+                // What Linux logs of directories does not tell whether they are hashed by now.
+                let hashed = kept.map_or(0, |record| record.flags.0 & InodeFlags::INDEX.0);
+                let flags = image.flags.0;
+                if image.kind == FileType::Directory {
+                    InodeFlags(flags & !InodeFlags::INDEX.0 | hashed)
+                } else {
+                    InodeFlags(flags)
+                }
+            }
+            (None, kept) => kept.map(|record| record.flags).unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn generation(&self) -> Option<u32> {
+        match (&self.image, self.kept()) {
+            (Some(image), _) => Some(image.generation),
+            (None, kept) => kept.map(|record| record.generation),
+        }
+    }
+
+    pub(super) fn has_tree(&self) -> bool {
+        is_tree(self.flags())
+    }
+}
+
+fn is_tree(flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::EXTENTS)
+}
+
+impl FileState {
+    pub(super) fn load_map(&mut self, volume: &Arc<Volume>) -> Result<()> {
+        if self.map.is_none() {
+            let kept = self.kept();
+            let mapped = kept.filter(|record| orphans::has_map(volume, record));
+            self.map =
+                Some(mapped.map_or_else(
+                    || Ok(FileMap::default()),
+                    |record| FileMap::read(volume, record),
+                )?);
+        }
+        Ok(())
+    }
+}
+
+/// What fast commits come to: of the inodes and names that they speak of.
+pub(super) struct Outcome {
+    pub volume: Arc<Volume>,
+    pub files: BTreeMap<InodeNumber, FileState>,
+    pub directories: BTreeMap<InodeNumber, Names>,
+}
+
+impl Outcome {
+    /// What `commits` come to on `volume`.
+    pub(super) fn of(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
+        let directories = names::collect(&volume, commits)?;
+        let mut outcome = Self { volume, files: BTreeMap::new(), directories };
+        for commit in commits {
+            outcome.follow(commit)?;
+        }
+        outcome.find_touched()?;
+        Ok(outcome)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+
+    /// The state of an inode, which must be one that files can have.
+    fn file(&mut self, number: InodeNumber) -> Result<&mut FileState> {
+        if !self.files.contains_key(&number) {
+            let geometry = self.volume.geometry();
+            if geometry.is_reserved_inode(number) {
+                let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
+                let problem = Problem::Range { field: "inode", found: number.0, min, max };
+                return Err(Error::corrupt("fast commit", Place::inode(number), problem));
+            }
+            let before = match self.volume.inode_record(number) {
+                Err(Error::NotFound) => None,
+                record => Some(record?),
+            };
+            let state =
+                FileState { before, is_new: false, image: None, map: None, rewrites_map: false };
+            self.files.insert(number, state);
+        }
+        Ok(self.files.get_mut(&number).expect("it is there or was just inserted"))
+    }
+
+    /// Follows one fast commit. It says of each inode what it was when the commit was made, so
+    /// these come first; the order of the rest among each other is kept.
+    fn follow(&mut self, commit: &[Change]) -> Result<()> {
+        for change in commit {
+            if let Change::Inode { inode, image } = change {
+                self.take_image(*inode, image)?;
+            }
+        }
+        for change in commit {
+            match change {
+                Change::Inode { .. } => {}
+                Change::AddRange { inode, start, block, length, unwritten } => {
+                    let (start, block, unwritten) = (*start, *block, *unwritten);
+                    let run = Run { start, length: (*length).into(), block, unwritten };
+                    self.add_range(*inode, run)?;
+                }
+                Change::DeleteRange { inode, start, length } => {
+                    let end = FileBlock(start.0 + u64::from(*length));
+                    if let Some(map) = self.map(*inode)? {
+                        map.remove(*start, end);
+                    }
+                }
+                Change::Link { parent, inode, name, .. } => {
+                    if let Some(name) = self.name(*parent, name) {
+                        name.now = Some(*inode);
+                    }
+                }
+                Change::Unlink { parent, inode, name } => {
+                    if let Some(name) = self.name(*parent, name) {
+                        // It may stand for another inode by now.
+                        name.now = name.now.filter(|now| now != inode);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, parent: InodeNumber, name: &[u8]) -> Option<&mut names::Name> {
+        self.directories.get_mut(&parent)?.entries.get_mut(name)
+    }
+
+    fn take_image(&mut self, number: InodeNumber, image: &[u8]) -> Result<()> {
+        let place = Place::inode(number);
+        let image = InodeImage::parse(image, self.volume.geometry(), place)?;
+        let file = self.file(number)?;
+        let known = file.generation();
+        // An inode that is in use again is told by its generation.
+        let was_unused = file.image.is_none() && file.before.is_none();
+        if was_unused || known.is_some_and(|known| known != image.generation) {
+            file.is_new = true;
+            file.map = Some(FileMap::default());
+            if let Some(names) = self.directories.get_mut(&number) {
+                names.restart();
+            }
+        }
+        let file = self.file(number)?;
+        // Of a directory that lies there, the volume knows better.
+        if image.kind != FileType::Directory || file.is_new {
+            file.image = Some(image);
+        }
+        Ok(())
+    }
+
+    /// The map of a file, to be changed; `None` for an inode that is not in use.
+    fn map(&mut self, number: InodeNumber) -> Result<Option<&mut FileMap>> {
+        let volume = Arc::clone(&self.volume);
+        let file = self.file(number)?;
+        match file.kind() {
+            Some(FileType::Regular) if file.has_tree() => {
+                file.load_map(&volume)?;
+                file.rewrites_map = true;
+                Ok(file.map.as_mut())
+            }
+            Some(FileType::Regular) if !file.flags().contains(InodeFlags::INLINE_DATA) => {
+                let feature = "fast_commit on a file without extents";
+                Err(Unsupported::Inode { inode: number, feature }.into())
+            }
+            // Nothing that ranges can change.
+            _ => Ok(None),
+        }
+    }
+
+    fn add_range(&mut self, number: InodeNumber, run: Run) -> Result<()> {
+        const STRUCTURE: &str = "fast commit of a range";
+        let place = Place::inode(number).at_file_block(run.start);
+        self.geometry().check_run(STRUCTURE, place, run.block, run.length)?;
+        let end = run.end().0;
+        if run.length == 0 || end > FILE_BLOCKS_MAX {
+            let (min, max) = (run.start.0 + 1, FILE_BLOCKS_MAX);
+            let problem = Problem::Range { field: "end", found: end, min, max };
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        }
+        if let Some(map) = self.map(number)? {
+            map.insert(run);
+        }
+        Ok(())
+    }
+
+    /// Loads the state of all inodes whose names changed, and the maps that will be written.
+    fn find_touched(&mut self) -> Result<()> {
+        let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
+        for (&parent, names) in &self.directories {
+            for (_, name) in names.changed() {
+                numbers.extend([Some(parent), name.before, name.now].into_iter().flatten());
+            }
+        }
+        for &number in &numbers {
+            self.file(number)?;
+        }
+        self.drop_unusable_names();
+        let volume = Arc::clone(&self.volume);
+        for (number, file) in &mut self.files {
+            let names = self.directories.get(number);
+            let gets_names =
+                names.is_some_and(|names| names.changed().any(|(_, name)| name.now.is_some()));
+            let had_tree = file.kept().is_some_and(|record| is_tree(record.flags));
+            file.rewrites_map |= file.is_new || gets_names || file.has_tree() != had_tree;
+            file.rewrites_map &= file.has_tree();
+            if file.rewrites_map {
+                file.load_map(&volume)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A name for an inode that is not in use, or in a directory that is none, is not made.
+    fn drop_unusable_names(&mut self) {
+        let files = &self.files;
+        let kind = |number: InodeNumber| files.get(&number).and_then(FileState::kind);
+        for (&parent, names) in &mut self.directories {
+            let is_directory = kind(parent) == Some(FileType::Directory);
+            let is_new = files.get(&parent).is_some_and(|file| file.is_new);
+            for name in names.entries.values_mut().filter(|name| name.before != name.now) {
+                if name.now.is_some_and(|now| !is_directory || kind(now).is_none()) {
+                    name.now = name.before.filter(|_| is_directory && !is_new);
+                }
+            }
+        }
+    }
+
+    pub(super) fn kind_now(&self, number: InodeNumber) -> Option<FileType> {
+        match self.files.get(&number) {
+            Some(file) => file.kind(),
+            None => self.kind_on_volume(number),
+        }
+    }
+
+    pub(super) fn kind_before(&self, number: InodeNumber) -> Option<FileType> {
+        match self.files.get(&number) {
+            Some(file) => file.before.as_ref().map(|record| record.kind),
+            None => self.kind_on_volume(number),
+        }
+    }
+
+    fn kind_on_volume(&self, number: InodeNumber) -> Option<FileType> {
+        self.volume.inode_record(number).ok().map(|record| record.kind)
+    }
+}

@@ -1,0 +1,344 @@
+//! Adds and removes names in the blocks of one directory. Not here: names that ignore case,
+//! directories in inodes, and the order of an index's leaves: a full one is made linear.
+
+use std::collections::BTreeMap;
+
+use base::attributes::FileType;
+use base::checksum::crc32c;
+use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Editor;
+use super::map::FileMap;
+use crate::dir::block::{DirFormat, entry_bytes};
+use crate::dir::index::IndexFormat;
+use crate::map::Run;
+use crate::ondisk::dir::{RawDirEntryHeader, RawDirTail};
+
+const STRUCTURE: &str = "directory block";
+const HEADER_BYTES: usize = size_of::<RawDirEntryHeader>();
+const TAIL_BYTES: usize = size_of::<RawDirTail>();
+/// The file type code that marks the checksum tail.
+const TAIL_FILE_TYPE: u8 = 0xDE;
+
+/// A directory whose blocks are being changed.
+pub(crate) struct DirectoryEdit<'a> {
+    pub editor: &'a mut Editor,
+    pub format: IndexFormat,
+    pub map: &'a mut FileMap,
+    /// Whether blocks can be added, which takes an extent tree.
+    pub can_grow: bool,
+    /// Blocks, holes included.
+    pub blocks: u64,
+    /// Whether the directory has an index. Goes when the index cannot take a name.
+    pub is_hashed: bool,
+    /// Where the search for room goes on.
+    pub cursor: FileBlock,
+}
+
+impl DirectoryEdit<'_> {
+    fn place(&self, at: FileBlock) -> Place {
+        Place::inode(self.format.dir.inode).at_file_block(at)
+    }
+
+    /// Bytes of a leaf that can hold entries.
+    fn room(&self) -> usize {
+        let tail = if self.format.dir.checksum_seed.is_some() { TAIL_BYTES } else { 0 };
+        self.format.dir.block_size.len() - tail
+    }
+
+    /// A leaf without its tail.
+    fn entries<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        bytes.get(..self.room()).unwrap_or_default()
+    }
+
+    /// The first block at or after `at` that is mapped.
+    fn next_block(&self, at: FileBlock) -> Option<FileBlock> {
+        let at = self.map.next_block(at)?;
+        (at.0 < self.blocks).then_some(at)
+    }
+
+    fn read(&self, at: FileBlock) -> Result<Option<Box<[u8]>>> {
+        let Some(block) = self.map.block_at(at) else { return Ok(None) };
+        self.editor.blocks.read(block, STRUCTURE, self.place(at).at_block(block)).map(Some)
+    }
+
+    /// Puts a leaf in its place, with its tail and checksum.
+    fn write_leaf(&mut self, at: FileBlock, mut bytes: Box<[u8]>) -> Result<()> {
+        if let Some(seed) = self.format.dir.checksum_seed {
+            let (entries, tail) = bytes.split_at_mut(self.room());
+            let raw = RawDirTail {
+                inode: 0.into(),
+                record_length: (TAIL_BYTES as u16).into(),
+                name_length: 0,
+                file_type: TAIL_FILE_TYPE,
+                checksum: crc32c(seed, entries).into(),
+            };
+            tail.copy_from_slice(raw.as_bytes());
+        }
+        let Some(block) = self.map.block_at(at) else {
+            unreachable!("a leaf is written where it was read or just mapped");
+        };
+        self.editor.blocks.replace(block, bytes)
+    }
+
+    /// Whether the block is part of the index rather than a leaf.
+    fn is_index(&self, at: FileBlock, bytes: &[u8]) -> bool {
+        self.is_hashed && (at == FileBlock(0) || self.format.dir.is_index_node(bytes))
+    }
+
+    /// Removes these names where they stand for these inodes.
+    pub(crate) fn remove(&mut self, names: &BTreeMap<&[u8], InodeNumber>) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut next = FileBlock(0);
+        while let Some(at) = self.next_block(next) {
+            next = FileBlock(at.0 + 1);
+            let Some(mut bytes) = self.read(at)? else { continue };
+            if self.is_index(at, &bytes) {
+                continue;
+            }
+            let mut changed = false;
+            while let Some((previous, start, end)) = self.find(at, &bytes, names)? {
+                changed = true;
+                match previous {
+                    Some(previous) => self.set_length(&mut bytes, previous, end - previous),
+                    None => bytes[start..start + 4].fill(0),
+                }
+            }
+            if changed {
+                self.write_leaf(at, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first entry of the block that is one of `names`: where the one before it begins, and
+    /// where it begins and ends.
+    fn find(
+        &self,
+        at: FileBlock,
+        bytes: &[u8],
+        names: &BTreeMap<&[u8], InodeNumber>,
+    ) -> Result<Option<(Option<usize>, usize, usize)>> {
+        let mut previous = None;
+        for slot in self.format.dir.slots(self.entries(bytes), self.place(at)) {
+            let slot = slot?;
+            if slot.inode.is_some() && names.get(slot.name).copied() == slot.inode {
+                return Ok(Some((previous, slot.start, slot.end)));
+            }
+            previous = Some(slot.start);
+        }
+        Ok(None)
+    }
+
+    /// Begins a directory: its first block, with the entries "." and "..".
+    pub(crate) fn begin(&mut self, parent: InodeNumber) -> Result<()> {
+        let at = self.append()?;
+        let room = self.room();
+        let mut bytes = vec![0; self.format.dir.block_size.len()].into_boxed_slice();
+        let (own, first) = (self.format.dir.inode, entry_bytes(1));
+        self.write_entry(&mut bytes, 0..first, b".", own, FileType::Directory);
+        self.write_entry(&mut bytes, first..room, b"..", parent, FileType::Directory);
+        self.write_leaf(at, bytes)
+    }
+
+    /// Adds a name, which must not be there.
+    pub(crate) fn insert(&mut self, name: &[u8], inode: InodeNumber, kind: FileType) -> Result<()> {
+        if self.is_hashed {
+            if let Some(leaf) = self.leaf_of(name)? {
+                if self.insert_into(leaf, name, inode, kind)? {
+                    return Ok(());
+                }
+            }
+            self.make_linear()?;
+        }
+        while let Some(at) = self.next_block(self.cursor) {
+            if self.insert_into(at, name, inode, kind)? {
+                return Ok(());
+            }
+            self.cursor = FileBlock(at.0 + 1);
+        }
+        let at = self.append()?;
+        let room = self.room();
+        let mut bytes = vec![0; self.format.dir.block_size.len()].into_boxed_slice();
+        self.write_entry(&mut bytes, 0..room, name, inode, kind);
+        self.write_leaf(at, bytes)
+    }
+
+    /// Adds a name to a leaf. False when there is no room.
+    fn insert_into(
+        &mut self,
+        at: FileBlock,
+        name: &[u8],
+        inode: InodeNumber,
+        kind: FileType,
+    ) -> Result<bool> {
+        let Some(mut bytes) = self.read(at)? else { return Ok(false) };
+        let needed = entry_bytes(name.len());
+        let mut found = None;
+        for slot in self.format.dir.slots(self.entries(&bytes), self.place(at)) {
+            let slot = slot?;
+            let taken = slot.inode.map_or(0, |_| entry_bytes(slot.name.len()));
+            if slot.end - slot.start >= taken + needed {
+                found = Some((slot.start, taken, slot.end));
+                break;
+            }
+        }
+        let Some((start, taken, end)) = found else { return Ok(false) };
+        if taken > 0 {
+            self.set_length(&mut bytes, start, taken);
+        }
+        self.write_entry(&mut bytes, start + taken..end, name, inode, kind);
+        self.write_leaf(at, bytes)?;
+        Ok(true)
+    }
+
+    /// The leaf that the index names for a name; `None` when it cannot tell.
+    fn leaf_of(&self, name: &[u8]) -> Result<Option<FileBlock>> {
+        let Some(root) = self.read(FileBlock(0))? else { return Ok(None) };
+        let root = self.format.parse_root(&root, self.place(FileBlock(0)))?;
+        let hash = root.hasher.hash(name).major;
+        let mut next = root.node.block(root.node.search(hash));
+        for _ in 0..root.levels {
+            let Some(at) = next else { return Ok(None) };
+            let Some(node) = self.read(at)? else { return Ok(None) };
+            let node = self.format.parse_node(&node, self.place(at))?;
+            next = node.block(node.search(hash));
+        }
+        // A leaf that the index also uses as a node would be overwritten.
+        Ok(match next {
+            Some(at) if at.0 < self.blocks => match self.read(at)? {
+                Some(bytes) if !self.is_index(at, &bytes) => Some(at),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// Turns the blocks of the index into leaves: the first keeps "." and "..".
+    fn make_linear(&mut self) -> Result<()> {
+        let room = self.room();
+        let mut next = FileBlock(0);
+        while let Some(at) = self.next_block(next) {
+            next = FileBlock(at.0 + 1);
+            let Some(mut bytes) = self.read(at)? else { continue };
+            if !self.is_index(at, &bytes) {
+                continue;
+            }
+            if at == FileBlock(0) {
+                let second = entry_bytes(1);
+                bytes[second + entry_bytes(2)..].fill(0);
+                self.set_length(&mut bytes, second, room - second);
+            } else {
+                bytes.fill(0);
+                self.set_length(&mut bytes, 0, room);
+            }
+            self.write_leaf(at, bytes)?;
+        }
+        self.is_hashed = false;
+        self.cursor = FileBlock(0);
+        Ok(())
+    }
+
+    /// Maps one more block.
+    fn append(&mut self) -> Result<FileBlock> {
+        if !self.can_grow {
+            let inode = self.format.dir.inode;
+            let feature = "fast_commit on a directory without extents";
+            return Err(Unsupported::Inode { inode, feature }.into());
+        }
+        let at = FileBlock(self.blocks);
+        if at.0 >= u64::from(u32::MAX) {
+            let (found, max) = (at.0, u32::MAX.into());
+            let problem = Problem::Range { field: "blocks", found, min: 1, max };
+            return Err(Error::corrupt("directory", self.place(at), problem));
+        }
+        // Within a cluster, blocks lie as they do in the file.
+        let per_cluster = u64::from(self.editor.geometry().blocks_per_cluster());
+        let within = at.0 % per_cluster;
+        let first = FileBlock(at.0 - within);
+        let neighbour = self.map.next_block(first).filter(|&neighbour| neighbour < at);
+        let neighbour = neighbour.and_then(|at| Some((at, self.map.block_at(at)?)));
+        let block = match neighbour {
+            Some((neighbour, block)) => FsBlock(block.0 + (at.0 - neighbour.0)),
+            None => FsBlock(self.editor.take_block(&mut Vec::new())?.0 + within),
+        };
+        self.editor.geometry().check_run("directory", self.place(at), block, 1)?;
+        self.map.insert(Run { start: at, length: 1, block, unwritten: false });
+        self.blocks += 1;
+        Ok(at)
+    }
+
+    fn write_entry(
+        &self,
+        bytes: &mut [u8],
+        range: std::ops::Range<usize>,
+        name: &[u8],
+        inode: InodeNumber,
+        kind: FileType,
+    ) {
+        let code = if self.format.dir.has_file_types { file_type_code(kind) } else { 0 };
+        let header = RawDirEntryHeader {
+            // Inode numbers have 32 bits, names at most 255 bytes.
+            inode: (inode.0 as u32).into(),
+            record_length: self.encode_length(range.len()).into(),
+            name_length: name.len() as u8,
+            file_type: code,
+        };
+        let entry = &mut bytes[range];
+        entry.fill(0);
+        entry[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        entry[HEADER_BYTES..HEADER_BYTES + name.len()].copy_from_slice(name);
+    }
+
+    fn set_length(&self, bytes: &mut [u8], start: usize, length: usize) {
+        let encoded = self.encode_length(length);
+        if let Ok((header, _)) = RawDirEntryHeader::mut_from_prefix(&mut bytes[start..]) {
+            header.record_length = encoded.into();
+        }
+    }
+
+    /// How an entry's length is written: see `DirFormat::slots` for blocks of 64 KiB.
+    fn encode_length(&self, length: usize) -> u16 {
+        if length == 1 << 16 { u16::MAX } else { length as u16 }
+    }
+}
+
+/// The code of a type in directory entries.
+fn file_type_code(kind: FileType) -> u8 {
+    match kind {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::CharacterDevice => 3,
+        FileType::BlockDevice => 4,
+        FileType::Fifo => 5,
+        FileType::Socket => 6,
+        FileType::Symlink => 7,
+    }
+}
+
+/// The rules for the entries of directory `inode`.
+pub(crate) fn format_of(
+    volume: &crate::volume::Volume,
+    inode: InodeNumber,
+    checksum_seed: Option<u32>,
+) -> IndexFormat {
+    use crate::features::Feature;
+
+    let superblock = volume.superblock();
+    let geometry = &superblock.geometry;
+    IndexFormat {
+        dir: DirFormat {
+            inode,
+            block_size: geometry.block_size,
+            has_file_types: geometry.features.has(Feature::Filetype),
+            inode_max: InodeNumber(geometry.inode_count.into()),
+            checksum_seed,
+        },
+        is_large: geometry.features.has(Feature::LargeDir),
+        hash_seed: superblock.directory_hash.seed,
+        is_hash_unsigned: superblock.directory_hash.unsigned,
+    }
+}
