@@ -90,7 +90,8 @@ impl Failure {
 
     /// The command was interrupted.
     pub fn interrupted() -> Self {
-        let failure = Self::new("interrupted", "stopped").with_status(Status::Interrupted);
+        let failure = Self::new("interrupted", "no file was left behind that is not whole")
+            .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }
 

@@ -57,6 +57,34 @@ fn an_archive_copy_equals_what_the_kernel_shows() {
     assert_eq!(leftovers(copy.path()), "");
 }
 
+#[test]
+fn copies_out_of_every_block_size_equal_their_source() {
+    let fill = "mkdir -p a/b; for i in $(seq 200); do echo $i > a/file$i; done; ln -s file1 a/link
+        head -c 3000000 /dev/urandom > a/b/large; truncate -s 50M sparse; chmod 640 a/file7
+        printf x | dd of=sparse bs=1 seek=30M conv=notrunc 2>/dev/null; chown 12:34 a/file8
+        touch -d '2001-02-03 04:05:06' a/file9; setfattr -n user.x -v y a/file10; : > empty";
+    for (format, block_size) in [
+        ("ext2", 1024),
+        ("ext3", 2048),
+        ("ext4", 8192),
+        ("ext4", 16384),
+        ("ext4", 32768),
+        ("ext4", 65536),
+    ] {
+        let image = Image::from_script(format, block_size, fill);
+        let out = image.beside("out").display().to_string();
+        good(&["cp", "-a", &image.at("/"), &out]);
+        let facts = "find . -path ./lost+found -prune -o \\( -type d -printf '%P %M %U %G\\n' \\) \
+            -o -printf '%P %M %U %G %s %Ts %l\\n' | sort; getfattr -Rd .";
+        let script = format!(
+            "diff -r --no-dereference -x lost+found source out
+            cd out; ({facts}) > ../out.facts; cd ../source; ({facts}) > ../source.facts; cd ..
+            cmp source.facts out.facts; [ $(du -k out/sparse | cut -f1) -lt 200 ]"
+        );
+        shell(image.folder.path(), &script);
+    }
+}
+
 fn leftovers(folder: &Path) -> String {
     shell(folder, "find . -name '.bifolio-*'")
 }
