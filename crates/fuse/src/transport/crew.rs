@@ -50,7 +50,8 @@ struct State {
 }
 
 impl Crew {
-    /// Starts `threads` threads. `at_end` is called once, when no more requests come.
+    /// Starts `threads` threads, or as many as the host grants. Fails when it grants none. `at_end`
+    /// is called once, when no more requests come.
     pub fn start(
         server: Arc<Server>,
         channel: Channel,
@@ -64,12 +65,20 @@ impl Crew {
         for number in 0..threads.get() {
             let (shared, at_end) = (Arc::clone(&shared), Arc::clone(&at_end));
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
-            started.push(thread.spawn(move || {
+            let thread = thread.spawn(move || {
                 let end = Worker::new(shared).run();
                 if let Some(at_end) = at_end.lock().take() {
                     at_end(end);
                 }
-            })?);
+            });
+            match thread {
+                Ok(thread) => started.push(thread),
+                Err(error) if started.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::warn!("{number} of {threads} threads serve: {error}");
+                    break;
+                }
+            }
         }
         Ok(Self { shared, threads: started })
     }
