@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::DeviceOffset;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use device::{OpenDevice, Part, SharedDevice};
+use device::{Image, OpenDevice, Part, SharedDevice};
 use vfs::{Follow, Node, Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result, Subject};
@@ -132,6 +132,12 @@ impl ImageOptions {
 
     /// Opens the part of the image that the options choose.
     pub fn open_device(&self, target: &Target) -> Result<SharedDevice> {
+        let opened = self.open_image(target)?.device();
+        opened.map_err(|error| Failure::library(target.image.as_path(), &error))
+    }
+
+    /// Opens the image, and reads nothing yet.
+    pub fn open_image(&self, target: &Target) -> Result<Image> {
         let image = target.image.as_path();
         check_readable(image)?;
         let part = match (self.partition, self.offset) {
@@ -140,7 +146,7 @@ impl ImageOptions {
             (None, None) => Part::Whole,
         };
         let options = OpenDevice { part, ..OpenDevice::default() };
-        device::open(image, options).map_err(|error| Failure::library(image, &error))
+        Image::open(image, options).map_err(|error| Failure::library(image, &error))
     }
 }
 

@@ -23,7 +23,7 @@ pub use file::FileDevice;
 pub use latch::LatchDevice;
 pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
-pub use open::{Backend, OpenDevice, Part, open};
+pub use open::{Backend, Image, OpenDevice, Part, open};
 pub use overlay::OverlayDevice;
 pub use record::{RecordDevice, RecordedWrite, Recording};
 pub use slice::Slice;

@@ -75,15 +75,34 @@ const THREADS: usize = 4;
 ///
 /// Threads do not survive a fork: a program that goes into the background does so first.
 pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
-    let file = Arc::new(FileDevice::open(path, options.read_only)?);
-    let sector_size = file.sector_size();
-    let device = start(file, options.backend);
-    match options.part {
-        Part::Whole => Ok(device),
-        Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
-        Part::Partition(number) => {
-            let table = PartitionTable::read(&*device, sector_size)?;
-            Ok(Arc::new(table.open(device, number)?))
+    Image::open(path, options)?.device()
+}
+
+/// A file or block device that is open, but of which nothing has been read. A program that does not
+/// trust what is in it can give up its privileges at this point.
+#[derive(Debug)]
+pub struct Image {
+    file: FileDevice,
+    options: OpenDevice,
+}
+
+impl Image {
+    /// Opens the file or block device at `path`.
+    pub fn open(path: &Path, options: OpenDevice) -> Result<Self> {
+        Ok(Self { file: FileDevice::open(path, options.read_only)?, options })
+    }
+
+    /// The part of it that was asked for.
+    pub fn device(self) -> Result<SharedDevice> {
+        let sector_size = self.file.sector_size();
+        let device = start(Arc::new(self.file), self.options.backend);
+        match self.options.part {
+            Part::Whole => Ok(device),
+            Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
+            Part::Partition(number) => {
+                let table = PartitionTable::read(&*device, sector_size)?;
+                Ok(Arc::new(table.open(device, number)?))
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use base::FileOffset;
+use iomap::FolioSlice;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -89,15 +90,34 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Reads the bytes into the front of `buffer` and gives their number. A panic on the way is
-    /// logged by the panic hook and becomes EIO.
+    /// Reads the bytes into the front of `buffer` and gives their number.
     pub fn fetch(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let length = self.length.min(buffer.len());
         let buffer = &mut buffer[..length];
-        let read = || self.file.read_at(self.offset, buffer);
+        self.guarded(|| self.file.read_at(self.offset, buffer))
+    }
+
+    /// Lends the bytes out of the cache, in order, into `slices`, which is empty.
+    pub fn lend(&self, slices: &mut Vec<FolioSlice>) -> Result<(), Errno> {
+        self.guarded(|| {
+            let mut done = 0;
+            while done < self.length {
+                let Some(here) = self.offset.checked_add(done as u64) else { break };
+                let slice = self.file.lend(here, self.length - done)?;
+                if slice.is_empty() {
+                    break;
+                }
+                done += slice.len();
+                slices.push(slice);
+            }
+            Ok(())
+        })
+    }
+
+    /// A panic on the way is logged by the panic hook and becomes EIO.
+    fn guarded<T>(&self, read: impl FnOnce() -> base::Result<T>) -> Result<T, Errno> {
         match catch_unwind(AssertUnwindSafe(read)) {
-            Ok(Ok(length)) => Ok(length),
-            Ok(Err(error)) => Err(Failure::from(error).0),
+            Ok(done) => done.map_err(|error| Failure::from(error).0),
             Err(_) => {
                 tracing::error!("a panic while reading inode {}", self.file.node().number());
                 Err(Errno::IO)

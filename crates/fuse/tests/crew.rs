@@ -5,15 +5,12 @@ mod support;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
 use fuse::{Channel, Crew, End};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
 use zerocopy::{FromBytes, IntoBytes};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -27,6 +24,9 @@ fn send(kernel: &OwnedFd, unique: u64, mut request: Vec<u8>) {
 }
 
 fn receive(kernel: &OwnedFd) -> (u64, i32, Vec<u8>) {
+    let patience = rustix::event::Timespec::try_from(PATIENCE).unwrap();
+    let mut ready = [rustix::event::PollFd::new(kernel, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "an answer");
     let mut buffer = vec![0; 1 << 20];
     let length = rustix::io::read(kernel, &mut buffer).unwrap();
     let (header, payload) = take_reply(&buffer[..length]);
@@ -64,10 +64,12 @@ fn a_request_that_waits_for_the_device_holds_up_no_other() {
     let (kernel, device) = pair();
     let threads = NonZeroUsize::new(4).unwrap();
     let crew = Crew::start(server, Channel::new(device), threads, |_| ()).unwrap();
-    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits\0"]));
-    assert_eq!(receive(&kernel).0, 1);
-    for unique in 2..=4 {
-        send(&kernel, unique, request(Opcode::Read, WAITS, &[read_all().as_bytes()]));
+    for name in [&b"waits-0\0"[..], b"waits-1\0", b"waits-2\0"] {
+        send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[name]));
+        assert_eq!(receive(&kernel).0, 1);
+    }
+    for (unique, node) in (2..).zip(WAITS) {
+        send(&kernel, unique, request(Opcode::Read, node, &[read_all().as_bytes()]));
     }
     gate.wait_for(3);
     // Three of four threads wait; the last one serves.
@@ -89,8 +91,8 @@ fn with_one_thread_everything_is_served_in_turn() {
     let (server, gate) = Toy::server();
     let (kernel, device) = pair();
     let crew = Crew::start(server, Channel::new(device), NonZeroUsize::MIN, |_| ()).unwrap();
-    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits\0"]));
-    send(&kernel, 2, request(Opcode::Read, WAITS, &[read_all().as_bytes()]));
+    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits-0\0"]));
+    send(&kernel, 2, request(Opcode::Read, WAITS[0], &[read_all().as_bytes()]));
     send(&kernel, 3, request(Opcode::StatFs, ROOT_NODE, &[]));
     gate.wait_for(1);
     gate.open();

@@ -208,6 +208,10 @@ impl<'c, 'a> Fill<'c, 'a> {
     pub(crate) fn submit(mut self) {
         self.end_run();
         if !self.batch.is_empty() {
+            // The submitter does what is waited for.
+            if self.batch.iter().any(Bio::is_waited_for) {
+                base::waiting::about_to_wait();
+            }
             self.context.device.submit(self.batch);
         }
     }

@@ -266,6 +266,7 @@ impl Frame {
     /// waiter sees the folio unlocked.
     pub(crate) fn wait_unlocked(&self, bucket: &Bucket) {
         if self.flags.load(Ordering::Acquire) & LOCKED != 0 {
+            base::waiting::about_to_wait();
             bucket.wait_until(|| self.flags.fetch_or(WAITERS, Ordering::Acquire) & LOCKED == 0);
         }
     }

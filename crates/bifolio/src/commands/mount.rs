@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use device::Image;
 use fuse::{MountOptions, Plan, SessionError, THREADS_DEFAULT};
 use vfs::Volume;
 
@@ -101,11 +102,11 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     log::to_standard_error();
     // How much memory there is must be found out before the confinement.
     let volume_options = image.volume_options();
-    let open = |device| {
-        let volume = Volume::open(device, &volume_options);
+    let open = |image: Image| {
+        let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
         volume.map(Arc::new).map_err(|error| Failure::library(&*target.image, &error))
     };
-    fuse::run(&plan, || image.open_device(&target), open)
+    fuse::run(&plan, || image.open_image(&target), open)
         .map_err(|error| failure(error, &target, &directory))
 }
 

@@ -84,10 +84,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_recvfrom,
     libc::SYS_sendmsg,
     libc::SYS_sendto,
-    // Reading many ranges at once.
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
     // Memory.
     libc::SYS_brk,
     libc::SYS_madvise,

@@ -1,15 +1,20 @@
 //! One connection to the kernel: requests come by read, answers go by writev. Not here: threads.
 
 use std::io::IoSlice;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::protocol::OutHeader;
 
 /// The greatest error number that the kernel takes in an answer.
 const ERRNO_MAX: i32 = 511;
+
+/// The most pieces of a payload: one less than what writev takes (IOV_MAX).
+pub const PIECES_MAX: usize = 1023;
 
 /// Why no more requests come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,13 +53,16 @@ impl Channel {
         }
     }
 
-    /// Answers request `unique` with success and a payload.
-    pub fn succeed(&self, unique: u64, payload: &[u8]) {
-        let length = size_of::<OutHeader>() + payload.len();
+    /// Answers request `unique` with success and a payload, which may lie in pieces: at most
+    /// [`PIECES_MAX`].
+    pub fn succeed<P: Deref<Target = [u8]>>(&self, unique: u64, payload: &[P]) {
+        let length = payload.iter().fold(size_of::<OutHeader>(), |sum, piece| sum + piece.len());
         let Ok(length) = u32::try_from(length) else { return self.fail(unique, Errno::IO) };
         let header = OutHeader { length, error: 0, unique };
-        let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
-        if let Err(errno) = self.write(&slices[..if payload.is_empty() { 1 } else { 2 }]) {
+        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::with_capacity(1 + payload.len());
+        slices.push(IoSlice::new(header.as_bytes()));
+        slices.extend(payload.iter().map(|piece| IoSlice::new(piece)));
+        if let Err(errno) = self.write(&slices) {
             tracing::warn!("an answer of {length} bytes was not taken: {errno}");
             self.fail(unique, Errno::IO);
         }

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::server::Server;
 use crate::transport::channel::{Channel, End};
-use crate::transport::exchange::{buffers, exchange};
+use crate::transport::desk::Desk;
 
 /// As many threads as kept a device with 100 µs latency busy.
 pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
@@ -138,14 +138,12 @@ impl Shared {
 struct Worker {
     shared: Arc<Shared>,
     reading: Rc<Cell<bool>>,
-    request: Vec<u8>,
-    payload: Vec<u8>,
+    desk: Desk,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
-        let (request, payload) = buffers();
-        Self { shared, reading: Rc::new(Cell::new(false)), request, payload }
+        Self { shared, reading: Rc::new(Cell::new(false)), desk: Desk::new() }
     }
 
     fn run(mut self) -> End {
@@ -158,7 +156,7 @@ impl Worker {
                 }
                 self.reading.set(true);
             }
-            match self.shared.channel.receive(&mut self.request) {
+            match self.shared.channel.receive(&mut self.desk.request) {
                 Ok(length) => self.serve(length),
                 Err(end) => {
                     self.shared.finish(end);
@@ -169,9 +167,9 @@ impl Worker {
     }
 
     fn serve(&mut self, length: usize) {
-        let (shared, request) = (&*self.shared, &self.request[..length]);
+        let shared = &*self.shared;
         let before_long = || pass(shared, &self.reading);
-        exchange(&shared.server, &shared.channel, request, &mut self.payload, before_long);
+        self.desk.serve(&shared.server, &shared.channel, length, before_long);
     }
 }
 

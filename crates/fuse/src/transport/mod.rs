@@ -2,8 +2,8 @@
 
 mod channel;
 mod crew;
-mod exchange;
+mod desk;
 
 pub use channel::{Channel, End};
 pub use crew::{Crew, THREADS_DEFAULT};
-pub use exchange::shake_hands;
+pub use desk::shake_hands;

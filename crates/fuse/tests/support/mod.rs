@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::attributes::{
     Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp,
@@ -19,6 +20,9 @@ use parking_lot::{Condvar, Mutex};
 use vfs::{FileData, FileSystem, Inode, Volume, VolumeOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// How long anything may take that should happen soon.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Inode numbers of the toy.
 pub const ROOT: u64 = 2;
 pub const FILE: u64 = 11;
@@ -29,7 +33,8 @@ pub const NODE_ONE: u64 = 1;
 pub const FIFO: u64 = 15;
 pub const BROKEN: u64 = 16;
 pub const PANICS: u64 = 17;
-pub const WAITS: u64 = 18;
+/// Three files whose reading waits at the gate.
+pub const WAITS: [u64; 3] = [18, 19, 20];
 pub const MISSING: u64 = 99;
 
 /// Entries of the big directory.
@@ -37,7 +42,7 @@ pub const BIG: u64 = 1000;
 /// The contents of the file.
 pub const CONTENTS: &[u8] = b"twelve bytes";
 
-/// Where a read of the inode WAITS waits.
+/// Where reads of the inodes WAITS wait.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<(usize, bool)>,
@@ -59,7 +64,8 @@ impl Gate {
     pub fn wait_for(&self, count: usize) {
         let mut state = self.state.lock();
         while state.0 < count {
-            self.changed.wait(&mut state);
+            let waited = self.changed.wait_for(&mut state, PATIENCE);
+            assert!(!waited.timed_out(), "{} readers, not {count}", state.0);
         }
     }
 
@@ -84,7 +90,8 @@ impl Toy {
         data[..CONTENTS.len()].copy_from_slice(CONTENTS);
         let gate = Arc::new(Gate::default());
         let toy = Self { device: Arc::new(MemoryDevice::new(data)), gate: Arc::clone(&gate) };
-        let options = VolumeOptions { nodes_max: 16, ..VolumeOptions::default() };
+        let mut options = VolumeOptions { nodes_max: 16, ..VolumeOptions::default() };
+        options.cache.bytes_max = 4 << 20;
         let cache = PageCache::new(options.cache.clone()).unwrap();
         let volume = Arc::new(Volume::with_file_system(Arc::new(toy), cache, &options));
         (Arc::new(Server::new(volume, ServerOptions::default()).unwrap()), gate)
@@ -169,7 +176,9 @@ impl ToyInode {
                 ("fifo", FIFO),
                 ("broken", BROKEN),
                 ("panics", PANICS),
-                ("waits", WAITS),
+                ("waits-0", WAITS[0]),
+                ("waits-1", WAITS[1]),
+                ("waits-2", WAITS[2]),
                 ("missing", MISSING),
             ]);
             entries.extend(names.into_iter().map(|(name, number)| (name.into(), number)));
@@ -179,7 +188,8 @@ impl ToyInode {
 
     fn size(&self) -> u64 {
         match self.number {
-            FILE | WAITS => CONTENTS.len() as u64,
+            FILE => CONTENTS.len() as u64,
+            number if WAITS.contains(&number) => CONTENTS.len() as u64,
             SPARSE => 4 * 4096,
             _ => 0,
         }
@@ -252,7 +262,7 @@ impl Inode for ToyInode {
 impl MapRead for ToyInode {
     /// The sparse file has data in its third block only.
     fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap> {
-        if self.number == WAITS {
+        if WAITS.contains(&self.number) {
             self.gate.pass();
         }
         let (offset, length, address) = match (self.number, at.0 / 4096) {
