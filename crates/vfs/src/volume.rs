@@ -64,7 +64,7 @@ impl Volume {
     /// Opens the volume on `device`, read-only, whatever its format. A dirty journal is replayed
     /// into memory; the device is not written.
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
-        let cache = PageCache::new(options.cache.clone())?;
+        let cache = PageCache::new(options.cache)?;
         let file_system = crate::probe::open(device, &cache, options.no_recovery)?;
         Ok(Self::with_file_system(file_system, cache, options))
     }

@@ -43,7 +43,7 @@ impl ToyFileSystem {
 /// A volume of this file system that keeps `nodes_max` unused nodes.
 pub fn volume(file_system: Arc<ToyFileSystem>, nodes_max: usize) -> Volume {
     let options = VolumeOptions { nodes_max, ..VolumeOptions::default() };
-    let cache = PageCache::new(options.cache.clone()).unwrap();
+    let cache = PageCache::new(options.cache).unwrap();
     Volume::with_file_system(file_system, cache, &options)
 }
 
