@@ -69,7 +69,7 @@ pub enum MountError {
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     if let Some(entry) = table::find(request.directory) {
         if entry.is_ours() {
-            return Err(MountError::Occupied(entry.source.display().to_string()));
+            return Err(MountError::Occupied(entry.source.to_string_lossy().into_owned()));
         }
     }
     if rustix::process::geteuid().is_root() {

@@ -94,7 +94,7 @@ impl Guard<'_> {
         let _presence = self.device.as_deref().and_then(announce);
         if served {
             if let Some(ready) = ready {
-                self.into_background(&ready);
+                self.go_into_background(&ready);
             }
             self.watch();
         }
@@ -103,7 +103,7 @@ impl Guard<'_> {
         self.server.wait()
     }
 
-    fn into_background(&self, ready: &OwnedFd) {
+    fn go_into_background(&self, ready: &OwnedFd) {
         process::leave_terminal();
         if let Ok(null) = process::open_null() {
             let _ = process::leave_streams(&null);

@@ -92,7 +92,7 @@ impl Toy {
         let toy = Self { device: Arc::new(MemoryDevice::new(data)), gate: Arc::clone(&gate) };
         let mut options = VolumeOptions { nodes_max: 16, ..VolumeOptions::default() };
         options.cache.bytes_max = 4 << 20;
-        let cache = PageCache::new(options.cache.clone()).unwrap();
+        let cache = PageCache::new(options.cache).unwrap();
         let volume = Arc::new(Volume::with_file_system(Arc::new(toy), cache, &options));
         (Arc::new(Server::new(volume, ServerOptions::default()).unwrap()), gate)
     }
