@@ -11,8 +11,10 @@ use crate::ondisk::group_descriptor::{
 use base::view::view_at;
 
 const STRUCTURE: &str = "group descriptor";
-const INODES_UNINITIALISED: u16 = 1;
-const BLOCKS_UNINITIALISED: u16 = 2;
+/// The flag of a group whose inodes were never written.
+pub(crate) const INODES_UNINITIALISED: u16 = 1;
+/// The flag of a group whose block bitmap was never written.
+pub(crate) const BLOCKS_UNINITIALISED: u16 = 2;
 const INODE_TABLE_ZEROED: u16 = 4;
 
 /// A valid group descriptor.

@@ -19,25 +19,26 @@ impl Inode {
             return Err(Error::WrongType("not a symbolic link"));
         }
         self.check_readable()?;
-        let target = if self.has(InodeFlags::INLINE_DATA) {
-            let data = inline::data(self)?;
-            let (needed, available) = (record.size, data.len() as u64);
-            if available < needed {
-                return Err(self.fault(Problem::Truncated { needed, available }));
-            }
-            data
-        } else if self.is_fast_symlink() {
-            self.prefix(&record.block_area)?.to_vec()
-        } else {
-            let block = self.read_block(FileBlock(0), STRUCTURE)?;
-            let block = block.ok_or_else(|| self.fault(Problem::Missing("block")))?;
-            self.prefix(&block)?.to_vec()
-        };
+        let room = self.link_room()?;
+        let target = self.prefix(&room)?;
         let end = target.iter().position(|&byte| byte == 0).unwrap_or(target.len());
         match target.get(..end) {
             Some(target) if !target.is_empty() => Ok(target.to_vec()),
             _ => Err(self.fault(Problem::Missing("target"))),
         }
+    }
+
+    /// The bytes that begin with the target, as many as there is room for.
+    pub(crate) fn link_room(&self) -> Result<Vec<u8>> {
+        let area = &self.record().block_area;
+        if self.has(InodeFlags::INLINE_DATA) {
+            return Ok([area, inline::value(self)?].concat());
+        }
+        if self.is_fast_symlink() {
+            return Ok(area.to_vec());
+        }
+        let block = self.read_block(FileBlock(0), STRUCTURE)?;
+        block.map(|block| block.to_vec()).ok_or_else(|| self.fault(Problem::Missing("block")))
     }
 
     /// Whether the target lies in the block area. Since attribute values in inodes count as the
@@ -56,9 +57,11 @@ impl Inode {
         record.blocks.saturating_sub(attributes) == 0
     }
 
-    /// As many bytes as the link's size says, which must be less than the room: a NUL follows.
+    /// As many bytes as the link's size says. A NUL follows them, save in inline data.
     fn prefix<'b>(&self, room: &'b [u8]) -> Result<&'b [u8]> {
-        let (found, max) = (self.record().size, (room.len() as u64).saturating_sub(1));
+        let ends_with_nul = !self.has(InodeFlags::INLINE_DATA);
+        let max = (room.len() as u64).saturating_sub(ends_with_nul.into());
+        let found = self.record().size;
         usize::try_from(found)
             .ok()
             .filter(|_| found <= max)

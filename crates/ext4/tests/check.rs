@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use base::Error;
-use common::{Image, Scratch, open};
+use common::{Image, Scratch, number_after, open, run};
 use testkit::{LoopMount, private_mounts};
 
 /// What the check finds, as text.
@@ -133,7 +133,7 @@ fn nothing_is_wrong_with_the_indexes_that_e2fsck_makes() {
             all.extend(["-d", tree.to_str().unwrap()]);
             let image = Image::make(64, &all);
             let hash = format!("hash_alg={algorithm}");
-            common::run(Command::new("tune2fs").args(["-E", &hash]).arg(&image.path));
+            run(Command::new("tune2fs").args(["-E", &hash]).arg(&image.path));
             repair(&image, "-fyD");
             check_clean(&image, &format!("{options} {algorithm}"));
         }
@@ -167,7 +167,7 @@ fn churn(folder: &Path) {
         truncate -s 40M a/sparse; dd if=/dev/urandom of=a/sparse bs=4096 seek=9000 count=3 conv=notrunc status=none
         sync
     "#;
-    common::run(Command::new("sh").args(["-c", script, "sh"]).arg(folder));
+    run(Command::new("sh").args(["-c", script, "sh"]).arg(folder));
 }
 
 #[test]
@@ -194,9 +194,365 @@ fn nothing_is_wrong_with_what_the_kernel_writes() {
                 value.display(),
                 mount.path().display()
             );
-            common::run(Command::new("sh").args(["-c", &script]));
+            run(Command::new("sh").args(["-c", &script]));
         }
         mount.unmount();
         check_clean(&image, options);
     }
+}
+
+/// The kinds of images that are damaged: the number of each file is looked up by its name.
+fn damageable(options: &str) -> Image {
+    let scratch = Scratch::new();
+    let tree = tree(&scratch);
+    let mut all: Vec<&str> = options.split(' ').collect();
+    all.extend(["-d", tree.to_str().unwrap()]);
+    let image = Image::make(20, &all);
+    let value = scratch.path("value");
+    std::fs::write(&value, [b'v'; 700]).unwrap();
+    image.debugfs_write(&format!(
+        "ea_set few/large user.small one\nea_set -f {} few/large user.middle\n\
+         ea_set few/page user.small two\nmkdir loop\nmkdir loop/inner\n",
+        value.display()
+    ));
+    repair(&image, "-fyD");
+    assert_eq!(e2fsck(&image.path), None);
+    image
+}
+
+/// Damages a copy of the image; where e2fsck finds something, so do we.
+fn check_damage(image: &Image, damages: &[&str]) {
+    let bytes = image.bytes();
+    let (mut missed, mut found) = (Vec::new(), 0);
+    for damage in damages {
+        std::fs::write(&image.path, &bytes).unwrap();
+        let commands = damage.replace(';', "\n") + "\n";
+        image.debugfs_write(&commands);
+        let (theirs, ours) = (e2fsck(&image.path), findings(image.bytes()));
+        match (theirs, ours.is_empty()) {
+            (Some(theirs), true) => missed.push(format!("{damage}: missed {theirs}")),
+            (None, false) => println!("{damage}: more than e2fsck finds: {ours:?}"),
+            (theirs, _) => found += usize::from(theirs.is_some()),
+        }
+    }
+    std::fs::write(&image.path, &bytes).unwrap();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    // Some damages say nothing on some volumes.
+    assert!(found > damages.len() * 3 / 4, "only {found} of {} are damages", damages.len());
+}
+
+const DAMAGES: &[&str] = &[
+    // Inodes.
+    "sif few/tiny links_count 5",
+    "sif few/tiny links_count 1",
+    "sif few/tiny links_count 0",
+    "sif few/tiny mode 0",
+    "sif few/tiny mode 0010644",
+    "sif few/tiny mode 0040755",
+    "sif few/tiny mode 0120777",
+    "sif few mode 0100644",
+    "sif few/link60 mode 0100644",
+    "sif few/large size 1000",
+    "sif few/large size 900000000",
+    "sif few/large size 99999999999999",
+    "sif few size 5000",
+    "sif few size 0",
+    "sif few/link60 size 3",
+    "sif few/link200 size 100",
+    "sif few/link1 size 0",
+    "sif few/large blocks 2",
+    "sif few blocks 0",
+    "sif few/tiny dtime 20200101",
+    "sif few/large dtime 5",
+    "sif few/tiny flags 0x1000",
+    "sif few flags 0",
+    "sif many flags 0",
+    "sif few/large flags 0",
+    "sif few/large flags 0x10080000",
+    "sif few/tiny flags 0x280000",
+    "sif few/tiny file_acl 3",
+    "sif few/tiny file_acl 99999999",
+    "clri few/tiny",
+    "clri few",
+    "clri <2>",
+    "clri <7>",
+    "clri <8>",
+    "clri <11>",
+    "freei few/tiny",
+    "seti <3000>",
+    "kill_file few/large",
+    "kill_file few",
+    // Names.
+    "unlink few/tiny",
+    "unlink few/large",
+    "unlink few/link60",
+    "unlink few/deep",
+    "unlink few",
+    "unlink lost+found",
+    "ln few/tiny few/again",
+    "ln few/deep few/again",
+    "ln few/deep empty/again",
+    "ln <2> empty/root",
+    "ln <8> empty/journal",
+    "ln <1> empty/bad",
+    "ln <3000> empty/unused",
+    "unlink loop;ln <LOOP> <INNER>/x",
+    // Blocks.
+    "freeb 2000 30",
+    "setb 9000",
+    "setb 9000 100",
+    "freeb BLOCK",
+    "sif few/large block[0] 0",
+    "sif few/large block[1] 99999",
+    "sif few/large block[5] 77",
+    "sif few/large block[8] 70",
+    "sif few/page block[5] 99999999",
+    "sif few/page block[5] BLOCK",
+    "sif few/page block[0] BLOCK",
+    "sif few/page block[12] 99999999",
+    "sif few/page block[12] BLOCK",
+    "punch few/large 1 2",
+    "punch many 1 2",
+    // Counts.
+    "ssv free_blocks_count 5",
+    "ssv free_inodes_count 5",
+    "ssv last_orphan 12",
+    "ssv last_orphan 3000",
+    "set_bg 0 free_blocks_count 5",
+    "set_bg 0 free_inodes_count 5",
+    "set_bg 0 used_dirs_count 55",
+    "set_bg 0 itable_unused 5",
+    "set_bg 0 flags 7",
+    "set_bg 0 flags 1",
+    "set_bg 1 flags 0",
+    "set_bg 0 block_bitmap 99",
+    "set_bg 0 inode_bitmap 99",
+    "set_bg 0 inode_table 99",
+    "set_bg 0 inode_table 99999999",
+    "set_bg 0 checksum 5;dirty",
+    // Special inodes.
+    "sif <8> size 0",
+    "sif <8> mode 0040755",
+    "sif <8> links_count 0",
+    "sif <8> block[3] 0",
+    "sif <7> block[DIND] 0",
+    "sif <7> block[0] 77",
+    "sif <7> blocks 1",
+    "sif <7> mode 0040755",
+    "sif <2> mode 0100644",
+    "sif <2> links_count 1",
+    // Directory blocks.
+    "zap_block -f few -o 0 -l 1 -p 5 0",
+    "zap_block -f few -o 4 -l 2 -p 0 0",
+    "zap_block -f few -o 8 -l 1 -p 65 0",
+    "zap_block -f few -o 12 -l 1 -p 3 0",
+    "zap_block -f few -o 20 -l 1 -p 65 0",
+    "zap_block -f few -o 24 -l 1 -p 2 0",
+    "zap_block -f few -o 24 -l 1 -p 8 0",
+    "zap_block -f few -o 24 -l 4 -p 255 0",
+    "zap_block -f few -o 28 -l 1 -p 255 0",
+    "zap_block -f few -o 30 -l 1 -p 200 0",
+    "zap_block -f few -o 31 -l 1 -p 4 0",
+    "zap_block -f few -o 32 -l 1 -p 47 0",
+    "zap_block -f few -o 32 -l 1 -p 0 0",
+    "zap_block -f few -p 0 0",
+    "zap_block -f few -p 255 0",
+    // Indexes.
+    "zap_block -f many -o 24 -l 1 -p 1 0",
+    "zap_block -f many -o 28 -l 1 -p 9 0",
+    "zap_block -f many -o 29 -l 1 -p 9 0",
+    "zap_block -f many -o 30 -l 1 -p 5 0",
+    "zap_block -f many -o 32 -l 1 -p 5 0",
+    "zap_block -f many -o 34 -l 1 -p 0 0",
+    "zap_block -f many -o 34 -l 1 -p 3 0",
+    "zap_block -f many -o 36 -l 1 -p 2 0",
+    "zap_block -f many -o 36 -l 1 -p 250 0",
+    "zap_block -f many -o 40 -l 4 -p 255 0",
+    "zap_block -f many -o 40 -l 4 -p 0 0",
+    "zap_block -f many -o 44 -l 1 -p 1 0",
+    "zap_block -f many -o 8 -l 1 -p 126 1",
+    "zap_block -f many -o 8 -l 1 -p 126 2",
+    "zap_block -f many -p 0 3",
+    // Inline directories, on volumes that have them.
+    "sif empty block[0] 99",
+    "sif empty block[0] 0",
+    "sif few/deep block[0] 99999999",
+    "sif few/deep block[1] 77",
+    "sif few/deep block[2] 7",
+    "sif few/deep size 61",
+    "sif few/small size 5000",
+    "sif few/link60 flags 0",
+    // Attributes.
+    "zap_block -o 0 -l 1 -p 1 ACL",
+    "zap_block -o 4 -l 1 -p 7 ACL",
+    "zap_block -o 8 -l 1 -p 7 ACL",
+    "zap_block -o 32 -l 1 -p 200 ACL",
+    "zap_block -o 34 -l 2 -p 255 ACL",
+    "zap_block -o 34 -l 2 -p 0 ACL",
+    "zap_block -o 36 -l 4 -p 7 ACL",
+    "zap_block -o 40 -l 4 -p 255 ACL",
+    "zap_block -o 44 -l 4 -p 255 ACL",
+    "zap_block -o 48 -l 1 -p 65 ACL",
+    "zap_block -o 900 -l 9 -p 65 ACL",
+    "zap_block -p 0 ACL",
+    "sif few/page file_acl ACL",
+    "sif few/page file_acl ACL;sif few/page blocks 2",
+    // Bitmaps.
+    "zap_block -o 0 -l 9 -p 0 BBM",
+    "zap_block -o 40 -l 9 -p 255 BBM",
+    "zap_block -o 1020 -l 4 -p 0 BBM",
+    "zap_block -o 0 -l 9 -p 0 IBM",
+    "zap_block -o 40 -l 9 -p 255 IBM",
+    "zap_block -o 1020 -l 4 -p 0 IBM",
+    // The journal.
+    "zap_block -f <8> -o 0 -l 4 -p 0 0",
+    "zap_block -f <8> -o 12 -l 4 -p 0 0",
+    "zap_block -f <8> -o 16 -l 4 -p 255 0",
+];
+
+fn damage_all(options: &str) {
+    let image = damageable(options);
+    let number = |path: &str| {
+        let text = image.debugfs(&format!("stat {path}"));
+        let text = text.split("Inode: ").nth(1).unwrap();
+        text.split_whitespace().next().unwrap().to_owned()
+    };
+    let blocks = image.debugfs("blocks few/large");
+    let block = blocks.split_whitespace().nth(1).unwrap_or("3000");
+    let (outer, inner) = (number("loop"), number("loop/inner"));
+    let stat = image.debugfs("stat few/large");
+    let acl = stat.split("File ACL: ").nth(1).unwrap().split_whitespace().next().unwrap();
+    let groups = image.dumpe2fs(&[]);
+    let after = |what: &str| number_after(&groups, what).unwrap().to_string();
+    let (block_bitmap, inode_bitmap) = (after("Block bitmap at"), after("Inode bitmap at"));
+    let damages: Vec<String> = DAMAGES
+        .iter()
+        .map(|damage| {
+            [
+                ("BLOCK", block),
+                ("LOOP", &outer),
+                ("INNER", &inner),
+                ("ACL", acl),
+                ("BBM", &block_bitmap),
+                ("IBM", &inode_bitmap),
+            ]
+            .into_iter()
+            .fold((*damage).to_owned(), |damage, (name, value)| damage.replace(name, value))
+        })
+        .collect();
+    check_damage(&image, &damages.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn damage_to_checksummed_volumes_is_found() {
+    damage_all("-t ext4 -b 1024 -O ^inline_data");
+}
+
+#[test]
+fn damage_to_volumes_with_block_maps_is_found() {
+    damage_all("-t ext3 -b 1024 -I 128");
+}
+
+#[test]
+fn damage_to_volumes_without_checksums_is_found() {
+    damage_all("-t ext4 -O ^metadata_csum,^uninit_bg,inline_data,ea_inode,orphan_file");
+}
+
+#[test]
+fn damage_to_volumes_with_clusters_is_found() {
+    damage_all("-t ext4 -b 1024 -O bigalloc,^metadata_csum -C 4096");
+}
+
+#[test]
+fn damage_to_extent_trees_is_found() {
+    private_mounts();
+    let image = Image::make(96, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
+    let mount = LoopMount::new(&image.path, "ext4", "user_xattr,acl");
+    churn(mount.path());
+    mount.unmount();
+    let tree = image.debugfs("ex -n a/prealloc");
+    // "level/levels entry/entries first - last block length": the first node below the root.
+    let node = tree.lines().find(|line| line.contains(" 0/ ")).unwrap();
+    let node = node.split_whitespace().nth(7).unwrap();
+    let other = image.debugfs("blocks a/f1");
+    let other: u32 = other.split_whitespace().next().unwrap().parse().unwrap();
+    let [low, high, ..] = other.to_le_bytes();
+    let damages: Vec<String> = [
+        "zap_block -o 0 -l 1 -p 1 NODE",
+        "zap_block -o 2 -l 1 -p 0 NODE",
+        "zap_block -o 2 -l 2 -p 255 NODE",
+        "zap_block -o 4 -l 1 -p 255 NODE",
+        "zap_block -o 4 -l 2 -p 255 NODE",
+        "zap_block -o 6 -l 1 -p 1 NODE",
+        "zap_block -o 12 -l 1 -p 3 NODE",
+        "zap_block -o 12 -l 4 -p 255 NODE",
+        "zap_block -o 16 -l 2 -p 0 NODE",
+        "zap_block -o 16 -l 2 -p 127 NODE",
+        "zap_block -o 18 -l 2 -p 255 NODE",
+        "zap_block -o 20 -l 4 -p 255 NODE",
+        "zap_block -o 20 -l 1 -p LOW NODE;zap_block -o 21 -l 1 -p HIGH NODE",
+        "zap_block -o 24 -l 4 -p 0 NODE",
+        "zap_block -p 0 NODE",
+        "sif a/prealloc block[4] 99999999",
+        "sif a/prealloc block[4] OTHER",
+        "sif a/prealloc block[0] 0xF30B",
+        "sif a/prealloc block[1] 3",
+        "sif a/prealloc block[1] 0x60004",
+        "sif a/f1 block[4] NODE",
+        "sif a/f1 block[5] NODE",
+        "freeb NODE",
+    ]
+    .into_iter()
+    .map(|damage| {
+        [("NODE", node), ("LOW", &low.to_string()), ("HIGH", &high.to_string())]
+            .into_iter()
+            .chain([("OTHER", other.to_string().as_str())])
+            .fold(damage.to_owned(), |damage, (name, value)| damage.replace(name, value))
+    })
+    .collect();
+    check_damage(&image, &damages.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn damage_to_attribute_inodes_and_the_orphan_file_is_found() {
+    let options = ["-t", "ext4", "-O", "ea_inode,orphan_file"];
+    let image = Image::make(32, &options);
+    let value = image.scratch.write("value", &[b'v'; 4096]);
+    let file = image.scratch.write("file", b"data");
+    image.debugfs_write(&format!(
+        "write {0} file\nea_set -f {1} file user.big\nwrite {0} other\n",
+        file.display(),
+        value.display()
+    ));
+    repair(&image, "-fy");
+    check_clean(&image, "an attribute in an inode");
+    let orphans = number_after(&image.dumpe2fs(&["-h"]), "Orphan file inode:").unwrap().to_string();
+    let holder = (12..40)
+        .find(|inode| image.debugfs(&format!("stat <{inode}>")).contains("Flags: 0x280000"))
+        .unwrap();
+    let damages: Vec<String> = [
+        "sif <HOLDER> version 7",
+        "sif <HOLDER> ctime 5",
+        "sif <HOLDER> atime 5",
+        "sif <HOLDER> size 4000",
+        "sif <HOLDER> flags 0x80000",
+        "sif <HOLDER> mode 0040755",
+        "sif <HOLDER> links_count 0",
+        "clri <HOLDER>",
+        "ln <HOLDER> name",
+        "ea_rm other user.none;ea_set other user.x y;ea_rm file user.big",
+        "unlink file",
+        "clri file;unlink file",
+        "sif <ORPHANS> mode 0040755",
+        "sif <ORPHANS> links_count 0",
+        "ln <ORPHANS> name",
+        "zap_block -f <ORPHANS> -o 0 -l 1 -p 12 0",
+        "zap_block -f <ORPHANS> -o 4088 -l 1 -p 0 0",
+        "zap_block -f <ORPHANS> -o 4092 -l 1 -p 0 1",
+        "clri <ORPHANS>",
+    ]
+    .into_iter()
+    .map(|damage| damage.replace("HOLDER", &holder.to_string()).replace("ORPHANS", &orphans))
+    .collect();
+    check_damage(&image, &damages.iter().map(String::as_str).collect::<Vec<_>>());
 }

@@ -1,15 +1,19 @@
 //! Superblock copies, group descriptors and their copies, and the blocks of the format's own
 //! structures. Not here: what the bitmaps and inode tables say.
 
+use base::view::view_at;
 use base::{FsBlock, GroupNumber, Place, Problem};
 use zerocopy::FromBytes;
 
 use super::Check;
 use crate::features::Feature;
 use crate::geometry::Geometry;
+use crate::group::{BLOCKS_UNINITIALISED, INODES_UNINITIALISED};
+use crate::ondisk::group_descriptor::RawGroupDescriptor;
 use crate::ondisk::superblock::RawSuperblock;
 
 const COPY: &str = "superblock copy";
+const DESCRIPTOR: &str = "group descriptor";
 /// In a group descriptor: what must be the same in every copy, and where it lies. The rest of the
 /// copies is brought up to date only by e2fsck.
 const PLACES: [(&str, usize); 6] = [
@@ -70,9 +74,33 @@ impl Check<'_> {
             (before + geometry.leading_metadata_blocks(group)).min(geometry.blocks_in_group(group));
         add(geometry.group_start(group), leading, "superblock and descriptors");
         if let Some(descriptor) = self.report.take(self.volume.group(group)) {
+            if !geometry.has_group_checksums() {
+                self.check_never_uninitialised(group, descriptor.unused_inodes);
+            }
             add(descriptor.block_bitmap, 1, "block bitmap");
             add(descriptor.inode_bitmap, 1, "inode bitmap");
             add(descriptor.inode_table, geometry.inode_table_blocks().into(), "inode table");
+        }
+    }
+
+    /// Without checksums in the descriptors, nothing may be left unwritten.
+    fn check_never_uninitialised(&mut self, group: GroupNumber, unused_inodes: u32) {
+        let geometry = self.geometry();
+        let per_block = geometry.descriptors_per_block();
+        let block = geometry.descriptor_block(group.0 / per_block);
+        let at = (group.0 % per_block * geometry.descriptor_size) as usize;
+        let place = Place::group(group).at_block(block).at_byte(at as u64);
+        let raw = self.volume.read_metadata(block, DESCRIPTOR, place).and_then(|buffer| {
+            let raw: &RawGroupDescriptor = view_at(&buffer, at, DESCRIPTOR, place)?;
+            Ok(raw.clone())
+        });
+        let Some(raw) = self.report.take(raw) else { return };
+        let uninitialised = INODES_UNINITIALISED | BLOCKS_UNINITIALISED;
+        for (field, found) in [
+            ("uninitialised flags", u64::from(raw.flags.get() & uninitialised)),
+            ("never used inode count", unused_inodes.into()),
+        ] {
+            self.report.compare(DESCRIPTOR, place, field, found, 0);
         }
     }
 

@@ -103,13 +103,8 @@ impl Check<'_> {
             ("project quota", named.project_quota),
             ("orphan file", named.orphan_file),
         ] {
-            let Some(number) = number else { continue };
-            let place = Place::inode(number);
-            match self.volume.inode_record(number) {
-                Ok(record) if record.kind == FileType::Regular && record.links > 0 => {}
-                // Reported with the inode.
-                Err(Error::Corrupt(_)) => {}
-                _ => self.report.corrupt(name, place, Problem::Missing("regular file")),
+            if let Some(number) = number {
+                self.check_regular(name, number);
             }
         }
         if self.geometry().features.has(Feature::ResizeInode) {
@@ -123,7 +118,23 @@ impl Check<'_> {
         }
     }
 
+    /// An inode that the superblock names is a file in use.
+    fn check_regular(&mut self, name: &'static str, number: InodeNumber) {
+        match self.volume.inode_record(number) {
+            Ok(record) if record.kind == FileType::Regular && record.links > 0 => {}
+            // Reported with the inode.
+            Err(Error::Corrupt(_)) => {}
+            _ => {
+                let problem = Problem::Missing("regular file");
+                self.report.corrupt(name, Place::inode(number), problem);
+            }
+        }
+    }
+
     fn check_journal(&mut self) {
+        if let Some(number) = self.volume.superblock().inodes.journal {
+            self.check_regular("journal", number);
+        }
         let place = Place { inode: self.volume.superblock().inodes.journal, ..Place::default() };
         match self.volume.journal(None) {
             Ok(Some(journal)) => {
@@ -231,8 +242,10 @@ impl<'v> ResizeInode<'v> {
         }
         compare_pointers(&tree, expected_tree.into_iter(), place.at_block(self.tree))?;
         let blocks = 1 + u64::from(geometry.reserved_descriptor_blocks) * (1 + copies.len() as u64);
-        let expected = blocks * u64::from(geometry.block_size.bytes() / 512);
-        if self.record.blocks != expected && geometry.cluster_shift == 0 {
+        // Each counts as a whole cluster.
+        let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
+        let expected = blocks * sectors;
+        if self.record.blocks != expected {
             let found = self.record.blocks;
             let problem = Problem::Mismatch { field: "block count", found, expected };
             return Err(Error::corrupt(RESIZE, place, problem));
