@@ -8,6 +8,23 @@ use crate::sync::Ordering;
 const ORDERS: usize = ORDER_MAX as usize + 1;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
+/// Added to a free block's order in its descriptor: its memory is all zeroes.
+const BLANK: u32 = 1 << 8;
+
+/// Frames that belong together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Block {
+    /// The first frame.
+    pub(crate) start: u32,
+    pub(crate) order: u8,
+    /// Whether the memory is known to be all zeroes, which saves who needs zeroes the work.
+    pub(crate) blank: bool,
+}
+
+/// The order of the free block that `frame` begins, if it begins one. A hint without the lock.
+pub(crate) fn free_order(frame: &Frame) -> Option<u8> {
+    (frame.free.load(Ordering::Relaxed) as u8).checked_sub(1)
+}
 
 /// The free frames. A free block of order `n` has 2^n frames and begins at a multiple of 2^n; two
 /// buddies are never both free, since they would have been merged.
@@ -28,7 +45,7 @@ impl Buddy {
     }
 
     /// Takes a block of `order`.
-    pub(crate) fn take(&mut self, frames: &[Frame], order: u8) -> Option<u32> {
+    pub(crate) fn take(&mut self, frames: &[Frame], order: u8) -> Option<Block> {
         let mut at = loop {
             match (order..=ORDER_MAX).find(|&at| self.heads[usize::from(at)] != NONE) {
                 Some(at) => break at,
@@ -36,37 +53,38 @@ impl Buddy {
             }
         };
         let start = self.heads[usize::from(at)];
-        self.unlink(frames, start, at);
+        let blank = self.unlink(frames, start, at);
         while at > order {
             at -= 1;
-            self.link(frames, start + (1 << at), at);
+            self.link(frames, Block { start: start + (1 << at), order: at, blank });
         }
-        Some(start)
+        Some(Block { start, order, blank })
     }
 
     /// Puts the next frames that were never used into a list: as many as the largest block.
     fn add_fresh(&mut self, frames: &[Frame]) -> Option<()> {
         let order = (self.frames - self.fresh).checked_ilog2()?.min(ORDER_MAX.into()) as u8;
-        self.link(frames, self.fresh, order);
+        self.link(frames, Block { start: self.fresh, order, blank: true });
         self.fresh += 1 << order;
         Some(())
     }
 
-    /// Takes back a block of `order`.
-    pub(crate) fn give(&mut self, frames: &[Frame], mut start: u32, mut order: u8) {
+    /// Takes back a block.
+    pub(crate) fn give(&mut self, frames: &[Frame], mut block: Block) {
+        let Block { start, order, .. } = block;
         debug_assert!(start % (1 << order) == 0 && start + (1 << order) <= self.frames);
-        while order < ORDER_MAX {
-            let buddy = start ^ 1 << order;
-            if buddy + (1 << order) > self.frames
-                || frames[buddy as usize].free.load(Ordering::Relaxed) != u32::from(order) + 1
+        while block.order < ORDER_MAX {
+            let buddy = block.start ^ 1 << block.order;
+            if buddy + (1 << block.order) > self.frames
+                || free_order(&frames[buddy as usize]) != Some(block.order)
             {
                 break;
             }
-            self.unlink(frames, buddy, order);
-            start &= buddy;
-            order += 1;
+            block.blank &= self.unlink(frames, buddy, block.order);
+            block.start &= buddy;
+            block.order += 1;
         }
-        self.link(frames, start, order);
+        self.link(frames, block);
     }
 
     /// Whether there is a block of `order`.
@@ -75,10 +93,11 @@ impl Buddy {
             || self.frames - self.fresh >= 1 << order
     }
 
-    fn link(&mut self, frames: &[Frame], start: u32, order: u8) {
+    fn link(&mut self, frames: &[Frame], Block { start, order, blank }: Block) {
         let frame = &frames[start as usize];
         let head = &mut self.heads[usize::from(order)];
-        frame.free.store(u32::from(order) + 1, Ordering::Relaxed);
+        let free = u32::from(order) + 1 | if blank { BLANK } else { 0 };
+        frame.free.store(free, Ordering::Relaxed);
         frame.previous.store(NONE, Ordering::Relaxed);
         frame.next.store(*head, Ordering::Relaxed);
         if *head != NONE {
@@ -87,8 +106,10 @@ impl Buddy {
         *head = start;
     }
 
-    fn unlink(&mut self, frames: &[Frame], start: u32, order: u8) {
+    /// Takes a block out of its list; whether it is blank.
+    fn unlink(&mut self, frames: &[Frame], start: u32, order: u8) -> bool {
         let frame = &frames[start as usize];
+        let free = frame.free.load(Ordering::Relaxed);
         frame.free.store(0, Ordering::Relaxed);
         let previous = frame.previous.load(Ordering::Relaxed);
         let next = frame.next.load(Ordering::Relaxed);
@@ -100,6 +121,7 @@ impl Buddy {
         if next != NONE {
             frames[next as usize].previous.store(previous, Ordering::Relaxed);
         }
+        free & BLANK != 0
     }
 }
 
@@ -137,13 +159,30 @@ mod tests {
     fn blocks_split_and_merge_back() {
         let frames = frames(512);
         let mut buddy = Buddy::new(&frames);
-        let taken: Vec<u32> = (0..512).map(|_| buddy.take(&frames, 0).expect("free")).collect();
-        assert_eq!(taken, (0..512).collect::<Vec<_>>());
+        let taken: Vec<Block> = (0..512).map(|_| buddy.take(&frames, 0).expect("free")).collect();
+        assert!((0..).zip(&taken).all(|(start, block)| block.start == start && block.blank));
         assert_eq!(buddy.take(&frames, 0), None);
-        for start in taken.iter().rev().step_by(2).chain(taken.iter().step_by(2)) {
-            buddy.give(&frames, *start, 0);
+        for block in taken.iter().rev().step_by(2).chain(taken.iter().step_by(2)) {
+            buddy.give(&frames, *block);
         }
         assert_eq!(free(&buddy, &frames), [(0, 9)]);
+    }
+
+    #[test]
+    fn a_block_is_blank_while_all_of_it_is() {
+        let frames = frames(512);
+        let mut buddy = Buddy::new(&frames);
+        let (used, unused) = (buddy.take(&frames, 3), buddy.take(&frames, 3));
+        let (used, unused) = (used.expect("free"), unused.expect("free"));
+        assert!(used.blank && unused.blank);
+        buddy.give(&frames, unused);
+        buddy.give(&frames, Block { blank: false, ..used });
+        // Merged with its buddy, and so on, up to all of them.
+        let all = buddy.take(&frames, 9).expect("free");
+        assert!(!all.blank);
+        buddy.give(&frames, Block { blank: true, ..all });
+        assert!(buddy.take(&frames, 0).expect("free").blank);
+        assert!(buddy.take(&frames, 8).expect("free").blank);
     }
 
     #[test]
@@ -156,7 +195,7 @@ mod tests {
         buddy = Buddy::new(&frames);
         frames.iter().for_each(|frame| frame.free.store(0, Ordering::Relaxed));
         let mut used = vec![false; count];
-        let mut held: Vec<(u32, u8)> = Vec::new();
+        let mut held: Vec<Block> = Vec::new();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -165,20 +204,22 @@ mod tests {
                 let had = buddy.has(order);
                 let taken = buddy.take(&frames, order);
                 assert_eq!(taken.is_some(), had);
-                let Some(start) = taken else { continue };
-                assert_eq!(start % (1 << order), 0);
+                let Some(block) = taken else { continue };
+                let start = block.start;
+                assert_eq!((start % (1 << order), block.order), (0, order));
                 for frame in start..start + (1 << order) {
                     assert!(!std::mem::replace(&mut used[frame as usize], true), "frame {frame}");
                 }
-                held.push((start, order));
+                held.push(block);
             } else if !held.is_empty() {
-                let (start, order) = held.swap_remove((random >> 20) as usize % held.len());
-                used[start as usize..start as usize + (1 << order)].fill(false);
-                buddy.give(&frames, start, order);
+                let block = held.swap_remove((random >> 20) as usize % held.len());
+                let start = block.start as usize;
+                used[start..start + (1 << block.order)].fill(false);
+                buddy.give(&frames, block);
             }
         }
-        for (start, order) in held {
-            buddy.give(&frames, start, order);
+        for block in held {
+            buddy.give(&frames, block);
         }
         while buddy.add_fresh(&frames).is_some() {}
         assert_eq!(free(&buddy, &frames), all);

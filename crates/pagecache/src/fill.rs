@@ -140,9 +140,10 @@ impl FillPiece {
         self.length
     }
 
-    /// The memory. Nobody else has access to it until the piece is done.
+    /// The memory, to be written to. Nobody else has access to it until the piece is done.
     pub fn as_ptr(&mut self) -> NonNull<u8> {
-        let folio = self.folio.as_ref().expect("not done yet");
+        let folio = self.folio();
+        folio.frame().set_blank(false);
         let start = folio.cache().pool.memory(folio.frame_number());
         // SAFETY: `start` is a byte of the folio.
         unsafe { start.add(self.start) }
@@ -159,8 +160,15 @@ impl FillPiece {
 
     /// Fills the piece with zeroes and ends it.
     pub fn zero(mut self) {
-        self.bytes_mut().fill(0);
+        if !self.folio().frame().is_blank() {
+            self.bytes_mut().fill(0);
+            self.folio().frame().set_blank(self.length == self.folio().len());
+        }
         self.finish();
+    }
+
+    fn folio(&self) -> &Folio {
+        self.folio.as_ref().expect("not done yet")
     }
 
     /// Ends the piece: its blocks are uptodate.

@@ -38,6 +38,8 @@ const LOCKED: u32 = 1 << 1;
 const WAITERS: u32 = 1 << 2;
 /// Whoever reads this folio first starts the next readahead window.
 const READAHEAD: u32 = 1 << 3;
+/// The memory is all zeroes, as far as anybody knows.
+const BLANK: u32 = 1 << 6;
 /// Visited once, and again.
 const VISITED: u32 = 1 << 4;
 const REVISITED: u32 = 1 << 5;
@@ -86,8 +88,8 @@ pub(crate) struct Frame {
     place: AtomicU64,
     /// The folio's per-block state, or null. `state.rs` has the rules.
     pub(crate) state: AtomicPtr<FolioState>,
-    /// The neighbours in the pool's list of free blocks, and 1 + the order of the free block that
-    /// this frame begins. All three belong to the pool's lock.
+    /// The neighbours in a list of free blocks, and which block this frame begins; see `buddy.rs`.
+    /// All three belong to the pool's lock.
     pub(crate) previous: AtomicU32,
     pub(crate) next: AtomicU32,
     pub(crate) free: AtomicU32,
@@ -109,7 +111,8 @@ impl Frame {
     pub(crate) fn make_live(&self, owner: u64, place: Place) {
         self.owner.store(owner, Ordering::Relaxed);
         self.place.store(place.pack(), Ordering::Relaxed);
-        self.flags.store(LOCKED, Ordering::Relaxed);
+        let blank = self.flags.load(Ordering::Relaxed) & BLANK;
+        self.flags.store(LOCKED | blank, Ordering::Relaxed);
         // R4: an addition. Release: who counts itself in afterwards sees the stores above.
         let before = self.reference.fetch_add(LIVE | CACHED | 1, Ordering::Release);
         debug_assert_eq!(before & (LIVE | CACHED), 0, "a frame from the pool is live");
@@ -230,6 +233,20 @@ impl Frame {
     pub(crate) fn take_readahead(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & READAHEAD != 0
             && self.flags.fetch_and(!READAHEAD, Ordering::Relaxed) & READAHEAD != 0
+    }
+
+    /// Says whether the memory is all zeroes. The caller owns the frame, or has the folio locked.
+    pub(crate) fn set_blank(&self, blank: bool) {
+        if blank {
+            self.flags.fetch_or(BLANK, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!BLANK, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the memory is all zeroes; for those who may say so.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & BLANK != 0
     }
 
     /// Whether mark `number` is set. Acquire: with what its setter did before.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use base::locks::{Rank, RankedMutex};
 use base::{Error, Result};
 
-use crate::buddy::Buddy;
+use crate::buddy::{Block, Buddy};
 use crate::frame::Frame;
 use crate::node::{NODES_PER_FRAME, Node, NodeId};
 use crate::options::{CacheStats, ORDER_MAX};
@@ -101,12 +101,13 @@ impl Pool {
     /// Takes memory for a folio of `order`.
     pub(crate) fn take(&self, order: u8) -> Option<u32> {
         let lists = &mut *self.lists.lock();
-        let frame = lists.buddy.take(self.frames(), order)?;
+        let block = lists.buddy.take(self.frames(), order)?;
+        self.frame(block.start).set_blank(block.blank);
         let stats = &mut lists.stats;
         stats.folios[usize::from(order)] += 1;
         stats.bytes_resident += (PAGE_SIZE as u64) << order;
         stats.bytes_resident_max = stats.bytes_resident_max.max(stats.bytes_resident);
-        Some(frame)
+        Some(block.start)
     }
 
     /// Takes back the memory of a folio of `order` that never came to life, or that the caller has
@@ -122,7 +123,8 @@ impl Pool {
         }
         let lists = &mut *self.lists.lock();
         for (frame, order) in ended {
-            lists.buddy.give(self.frames(), *frame, *order);
+            let blank = self.frame(*frame).is_blank();
+            lists.buddy.give(self.frames(), Block { start: *frame, order: *order, blank });
             lists.stats.folios[usize::from(*order)] -= 1;
             lists.stats.bytes_resident -= (PAGE_SIZE as u64) << order;
         }
@@ -171,7 +173,7 @@ impl Pool {
     fn carve_nodes(&self, lists: &mut Lists) -> Option<()> {
         let share = (self.frames / NODES_SHARE).checked_ilog2().unwrap_or(0).min(NODES_ORDER_MAX);
         let order = (0..=share as u8).rev().find(|&order| lists.buddy.has(order))?;
-        let start = lists.buddy.take(self.frames(), order)?;
+        let start = lists.buddy.take(self.frames(), order)?.start;
         lists.stats.bytes_index += (PAGE_SIZE as u64) << order;
         for frame in start..start + (1 << order) {
             // SAFETY: the pool has just given the frame out, to this function, for good.

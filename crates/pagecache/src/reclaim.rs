@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use crate::buddy::free_order;
 use crate::cache::PageCache;
 use crate::mapping::Mapping;
 use crate::options::ORDER_MAX;
@@ -54,16 +55,13 @@ impl PageCache {
         while at < end {
             let frame = self.pool.frame(at);
             // All of this is a hint: whether the folio really goes is decided by `claim`.
-            let free = frame.free.load(Ordering::Relaxed);
             let pages = if frame.is_live() {
                 if frame.is_evictable() {
                     claimed.extend(self.claim(at, last));
                 }
                 1 << frame.place().order
-            } else if free != 0 {
-                1 << (free - 1)
             } else {
-                1
+                1 << free_order(frame).unwrap_or(0)
             };
             at += pages;
         }
