@@ -43,8 +43,15 @@ pub enum BioOperation {
 /// A run of memory that a bio moves.
 ///
 /// Whoever makes one promises that the memory stays valid until the bio has ended, that nobody
-/// writes to it during a write, and that nobody reads or writes it during a read.
-#[derive(Clone, Copy, Debug)]
+/// writes to it during a write, and that nobody reads or writes it during a read. So it never
+/// leaves its bio:
+///
+/// ```compile_fail,E0507
+/// fn take(bio: &device::Bio) -> device::Segment {
+///     bio.segments()[0]
+/// }
+/// ```
+#[derive(Debug)]
 pub struct Segment {
     start: NonNull<u8>,
     length: usize,
@@ -58,13 +65,17 @@ impl Segment {
     ///
     /// # Safety
     /// The memory must stay valid, and free of conflicting access, until the bio that carries the
-    /// segment has ended.
+    /// segment has ended or, if none does, the segment has been dropped.
     pub unsafe fn new(start: NonNull<u8>, length: usize) -> Self {
         Self { start, length }
     }
 
     /// `length` of its bytes, from byte `start` on: what the maker promised of all holds of them.
-    pub(crate) fn part(&self, start: usize, length: usize) -> Self {
+    ///
+    /// # Safety
+    /// The part must have been dropped, or the bio that carries it have ended, before the bio of
+    /// `self` ends. The bytes must not be touched by way of both at a time.
+    pub(crate) unsafe fn part(&self, start: usize, length: usize) -> Self {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length));
         // SAFETY: within the memory that the maker described.
         Self { start: unsafe { self.start.add(start) }, length }
@@ -92,8 +103,8 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// The memory, to be read into.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    /// The memory, to be read into; only for segments of reads.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`; for reads the maker promised that nobody else touches it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
@@ -169,9 +180,11 @@ impl Bio {
         &self.segments
     }
 
-    /// The memory, in device order, to be read into.
-    pub fn segments_mut(&mut self) -> &mut [Segment] {
-        &mut self.segments
+    /// The memory of a read, in device order, to be read into. The segments themselves are not
+    /// given out: exchanged with another bio's they would outlive their own.
+    pub fn memory_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        assert!(self.operation == BioOperation::Read, "what is written is not ours to change");
+        self.segments.iter_mut().map(Segment::bytes_mut)
     }
 
     /// Turns the request to other device bytes, as a device does that passes requests on to another.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::bio::{EIO, EROFS, range_within};
 use crate::partition::SectorSize;
-use crate::{Bio, BioOperation, BlockDevice, Segment};
+use crate::{Bio, BioOperation, BlockDevice};
 
 /// As many runs of memory as one system call takes (IOV_MAX).
 const SEGMENTS_PER_CALL_MAX: usize = 1024;
@@ -85,14 +85,22 @@ impl FileDevice {
             let moved = match bio.operation() {
                 BioOperation::Read => {
                     let mut slices = SmallVec::<[IoSliceMut<'_>; 16]>::new();
-                    slices.extend(remaining(bio.segments_mut(), done).map(IoSliceMut::new));
-                    rustix::io::preadv(&self.file, &mut slices, at)
+                    slices.extend(
+                        bio.memory_mut().filter(|one| !one.is_empty()).map(IoSliceMut::new),
+                    );
+                    let mut left = &mut slices[..];
+                    IoSliceMut::advance_slices(&mut left, done as usize);
+                    let count = left.len().min(SEGMENTS_PER_CALL_MAX);
+                    rustix::io::preadv(&self.file, &mut left[..count], at)
                 }
                 BioOperation::Write => {
                     let mut slices = SmallVec::<[IoSlice<'_>; 16]>::new();
-                    let left = remaining(bio.segments_mut(), done);
-                    slices.extend(left.map(|bytes| IoSlice::new(bytes)));
-                    rustix::io::pwritev(&self.file, &slices, at)
+                    let segments = bio.segments().iter().filter(|one| !one.is_empty());
+                    slices.extend(segments.map(|one| IoSlice::new(one.bytes())));
+                    let mut left = &mut slices[..];
+                    IoSlice::advance_slices(&mut left, done as usize);
+                    let count = left.len().min(SEGMENTS_PER_CALL_MAX);
+                    rustix::io::pwritev(&self.file, &left[..count], at)
                 }
             };
             match moved {
@@ -166,19 +174,6 @@ impl Change {
         let errno = errno.raw_os_error();
         IoError { operation: self.operation, offset: self.offset, length: self.length, errno }
     }
-}
-
-/// What is left of `segments` after the first `done` bytes, as far as one system call goes.
-fn remaining(segments: &mut [Segment], done: u64) -> impl Iterator<Item = &mut [u8]> {
-    let mut skip = done;
-    segments
-        .iter_mut()
-        .filter_map(move |segment| {
-            let skipped = skip.min(segment.len() as u64);
-            skip -= skipped;
-            Some(&mut segment.bytes_mut()[skipped as usize..]).filter(|bytes| !bytes.is_empty())
-        })
-        .take(SEGMENTS_PER_CALL_MAX)
 }
 
 fn lock(file: &OwnedFd, read_only: bool) -> Result<(), Errno> {

@@ -47,10 +47,9 @@ impl BlockDevice for MemoryDevice {
                 match bio.operation() {
                     BioOperation::Read => {
                         let contents = self.contents.read();
-                        for segment in bio.segments_mut() {
-                            let length = segment.len();
-                            segment.bytes_mut().copy_from_slice(&contents[at..at + length]);
-                            at += length;
+                        for memory in bio.memory_mut() {
+                            memory.copy_from_slice(&contents[at..at + memory.len()]);
+                            at += memory.len();
                         }
                     }
                     BioOperation::Write => {

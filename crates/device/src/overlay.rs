@@ -68,17 +68,25 @@ impl OverlayDevice {
             return Some(bio);
         }
         if written == touched.end - touched.start {
-            copy_out(&blocks, self.block_size, range, bio.segments_mut());
+            copy_out(&blocks, self.block_size, range, bio.memory_mut());
             drop(blocks);
             bio.end(Ok(()));
             return None;
         }
         drop(blocks);
         let (blocks, block_size) = (Arc::clone(&self.blocks), self.block_size);
-        let mut segments = bio.segments().to_vec();
+        // SAFETY: the parts are only used before the bio's own end, when the device below is done
+        // with the bio and nobody else uses its memory.
+        let part = |one: &Segment| unsafe { one.part(0, one.len()) };
+        let mut segments: Vec<Segment> = bio.segments().iter().map(part).collect();
         bio.before_end(move |result| {
             result?;
-            copy_out(&blocks.read(), block_size, range, &mut segments);
+            copy_out(
+                &blocks.read(),
+                block_size,
+                range,
+                segments.iter_mut().map(Segment::bytes_mut),
+            );
             Ok(())
         });
         Some(bio)
@@ -185,11 +193,15 @@ fn within_block(range: &Range<u64>, start: u64, size: BlockSize) -> Range<usize>
     from as usize..to as usize
 }
 
-/// Copies the written blocks' parts of `range`, which `segments` cover, over what they hold.
-fn copy_out(blocks: &Blocks, size: BlockSize, range: Range<u64>, segments: &mut [Segment]) {
+/// Copies the written blocks' parts of `range`, which `memory` covers, over what it holds.
+fn copy_out<'a>(
+    blocks: &Blocks,
+    size: BlockSize,
+    range: Range<u64>,
+    memory: impl Iterator<Item = &'a mut [u8]>,
+) {
     let mut at = range.start;
-    for segment in segments {
-        let target = segment.bytes_mut();
+    for target in memory {
         let covered = at..at + target.len() as u64;
         for (number, block) in blocks.range(at >> size.shift()..size.blocks_for(covered.end)) {
             let start = number << size.shift();

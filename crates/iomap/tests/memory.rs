@@ -31,8 +31,8 @@ impl BlockDevice for Pattern {
     fn submit(&self, batch: Vec<Bio>) {
         for mut bio in batch {
             let mut at = bio.offset().0;
-            for segment in bio.segments_mut() {
-                for page in segment.bytes_mut().chunks_mut(4096) {
+            for memory in bio.memory_mut() {
+                for page in memory.chunks_mut(4096) {
                     page.fill(pattern(at));
                     at += page.len() as u64;
                 }
