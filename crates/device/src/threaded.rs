@@ -1,6 +1,7 @@
 //! A device that works on threads of its own, so that submitting does not take as long as the work.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use base::{DeviceOffset, Result};
@@ -78,7 +79,9 @@ impl Shared {
         loop {
             if let Some(bio) = state.queue.pop_front() {
                 drop(state);
-                inner.submit(vec![bio]);
+                // A panic was reported where it happened, and the bio ended by being dropped. What
+                // else is queued needs this thread.
+                let _ = catch_unwind(AssertUnwindSafe(|| inner.submit(vec![bio])));
                 state = self.state.lock();
             } else if state.stopping {
                 return;
@@ -182,6 +185,22 @@ mod tests {
         release.send(()).unwrap();
         drop((device, sender));
         assert_eq!(receiver.iter().filter(|&one| one != thread::current().id()).count(), 3);
+    }
+
+    #[test]
+    fn a_panic_fails_its_bio_and_leaves_the_thread_to_the_others() {
+        let (sender, receiver) = mpsc::channel();
+        let device = device(1, 10);
+        for panics in [true, false] {
+            let sender = sender.clone();
+            device.submit(vec![Bio::new(BioOperation::Read, DeviceOffset(0), [], move |_| {
+                sender.send(thread::current().id()).unwrap();
+                assert!(!panics, "as the test has it");
+            })]);
+        }
+        let threads: Vec<_> = receiver.iter().take(2).collect();
+        assert_eq!(threads[0], threads[1]);
+        assert_ne!(threads[0], thread::current().id());
     }
 
     #[test]
