@@ -27,8 +27,9 @@ const SEGMENTS_PER_REQUEST_MAX: usize = 1024;
 ///
 /// At most `depth` requests are with the kernel at a time and as many wait; what finds no room is
 /// done by its submitter, and so is what its submitter waits for. Dropping the device waits for
-/// everything that was submitted. A program that filters its own system calls later must leave it
-/// `io_uring_enter`.
+/// everything that was submitted. When the host takes `io_uring_enter` away, as a filter of system
+/// calls does, everything is done by its submitter from then on; only a host that does so while
+/// requests are with it ends the program.
 #[derive(Debug)]
 pub struct UringDevice {
     file: Arc<FileDevice>,
@@ -50,6 +51,8 @@ struct State {
     /// Whether the ring's thread will not look at the queue before it is woken.
     sleeping: bool,
     stopping: bool,
+    /// Whether the ring is of no more use, and nobody looks at the queue.
+    dead: bool,
 }
 
 impl UringDevice {
@@ -92,6 +95,7 @@ impl Shared {
     /// Adds as much of the batch as there is room for, and gives back the rest.
     fn queue(&self, mut batch: Vec<Bio>, queued_max: usize) -> Vec<Bio> {
         let mut state = self.state.lock();
+        let queued_max = if state.dead { 0 } else { queued_max };
         let room = queued_max.saturating_sub(state.queue.len()).min(batch.len());
         let rest = batch.split_off(room);
         state.queue.extend(batch);
@@ -128,9 +132,13 @@ struct Ring {
     /// when this grows.
     in_flight: Vec<Option<InFlight>>,
     free: Vec<usize>,
+    /// What the entries name that the kernel has not taken yet, oldest first.
+    prepared: VecDeque<u64>,
     /// Where the kernel puts what it reads from the wake-up counter.
     woken: Box<u64>,
     waking: bool,
+    /// Whether it was said that the kernel has no room.
+    warned: bool,
 }
 
 /// Ends the program when its thread panics: the kernel may be writing to memory that unwinding
@@ -149,7 +157,9 @@ impl Ring {
     fn new(ring: IoUring, shared: Arc<Shared>, file: Arc<FileDevice>, depth: usize) -> Self {
         let in_flight = (0..depth).map(|_| None).collect();
         let free = (0..depth).rev().collect();
-        Self { ring, shared, file, depth, in_flight, free, woken: Box::new(0), waking: false }
+        let (prepared, woken) = (VecDeque::new(), Box::new(0));
+        let (waking, warned) = (false, false);
+        Self { ring, shared, file, depth, in_flight, free, prepared, woken, waking, warned }
     }
 
     fn run(&mut self) {
@@ -163,9 +173,56 @@ impl Ring {
             if !self.waking && !stopping {
                 self.arm_wake();
             }
-            self.enter();
+            if let Err(error) = self.enter() {
+                return self.give_up(&error);
+            }
             self.reap();
         }
+    }
+
+    /// Does without the ring, which the kernel will not work on any more.
+    fn give_up(&mut self, error: &io::Error) {
+        tracing::warn!(%error, "io_uring works no longer; going on without it");
+        let queued = {
+            let mut state = self.shared.state.lock();
+            state.dead = true;
+            Vec::from(std::mem::take(&mut state.queue))
+        };
+        self.reap();
+        self.forget_taken();
+        let prepared = std::mem::take(&mut self.prepared);
+        let back: Vec<_> = prepared.into_iter().filter_map(|index| self.take_back(index)).collect();
+        if self.free.len() < self.depth {
+            // The kernel may move their memory at any time, and will never say that it has.
+            tracing::error!("requests are lost in io_uring");
+            std::process::abort();
+        }
+        if self.waking {
+            // The kernel may still write there.
+            Box::leak(std::mem::take(&mut self.woken));
+        }
+        for InFlight { mut bio, done, .. } in back {
+            let result = self.file.transfer(&mut bio, done);
+            bio.end(result);
+        }
+        self.file.submit(queued);
+    }
+
+    /// Takes back a request that the kernel has not taken.
+    fn take_back(&mut self, index: u64) -> Option<InFlight> {
+        if index == WAKE {
+            self.waking = false;
+            return None;
+        }
+        let index = index as usize;
+        self.free.push(index);
+        self.in_flight[index].take()
+    }
+
+    /// Forgets the entries that the kernel has taken since.
+    fn forget_taken(&mut self) {
+        let left = self.ring.submission().len();
+        self.prepared.drain(..self.prepared.len() - left);
     }
 
     /// Hands queued bios to the ring as far as there is room, and says whether the device is being
@@ -222,25 +279,30 @@ impl Ring {
         let pushed = unsafe { self.ring.submission().push(&entry) };
         // The queue has room for everything in flight.
         assert!(pushed.is_ok(), "the submission queue is full");
+        self.prepared.push_back(entry.get_user_data());
     }
 
-    /// Submits what was prepared and waits for a completion.
-    fn enter(&mut self) {
+    /// Submits what was prepared and waits for a completion. Fails when that will never be
+    /// possible again.
+    fn enter(&mut self) -> io::Result<()> {
         loop {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => return,
-                Err(error) => match Errno::from_io_error(&error) {
-                    Some(Errno::INTR) => {}
-                    // Completions to be reaped first.
-                    Some(Errno::BUSY | Errno::AGAIN) if !self.ring.completion().is_empty() => {
-                        return;
+            let entered = self.ring.submit_and_wait(1);
+            self.forget_taken();
+            let Err(error) = entered else { return Ok(()) };
+            match Errno::from_io_error(&error) {
+                Some(Errno::INTR) => {}
+                // Completions to be reaped first.
+                Some(Errno::BUSY | Errno::AGAIN) if !self.ring.completion().is_empty() => {
+                    return Ok(());
+                }
+                // Out of memory for now. Nothing in flight may be given up.
+                Some(Errno::BUSY | Errno::AGAIN | Errno::NOMEM) => {
+                    if !std::mem::replace(&mut self.warned, true) {
+                        tracing::warn!(%error, "io_uring_enter failed; trying until it works");
                     }
-                    // Out of memory for now. Nothing in flight may be given up.
-                    _ => {
-                        tracing::warn!(%error, "io_uring_enter failed; trying again");
-                        std::thread::sleep(std::time::Duration::from_millis(1));
-                    }
-                },
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                _ => return Err(error),
             }
         }
     }
@@ -326,5 +388,65 @@ impl Drop for UringDevice {
         self.shared.state.lock().stopping = true;
         self.shared.wake();
         self.worker = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Segment;
+    use std::ptr::NonNull;
+    use std::time::Duration;
+
+    /// Takes a system call away from this thread and those that it starts.
+    fn forbid(call: libc::c_long) {
+        let step = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+        let mut steps = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+            step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: the program is complete, and read before the call returns.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+        };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    }
+
+    #[test]
+    fn a_ring_that_the_host_takes_away_is_done_without() {
+        let contents: Vec<u8> = (0..64 << 10).map(|at| (at >> 9) as u8).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &contents).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let test = std::thread::spawn(move || {
+            forbid(libc::SYS_io_uring_enter);
+            let file = Arc::new(FileDevice::open(file.path(), true).unwrap());
+            let device = UringDevice::new(file, 4).unwrap();
+            let mut memory = vec![0; 64 << 10];
+            for half in memory.chunks_mut(32 << 10).zip([0, 32 << 10]) {
+                let (memory, start) = half;
+                let bios = (start..).step_by(512).zip(memory.chunks_mut(512)).map(|(at, part)| {
+                    // SAFETY: `memory` is not touched before all have ended.
+                    let segment = unsafe { Segment::new(NonNull::from(part).cast(), 512) };
+                    let sender = sender.clone();
+                    Bio::new(BioOperation::Read, DeviceOffset(at), [segment], move |result| {
+                        sender.send(result).unwrap();
+                    })
+                });
+                device.submit(bios.collect());
+                for _ in 0..64 {
+                    let result = receiver.recv_timeout(Duration::from_secs(30));
+                    assert_eq!(result, Ok(Ok(())));
+                }
+            }
+            assert!(device.shared.state.lock().dead);
+            drop(device);
+            memory
+        });
+        assert!(test.join().unwrap() == contents);
     }
 }
