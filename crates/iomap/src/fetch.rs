@@ -1,8 +1,9 @@
 //! A miss: has the wanted part of a file read into the cache, and waits for it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use base::Result;
+use base::{Error, Result};
 use pagecache::{FolioRef, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::fill::{Failure, Fill};
@@ -78,15 +79,33 @@ fn fill_again(
     length: usize,
 ) -> Result<()> {
     let block = context.mapping.block_size().len();
-    let start = (at - folio.position()) as usize / block * block;
-    let end = folio.len().min((at - folio.position()) as usize + length).next_multiple_of(block);
+    let within = (at - folio.position()) as usize;
+    let start = within / block * block;
+    let end = folio.len().min(within + length).next_multiple_of(block);
+    match fill_blocks(context, folio, at, start..end) {
+        // They were asked for together; what cannot be read may lie further on.
+        Err(Error::Io(_)) if end - start > block => {
+            fill_blocks(context, folio, at, start..start + block)
+        }
+        filled => filled,
+    }
+}
+
+/// Reads those of the blocks in `range` of `folio` that are not uptodate, and waits for them. An
+/// error if that does not give byte `at` of the file.
+fn fill_blocks(
+    context: &ReadContext<'_>,
+    folio: &FolioRef<'_>,
+    at: u64,
+    range: Range<usize>,
+) -> Result<()> {
     let failure = Arc::new(Failure::default());
     let mut fill = Fill::new(context, folio.index() + folio.pages(), Some(Arc::clone(&failure)));
     let mut locked = context.mapping.lock(folio);
-    if start > 0 {
-        locked.skip(start);
+    if range.start > 0 {
+        locked.skip(range.start);
     }
-    let filled = fill.add(&mut locked, end);
+    let filled = fill.add(&mut locked, range.end);
     drop(locked);
     fill.submit();
     folio.wait_unlocked();

@@ -3,13 +3,15 @@
 
 mod support;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use base::{Error, FileOffset};
-use device::{MemoryDevice, SharedDevice};
+use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::{Mapping, PageCache, ReadOptions, Readahead, lend, read};
 use support::{BadDevice, LateDevice, ModelFile, Random, block_size, cache};
 
@@ -232,6 +234,50 @@ fn a_bad_block_fails_only_who_asks_for_it_and_is_tried_again() {
     let mut buffer = vec![0; 4 << 20];
     read(&context, &Readahead::default(), FileOffset(0), &mut buffer).expect("healed");
     assert!(buffer == file.bytes);
+}
+
+#[test]
+fn what_lies_before_a_bad_sector_is_lent_however_much_is_asked_for() {
+    let size = block_size(4096);
+    let contents: Vec<u8> = (0..256 << 10).map(|at: u32| (at >> 12) as u8).collect();
+    let file = ModelFile::contiguous(size, 256 << 10, 0, &contents);
+    let faulty = FaultDevice::new(Arc::new(MemoryDevice::new(contents)), FaultPlan::default());
+    let bad = 5 * 4096;
+    faulty.fail_reads_in(bad + 512..bad + 1024);
+    let device: SharedDevice = Arc::new(faulty);
+    let mapping = cache(8 << 20, 9).new_mapping(size);
+    let context = file.context(&mapping, &device, ReadOptions::default());
+    let readahead = Readahead::default();
+    let mut at = 0;
+    while at < bad {
+        let slice = lend(&context, &readahead, FileOffset(at), 256 << 10).expect("readable");
+        let end = at + slice.len() as u64;
+        assert!(!slice.is_empty() && end <= bad, "{at}..{end}");
+        assert!(slice[..] == file.bytes[at as usize..end as usize]);
+        at = end;
+    }
+    assert!(lend(&context, &readahead, FileOffset(bad), 256 << 10).is_err());
+    assert!(lend(&context, &readahead, FileOffset(bad + 4096), 4096).is_ok());
+}
+
+#[test]
+fn only_a_read_that_waits_for_the_device_says_so() {
+    let size = block_size(4096);
+    let contents = vec![7; 64 << 10];
+    let file = ModelFile::contiguous(size, 64 << 10, 0, &contents);
+    let device: SharedDevice = Arc::new(MemoryDevice::new(contents));
+    let mapping = cache(8 << 20, 9).new_mapping(size);
+    let context = file.context(&mapping, &device, ReadOptions::default());
+    let calls = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&calls);
+    let _listening = base::waiting::listen(move || counted.set(counted.get() + 1));
+    let mut buffer = vec![0; 64 << 10];
+    read(&context, &Readahead::default(), FileOffset(0), &mut buffer).expect("readable");
+    let cold = calls.get();
+    assert!(cold > 0, "nobody was told of the wait");
+    read(&context, &Readahead::default(), FileOffset(0), &mut buffer).expect("cached");
+    lend(&context, &Readahead::default(), FileOffset(0), 4096).expect("cached");
+    assert_eq!(calls.get(), cold);
 }
 
 #[test]
