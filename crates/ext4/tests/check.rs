@@ -221,6 +221,7 @@ fn damageable(options: &str) -> Image {
 }
 
 /// Damages a copy of the image; where e2fsck finds something, so do we.
+#[expect(clippy::print_stdout, reason = "shown when the test fails")]
 fn check_damage(image: &Image, damages: &[&str]) {
     let bytes = image.bytes();
     let (mut missed, mut found) = (Vec::new(), 0);

@@ -96,7 +96,7 @@ impl Buddy {
     fn link(&mut self, frames: &[Frame], Block { start, order, blank }: Block) {
         let frame = &frames[start as usize];
         let head = &mut self.heads[usize::from(order)];
-        let free = u32::from(order) + 1 | if blank { BLANK } else { 0 };
+        let free = (u32::from(order) + 1) | if blank { BLANK } else { 0 };
         frame.free.store(free, Ordering::Relaxed);
         frame.previous.store(NONE, Ordering::Relaxed);
         frame.next.store(*head, Ordering::Relaxed);
