@@ -112,7 +112,7 @@ impl Inode {
     }
 
     /// The end of what the inode's kind of map can say.
-    fn map_end(&self) -> FileBlock {
+    pub(crate) fn map_end(&self) -> FileBlock {
         if self.has(InodeFlags::EXTENTS) {
             FileBlock(FILE_BLOCKS_MAX)
         } else {

@@ -114,12 +114,8 @@ impl InodeRecord {
             return Err(Error::NotFound);
         }
         let (extra, extra_bytes) = parse_extra(bytes, place)?;
+        Self::verify(bytes, geometry, creator_os, number, place)?;
         let checksum_seed = geometry.inode_seed(number, raw.generation.get());
-        if let (Some(seed), OS_LINUX) = (checksum_seed, creator_os) {
-            let has_high = extra_bytes >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES;
-            let high = has_high.then_some(extra.checksum_hi.get());
-            verify_checksum(bytes, seed, raw.checksum_lo.get(), high, place)?;
-        }
         let mode = raw.mode.get();
         let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
             let problem = Problem::Invalid { field: "mode", found: mode.into() };
@@ -163,6 +159,26 @@ impl InodeRecord {
             attribute_area_start: start,
             checksum_seed,
         })
+    }
+
+    /// Compares an inode's checksum with its contents, in use or not, on volumes with checksums.
+    pub(crate) fn verify(
+        bytes: &[u8],
+        geometry: &Geometry,
+        creator_os: u32,
+        number: InodeNumber,
+        place: Place,
+    ) -> Result<()> {
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
+        let (extra, extra_bytes) = parse_extra(bytes, place)?;
+        match (geometry.inode_seed(number, raw.generation.get()), creator_os) {
+            (Some(seed), OS_LINUX) => {
+                let has_high = extra_bytes >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES;
+                let high = has_high.then_some(extra.checksum_hi.get());
+                verify_checksum(bytes, seed, raw.checksum_lo.get(), high, place)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What `stat` reports.

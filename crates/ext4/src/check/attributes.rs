@@ -11,6 +11,7 @@ use crate::inode::Inode;
 use crate::xattr::entries::{
     Entries, Entry, NameBytes, Value, block_header, entry_hash, verify_block,
 };
+use crate::xattr::name::NameIndex;
 use crate::xattr::value;
 
 const STRUCTURE: &str = "extended attribute";
@@ -74,6 +75,10 @@ impl Check<'_> {
         // Where values lie: they must not overlap.
         let mut values: Vec<(usize, usize)> = Vec::new();
         for entry in entries.iter() {
+            if !is_in_inode && entry.index == NameIndex(0) {
+                let problem = Problem::Invalid { field: "name index", found: 0 };
+                self.report.corrupt(STRUCTURE, place, problem);
+            }
             match entry.value {
                 Value::Here(value) => {
                     // In inodes, hashes came late.

@@ -8,7 +8,7 @@ use super::index::{BlockRole, HashRange, Index};
 use super::states::Role;
 use crate::ROOT_INODE;
 use crate::dir::Directory;
-use crate::dir::block::{DirFormat, Slot, code_from_file_type};
+use crate::dir::block::{DirFormat, HEADER_BYTES, Slot, code_from_file_type};
 use crate::dir::hash::NameHasher;
 use crate::features::Feature;
 use crate::inline::InlineDirectory;
@@ -143,6 +143,10 @@ impl Check<'_> {
                     let missing = if position == 0 { "\".\"" } else { "\"..\"" };
                     self.report.corrupt(BLOCK, place, Problem::Missing(missing));
                 } else {
+                    if bytes.get(slot.start + HEADER_BYTES + slot.name.len()) != Some(&0) {
+                        let problem = Problem::Missing("the NUL after \".\" or \"..\"");
+                        self.report.corrupt(ENTRY, place, problem);
+                    }
                     self.check_dots(part, &slot, place);
                     continue;
                 }
@@ -237,8 +241,11 @@ impl Check<'_> {
             Some(_) => 0,
             None => return,
         };
-        let found = slot.file_type.into();
-        self.report.compare(ENTRY, place, "file type", found, expected.into());
+        // Zero is allowed everywhere: nothing is said.
+        if slot.file_type != 0 {
+            let found = slot.file_type.into();
+            self.report.compare(ENTRY, place, "file type", found, expected.into());
+        }
     }
 }
 

@@ -4,20 +4,21 @@
 use std::sync::Arc;
 
 use base::attributes::FileType;
+use base::view::view_at;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem};
 
 use super::claims::Claims;
 use super::maps::{self, MapRoot, MapVisitor};
 use super::states::Role;
 use super::{Check, DirectoryState, Report};
+use crate::ROOT_INODE;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::inline;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::Run;
-use crate::ondisk::inode::BLOCK_OFFSET;
-use crate::{FILE_BLOCKS_MAX, ROOT_INODE};
+use crate::ondisk::inode::{BLOCK_OFFSET, RawInode};
 
 const STRUCTURE: &str = "inode";
 const BAD_BLOCKS_INODE: InodeNumber = InodeNumber(1);
@@ -77,12 +78,7 @@ impl Check<'_> {
         let record = match InodeRecord::parse(bytes, self.geometry(), creator, number, place) {
             Ok(record) => record,
             Err(Error::NotFound) => {
-                if number == BAD_BLOCKS_INODE {
-                    self.claim_bad_blocks(bytes);
-                }
-                if number == ROOT_INODE {
-                    self.report.corrupt(STRUCTURE, place, Problem::Missing("root directory"));
-                }
+                self.check_free_inode(number, bytes, place.in_inode(number));
                 return;
             }
             Err(error) => {
@@ -92,6 +88,7 @@ impl Check<'_> {
             }
         };
         let Some(role) = self.role(&record, place) else { return };
+        self.check_obsolete_fields(&record, bytes, place);
         self.states.set(number, role, record.links);
         if role == Role::Named(FileType::Directory) {
             self.directories.insert(number, DirectoryState::default());
@@ -113,6 +110,29 @@ impl Check<'_> {
                 let found = inode.record().blocks;
                 self.report.compare(STRUCTURE, place, "block count", found, expected);
             }
+        }
+    }
+
+    /// An inode that is not in use; reserved ones may still say something.
+    fn check_free_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
+        if bytes.iter().any(|&byte| byte != 0) {
+            let creator = self.volume.superblock().raw().creator_os.get();
+            let geometry = self.geometry();
+            self.report.take(InodeRecord::verify(bytes, geometry, creator, number, place));
+        }
+        match number {
+            BAD_BLOCKS_INODE => self.claim_bad_blocks(bytes),
+            ROOT_INODE => {
+                self.report.corrupt(STRUCTURE, place, Problem::Missing("root directory"));
+            }
+            _ if self.geometry().is_reserved_inode(number) => {
+                let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
+                if let Some(raw) = self.report.take(raw) {
+                    let found = raw.blocks_lo.get().into();
+                    self.report.compare(STRUCTURE, place, "block count", found, 0);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -184,6 +204,34 @@ impl Check<'_> {
         }
     }
 
+    /// Fields that mean nothing, or nothing on this volume, are zero.
+    fn check_obsolete_fields(&mut self, record: &InodeRecord, bytes: &[u8], place: Place) {
+        let place = place.in_inode(record.number);
+        let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
+        let Some(raw) = self.report.take(raw) else { return };
+        let features = &self.geometry().features;
+        let is_small_directory =
+            record.kind == FileType::Directory && !features.has(Feature::LargeDir);
+        for (field, is_unused, found) in [
+            ("fragment address", true, raw.obso_faddr.get()),
+            ("high half of the size", is_small_directory, raw.size_high.get()),
+            (
+                "high half of the block count",
+                !features.has(Feature::HugeFile),
+                raw.blocks_high.get().into(),
+            ),
+            (
+                "high half of the attribute block",
+                !features.has(Feature::SixtyFourBit),
+                raw.file_acl_high.get().into(),
+            ),
+        ] {
+            if is_unused {
+                self.report.compare(STRUCTURE, place, field, found.into(), 0);
+            }
+        }
+    }
+
     fn check_map(&mut self, inode: &Inode) -> MapTotals {
         if !inode.has_map() || inode.has(InodeFlags::INLINE_DATA) {
             return MapTotals::default();
@@ -248,7 +296,7 @@ impl Check<'_> {
             }
             FileType::Regular => {
                 let (found, min) = (record.size, bytes(totals.last_written.unwrap_or(0)));
-                let max = bytes(FILE_BLOCKS_MAX) - 1;
+                let max = bytes(inode.map_end().0) - 1;
                 // Verity data lies behind the end of the file.
                 let is_short = found < min && !inode.has(InodeFlags::VERITY);
                 if is_short || found > max {
@@ -274,8 +322,15 @@ impl Check<'_> {
                 }
             }
             FileType::Symlink => self.check_symlink(inode, place),
+            // It may be longer than the data there is.
             _ => {
                 self.report.take(inline::data(inode));
+                let (found, end) = (inode.record().size, inode.map_end());
+                let max = (end.0 << self.geometry().block_size.shift()) - 1;
+                if found > max {
+                    let problem = Problem::Range { field: "size", found, min: 0, max };
+                    self.report.corrupt(STRUCTURE, place, problem);
+                }
             }
         }
     }

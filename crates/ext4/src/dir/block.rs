@@ -11,7 +11,8 @@ use base::{BlockSize, Error, InodeNumber, Place, Problem, Result};
 use crate::ondisk::dir::{RawDirEntryHeader, RawDirTail};
 
 const STRUCTURE: &str = "directory entry";
-const HEADER_BYTES: usize = size_of::<RawDirEntryHeader>();
+/// What of an entry comes before its name.
+pub(crate) const HEADER_BYTES: usize = size_of::<RawDirEntryHeader>();
 /// The shortest entry: a header and one byte of name, padded to a multiple of 4.
 pub(crate) const ENTRY_BYTES_MIN: usize = entry_bytes(1);
 /// The file type code that marks the checksum tail.
