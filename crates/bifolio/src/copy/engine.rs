@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -139,6 +140,8 @@ struct Job {
     node: Arc<Node>,
     path: Vec<u8>,
     attributes: Attributes,
+    /// Whether other names of its inode wait for it.
+    is_first: bool,
 }
 
 /// What makes copies; shared by all threads.
@@ -149,16 +152,30 @@ struct Worker<'w, 'a> {
 }
 
 impl Worker<'_, '_> {
-    /// Takes jobs until there are no more.
+    /// Takes jobs until there are no more. A panic goes on after the last one: with no thread to
+    /// take jobs, handing one out would never end.
     fn run(&self, receiver: &Mutex<Receiver<Job>>) {
+        let mut panicked = None;
         loop {
             let job = receiver.lock().recv();
-            let Ok(job) = job else { return };
-            let outcome = self.regular(&job);
-            self.links.settle(job.node.number(), outcome.is_ok());
-            self.tell(&job.path, outcome);
-            self.release(job.directory);
+            let Ok(job) = job else { break };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.copy(job))) {
+                panicked = Some(panic);
+            }
         }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
+        }
+    }
+
+    fn copy(&self, job: Job) {
+        let unsettled = job.is_first.then(|| Unsettled::new(self.links, job.attributes.inode));
+        let outcome = self.regular(&job);
+        if let Some(unsettled) = unsettled {
+            unsettled.settle(outcome.is_ok());
+        }
+        self.tell(&job.path, outcome);
+        self.release(job.directory);
     }
 
     fn tell(&self, path: &[u8], outcome: Result<(), Trouble>) {
@@ -305,10 +322,11 @@ impl Feeder<'_, '_> {
     fn file(&self, directory: &Arc<Directory>, name: &[u8], stop: &Stop<'_>) {
         let worker = self.worker;
         let attributes = stop.node.attributes();
-        let is_shared = worker.engine.options.preserve && attributes.links > 1;
-        if is_shared {
+        // A copy on its own, for want of a link, is not what later names are linked to.
+        let mut is_first = false;
+        if worker.engine.options.preserve && attributes.links > 1 {
             match worker.links.first(&attributes, directory, name) {
-                First::Yes => {}
+                First::Yes => is_first = true,
                 First::No(names, first_name) => {
                     let linked = directory.link(self.start, &names, &first_name, name);
                     match linked {
@@ -329,11 +347,11 @@ impl Feeder<'_, '_> {
             let (directory, name) = (Arc::clone(directory), name.to_vec());
             let (node, path) = (Arc::clone(stop.node), stop.path.to_vec());
             // The receivers live as long as the sender.
-            let _ = self.sender.send(Job { directory, name, node, path, attributes });
+            let _ = self.sender.send(Job { directory, name, node, path, attributes, is_first });
             return;
         }
         let outcome = worker.special(directory, name, stop);
-        if is_shared {
+        if is_first {
             worker.links.settle(attributes.inode, outcome.is_ok());
         }
         match outcome {
@@ -464,5 +482,56 @@ impl Links {
             link.state = if is_made { LinkState::Made } else { LinkState::Failed };
         }
         self.settled.notify_all();
+    }
+}
+
+/// A first copy that is being made. It has failed unless it is said to have been made.
+struct Unsettled<'a> {
+    links: &'a Links,
+    inode: InodeNumber,
+    is_made: bool,
+}
+
+impl<'a> Unsettled<'a> {
+    fn new(links: &'a Links, inode: InodeNumber) -> Self {
+        Self { links, inode, is_made: false }
+    }
+
+    fn settle(mut self, is_made: bool) {
+        self.is_made = is_made;
+    }
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        self.links.settle(self.inode, self.is_made);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_copy_that_panics_has_failed() {
+        let (links, inode) = (Links::default(), InodeNumber(12));
+        let state = || links.known.lock()[&inode].state;
+        for is_made in [None, Some(true), Some(false)] {
+            let place = (Vec::new(), b"first".to_vec());
+            let link = Link { state: LinkState::Pending, expected: 1, place };
+            links.known.lock().insert(inode, link);
+            let unsettled = Unsettled::new(&links, inode);
+            let outcome = catch_unwind(AssertUnwindSafe(|| match is_made {
+                Some(is_made) => unsettled.settle(is_made),
+                None => {
+                    let _unsettled = unsettled;
+                    panic!("as the test has it");
+                }
+            }));
+            assert_eq!(outcome.is_ok(), is_made.is_some());
+            assert!(
+                state() == if is_made == Some(true) { LinkState::Made } else { LinkState::Failed }
+            );
+        }
     }
 }
