@@ -80,7 +80,7 @@ fn serve<E>(
         let guard = guarded.then_some(control);
         match wait(guard, signals, Some(over.0.as_fd()), None).map_err(host("wait"))? {
             // Only the guard can unmount.
-            Event::Signal if guarded => control.send(&Message::Asked).map_err(host("ask"))?,
+            Event::Signal if guarded && ask(control).map_err(host("ask"))? => {}
             Event::Signal | Event::Message(Message::Quit) => return Ok(()),
             Event::Other => {
                 let end = over.1.lock().take();
@@ -96,10 +96,39 @@ fn serve<E>(
     }
 }
 
+/// Asks the guard for an end. False if there is no guard any more.
+fn ask(control: &Control) -> Result<bool, Errno> {
+    match control.send(&Message::Asked) {
+        Ok(()) => Ok(true),
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 fn failure<E>(end: End) -> SessionError<E> {
     match end {
         End::Unmounted => SessionError::Interrupted,
         End::Aborted => SessionError::Aborted,
         End::Failed(errno) => SessionError::Host("read /dev/fuse", errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_has_just_gone_is_not_asked() {
+        let (guard, server) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let control = Control::new(server);
+        assert_eq!(ask(&control), Ok(true));
+        drop(guard);
+        assert_eq!(ask(&control), Ok(false));
     }
 }

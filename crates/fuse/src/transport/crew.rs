@@ -173,6 +173,13 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // After a panic: the others must not wait for a reader that has gone.
+        pass(&self.shared, &self.reading);
+    }
+}
+
 /// Passes reading on, where this thread has it.
 fn pass(shared: &Shared, reading: &Cell<bool>) {
     if reading.replace(false) {
