@@ -15,6 +15,7 @@ use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::InodeRecord;
 use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
+use crate::recovery::ORPHAN_FILE_BYTES_MAX;
 use crate::volume::Volume;
 
 const ORPHAN_LIST: &str = "orphan list";
@@ -73,6 +74,11 @@ impl Check<'_> {
     fn check_orphan_file(&mut self, file: &Inode) {
         let block_size = self.geometry().block_size;
         let is_marked = self.geometry().features.has(Feature::OrphanPresent);
+        let (found, max) = (file.record().size, ORPHAN_FILE_BYTES_MAX);
+        if found > max {
+            let problem = Problem::Range { field: "size", found, min: 0, max };
+            return self.report.corrupt(ORPHAN_FILE, Place::inode(file.number()), problem);
+        }
         for at in (0..block_size.blocks_for(file.record().size)).map(FileBlock) {
             let place = Place::inode(file.number()).at_file_block(at);
             let Some(buffer) = self.report.take(file.read_block(at, ORPHAN_FILE)) else { return };

@@ -6,12 +6,17 @@
 
 use base::checksum::{crc32_be, crc32c};
 use base::view::view_at;
-use base::{Error, Problem, Result, TransactionId};
+use base::{Error, Problem, Result, TransactionId, Unsupported};
 
 use super::blocks::JournalBlocks;
 use super::ondisk::{self, RawCommit, RawHeader};
 use super::superblock::JournalSuperblock;
 use super::tags::{Tag, descriptor_tags};
+
+/// Data blocks of a log that are replayed, at most, and their bytes: far more than the largest log
+/// of use holds at once. In the image's file they can be holes, which only cost time and memory.
+const BLOCKS_MAX: usize = 1 << 22;
+const BYTES_MAX: u64 = 16 << 30;
 
 /// A data block of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,6 +148,7 @@ impl Scanner<'_> {
             if !self.advance(1) {
                 return Ok(false);
             }
+            self.check_length()?;
             let transaction = self.expected;
             self.found.blocks.push(LoggedBlock { journal_block, transaction, tag });
         }
@@ -153,6 +159,14 @@ impl Scanner<'_> {
             }
         }
         Ok(true)
+    }
+
+    fn check_length(&self) -> Result<()> {
+        let blocks = self.found.blocks.len();
+        if blocks < BLOCKS_MAX && (blocks as u64) < BYTES_MAX >> self.journal.block_size().shift() {
+            return Ok(());
+        }
+        Err(Unsupported::Operation("a log of more than 16 GiB or 4194304 blocks").into())
     }
 
     fn commit(&mut self, at: u32, buffer: &mut [u8]) -> Result<bool> {

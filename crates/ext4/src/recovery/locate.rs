@@ -24,6 +24,9 @@ use crate::volume::Volume;
 const STRUCTURE: &str = "journal";
 /// `jnl_backup_type` of a copy of the block map.
 const BACKUP_OF_BLOCKS: u8 = 1;
+/// Runs of a journal, at most: one per block of a block map of 4 GiB. A hostile block map can have
+/// far more, out of a few blocks that it names again and again.
+const RUNS_MAX: usize = 1 << 20;
 
 impl Volume {
     /// The volume's journal, if it has one. `journal_device` is the device of an external journal.
@@ -91,6 +94,9 @@ fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
             let place = Place::inode(inode.number()).at_file_block(next);
             return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("block")));
         };
+        if runs.len() == RUNS_MAX {
+            return Err(Unsupported::Operation("a journal in more than a million pieces").into());
+        }
         let end = run.end().0.min(blocks);
         // Both ends are at most BLOCKS_MAX, and `next` lies in the run.
         runs.push(JournalRun {

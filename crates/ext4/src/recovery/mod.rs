@@ -11,6 +11,7 @@ use base::{Error, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
+pub(crate) use self::orphans::ORPHAN_FILE_BYTES_MAX;
 pub use self::orphans::OrphanReport;
 
 use self::edit::Editor;
@@ -21,6 +22,9 @@ use crate::jbd2::Recovery;
 use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::{Probed, Unrecovered, Volume};
 
+/// What of a journal's log is kept in memory, at most. A log can be longer; but blocks in it can
+/// be holes in the image's file, so that its length alone promises too much.
+const LOG_BYTES_MAX: u64 = 4 << 30;
 /// What a recovery puts beside the journal's blocks into memory, at most.
 const EXTRA_BYTES_MAX: u64 = 1 << 30;
 
@@ -55,7 +59,7 @@ impl Unrecovered {
         let overlay: SharedDevice = Arc::new(OverlayDevice::new(
             base,
             block_size,
-            journal_bytes.saturating_add(EXTRA_BYTES_MAX),
+            journal_bytes.min(LOG_BYTES_MAX) + EXTRA_BYTES_MAX,
         ));
         let log = journal.recover(&overlay)?;
         if !journal.blocks().is_external() {

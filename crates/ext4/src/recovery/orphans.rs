@@ -23,6 +23,8 @@ use crate::xattr::entries::{Entries, Value};
 
 /// Superblock state: errors were found. Linux does not trust the lists then.
 const STATE_ERRORS: u16 = 2;
+/// Bytes of the orphan file, at most; Linux refuses more, too.
+pub(crate) const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// What was done about orphans.
 #[derive(Clone, Debug, Default)]
@@ -101,6 +103,11 @@ impl Orphans {
         const STRUCTURE: &str = "orphan file";
         let Some(number) = volume.superblock().inodes.orphan_file else { return Ok(()) };
         let file = volume.special_inode(number)?;
+        let (found, max) = (file.record().size, ORPHAN_FILE_BYTES_MAX);
+        if found > max {
+            let problem = Problem::Range { field: "size", found, min: 0, max };
+            return Err(Error::corrupt(STRUCTURE, Place::inode(number), problem));
+        }
         self.file_seed = file.record().checksum_seed;
         let count = volume.geometry().block_size.blocks_for(file.record().size);
         for at in (0..count).map(FileBlock) {
@@ -193,7 +200,7 @@ pub(crate) fn has_map(volume: &Arc<Volume>, record: &InodeRecord) -> bool {
 pub(crate) fn delete(editor: &mut Editor, record: &InodeRecord) -> Result<()> {
     let volume = Arc::clone(&editor.volume);
     if has_map(&volume, record) {
-        let map = FileMap::read(&volume, record)?;
+        let map = editor.read_map(record)?;
         let clusters = editor.clusters(&map, &[]);
         editor.mark(&clusters, false)?;
     }
@@ -228,7 +235,7 @@ fn truncate(editor: &mut Editor, record: &InodeRecord) -> Result<()> {
     bytes.raw().dtime = 0.into();
     if has_map(&volume, record) && record.kind == FileType::Regular {
         let end = FileBlock(volume.geometry().block_size.blocks_for(record.size));
-        let mut map = FileMap::read(&volume, record)?;
+        let mut map = editor.read_map(record)?;
         let before = editor.clusters(&map, &[]);
         map::truncate(editor, record, &mut map, &mut bytes.raw().block, end)?;
         let after = editor.clusters(&map, &[]);

@@ -11,7 +11,7 @@ use device::SharedDevice;
 use crate::volume::Volume;
 
 /// Bytes of changed blocks at a time, at most.
-const BYTES_MAX: u64 = 512 << 20;
+pub(super) const BYTES_MAX: u64 = 512 << 20;
 
 /// The changed blocks of one volume.
 pub(crate) struct Blocks {

@@ -29,6 +29,8 @@ pub(crate) struct Groups {
     changed: BTreeMap<GroupNumber, Group>,
     /// The first cluster of the volume that may be free.
     search_from: u64,
+    /// The number of bitmaps in `changed`.
+    bitmaps: u64,
 }
 
 struct Group {
@@ -80,7 +82,7 @@ impl Bits {
 
 impl Groups {
     pub(super) fn new(volume: Arc<Volume>) -> Self {
-        Self { volume, changed: BTreeMap::new(), search_from: 0 }
+        Self { volume, changed: BTreeMap::new(), search_from: 0, bitmaps: 0 }
     }
 
     fn geometry(&self) -> &Geometry {
@@ -95,8 +97,18 @@ impl Groups {
         Ok(self.changed.get_mut(&number).expect("it is there or was just inserted"))
     }
 
+    /// Refuses to hold more bitmaps than could be written.
+    fn check_room(&self) -> Result<()> {
+        let max = super::blocks::BYTES_MAX >> self.geometry().block_size.shift();
+        if self.bitmaps < max { Ok(()) } else { Err(Error::OutOfMemory) }
+    }
+
     fn blocks(&mut self, number: GroupNumber) -> Result<&mut Bits> {
         let volume = Arc::clone(&self.volume);
+        if self.group(number)?.blocks.is_none() {
+            self.check_room()?;
+            self.bitmaps += 1;
+        }
         let group = self.group(number)?;
         if group.blocks.is_none() {
             let bitmap = volume.block_bitmap(&group.descriptor)?;
@@ -107,6 +119,10 @@ impl Groups {
 
     fn inodes(&mut self, number: GroupNumber) -> Result<&mut Bits> {
         let volume = Arc::clone(&self.volume);
+        if self.group(number)?.inodes.is_none() {
+            self.check_room()?;
+            self.bitmaps += 1;
+        }
         let group = self.group(number)?;
         if group.inodes.is_none() {
             let bitmap = volume.inode_bitmap(&group.descriptor)?;

@@ -32,18 +32,33 @@ pub(crate) struct FileMap {
 }
 
 impl FileMap {
-    /// Reads the map of `record`, whose data is mapped rather than inline.
-    pub(crate) fn read(volume: &Volume, record: &InodeRecord) -> Result<Self> {
+    /// Reads the map of `record`, whose data is mapped rather than inline. `OutOfMemory` when it
+    /// has more than `entries_max` runs and nodes.
+    pub(crate) fn read(volume: &Volume, record: &InodeRecord, entries_max: usize) -> Result<Self> {
         let mut map = Self::default();
         if record.flags.contains(InodeFlags::EXTENTS) {
-            map.read_tree(volume, record)?;
+            map.read_tree(volume, record, entries_max)?;
         } else {
-            read_pointers(volume, record, &mut map)?;
+            read_pointers(volume, record, &mut map, entries_max)?;
         }
         Ok(map)
     }
 
-    fn read_tree(&mut self, volume: &Volume, record: &InodeRecord) -> Result<()> {
+    /// The number of runs and nodes.
+    pub(crate) fn entries(&self) -> usize {
+        self.runs.len() + self.nodes.len()
+    }
+
+    fn check_entries(&self, max: usize) -> Result<()> {
+        if self.entries() < max { Ok(()) } else { Err(Error::OutOfMemory) }
+    }
+
+    fn read_tree(
+        &mut self,
+        volume: &Volume,
+        record: &InodeRecord,
+        entries_max: usize,
+    ) -> Result<()> {
         const STRUCTURE: &str = "extent node";
         let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
         let root = Node::parse(
@@ -56,6 +71,7 @@ impl FileMap {
         // the number of entries.
         let mut ahead = vec![(root, whole)];
         while let Some((node, range)) = ahead.pop() {
+            self.check_entries(entries_max)?;
             if node.depth == 0 {
                 if let Step::Found(span) = node.find(range.start) {
                     span.runs.into_iter().for_each(|run| self.push(run));
@@ -72,6 +88,7 @@ impl FileMap {
                 let expected = Expected { depth: Some(node.depth - 1), range: start..end };
                 let child = Node::parse(&buffer, volume.geometry(), expected, place)?;
                 self.nodes.push((start, block));
+                self.check_entries(entries_max)?;
                 ahead.push((child, start..end));
             }
             // The first child comes off the stack first.
@@ -272,7 +289,12 @@ fn word_at(word: &[u8]) -> FsBlock {
     FsBlock(word.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
-fn read_pointers(volume: &Volume, record: &InodeRecord, map: &mut FileMap) -> Result<()> {
+fn read_pointers(
+    volume: &Volume,
+    record: &InodeRecord,
+    map: &mut FileMap,
+    entries_max: usize,
+) -> Result<()> {
     const STRUCTURE: &str = "indirect block";
     let geometry = volume.geometry();
     let mut seen = HashSet::new();
@@ -282,6 +304,7 @@ fn read_pointers(volume: &Volume, record: &InodeRecord, map: &mut FileMap) -> Re
         if pointer.block.0 == 0 || pointer.start.0 >= FILE_BLOCKS_MAX {
             continue;
         }
+        map.check_entries(entries_max)?;
         let place =
             Place::inode(record.number).at_file_block(pointer.start).at_block(pointer.block);
         geometry.check_run(STRUCTURE, place, pointer.block, 1)?;
@@ -299,11 +322,12 @@ fn read_pointers(volume: &Volume, record: &InodeRecord, map: &mut FileMap) -> Re
         let level = pointer.level - 1;
         let step = blocks_below(geometry, level);
         let first = ahead.len();
-        ahead.extend(buffer.chunks_exact(4).enumerate().map(|(slot, word)| Pointer {
+        let pointers = buffer.chunks_exact(4).enumerate().map(|(slot, word)| Pointer {
             block: word_at(word),
             level,
             start: FileBlock(pointer.start.0 + slot as u64 * step),
-        }));
+        });
+        ahead.extend(pointers.filter(|pointer| pointer.block.0 != 0));
         ahead[first..].reverse();
     }
     Ok(())
@@ -328,7 +352,7 @@ pub(crate) fn truncate(
         emptied: HashSet::new(),
     };
     if record.flags.contains(InodeFlags::EXTENTS) {
-        cutter.node(area)?;
+        cutter.node(area, None)?;
     } else {
         let roots = root_pointers(cutter.geometry, area);
         for (word, pointer) in area.chunks_exact_mut(4).zip(roots) {
@@ -354,14 +378,25 @@ struct Cutter<'a> {
 }
 
 impl Cutter<'_> {
-    /// Cuts an extent node and those below it. True when nothing is left.
-    fn node(&mut self, bytes: &mut [u8]) -> Result<bool> {
+    /// Cuts an extent node and those below it. True when nothing is left. `depth` is the depth
+    /// that its parent promises: a change made since the map was read can have hit a node, on a
+    /// volume where blocks serve two purposes.
+    fn node(&mut self, bytes: &mut [u8], depth: Option<u16>) -> Result<bool> {
         let (head, table) = bytes.split_at_mut(size_of::<RawExtentHeader>());
         let header = RawExtentHeader::mut_from_bytes(head).expect("the size is the layout's");
-        let is_leaf = header.depth.get() == 0;
+        let found = header.depth.get();
+        if found != depth.unwrap_or(found) {
+            let (found, expected) = (found.into(), depth.unwrap_or_default().into());
+            let problem = Problem::Mismatch { field: "depth", found, expected };
+            return Err(Error::corrupt("extent node", self.inode, problem));
+        }
+        let below = found.checked_sub(1);
         let mut kept = 0;
         for entry in table.chunks_exact_mut(ENTRY_BYTES).take(header.entries.get().into()) {
-            let stays = if is_leaf { self.extent(entry) } else { self.child(entry)? };
+            let stays = match below {
+                None => self.extent(entry),
+                Some(depth) => self.child(entry, depth)?,
+            };
             if !stays {
                 break;
             }
@@ -389,8 +424,9 @@ impl Cutter<'_> {
         true
     }
 
-    /// Cuts below an inner node's entry. False when nothing of it stays.
-    fn child(&mut self, entry: &mut [u8]) -> Result<bool> {
+    /// Cuts below an inner node's entry, which leads to a node of `depth`. False when nothing of
+    /// it stays.
+    fn child(&mut self, entry: &mut [u8], depth: u16) -> Result<bool> {
         const STRUCTURE: &str = "extent node";
         let entry = RawExtentIndex::mut_from_bytes(entry).expect("the size is the layout's");
         let start = FileBlock(entry.block.get().into());
@@ -401,7 +437,7 @@ impl Cutter<'_> {
         let place = self.inode.at_file_block(start).at_block(block);
         let mut bytes = self.blocks.read(block, STRUCTURE, place)?;
         let before = bytes.clone();
-        if self.node(&mut bytes)? {
+        if self.node(&mut bytes, Some(depth))? {
             self.emptied.insert(block);
             return Ok(false);
         }

@@ -17,20 +17,34 @@ use self::blocks::Blocks;
 use self::groups::{Groups, clusters_of};
 use self::map::FileMap;
 use crate::geometry::Geometry;
+use crate::inode_record::InodeRecord;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::volume::Volume;
+
+/// Runs and nodes of all maps that are read, at most. Maps of several inodes can share their nodes
+/// on a hostile volume, so that the volume's size is no bound.
+const MAP_ENTRIES_MAX: usize = 1 << 24;
 
 /// The changes to one volume, none of which is written before [`Editor::write`].
 pub(crate) struct Editor {
     pub volume: Arc<Volume>,
     pub blocks: Blocks,
     pub groups: Groups,
+    /// How many more runs and nodes of maps may be read.
+    map_entries_left: usize,
 }
 
 impl Editor {
     pub(crate) fn new(volume: Arc<Volume>) -> Self {
         let (blocks, groups) = (Blocks::new(Arc::clone(&volume)), Groups::new(Arc::clone(&volume)));
-        Self { volume, blocks, groups }
+        Self { volume, blocks, groups, map_entries_left: MAP_ENTRIES_MAX }
+    }
+
+    /// The map of a file, as it was before any change.
+    pub(crate) fn read_map(&mut self, record: &InodeRecord) -> Result<FileMap> {
+        let map = FileMap::read(&self.volume, record, self.map_entries_left)?;
+        self.map_entries_left = self.map_entries_left.saturating_sub(map.entries().max(1));
+        Ok(map)
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
