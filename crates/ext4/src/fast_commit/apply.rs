@@ -17,7 +17,6 @@ use crate::inode_record::InodeFlags;
 use crate::recovery::edit::Editor;
 use crate::recovery::edit::directory::{DirectoryEdit, format_of};
 use crate::recovery::edit::inode::InodeBytes;
-use crate::recovery::edit::map::FileMap;
 use crate::recovery::orphans::{self, Orphans};
 
 /// How many names stand for an inode, among those that fast commits speak of.
@@ -132,7 +131,7 @@ impl Outcome {
                     orphans::delete(editor, record)?;
                 }
             } else if file.rewrites_map && orphans::has_map(&self.volume, record) {
-                let map = FileMap::read(&self.volume, record)?;
+                let map = editor.read_map(record)?;
                 let clusters = editor.clusters(&map, &[]);
                 editor.mark(&clusters, false)?;
             }

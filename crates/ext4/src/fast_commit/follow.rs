@@ -12,6 +12,7 @@ use super::names::{self, Names};
 use crate::geometry::Geometry;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::recovery::edit::MAP_ENTRIES_MAX;
 use crate::recovery::edit::inode::InodeImage;
 use crate::recovery::edit::map::FileMap;
 use crate::recovery::orphans;
@@ -81,11 +82,10 @@ impl FileState {
         if self.map.is_none() {
             let kept = self.kept();
             let mapped = kept.filter(|record| orphans::has_map(volume, record));
-            self.map =
-                Some(mapped.map_or_else(
-                    || Ok(FileMap::default()),
-                    |record| FileMap::read(volume, record),
-                )?);
+            self.map = Some(mapped.map_or_else(
+                || Ok(FileMap::default()),
+                |record| FileMap::read(volume, record, MAP_ENTRIES_MAX),
+            )?);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use base::{Error, InodeNumber, Place, Problem, Result};
 use super::Change;
 use crate::inode::Inode;
 use crate::inode_record::InodeFlags;
+use crate::recovery::edit::MAP_ENTRIES_MAX;
 use crate::recovery::edit::map::FileMap;
 use crate::recovery::orphans;
 use crate::volume::Volume;
@@ -82,7 +83,8 @@ fn read(
     }
     if orphans::has_map(volume, &record) {
         // Directories do not share blocks, so together they have no more than the volume.
-        *blocks = blocks.saturating_add(FileMap::read(volume, &record)?.block_count());
+        let map = FileMap::read(volume, &record, MAP_ENTRIES_MAX)?;
+        *blocks = blocks.saturating_add(map.block_count());
         let (found, max) = (*blocks, volume.geometry().block_count);
         if found > max {
             let problem = Problem::Range { field: "blocks of directories", found, min: 0, max };

@@ -23,7 +23,7 @@ use crate::volume::Volume;
 
 /// Runs and nodes of all maps that are read, at most. Maps of several inodes can share their nodes
 /// on a hostile volume, so that the volume's size is no bound.
-const MAP_ENTRIES_MAX: usize = 1 << 24;
+pub(crate) const MAP_ENTRIES_MAX: usize = 1 << 23;
 
 /// The changes to one volume, none of which is written before [`Editor::write`].
 pub(crate) struct Editor {
