@@ -23,8 +23,8 @@ use crate::xattr::entries::{Entries, Value};
 
 /// Superblock state: errors were found. Linux does not trust the lists then.
 const STATE_ERRORS: u16 = 2;
-/// Bytes of the orphan file, at most; Linux refuses more, too.
-pub(crate) const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of the orphan file, at most: the 512 blocks of 64 KiB that e2fsprogs makes of its own accord.
+pub(crate) const ORPHAN_FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// What was done about orphans.
 #[derive(Clone, Debug, Default)]
