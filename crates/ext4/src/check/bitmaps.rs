@@ -55,12 +55,11 @@ impl Check<'_> {
                 *word |= 1 << (index % u64::from(WORD_BITS));
             }
         };
-        let states = self.states.group(group).unwrap_or_default();
-        let in_use = states.iter().zip(0..).filter(|(state, _)| state.role != Role::Free);
-        in_use.for_each(|(_, index)| mark(index));
+        let states = || self.states.in_use(InodeNumber(first), length.into());
+        states().for_each(|(number, _)| mark(number.0 - first));
         (first..u64::from(self.geometry().first_inode).min(first + u64::from(length)))
             .for_each(|number| mark(number - first));
-        let directories = states.iter().filter(|state| {
+        let directories = states().filter(|(_, state)| {
             let kind = match state.role {
                 Role::Named(kind) | Role::Orphan(kind) => Some(kind),
                 _ => None,

@@ -25,6 +25,12 @@ const PLACES: [(&str, usize); 6] = [
     ("inode table, high half", 0x28),
 ];
 
+/// Groups that are checked, at most: 512 TiB of groups of 128 MiB. Each takes some memory.
+const GROUPS_MAX: u32 = 1 << 22;
+/// Copies of descriptor blocks that are compared, at most. Where each group has a copy of all of
+/// them, their number is the square of the volume's size.
+const COPIES_MAX: u64 = 1 << 20;
+
 /// Blocks of one structure.
 struct Structure {
     start: FsBlock,
@@ -35,7 +41,11 @@ struct Structure {
 
 impl Check<'_> {
     pub(super) fn check_groups(&mut self) {
+        if self.geometry().group_count > GROUPS_MAX {
+            return self.report.give_up("a check of more than 4194304 groups");
+        }
         let mut structures = Vec::new();
+        let mut copies_left = COPIES_MAX;
         for group in (0..self.geometry().group_count).map(GroupNumber) {
             if self.report.is_broken_off {
                 return;
@@ -44,7 +54,7 @@ impl Check<'_> {
             if group.0 > 0 && self.geometry().has_superblock(group) {
                 self.check_superblock_copy(group);
             }
-            self.check_descriptor_copies(group);
+            self.check_descriptor_copies(group, &mut copies_left);
         }
         let mmp = self.volume.superblock().raw().mmp_block.get();
         if self.geometry().features.has(Feature::Mmp) && mmp != 0 {
@@ -156,34 +166,58 @@ impl Check<'_> {
     }
 
     /// The descriptors that this group has copies of name the same blocks as the first ones do.
-    fn check_descriptor_copies(&mut self, group: GroupNumber) {
+    /// Of each block, the first descriptor that differs is reported.
+    fn check_descriptor_copies(&mut self, group: GroupNumber, left: &mut u64) {
+        if group.0 == 0 {
+            return;
+        }
         let geometry = self.geometry();
-        let start = geometry.group_start(group).0 + u64::from(geometry.has_superblock(group));
+        let before = u64::from(geometry.has_superblock(group));
+        let start = geometry.group_start(group).0 + before;
         let first_index = first_descriptor_block(geometry, group);
-        for index in 0..geometry.descriptor_blocks_in_group(group) {
+        let room = geometry.blocks_in_group(group).saturating_sub(before);
+        let count = u64::from(geometry.descriptor_blocks_in_group(group)).min(room) as u32;
+        for index in 0..count {
+            if self.report.is_broken_off || *left == 0 {
+                return;
+            }
             let original = geometry.descriptor_block(first_index + index);
             let copy = FsBlock(start + u64::from(index));
-            if group.0 == 0 || original == copy {
-                continue;
+            if original != copy {
+                let place = Place::group(group).at_block(copy);
+                self.check_descriptor_copy(first_index + index, original, place);
+                *left -= 1;
+                if *left == 0 {
+                    let what = "a check of more than 1048576 copies of descriptor blocks";
+                    self.report.leave_out(what);
+                }
             }
-            let place = Place::group(group).at_block(copy);
-            let mut read = |block| {
-                self.report.take(self.volume.read_metadata(block, "descriptor copy", place))
-            };
-            let (Some(original), Some(copy)) = (read(original), read(copy)) else { continue };
-            let size = geometry.descriptor_size as usize;
-            let both = copy.chunks_exact(size).zip(original.chunks_exact(size));
-            for ((copy, original), slot) in both.zip(0..geometry.descriptors_per_block()) {
-                let of_group = (first_index + index) * geometry.descriptors_per_block() + slot;
-                if of_group >= geometry.group_count {
-                    continue;
-                }
-                let place = place.at_byte(u64::from(slot) * size as u64);
-                for (field, at) in PLACES {
-                    let number = |descriptor: &[u8]| little_endian(descriptor.get(at..at + 4));
-                    let (found, expected) = (number(copy), number(original));
-                    self.report.compare("descriptor copy", place, field, found, expected);
-                }
+        }
+    }
+
+    /// Compares descriptor block `index` with the copy in `place`.
+    fn check_descriptor_copy(&mut self, index: u32, original: FsBlock, place: Place) {
+        let geometry = self.geometry();
+        let mut read =
+            |block| self.report.take(self.volume.read_metadata(block, "descriptor copy", place));
+        let copy = place.block.unwrap_or(original);
+        let (Some(original), Some(copy)) = (read(original), read(copy)) else { return };
+        let size = geometry.descriptor_size as usize;
+        let both = copy.chunks_exact(size).zip(original.chunks_exact(size));
+        let first_group = u64::from(index) * u64::from(geometry.descriptors_per_block());
+        for ((copy, original), slot) in both.zip(0..) {
+            if first_group + slot >= geometry.group_count.into() {
+                return;
+            }
+            let place = place.at_byte(slot * size as u64);
+            let before = self.report.findings;
+            for (field, at) in PLACES {
+                let number = |descriptor: &[u8]| little_endian(descriptor.get(at..at + 4));
+                let (found, expected) = (number(copy), number(original));
+                self.report.compare("descriptor copy", place, field, found, expected);
+            }
+            if self.report.findings != before {
+                return;
             }
         }
     }

@@ -73,6 +73,12 @@ impl Check<'_> {
         }
     }
 
+    fn record(&mut self, number: InodeNumber, role: Role, links: u16) {
+        if !self.states.set(number, role, links) {
+            self.report.give_up("a check of this many inodes");
+        }
+    }
+
     fn check_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
         let creator = self.volume.superblock().raw().creator_os.get();
         let record = match InodeRecord::parse(bytes, self.geometry(), creator, number, place) {
@@ -83,13 +89,13 @@ impl Check<'_> {
             }
             Err(error) => {
                 self.report.add(error);
-                self.states.set(number, Role::Unreadable, 0);
+                self.record(number, Role::Unreadable, 0);
                 return;
             }
         };
         let Some(role) = self.role(&record, place) else { return };
         self.check_obsolete_fields(&record, bytes, place);
-        self.states.set(number, role, record.links);
+        self.record(number, role, record.links);
         if role == Role::Named(FileType::Directory) {
             self.directories.insert(number, DirectoryState::default());
         }

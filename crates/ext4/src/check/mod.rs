@@ -6,7 +6,7 @@
 //! `index`); then come reachability and link counts (`tree`), and at last the bitmaps and counts
 //! (`bitmaps`). Nothing is repaired.
 //!
-//! Memory: a bit for each cluster and six bytes for each inode of the groups that have any in use,
+//! Memory: a bit for each cluster and six bytes for each inode near any in use, up to a limit,
 //! and a few words for each directory, shared attribute block and attribute inode.
 
 mod attributes;
@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::CheckSummary;
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
 
 use self::claims::Claims;
 use self::states::InodeStates;
@@ -42,9 +42,9 @@ impl Volume {
     ) -> CheckSummary {
         let mut check = Check {
             volume: self,
-            report: Report { found, findings: 0, is_broken_off: false },
+            report: Report { found, findings: 0, is_broken_off: false, is_partial: false },
             claims: Claims::new(self.geometry()),
-            states: InodeStates::new(self.geometry()),
+            states: InodeStates::default(),
             directories: BTreeMap::new(),
             attribute_blocks: BTreeMap::new(),
             value_inodes: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Volume {
             directories: check.directories.len() as u64,
             clusters: check.claims.count(),
             findings: check.report.findings,
-            is_complete: !check.report.is_broken_off,
+            is_complete: !check.report.is_broken_off && !check.report.is_partial,
         }
     }
 }
@@ -117,6 +117,8 @@ struct Report<'f> {
     found: &'f mut dyn FnMut(Error) -> ControlFlow<()>,
     findings: u64,
     is_broken_off: bool,
+    /// Whether something was left out.
+    is_partial: bool,
 }
 
 impl Report<'_> {
@@ -125,6 +127,18 @@ impl Report<'_> {
             self.findings += 1;
             self.is_broken_off = (self.found)(error).is_break();
         }
+    }
+
+    /// Tells of a part of the check that would take more than anyone would wait for.
+    fn leave_out(&mut self, what: &'static str) {
+        self.is_partial = true;
+        self.add(Unsupported::Operation(what).into());
+    }
+
+    /// Ends the check, which would take more than anyone would wait for.
+    fn give_up(&mut self, what: &'static str) {
+        self.leave_out(what);
+        self.is_broken_off = true;
     }
 
     fn corrupt(&mut self, structure: &'static str, place: Place, problem: Problem) {

@@ -2,7 +2,7 @@
 //! as it says.
 
 use base::attributes::FileType;
-use base::{GroupNumber, InodeNumber, Place, Problem};
+use base::{InodeNumber, Place, Problem};
 
 use super::Check;
 use super::states::{InodeState, Role};
@@ -18,18 +18,14 @@ impl Check<'_> {
     pub(super) fn check_tree(&mut self) {
         self.check_parents();
         self.check_connections();
-        for group in (0..self.geometry().group_count).map(GroupNumber) {
-            let Some(states) = self.states.group(group) else { continue };
-            // The states are needed while findings are reported; six bytes each.
-            let states: Box<[InodeState]> = states.into();
-            let first = u64::from(group.0) * u64::from(self.geometry().inodes_per_group) + 1;
-            for (state, number) in states.iter().zip(first..) {
-                if self.report.is_broken_off {
-                    return;
-                }
-                self.check_links(InodeNumber(number), state);
+        let states = std::mem::take(&mut self.states);
+        for (number, state) in states.in_use(InodeNumber(1), self.geometry().inode_count.into()) {
+            if self.report.is_broken_off {
+                break;
             }
+            self.check_links(number, &state);
         }
+        self.states = states;
     }
 
     /// ".." is the directory that has the name.
