@@ -69,6 +69,8 @@ impl Outcome {
 
     /// Puts the changes into `editor`, none of which is written yet.
     pub(super) fn apply(mut self, editor: &mut Editor, orphans: &Orphans) -> Result<()> {
+        // What was read so far counts.
+        editor.maps = self.maps;
         let counts = self.count_names();
         let fates: BTreeMap<InodeNumber, Fate> = self
             .files
@@ -196,7 +198,7 @@ fn change_directory(
     let volume = Arc::clone(&editor.volume);
     let block_size = volume.geometry().block_size;
     let can_grow = file.has_tree();
-    file.load_map(&volume)?;
+    file.load_map(&volume, &mut editor.maps)?;
     let seed = file.generation().and_then(|own| volume.geometry().inode_seed(number, own));
     let size = file.kept().map_or(0, |record| record.size);
     let is_new = file.is_new;
@@ -207,7 +209,8 @@ fn change_directory(
         map,
         can_grow,
         blocks: block_size.blocks_for(size),
-        is_hashed: flags.contains(InodeFlags::INDEX) && !flags.contains(InodeFlags::CASEFOLD),
+        is_hashed: flags.contains(InodeFlags::INDEX),
+        ignores_case: flags.contains(InodeFlags::CASEFOLD),
         cursor: FileBlock(0),
     };
     if is_new {

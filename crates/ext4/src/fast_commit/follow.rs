@@ -12,7 +12,7 @@ use super::names::{self, Names};
 use crate::geometry::Geometry;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::{FILE_BLOCKS_MAX, Run};
-use crate::recovery::edit::MAP_ENTRIES_MAX;
+use crate::recovery::edit::MapReader;
 use crate::recovery::edit::inode::InodeImage;
 use crate::recovery::edit::map::FileMap;
 use crate::recovery::orphans;
@@ -78,14 +78,12 @@ fn is_tree(flags: InodeFlags) -> bool {
 }
 
 impl FileState {
-    pub(super) fn load_map(&mut self, volume: &Arc<Volume>) -> Result<()> {
+    pub(super) fn load_map(&mut self, volume: &Arc<Volume>, maps: &mut MapReader) -> Result<()> {
         if self.map.is_none() {
             let kept = self.kept();
             let mapped = kept.filter(|record| orphans::has_map(volume, record));
-            self.map = Some(mapped.map_or_else(
-                || Ok(FileMap::default()),
-                |record| FileMap::read(volume, record, MAP_ENTRIES_MAX),
-            )?);
+            let map = mapped.map(|record| maps.read(volume, record)).transpose()?;
+            self.map = Some(map.unwrap_or_default());
         }
         Ok(())
     }
@@ -96,13 +94,16 @@ pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
     pub directories: BTreeMap<InodeNumber, Names>,
+    /// One for the whole replay.
+    pub maps: MapReader,
 }
 
 impl Outcome {
     /// What `commits` come to on `volume`.
     pub(super) fn of(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
-        let directories = names::collect(&volume, commits)?;
-        let mut outcome = Self { volume, files: BTreeMap::new(), directories };
+        let mut maps = MapReader::new();
+        let directories = names::collect(&volume, commits, &mut maps)?;
+        let mut outcome = Self { volume, files: BTreeMap::new(), directories, maps };
         for commit in commits {
             outcome.follow(commit)?;
         }
@@ -200,13 +201,15 @@ impl Outcome {
 
     /// The map of a file, to be changed; `None` for an inode that is not in use.
     fn map(&mut self, number: InodeNumber) -> Result<Option<&mut FileMap>> {
+        let mut maps = self.maps;
         let volume = Arc::clone(&self.volume);
         let file = self.file(number)?;
         match file.kind() {
             Some(FileType::Regular) if file.has_tree() => {
-                file.load_map(&volume)?;
+                file.load_map(&volume, &mut maps)?;
                 file.rewrites_map = true;
-                Ok(file.map.as_mut())
+                self.maps = maps;
+                Ok(self.files.get_mut(&number).and_then(|file| file.map.as_mut()))
             }
             Some(FileType::Regular) if !file.flags().contains(InodeFlags::INLINE_DATA) => {
                 let feature = "fast_commit on a file without extents";
@@ -254,7 +257,7 @@ impl Outcome {
             file.rewrites_map |= file.is_new || gets_names || file.has_tree() != had_tree;
             file.rewrites_map &= file.has_tree();
             if file.rewrites_map {
-                file.load_map(&volume)?;
+                file.load_map(&volume, &mut self.maps)?;
             }
         }
         Ok(())

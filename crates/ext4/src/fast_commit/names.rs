@@ -11,8 +11,7 @@ use base::{Error, InodeNumber, Place, Problem, Result};
 use super::Change;
 use crate::inode::Inode;
 use crate::inode_record::InodeFlags;
-use crate::recovery::edit::MAP_ENTRIES_MAX;
-use crate::recovery::edit::map::FileMap;
+use crate::recovery::edit::MapReader;
 use crate::recovery::orphans;
 use crate::volume::Volume;
 
@@ -49,6 +48,7 @@ impl Names {
 pub(super) fn collect(
     volume: &Arc<Volume>,
     commits: &[Vec<Change>],
+    maps: &mut MapReader,
 ) -> Result<BTreeMap<InodeNumber, Names>> {
     let mut directories: BTreeMap<InodeNumber, Names> = BTreeMap::new();
     for change in commits.iter().flatten() {
@@ -59,7 +59,7 @@ pub(super) fn collect(
     }
     let mut blocks = 0;
     for (&number, names) in &mut directories {
-        read(volume, number, names, &mut blocks)?;
+        read(volume, number, names, &mut blocks, maps)?;
     }
     Ok(directories)
 }
@@ -69,6 +69,7 @@ fn read(
     number: InodeNumber,
     names: &mut Names,
     blocks: &mut u64,
+    maps: &mut MapReader,
 ) -> Result<()> {
     let record = match volume.inode_record(number) {
         // A directory that the fast commits make.
@@ -83,7 +84,7 @@ fn read(
     }
     if orphans::has_map(volume, &record) {
         // Directories do not share blocks, so together they have no more than the volume.
-        let map = FileMap::read(volume, &record, MAP_ENTRIES_MAX)?;
+        let map = maps.read(volume, &record)?;
         *blocks = blocks.saturating_add(map.block_count());
         let (found, max) = (*blocks, volume.geometry().block_count);
         if found > max {

@@ -46,6 +46,7 @@ impl OrphanReport {
 }
 
 /// The orphans of a volume.
+#[derive(Default)]
 pub(crate) struct Orphans {
     inodes: Vec<InodeNumber>,
     known: HashSet<InodeNumber>,
@@ -57,12 +58,7 @@ pub(crate) struct Orphans {
 impl Orphans {
     /// Reads the list in the inodes and the orphan file.
     pub(super) fn read(volume: &Arc<Volume>) -> Result<Self> {
-        let mut orphans = Self {
-            inodes: Vec::new(),
-            known: HashSet::new(),
-            file_blocks: Vec::new(),
-            file_seed: None,
-        };
+        let mut orphans = Self::default();
         if volume.superblock().raw().state.get() & STATE_ERRORS != 0 {
             return Ok(orphans);
         }

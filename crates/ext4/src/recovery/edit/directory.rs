@@ -32,6 +32,8 @@ pub(crate) struct DirectoryEdit<'a> {
     pub blocks: u64,
     /// Whether the directory has an index. Goes when the index cannot take a name.
     pub is_hashed: bool,
+    /// Whether the index has the hashes of folded names, which are not computed here.
+    pub ignores_case: bool,
     /// Where the search for room goes on.
     pub cursor: FileBlock,
 }
@@ -99,38 +101,40 @@ impl DirectoryEdit<'_> {
             if self.is_index(at, &bytes) {
                 continue;
             }
-            let mut changed = false;
-            while let Some((previous, start, end)) = self.find(at, &bytes, names)? {
-                changed = true;
+            let hits = self.find(at, &bytes, names)?;
+            for &(previous, start, end) in &hits {
                 match previous {
                     Some(previous) => self.set_length(&mut bytes, previous, end - previous),
                     None => bytes[start..start + 4].fill(0),
                 }
             }
-            if changed {
+            if !hits.is_empty() {
                 self.write_leaf(at, bytes)?;
             }
         }
         Ok(())
     }
 
-    /// The first entry of the block that is one of `names`: where the one before it begins, and
-    /// where it begins and ends.
+    /// The entries of the block that are among `names`: where the one before them that stays
+    /// begins, and where they begin and end. The first one stays as an unused entry.
     fn find(
         &self,
         at: FileBlock,
         bytes: &[u8],
         names: &BTreeMap<&[u8], InodeNumber>,
-    ) -> Result<Option<(Option<usize>, usize, usize)>> {
+    ) -> Result<Vec<(Option<usize>, usize, usize)>> {
+        let mut hits = Vec::new();
         let mut previous = None;
         for slot in self.format.dir.slots(self.entries(bytes), self.place(at)) {
             let slot = slot?;
             if slot.inode.is_some() && names.get(slot.name).copied() == slot.inode {
-                return Ok(Some((previous, slot.start, slot.end)));
+                hits.push((previous, slot.start, slot.end));
+                previous = previous.or(Some(slot.start));
+            } else {
+                previous = Some(slot.start);
             }
-            previous = Some(slot.start);
         }
-        Ok(None)
+        Ok(hits)
     }
 
     /// Begins a directory: its first block, with the entries "." and "..".
@@ -147,7 +151,8 @@ impl DirectoryEdit<'_> {
     /// Adds a name, which must not be there.
     pub(crate) fn insert(&mut self, name: &[u8], inode: InodeNumber, kind: FileType) -> Result<()> {
         if self.is_hashed {
-            if let Some(leaf) = self.leaf_of(name)? {
+            let leaf = if self.ignores_case { None } else { self.leaf_of(name)? };
+            if let Some(leaf) = leaf {
                 if self.insert_into(leaf, name, inode, kind)? {
                     return Ok(());
                 }

@@ -23,28 +23,44 @@ use crate::volume::Volume;
 
 /// Runs and nodes of all maps that are read, at most. Maps of several inodes can share their nodes
 /// on a hostile volume, so that the volume's size is no bound.
-pub(crate) const MAP_ENTRIES_MAX: usize = 1 << 23;
+const MAP_ENTRIES_MAX: usize = 1 << 23;
+
+/// Reads maps, all of which together have no more than so many runs and nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct MapReader {
+    entries_left: usize,
+}
+
+impl MapReader {
+    pub(crate) fn new() -> Self {
+        Self { entries_left: MAP_ENTRIES_MAX }
+    }
+
+    /// The map of a file as it lies. `OutOfMemory` when all maps together are too large.
+    pub(crate) fn read(&mut self, volume: &Volume, record: &InodeRecord) -> Result<FileMap> {
+        let map = FileMap::read(volume, record, self.entries_left)?;
+        self.entries_left = self.entries_left.saturating_sub(map.entries().max(1));
+        Ok(map)
+    }
+}
 
 /// The changes to one volume, none of which is written before [`Editor::write`].
 pub(crate) struct Editor {
     pub volume: Arc<Volume>,
     pub blocks: Blocks,
     pub groups: Groups,
-    /// How many more runs and nodes of maps may be read.
-    map_entries_left: usize,
+    pub maps: MapReader,
 }
 
 impl Editor {
     pub(crate) fn new(volume: Arc<Volume>) -> Self {
         let (blocks, groups) = (Blocks::new(Arc::clone(&volume)), Groups::new(Arc::clone(&volume)));
-        Self { volume, blocks, groups, map_entries_left: MAP_ENTRIES_MAX }
+        Self { volume, blocks, groups, maps: MapReader::new() }
     }
 
     /// The map of a file, as it was before any change.
     pub(crate) fn read_map(&mut self, record: &InodeRecord) -> Result<FileMap> {
-        let map = FileMap::read(&self.volume, record, self.map_entries_left)?;
-        self.map_entries_left = self.map_entries_left.saturating_sub(map.entries().max(1));
-        Ok(map)
+        self.maps.read(&self.volume, record)
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
