@@ -16,10 +16,10 @@ Exit status:
   130  Interrupted; nothing half-written was left behind.
   141  The reader of standard output went away.";
 
-const ABOUT: &str = "Read ext2, ext3 and ext4 images without mounting them";
+const ABOUT: &str = "Read ext2, ext3 and ext4 images without the kernel's driver";
 
 const LONG_ABOUT: &str = "\
-Read ext2, ext3 and ext4 images without mounting them.
+Read ext2, ext3 and ext4 images without the kernel's driver.
 
 A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IMAGE means its root \
 directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
@@ -32,7 +32,7 @@ Images are only read. A dirty journal is replayed in memory.";
 #[command(name = "bifolio", version, about = ABOUT, long_about = LONG_ABOUT)]
 #[command(after_help = EXIT_STATUS, after_long_help = EXIT_STATUS)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
-#[command(disable_help_subcommand = true, max_term_width = 100)]
+#[command(max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

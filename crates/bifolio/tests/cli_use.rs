@@ -49,7 +49,7 @@ fn failures_say_what_where_and_what_to_do() {
     must(fs::write(&empty, vec![0; 1 << 20]), "empty");
     let empty = empty.display().to_string();
     check(&["ls", &empty], 1, &format!("{empty}: no known file system found; if it is a"));
-    check(&["info", &empty], 1, &format!("{empty}: no known file system found"));
+    check(&["info", &empty], 1, &format!("{empty}: no known file system found, and no partition"));
     for command in ["ls", "stat", "du", "tree", "fiemap"] {
         // What can be done is done.
         let both = ends_with(&[command, &image.at("/none"), &image.at("/dir")], 1);
@@ -322,7 +322,8 @@ fn check_tells_sound_images_from_others_by_its_status() {
     let result = ends_with(&["check", &path], 4);
     assert!(result.text().contains("superblock"), "{}", result.text());
     ends_with(&["check", "--json", &path], 4);
-    ends_with(&["check", "/nowhere.img"], 8);
+    let nothing = ends_with(&["check", "--json", "/nowhere.img"], 8);
+    assert!(nothing.stdout.is_empty(), "half an object: {}", nothing.text());
     ends_with(&["check", "/dev/null"], 8);
     shell(image.folder.path(), "truncate -s 1M empty");
     ends_with(&["check", &image.beside("empty").display().to_string()], 8);
@@ -361,6 +362,14 @@ fn manual_pages_and_completions_cover_every_command() {
     let page = must(fs::read_to_string(image.beside("bifolio.1")), "bifolio.1");
     assert!(page.contains("Exit status") && page.contains("141"), "{page}");
     assert!(good(&["--help"]).contains("Exit status"));
+    for command in commands {
+        // The options that every command has come last, under a heading of their own.
+        let help = good(&["help", command]);
+        let (own, shared) = help.split_once("Image options:").unwrap_or((&help, ""));
+        assert!(own.contains("--help"), "{help}");
+        assert!(!shared.contains("--help") && !shared.contains("\n  <"), "{help}");
+    }
+    assert!(good(&["help", "mount"]).contains("fusermount3"));
     let rendered = shell(image.folder.path(), "man -l bifolio.1 2>/dev/null | head -3 || true");
     assert!(rendered.is_empty() || rendered.contains("bifolio"), "{rendered}");
 }

@@ -7,6 +7,7 @@ use base::attributes::CheckSummary;
 use base::{Corrupt, Error, Place};
 use clap::Args;
 use serde::Serialize;
+use vfs::Volume;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
@@ -42,29 +43,38 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut findings =
         Findings { console, json: arguments.json, count: 0, status: Status::Success };
+    let opened = open(&arguments)?;
     findings.begin(&arguments.target)?;
-    let summary = check(&arguments, &mut findings)?;
+    let summary = match opened {
+        Ok(volume) => check(&volume, &mut findings)?,
+        // What keeps it from being opened is a finding, too.
+        Err(error) => {
+            findings.add(&error)?;
+            CheckSummary::default()
+        }
+    };
     findings.end(&summary)?;
     let Findings { console, status, .. } = findings;
     console.end_with(status);
     Ok(())
 }
 
-fn check(arguments: &Arguments, findings: &mut Findings<'_>) -> Result<CheckSummary> {
+fn operational(failure: Failure) -> Failure {
+    failure.with_status(Status::Operational)
+}
+
+/// The volume, or what is so wrong with it that it cannot be opened.
+fn open(arguments: &Arguments) -> Result<Result<Volume, Error>> {
     let Arguments { image, target, .. } = arguments;
-    let operational = |failure: Failure| failure.with_status(Status::Operational);
     let device = image.open_device(target).map_err(operational)?;
-    let volume = match vfs::Volume::open(device, &image.volume_options()) {
-        Ok(volume) => volume,
-        // What keeps it from being opened is a finding, too.
-        Err(error @ Error::Corrupt(_)) => {
-            findings.add(&error)?;
-            return Ok(CheckSummary::default());
-        }
-        Err(error) => {
-            return Err(operational(Failure::library(target.image.as_path(), &error)));
-        }
-    };
+    match Volume::open(device, &image.volume_options()) {
+        Ok(volume) => Ok(Ok(volume)),
+        Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
+        Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),
+    }
+}
+
+fn check(volume: &Volume, findings: &mut Findings<'_>) -> Result<CheckSummary> {
     let mut outcome = Ok(());
     let summary = volume.check(&mut |error| {
         outcome = findings.add(&error);

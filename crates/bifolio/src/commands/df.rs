@@ -27,11 +27,11 @@ pub struct Arguments {
     /// The images
     #[arg(required = true, value_name = "IMAGE", value_parser = Target::parser())]
     targets: Vec<Target>,
-    #[command(flatten)]
-    image: ImageOptions,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    #[command(flatten)]
+    image: ImageOptions,
 }
 
 /// Counts every target.

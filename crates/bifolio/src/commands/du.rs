@@ -48,11 +48,11 @@ pub struct Arguments {
     /// Where to start
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
-    #[command(flatten)]
-    image: ImageOptions,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    #[command(flatten)]
+    image: ImageOptions,
 }
 
 /// Sums every target up.

@@ -80,7 +80,10 @@ fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
         Err(error @ Error::Unsupported(Unsupported::Format)) if options.is_whole() => {
             let table = match PartitionTable::read(&*device, None) {
                 Ok(table) => table,
-                Err(Error::Unsupported(_)) => return Err(failure(error)),
+                // The advice that goes with it, to call this command, would not help.
+                Err(Error::Unsupported(Unsupported::PartitionTable)) => {
+                    return Err(Failure::new(image, format!("{error}, and no partition table")));
+                }
                 Err(error) => return Err(failure(error)),
             };
             let part = |partition: &Partition| {

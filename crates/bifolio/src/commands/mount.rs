@@ -19,9 +19,7 @@ use crate::target::{ImageOptions, Target};
 /// The most threads that serve.
 const THREADS_MAX: u16 = 1024;
 
-const LONG_ABOUT: &str = "\
-Mount an image, read-only, through FUSE.
-
+const AFTER_HELP: &str = "\
 Root mounts by itself; ordinary users need fusermount3 (package fuse3) and a directory that is \
 theirs. The mount goes away with `bifolio umount`, `umount` or `fusermount3 -u`, or when the \
 process gets SIGINT, SIGTERM or SIGHUP.
@@ -31,10 +29,8 @@ and behind a filter on system calls.";
 
 /// The arguments of `bifolio mount`.
 #[derive(Args)]
-#[command(long_about = LONG_ABOUT)]
+#[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    #[command(flatten)]
-    image: ImageOptions,
     /// Mount options, separated by commas: ro, allow_other, [no]suid, [no]dev, [no]exec, fsname=NAME
     ///
     /// nosuid and nodev are on unless suid or dev is given. Only the user who mounts has access
@@ -51,10 +47,12 @@ pub struct Arguments {
     #[arg(long)]
     no_confine: bool,
     /// The image
-    #[arg(value_parser = Target::parser())]
+    #[arg(value_name = "IMAGE", value_parser = Target::parser())]
     target: Target,
     /// Where to mount it: an existing directory
     directory: PathBuf,
+    #[command(flatten)]
+    image: ImageOptions,
 }
 
 /// One `-o` list that was found to be sound.

@@ -26,7 +26,7 @@ Expression (all must hold, unless -o says otherwise; without an action, -print):
   -path GLOB, -ipath GLOB      The whole path matches; * and ? also match /
   -lname GLOB                  It is a symbolic link, and its target matches
   -type LETTERS                One of f, d, l, c, b, p, s; several with commas
-  -size [+-]N[cwbkMG]          Size, rounded up to units of 1, 2, 512 (the default), 2^10, 2^20, 2^30
+  -size [+-]N[cwbkMG]          Size, rounded up to units of 1, 2, 512 (default), 2^10, 2^20, 2^30
   -empty                       An empty file or directory
   -perm MODE, -MODE, /MODE     Permissions are MODE, have all of it, have any of it
   -uid, -gid, -inum, -links    [+-]N
@@ -49,14 +49,14 @@ pub struct Arguments {
     /// Write a JSON array with all attributes of what is found
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    image: ImageOptions,
     /// Where to start
     #[arg(value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     target: Target,
     /// What to look for; options go before it
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     expression: Vec<OsString>,
+    #[command(flatten)]
+    image: ImageOptions,
 }
 
 /// Searches.

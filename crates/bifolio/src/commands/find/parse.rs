@@ -196,7 +196,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
                     _ if word.starts_with(b"--") => {
                         return Err(usage(word, "is unknown here: options go before the image"));
                     }
-                    _ => return Err(usage(word, "is no test or action; see `find --help`")),
+                    _ => return Err(usage(word, "is no test or action; see `bifolio help find`")),
                 };
                 Test::Age(moment, unit, self.number(word)?)
             }
