@@ -107,6 +107,24 @@ pub struct Attributes {
     pub project: Option<u32>,
 }
 
+/// What is to change of an inode's attributes; `None` leaves a field as it is. Whether the caller
+/// may, and what else changes with it, is not decided here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AttributeChange {
+    /// The low 12 bits of `st_mode`.
+    pub permissions: Option<u16>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub accessed: Option<Timestamp>,
+    /// Last change of the contents.
+    pub modified: Option<Timestamp>,
+    /// Last change of the inode.
+    pub changed: Option<Timestamp>,
+}
+
 /// A place in a directory. Zero is the start; other values come from [`DirEntry::next`] and mean
 /// something only to the format that gave them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::units::{DeviceOffset, FileBlock, FsBlock, GroupNumber, InodeNumber};
 
@@ -71,6 +72,27 @@ pub enum Error {
     /// The volume or device is read-only.
     #[error("read-only")]
     ReadOnly,
+    /// The name is taken.
+    #[error("file exists")]
+    Exists,
+    /// The directory has entries other than "." and "..".
+    #[error("directory not empty")]
+    NotEmpty,
+    /// No free blocks, or no free inodes, that the caller may use.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// The inode has as many names as the format can count.
+    #[error("too many links")]
+    TooManyLinks,
+    /// Larger than the format, or this kind of block map, allows.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The inode's flags or the caller's rights forbid it.
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The volume met an error that it could not keep consistent through, and takes no more writes.
+    #[error("the volume takes no more writes after an error: {0}")]
+    ShutDown(Arc<Error>),
     /// The cache limit is too small for what is in use at once.
     #[error("out of cache memory")]
     OutOfMemory,

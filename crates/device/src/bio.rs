@@ -270,6 +270,54 @@ pub(crate) fn read_and_wait(
     submit_and_wait(device, BioOperation::Read, offset, segment)
 }
 
+/// What is left of a batch of writes.
+struct Batch {
+    left: usize,
+    failure: Option<IoError>,
+}
+
+/// Writes each item's blocks of bytes one after the other from its offset on; waits for all.
+pub(crate) fn write_all_and_wait(
+    device: &dyn BlockDevice,
+    writes: Vec<(DeviceOffset, Vec<Arc<[u8]>>)>,
+) -> Result<()> {
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let batch = Batch { left: writes.len(), failure: None };
+    let state = Arc::new((Mutex::new(batch), Condvar::new()));
+    let bios = writes.into_iter().map(|(offset, blocks)| {
+        let segments: SmallVec<[Segment; 4]> = blocks
+            .iter()
+            // SAFETY: the bio's end, which owns `blocks`, keeps the memory until the bio has ended.
+            // It is shared, so that nobody writes to it; a write bio only reads it.
+            .map(|block| unsafe { Segment::new(NonNull::from(&block[0]), block.len()) })
+            .collect();
+        let state = Arc::clone(&state);
+        Bio::new(BioOperation::Write, offset, segments, move |result| {
+            drop(blocks);
+            let mut batch = state.0.lock();
+            batch.left -= 1;
+            if let Err(error) = result {
+                batch.failure.get_or_insert(error);
+            }
+            state.1.notify_one();
+        })
+    });
+    base::waiting::about_to_wait();
+    // The submitter does what the device's own threads leave to it: the last one.
+    let mut bios: Vec<Bio> = bios.collect();
+    if let Some(last) = bios.pop() {
+        bios.push(last.waited_for());
+    }
+    device.submit(bios);
+    let mut batch = state.0.lock();
+    while batch.left > 0 {
+        state.1.wait(&mut batch);
+    }
+    batch.failure.map_or(Ok(()), |error| Err(error.into()))
+}
+
 pub(crate) fn write_and_wait(
     device: &dyn BlockDevice,
     offset: DeviceOffset,

@@ -72,4 +72,10 @@ impl dyn BlockDevice + '_ {
     pub fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<()> {
         bio::write_and_wait(self, offset, data)
     }
+
+    /// Writes runs of blocks, none of them empty, waiting for all of them: each run's one after the
+    /// other from its offset on. Durable only after a flush.
+    pub fn write_all(&self, runs: Vec<(DeviceOffset, Vec<Arc<[u8]>>)>) -> Result<()> {
+        bio::write_all_and_wait(self, runs)
+    }
 }

@@ -151,6 +151,29 @@ const READABLE: &[Feature] = &[
     Feature::Casefold,
 ];
 
+/// The incompatible and read-only-compatible features of volumes that can be written.
+const WRITABLE: &[Feature] = &[
+    Feature::Filetype,
+    Feature::NeedsRecovery,
+    Feature::MetaBg,
+    Feature::Extent,
+    Feature::SixtyFourBit,
+    Feature::FlexBg,
+    Feature::EaInode,
+    Feature::MetadataCsumSeed,
+    Feature::LargeDir,
+    Feature::InlineData,
+    Feature::SparseSuper,
+    Feature::LargeFile,
+    Feature::HugeFile,
+    Feature::UninitBg,
+    Feature::DirNlink,
+    Feature::ExtraIsize,
+    Feature::Bigalloc,
+    Feature::MetadataCsum,
+    Feature::OrphanPresent,
+];
+
 /// The features of one volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
@@ -175,6 +198,24 @@ impl Features {
             .into_iter()
             .flat_map(|set| names_in(set, self.bits(set)))
             .collect()
+    }
+
+    /// Refuses the features that cannot be written, by name.
+    pub fn check_writable(&self) -> Result<()> {
+        let refused: Vec<String> = [FeatureSet::Incompatible, FeatureSet::ReadOnlyCompatible]
+            .into_iter()
+            .flat_map(|set| {
+                let in_set = WRITABLE.iter().map(|feature| feature.position());
+                let writable: u32 =
+                    in_set.filter(|(of, _)| *of == set).map(|(_, bit)| 1 << bit).sum();
+                names_in(set, self.bits(set) & !writable)
+            })
+            .collect();
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(Unsupported::Features { names: refused }.into())
+        }
     }
 
     /// Refuses the incompatible features that cannot be read, by name.

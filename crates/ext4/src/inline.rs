@@ -13,6 +13,8 @@ use crate::dir::list::{Emit, list_slots};
 use crate::dir::lookup::find_slot;
 use crate::features::Feature;
 use crate::inode::Inode;
+use crate::inode_record::InodeRecord;
+use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Value};
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 
@@ -24,16 +26,15 @@ const PARENT_BYTES: usize = 4;
 /// mke2fs makes such files of those that are all hole. The rest reads as zeroes.
 pub(crate) fn data(inode: &Inode) -> Result<Vec<u8>> {
     let record = inode.record();
-    let mut data = [&record.block_area, value(inode)?].concat();
+    let mut data = [&record.block_area, value(inode.volume(), &record)?].concat();
     data.truncate(usize::try_from(record.size).unwrap_or(usize::MAX));
     Ok(data)
 }
 
 /// The part of the data that does not fit in the block area. It is there even when it is empty.
-pub(crate) fn value(inode: &Inode) -> Result<&[u8]> {
-    let record = inode.record();
+pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<&'r [u8]> {
     let place = Place::inode(record.number);
-    let has_value_inodes = inode.volume().geometry().features.has(Feature::EaInode);
+    let has_value_inodes = volume.geometry().features.has(Feature::EaInode);
     let entries = Entries::in_inode(&record.attribute_area, has_value_inodes, place)?;
     let problem = match entries.find(NameIndex::SYSTEM, INLINE_DATA_NAME).map(|entry| entry.value) {
         Some(Value::Here(value)) => return Ok(value),
@@ -66,16 +67,16 @@ const FIRST_ENTRY_CURSOR: DirCursor = DirCursor(PARENT_BYTES as u64);
 
 impl<'a> InlineDirectory<'a> {
     /// The parts of a directory whose data is inline.
-    pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
-        let area = &inode.record().block_area;
+    pub(crate) fn open(volume: &Volume, record: &'a InodeRecord) -> Result<Self> {
+        let area = &record.block_area;
         let (parent, entries) = area.split_at(PARENT_BYTES);
         let parent = parent.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
         Ok(Self {
-            inode: inode.number(),
+            inode: record.number,
             parent: InodeNumber(parent),
             parts: [
                 Part { start: PARENT_BYTES as u64, bytes: entries },
-                Part { start: area.len() as u64, bytes: value(inode)? },
+                Part { start: area.len() as u64, bytes: value(volume, record)? },
             ],
         })
     }

@@ -1,8 +1,10 @@
 //! An inode in memory: its record, and where its data lies.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::attributes::{Attributes, FileType};
+use base::locks::{Rank, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
@@ -18,19 +20,33 @@ const SPANS_JOINED_MAX: usize = 16;
 /// An inode in use, of a volume.
 pub struct Inode {
     volume: Arc<Volume>,
-    record: InodeRecord,
+    number: InodeNumber,
+    kind: FileType,
+    /// Replaced as a whole when the inode changes (`inode_write.rs`).
+    pub(crate) record: RankedRwLock<Arc<InodeRecord>>,
+    /// What every read asks of the record, to be had without its lock.
+    flags: AtomicU32,
+    size: AtomicU64,
     spans: SpanCache,
 }
 
 impl std::fmt::Debug for Inode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Inode({})", self.record.number)
+        write!(f, "Inode({})", self.number)
     }
 }
 
 impl Inode {
     pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
-        Self { volume, record, spans: SpanCache::new() }
+        Self {
+            volume,
+            number: record.number,
+            kind: record.kind,
+            flags: AtomicU32::new(record.flags.0),
+            size: AtomicU64::new(record.size),
+            record: RankedRwLock::new(Rank::InodeRecord, Arc::new(record)),
+            spans: SpanCache::new(),
+        }
     }
 
     /// The volume.
@@ -38,24 +54,41 @@ impl Inode {
         &self.volume
     }
 
-    /// What the inode says.
-    pub fn record(&self) -> &InodeRecord {
-        &self.record
+    /// What the inode says now.
+    pub fn record(&self) -> Arc<InodeRecord> {
+        Arc::clone(&self.record.read())
+    }
+
+    /// Makes `record` what the inode says from now on; `now` is its lock's content.
+    pub(crate) fn publish(&self, now: &mut Arc<InodeRecord>, record: InodeRecord) {
+        self.flags.store(record.flags.0, Ordering::Release);
+        self.size.store(record.size, Ordering::Release);
+        *now = Arc::new(record);
+    }
+
+    /// Its type, which never changes.
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    /// The size in bytes, as the inode on disk has it.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
     }
 
     /// Its number.
     pub fn number(&self) -> InodeNumber {
-        self.record.number
+        self.number
     }
 
     /// What `stat` reports.
     pub fn attributes(&self) -> Attributes {
-        self.record.attributes()
+        self.record.read().attributes()
     }
 
     /// Whether it has all flags of `flags`.
     pub fn has(&self, flags: InodeFlags) -> bool {
-        self.record.flags.contains(flags)
+        InodeFlags(self.flags.load(Ordering::Acquire)).contains(flags)
     }
 
     /// Refuses, by the feature's name, an inode whose contents cannot be read yet.
@@ -70,7 +103,7 @@ impl Inode {
     /// Whether the block area says where data lies: not in devices, fifos, sockets and short
     /// symbolic links.
     pub fn has_map(&self) -> bool {
-        match self.record.kind {
+        match self.kind {
             FileType::Regular | FileType::Directory => true,
             FileType::Symlink => !self.is_fast_symlink(),
             _ => false,
@@ -134,9 +167,9 @@ impl Inode {
             return Err(Error::corrupt("file size", Place::inode(self.number()), problem));
         }
         let span = Arc::new(if self.has(InodeFlags::EXTENTS) {
-            extent::load_span(&self.volume, &self.record, at)?
+            extent::load_span(&self.volume, &self.record(), at)?
         } else {
-            indirect::load_span(&self.volume, &self.record, at)?
+            indirect::load_span(&self.volume, &self.record(), at)?
         });
         self.spans.insert(Arc::clone(&span));
         Ok(span)
@@ -148,7 +181,7 @@ impl Inode {
         let (start, end, kind) = if at.0 < inline {
             (0, inline, IomapKind::Inline)
         } else {
-            (inline, self.record.size.max(at.0.saturating_add(1)), IomapKind::Hole)
+            (inline, self.size().max(at.0.saturating_add(1)), IomapKind::Hole)
         };
         Ok(Iomap {
             offset: FileOffset(start),

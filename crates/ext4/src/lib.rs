@@ -23,12 +23,15 @@ mod info;
 mod inline;
 mod inode;
 mod inode_record;
+mod inode_write;
+mod journal;
 mod map;
 mod recovery;
 mod statfs;
 mod superblock;
 mod symlink;
 mod volume;
+mod writer;
 
 pub use bitmap::Bitmap;
 pub use features::{Feature, FeatureSet, Features};

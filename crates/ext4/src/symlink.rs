@@ -30,9 +30,10 @@ impl Inode {
 
     /// The bytes that begin with the target, as many as there is room for.
     pub(crate) fn link_room(&self) -> Result<Vec<u8>> {
-        let area = &self.record().block_area;
+        let record = self.record();
+        let area = &record.block_area;
         if self.has(InodeFlags::INLINE_DATA) {
-            return Ok([area, inline::value(self)?].concat());
+            return Ok([area, inline::value(self.volume(), &record)?].concat());
         }
         if self.is_fast_symlink() {
             return Ok(area.to_vec());

@@ -14,6 +14,7 @@ use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::recovery::RecoveryReport;
 use crate::superblock::Superblock;
+use crate::writer::Writer;
 
 /// How to open a volume.
 #[derive(Clone, Debug, Default)]
@@ -46,13 +47,15 @@ impl Unrecovered {
     }
 }
 
-/// A readable volume.
+/// An open volume.
 pub struct Volume {
     device: SharedDevice,
     superblock: Superblock,
-    metadata: MetadataCache,
+    metadata: Arc<MetadataCache>,
     pub(crate) statfs: OnceLock<StatFs>,
     recovery: Option<RecoveryReport>,
+    /// Set while the volume is open for writing.
+    pub(crate) writer: Option<Writer>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -86,10 +89,10 @@ impl Volume {
         // Without a journal the mark has no meaning.
         let needs_recovery =
             superblock.has(Feature::NeedsRecovery) && superblock.has(Feature::HasJournal);
-        let metadata =
-            MetadataCache::new(cache, Arc::clone(&device), superblock.geometry.block_size);
-        let (statfs, recovery) = (OnceLock::new(), None);
-        let volume = Arc::new(Self { device, superblock, metadata, statfs, recovery });
+        let block_size = superblock.geometry.block_size;
+        let metadata = Arc::new(MetadataCache::new(cache, Arc::clone(&device), block_size));
+        let (statfs, recovery, writer) = (OnceLock::new(), None, None);
+        let volume = Arc::new(Self { device, superblock, metadata, statfs, recovery, writer });
         Ok(if needs_recovery {
             Probed::NeedsRecovery(Unrecovered { volume })
         } else {
@@ -114,7 +117,12 @@ impl Volume {
         Arc::new(volume)
     }
 
-    /// The superblock.
+    /// The cache of metadata blocks.
+    pub(crate) fn metadata(&self) -> &Arc<MetadataCache> {
+        &self.metadata
+    }
+
+    /// The superblock, as it was when the volume was opened.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -171,8 +179,15 @@ impl Volume {
         InodeRecord::parse(bytes, geometry, creator, number, place)
     }
 
-    /// The block that holds an inode, where the inode lies in it, and its place for errors.
+    /// The block that holds an inode, as it is now, where the inode lies in it, and its place for
+    /// errors.
     pub(crate) fn raw_inode(&self, number: InodeNumber) -> Result<(MetadataBuffer, usize, Place)> {
+        let (block, at, place) = self.inode_place(number)?;
+        Ok((self.read_metadata(block, "inode", place)?, at, place))
+    }
+
+    /// The block that holds an inode, where the inode lies in it, and its place for errors.
+    pub(crate) fn inode_place(&self, number: InodeNumber) -> Result<(FsBlock, usize, Place)> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
         let table = self.group(group)?.inode_table;
@@ -181,8 +196,7 @@ impl Volume {
         let block = FsBlock(table.0 + u64::from(index / per_block));
         let at = (index % per_block * geometry.inode_size) as usize;
         let place = Place::group(group).in_inode(number).at_block(block).at_byte(at as u64);
-        let buffer = self.read_metadata(block, "inode", place)?;
-        Ok((buffer, at, place))
+        Ok((block, at, place))
     }
 
     /// An inode that a name may stand for. `NotFound` when it is not in use; corrupt when no name

@@ -66,12 +66,12 @@ fn look_at_everything(volume: &Arc<Volume>) {
                 assert!(address.0 + map.length <= volume.device().size(), "{map:?}");
             }
             at = map.end();
-            if at >= inode.record().size {
+            if at >= inode.size() {
                 break;
             }
         }
         let _ = inode.map_read(FileOffset(u64::MAX), u64::MAX);
-        let _ = inode.map_read(FileOffset(inode.record().size), 1);
+        let _ = inode.map_read(FileOffset(inode.size()), 1);
     }
     assert!(start.elapsed() < TIME_MAX, "{:?}", start.elapsed());
 }

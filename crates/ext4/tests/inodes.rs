@@ -158,7 +158,7 @@ fn inodes_without_a_name_are_told_apart() {
     let named = volume.superblock().inodes;
     for number in [named.journal, named.user_quota, named.group_quota, named.orphan_file] {
         let inode = volume.special_inode(number.unwrap()).unwrap();
-        assert!(inode.has(InodeFlags::EXTENTS) && inode.record().size > 0);
+        assert!(inode.has(InodeFlags::EXTENTS) && inode.size() > 0);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The file I/O path over folios, for any format that can map a file range to the device.
 //! Not here: which format that is, and how it maps.
 
+mod changed;
 mod fetch;
 mod fiemap;
 mod fill;

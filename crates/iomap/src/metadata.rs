@@ -1,8 +1,10 @@
 //! Metadata blocks of a volume, cached, with a mark for those whose checksum was verified.
+//! Not here: changed blocks in detail (`changed.rs`), and when they are written (the format).
 
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::changed::ChangedBlocks;
 use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Place, Problem, Result};
 use device::SharedDevice;
 use pagecache::{Mapping, PAGE_SIZE, PageCache};
@@ -17,6 +19,7 @@ pub struct MetadataCache {
     block_size: BlockSize,
     mapping: Arc<Mapping>,
     whole_device: WholeDevice,
+    changed: ChangedBlocks,
 }
 
 impl MetadataCache {
@@ -24,7 +27,8 @@ impl MetadataCache {
     pub fn new(cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
         let mapping = cache.new_mapping(block_size);
         let whole_device = WholeDevice { size: device.size() };
-        Self { device, block_size, mapping, whole_device }
+        let changed = ChangedBlocks::default();
+        Self { device, block_size, mapping, whole_device, changed }
     }
 
     /// The size of a block.
@@ -40,6 +44,9 @@ impl MetadataCache {
         structure: &'static str,
         place: Place,
     ) -> Result<MetadataBuffer> {
+        if let Some(contents) = self.changed.get(block) {
+            return Ok(MetadataBuffer { block, memory: Memory::Changed(contents) });
+        }
         let blocks = self.whole_device.size >> self.block_size.shift();
         let offset =
             self.block_size.device_offset(block).filter(|_| block.0 < blocks).ok_or_else(|| {
@@ -58,17 +65,80 @@ impl MetadataCache {
         // A folio holds whole blocks, and this one was asked for as one.
         assert_eq!(slice.len(), self.block_size.len(), "a part of a block");
         let mark = ((offset.0 % PAGE_SIZE as u64) >> self.block_size.shift()) as u32;
-        Ok(MetadataBuffer { block, slice, mark })
+        Ok(MetadataBuffer { block, memory: Memory::Cached { slice, mark } })
+    }
+
+    /// Changes a block in memory. Those who hold it go on seeing it as it was. The change stays in
+    /// memory until [`written`](Self::written) or [`discard`](Self::discard) is told of it; errors
+    /// are those of [`read`](Self::read). `change` is called under a lock: it reads no metadata.
+    pub fn change<R>(
+        &self,
+        block: FsBlock,
+        structure: &'static str,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let mut change = Some(change);
+        loop {
+            let done = self.changed.change(block, |bytes| change.take().map(|f| f(bytes)));
+            if let Some(Some(result)) = done {
+                return Ok(result);
+            }
+            let before = self.read(block, structure, place)?;
+            self.changed.insert_if_absent(block, Arc::from(&before[..]));
+        }
+    }
+
+    /// Gives a block, which lies in the volume, new contents in memory, whatever it held.
+    pub fn replace(&self, block: FsBlock, contents: Arc<[u8]>) {
+        assert_eq!(contents.len(), self.block_size.len(), "a part of a block");
+        self.changed.insert(block, contents);
+    }
+
+    /// The contents of a block that was changed and not discarded since.
+    pub fn changed(&self, block: FsBlock) -> Option<Arc<[u8]>> {
+        self.changed.get(block)
+    }
+
+    /// Says that the device holds `contents` as the block's. If nothing was changed since they were
+    /// taken, the block is like one that was read.
+    pub fn written(&self, block: FsBlock, contents: &Arc<[u8]>) {
+        // Before the block can be read from there: what is cached of the device is out of date.
+        self.forget_folio(block);
+        self.changed.remove_if_same(block, contents);
+    }
+
+    /// Says that nobody will want the block's contents any more.
+    pub fn discard(&self, block: FsBlock) {
+        self.forget_folio(block);
+        self.changed.remove(block);
+    }
+
+    /// Takes the folio with the block out of the cache, with its marks.
+    fn forget_folio(&self, block: FsBlock) {
+        if let Some(offset) = self.block_size.device_offset(block) {
+            let page = offset.0 / PAGE_SIZE as u64;
+            self.mapping.forget(page, page + 1);
+        }
     }
 }
 
-/// One block's bytes; holding it keeps the block in memory.
+/// One block's bytes, as they were when it was read; holding it keeps them in memory.
 #[derive(Clone, Debug)]
 pub struct MetadataBuffer {
     block: FsBlock,
-    slice: FolioSlice,
-    /// The folio's mark that says that this block was verified.
-    mark: u32,
+    memory: Memory,
+}
+
+#[derive(Clone, Debug)]
+enum Memory {
+    /// As the device has it.
+    Cached {
+        slice: FolioSlice,
+        /// The folio's mark that says that this block was verified.
+        mark: u32,
+    },
+    Changed(Arc<[u8]>),
 }
 
 impl MetadataBuffer {
@@ -77,15 +147,17 @@ impl MetadataBuffer {
         self.block
     }
 
-    /// Runs `verify` unless it has passed before for this block while it was cached. Only for
-    /// blocks that have one meaning (bitmaps, extent nodes, directory blocks of one inode …).
+    /// Runs `verify` unless it has passed before for this block while it was cached, or the block
+    /// was changed in memory, by those who keep it sound. Only for blocks that have one meaning
+    /// (bitmaps, extent nodes, directory blocks of one inode …).
     pub fn verify_once(&self, verify: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
-        match self.slice.folio() {
-            Some(folio) if folio.has_mark(self.mark) => Ok(()),
+        let Memory::Cached { slice, mark } = &self.memory else { return Ok(()) };
+        match slice.folio() {
+            Some(folio) if folio.has_mark(*mark) => Ok(()),
             folio => {
                 verify(self)?;
                 if let Some(folio) = folio {
-                    folio.set_mark(self.mark);
+                    folio.set_mark(*mark);
                 }
                 Ok(())
             }
@@ -97,7 +169,10 @@ impl Deref for MetadataBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.slice
+        match &self.memory {
+            Memory::Cached { slice, .. } => slice,
+            Memory::Changed(contents) => contents,
+        }
     }
 }
 

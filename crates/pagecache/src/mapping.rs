@@ -174,6 +174,18 @@ impl Mapping {
         folio.borrowed(&self.cache)
     }
 
+    /// Takes the folios that hold pages of `from..end` out of the mapping, whole. Who refers to one
+    /// keeps it as it is; nobody else finds it any more.
+    pub fn forget(&self, from: u64, end: u64) {
+        let _changes = self.changes.lock();
+        while let Some((_, number)) = self.tree.first_present(&self.cache.pool, from, end) {
+            // Certain, since what is in the tree is live while its lock is held (R2, R3).
+            let frame = self.cache.pool.frame(number);
+            self.tree.remove(&self.cache.pool, frame.place());
+            self.end(number, frame.uncache());
+        }
+    }
+
     /// Claims a frame for eviction if it heads a folio of this mapping that nobody uses.
     pub(crate) fn claim(&self, number: u32) -> Option<Place> {
         let _changes = self.changes.lock();

@@ -100,6 +100,6 @@ impl Inode for Ext4Inode {
         }
         self.inode.check_readable()?;
         let mapper: &dyn MapRead = &self.inode;
-        Ok(FileData { mapper, size: self.inode.record().size })
+        Ok(FileData { mapper, size: self.inode.size() })
     }
 }

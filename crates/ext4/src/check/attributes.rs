@@ -21,7 +21,8 @@ impl Check<'_> {
     /// told.
     pub(super) fn check_attributes(&mut self, inode: &Inode) -> Option<u64> {
         let place = Place::inode(inode.number());
-        let here = self.report.take(inode.attributes_here())?;
+        let record = inode.record();
+        let here = self.report.take(inode.attributes_here(&record))?;
         let values_here = self.check_attribute_entries(inode, &here, true, place)?;
         let in_block = match inode.record().attribute_block {
             Some(block) => self.check_attribute_block(inode, block)?,

@@ -111,7 +111,8 @@ impl Check<'_> {
     fn check_inline_directory(&mut self, inode: &Inode, directory: &Directory<'_>) {
         let format = &directory.format().dir;
         // Whether the data is there at all has been looked at with the inode.
-        let Ok(inline) = InlineDirectory::open(inode) else { return };
+        let record = inode.record();
+        let Ok(inline) = InlineDirectory::open(inode.volume(), &record) else { return };
         self.states.add_name(inode.number());
         if let Some(parent) = self.report.take(inline.parent(format)) {
             self.set_dot_dot(inode.number(), parent);

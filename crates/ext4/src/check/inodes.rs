@@ -319,11 +319,12 @@ impl Check<'_> {
     }
 
     fn check_inline(&mut self, inode: &Inode, place: Place) {
-        match inode.record().kind {
+        match inode.kind() {
             FileType::Directory => {
-                if let Some(value) = self.report.take(inline::value(inode)) {
+                let record = inode.record();
+                if let Some(value) = self.report.take(inline::value(inode.volume(), &record)) {
                     let expected = (inode.record().block_area.len() + value.len()) as u64;
-                    let found = inode.record().size;
+                    let found = inode.size();
                     self.report.compare(STRUCTURE, place, "size", found, expected);
                 }
             }
@@ -331,7 +332,7 @@ impl Check<'_> {
             // It may be longer than the data there is.
             _ => {
                 self.report.take(inline::data(inode));
-                let (found, end) = (inode.record().size, inode.map_end());
+                let (found, end) = (inode.size(), inode.map_end());
                 let max = (end.0 << self.geometry().block_size.shift()) - 1;
                 if found > max {
                     let problem = Problem::Range { field: "size", found, min: 0, max };
@@ -350,7 +351,7 @@ impl Check<'_> {
         }
         if let Some(room) = self.report.take(inode.link_room()) {
             let length = room.iter().position(|&byte| byte == 0).unwrap_or(room.len());
-            let (found, expected) = (inode.record().size, length as u64);
+            let (found, expected) = (inode.size(), length as u64);
             self.report.compare("symbolic link", place, "size", found, expected);
         }
     }

@@ -74,12 +74,12 @@ impl Check<'_> {
     fn check_orphan_file(&mut self, file: &Inode) {
         let block_size = self.geometry().block_size;
         let is_marked = self.geometry().features.has(Feature::OrphanPresent);
-        let (found, max) = (file.record().size, ORPHAN_FILE_BYTES_MAX);
+        let (found, max) = (file.size(), ORPHAN_FILE_BYTES_MAX);
         if found > max {
             let problem = Problem::Range { field: "size", found, min: 0, max };
             return self.report.corrupt(ORPHAN_FILE, Place::inode(file.number()), problem);
         }
-        for at in (0..block_size.blocks_for(file.record().size)).map(FileBlock) {
+        for at in (0..block_size.blocks_for(file.size())).map(FileBlock) {
             let place = Place::inode(file.number()).at_file_block(at);
             let Some(buffer) = self.report.take(file.read_block(at, ORPHAN_FILE)) else { return };
             let Some(buffer) = buffer else {
@@ -87,7 +87,7 @@ impl Check<'_> {
                 return;
             };
             let place = place.at_block(buffer.block());
-            let verified = verify_orphans(&buffer, buffer.block(), file.record(), place);
+            let verified = verify_orphans(&buffer, buffer.block(), &file.record(), place);
             let Some(numbers) = self.report.take(verified) else { continue };
             for number in numbers.iter().map(|number| number.get()).filter(|&number| number != 0) {
                 if !is_marked {

@@ -33,7 +33,9 @@ impl Inode {
     ) -> Result<()> {
         let directory = Directory::open(self)?;
         if self.has(InodeFlags::INLINE_DATA) {
-            return InlineDirectory::open(self)?.list(&directory.format.dir, from, emit);
+            let record = self.record();
+            let inline = InlineDirectory::open(self.volume(), &record)?;
+            return inline.list(&directory.format.dir, from, emit);
         }
         directory.list(FileOffset(from.0), emit)
     }

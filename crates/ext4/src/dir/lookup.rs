@@ -38,7 +38,8 @@ impl Inode {
             return Err(Error::NameTooLong);
         }
         let found = if self.has(InodeFlags::INLINE_DATA) {
-            InlineDirectory::open(self)?.find(&directory.format.dir, name)?
+            InlineDirectory::open(self.volume(), &self.record())?
+                .find(&directory.format.dir, name)?
         } else {
             directory.find(name)?
         };

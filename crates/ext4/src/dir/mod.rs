@@ -39,7 +39,7 @@ pub(crate) struct Directory<'a> {
 impl<'a> Directory<'a> {
     /// Refuses what is no directory, or one whose names cannot be read yet.
     pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
-        if inode.record().kind != FileType::Directory {
+        if inode.kind() != FileType::Directory {
             return Err(Error::NotDirectory);
         }
         inode.check_readable()?;
@@ -65,7 +65,7 @@ impl<'a> Directory<'a> {
                 hash_seed: superblock.directory_hash.seed,
                 is_hash_unsigned: superblock.directory_hash.unsigned,
             },
-            blocks: FileBlock(geometry.block_size.blocks_for(inode.record().size)),
+            blocks: FileBlock(geometry.block_size.blocks_for(inode.size())),
             is_hashed: inode.has(InodeFlags::INDEX),
         }
     }

@@ -86,7 +86,7 @@ fn in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
 fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
     let block_size = inode.volume().geometry().block_size;
     // Bytes after the last whole block are no part of a journal; nor is what no journal can use.
-    let blocks = (inode.record().size >> block_size.shift()).min(BLOCKS_MAX.into());
+    let blocks = (inode.size() >> block_size.shift()).min(BLOCKS_MAX.into());
     let mut runs: Vec<JournalRun> = Vec::new();
     let mut next = FileBlock(0);
     while next.0 < blocks {

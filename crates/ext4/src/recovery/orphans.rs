@@ -99,13 +99,13 @@ impl Orphans {
         const STRUCTURE: &str = "orphan file";
         let Some(number) = volume.superblock().inodes.orphan_file else { return Ok(()) };
         let file = volume.special_inode(number)?;
-        let (found, max) = (file.record().size, ORPHAN_FILE_BYTES_MAX);
+        let (found, max) = (file.size(), ORPHAN_FILE_BYTES_MAX);
         if found > max {
             let problem = Problem::Range { field: "size", found, min: 0, max };
             return Err(Error::corrupt(STRUCTURE, Place::inode(number), problem));
         }
         self.file_seed = file.record().checksum_seed;
-        let count = volume.geometry().block_size.blocks_for(file.record().size);
+        let count = volume.geometry().block_size.blocks_for(file.size());
         for at in (0..count).map(FileBlock) {
             let place = Place::inode(number).at_file_block(at);
             let Some(block) = file.read_block(at, STRUCTURE)? else {

@@ -14,13 +14,16 @@ use self::entries::{Entries, Value, verify_block};
 use self::name::NameIndex;
 use crate::features::Feature;
 use crate::inode::Inode;
+use crate::inode_record::InodeRecord;
 
 impl Inode {
     /// The full names of the extended attributes: those in the inode, then those in the block, in
     /// the order in which they lie there.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let block = self.attribute_block()?;
-        let both = self.attributes_here()?.iter().chain(self.attributes_in(block.as_ref())?.iter());
+        let record = self.record();
+        let both =
+            self.attributes_here(&record)?.iter().chain(self.attributes_in(block.as_ref())?.iter());
         Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
     }
 
@@ -29,7 +32,8 @@ impl Inode {
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
         let block;
-        let entry = match self.attributes_here()?.find(index, name) {
+        let record = self.record();
+        let entry = match self.attributes_here(&record)?.find(index, name) {
             Some(entry) => entry,
             None => {
                 block = self.attribute_block()?;
@@ -49,9 +53,8 @@ impl Inode {
         }
     }
 
-    /// The attributes that lie in the inode.
-    pub(crate) fn attributes_here(&self) -> Result<Entries<'_>> {
-        let record = self.record();
+    /// The attributes that lie in the inode, whose record is `record`.
+    pub(crate) fn attributes_here<'r>(&self, record: &'r InodeRecord) -> Result<Entries<'r>> {
         let place = Place::inode(record.number).at_byte(record.attribute_area_start as u64);
         Entries::in_inode(&record.attribute_area, self.has_value_inodes(), place)
     }

@@ -27,7 +27,7 @@ pub(crate) fn read(
         Err(Error::NotFound) => return Err(fault(number, Problem::Missing("inode"))),
         holder => holder?,
     };
-    check_holder(holder.record(), size)?;
+    check_holder(&holder.record(), size)?;
     let block_size = volume.geometry().block_size;
     let mut value = Vec::new();
     for at in 0..block_size.blocks_for(size.into()) {
@@ -36,8 +36,8 @@ pub(crate) fn read(
         let rest = (size as usize).saturating_sub(value.len());
         value.extend(block.iter().take(rest));
     }
-    if !is_of_lustre(holder.record(), owner.record(), entry) {
-        check_hashes(holder.record(), entry, &value, volume.geometry().checksum_seed)?;
+    if !is_of_lustre(&holder.record(), &owner.record(), entry) {
+        check_hashes(&holder.record(), entry, &value, volume.geometry().checksum_seed)?;
     }
     Ok(value)
 }
@@ -51,7 +51,7 @@ pub(crate) fn check_reference(
 ) -> Result<()> {
     let holder = owner.volume().inode_record(number)?;
     check_holder(&holder, size)?;
-    if is_of_lustre(&holder, owner.record(), entry) {
+    if is_of_lustre(&holder, &owner.record(), entry) {
         return Ok(());
     }
     check_entry_hash(&holder, entry, word(holder.accessed))

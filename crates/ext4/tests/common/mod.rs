@@ -127,7 +127,7 @@ pub fn maps(inode: &Inode) -> Vec<Iomap> {
 
 /// The file's contents, read by its map.
 pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
-    let size = inode.record().size as usize;
+    let size = inode.size() as usize;
     let mut data = vec![0; size];
     for map in maps(inode) {
         let end = size.min(map.end() as usize);

@@ -1,7 +1,6 @@
 //! The bytes of an inode: its fields set, its checksum made. Not here: its map's blocks.
 
 use base::attributes::FileType;
-use base::checksum::crc32c;
 use base::view::view_at;
 use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 use zerocopy::FromBytes;
@@ -10,9 +9,8 @@ use super::blocks::Blocks;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::inode_record::InodeFlags;
-use crate::ondisk::inode::{
-    BASE_BYTES, BLOCK_OFFSET, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode,
-};
+use crate::inode_write::seal;
+use crate::ondisk::inode::{BASE_BYTES, BLOCK_OFFSET, RawInode};
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "inode";
@@ -79,31 +77,10 @@ impl InodeBytes {
         raw.size_high = ((size >> 32) as u32).into();
     }
 
-    /// Makes the checksum.
-    fn seal(&mut self, geometry: &Geometry) {
-        let generation = self.raw().generation.get();
-        let Some(seed) = geometry.inode_seed(self.number, generation) else { return };
-        let has_high = self.bytes.get(BASE_BYTES..BASE_BYTES + 2).is_some_and(|size| {
-            usize::from(u16::from_le_bytes([size[0], size[1]]))
-                >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES
-        });
-        let halves: &[usize] = if has_high {
-            &[CHECKSUM_LO_OFFSET, CHECKSUM_HI_OFFSET]
-        } else {
-            &[CHECKSUM_LO_OFFSET]
-        };
-        for &at in halves {
-            self.bytes[at..at + 2].fill(0);
-        }
-        let checksum = crc32c(seed, &self.bytes).to_le_bytes();
-        for (&at, half) in halves.iter().zip(checksum.chunks_exact(2)) {
-            self.bytes[at..at + 2].copy_from_slice(half);
-        }
-    }
-
     /// Puts the inode into the table.
     pub(crate) fn write(mut self, volume: &Volume, blocks: &mut Blocks) -> Result<()> {
-        self.seal(volume.geometry());
+        let generation = self.raw().generation.get();
+        seal(&mut self.bytes, volume.geometry(), self.number, generation);
         let (block, at, place) = position(volume, self.number)?;
         let table = blocks.edit(block, STRUCTURE, place)?;
         table[at..at + self.bytes.len()].copy_from_slice(&self.bytes);

@@ -1,0 +1,177 @@
+//! Changes inodes: a record becomes bytes again, in the inode table and in memory.
+//! Not here: parsing (`inode_record.rs`), and an inode's data.
+
+use base::attributes::{AttributeChange, Timestamp};
+use base::checksum::crc32c;
+use base::{InodeNumber, Result};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::journal::Handle;
+use crate::ondisk::inode::{
+    BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
+};
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "inode";
+
+impl Inode {
+    /// Changes attributes.
+    pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.volume().change(1, |handle| {
+            self.update(handle, |record| {
+                let set = |field: &mut Timestamp, to: Option<Timestamp>| {
+                    *field = to.unwrap_or(*field);
+                };
+                record.permissions = change.permissions.unwrap_or(record.permissions) & 0o7777;
+                record.uid = change.uid.unwrap_or(record.uid);
+                record.gid = change.gid.unwrap_or(record.gid);
+                set(&mut record.accessed, change.accessed);
+                set(&mut record.modified, change.modified);
+                set(&mut record.changed, change.changed);
+            })
+        })
+    }
+
+    /// Changes what the inode says, on disk and in memory. The caller has the inode's lock for
+    /// whatever must not change at the same time.
+    pub(crate) fn update(
+        &self,
+        handle: &mut Handle<'_>,
+        change: impl FnOnce(&mut InodeRecord),
+    ) -> Result<()> {
+        let mut now = self.record.write();
+        let mut record = InodeRecord::clone(&now);
+        change(&mut record);
+        debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
+        self.volume().write_inode_record(handle, &record)?;
+        self.publish(&mut now, record);
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Puts a record into the inode table.
+    pub(crate) fn write_inode_record(
+        &self,
+        handle: &mut Handle<'_>,
+        record: &InodeRecord,
+    ) -> Result<()> {
+        let geometry = self.geometry();
+        let (block, at, place) = self.inode_place(record.number)?;
+        handle.edit(block, STRUCTURE, place, |table| {
+            record.store(&mut table[at..at + geometry.inode_size as usize], geometry);
+        })
+    }
+}
+
+impl InodeRecord {
+    /// Writes the record over the inode's bytes: all of them but the fields that a record does not
+    /// have stay as they are.
+    pub(crate) fn store(&self, bytes: &mut [u8], geometry: &Geometry) {
+        self.store_base(bytes, geometry);
+        self.store_extra(bytes, geometry);
+        let area = bytes.get_mut(self.attribute_area_start..).unwrap_or_default();
+        let length = area.len().min(self.attribute_area.len());
+        area[..length].copy_from_slice(&self.attribute_area[..length]);
+        seal(bytes, geometry, self.number, self.generation);
+    }
+
+    fn store_base(&self, bytes: &mut [u8], geometry: &Geometry) {
+        let Ok((raw, _)) = RawInode::mut_from_prefix(bytes) else {
+            unreachable!("inodes have at least the size of their first fields");
+        };
+        // The type bits lie in the upper four of sixteen.
+        raw.mode = (self.kind.mode_bits() as u16 | self.permissions).into();
+        raw.uid = (self.uid as u16).into();
+        raw.uid_high = ((self.uid >> 16) as u16).into();
+        raw.gid = (self.gid as u16).into();
+        raw.gid_high = ((self.gid >> 16) as u16).into();
+        raw.links_count = self.links.into();
+        raw.size_lo = (self.size as u32).into();
+        raw.size_high = ((self.size >> 32) as u32).into();
+        raw.atime = (self.accessed.seconds as u32).into();
+        raw.ctime = (self.changed.seconds as u32).into();
+        raw.mtime = (self.modified.seconds as u32).into();
+        raw.dtime = self.deleted.into();
+        raw.version_lo = (self.version as u32).into();
+        raw.block = self.block_area;
+        raw.generation = self.generation.into();
+        let attributes = self.attribute_block.map_or(0, |block| block.0);
+        raw.file_acl_lo = (attributes as u32).into();
+        if geometry.features.has(Feature::SixtyFourBit) {
+            raw.file_acl_high = ((attributes >> 32) as u16).into();
+        }
+        let (units, flags) = self.blocks_stored(geometry);
+        raw.flags = flags.0.into();
+        raw.blocks_lo = (units as u32).into();
+        if geometry.features.has(Feature::HugeFile) {
+            raw.blocks_high = ((units >> 32) as u16).into();
+        }
+    }
+
+    /// What is allocated, in the units that the flags say: of 512 bytes while those can be
+    /// counted, else of blocks.
+    fn blocks_stored(&self, geometry: &Geometry) -> (u64, InodeFlags) {
+        let plain = InodeFlags(self.flags.0 & !InodeFlags::HUGE_FILE.0);
+        let in_blocks = geometry.features.has(Feature::HugeFile) && self.blocks >> 48 != 0;
+        if in_blocks {
+            let flags = InodeFlags(plain.0 | InodeFlags::HUGE_FILE.0);
+            (self.blocks >> (geometry.block_size.shift() - 9), flags)
+        } else {
+            (self.blocks, plain)
+        }
+    }
+
+    fn store_extra(&self, bytes: &mut [u8], geometry: &Geometry) {
+        let room = self.attribute_area_start.saturating_sub(BASE_BYTES);
+        let Some(tail) = bytes.get_mut(BASE_BYTES..) else { return };
+        let mut extra = RawInodeExtra::default();
+        let known = tail.len().min(size_of::<RawInodeExtra>());
+        if known == 0 {
+            return;
+        }
+        extra.as_mut_bytes()[..known].copy_from_slice(&tail[..known]);
+        extra.extra_isize = (room as u16).into();
+        extra.ctime_extra = extra_time(self.changed).into();
+        extra.mtime_extra = extra_time(self.modified).into();
+        extra.atime_extra = extra_time(self.accessed).into();
+        let created = self.created.unwrap_or_default();
+        extra.crtime = (created.seconds as u32).into();
+        extra.crtime_extra = extra_time(created).into();
+        extra.version_hi = ((self.version >> 32) as u32).into();
+        if geometry.features.has(Feature::Project) {
+            extra.projid = self.project.unwrap_or(0).into();
+        }
+        // The size itself is always there; of the others as many as the inode has.
+        let there = room.max(2).min(known);
+        tail[..there].copy_from_slice(&extra.as_bytes()[..there]);
+    }
+}
+
+/// The bits of a time that the first fields have no room for: nanoseconds, and how often the
+/// seconds have gone round.
+fn extra_time(time: Timestamp) -> u32 {
+    let epoch = (time.seconds - i64::from(time.seconds as i32)) >> 32;
+    time.nanoseconds << 2 | epoch as u32 & 3
+}
+
+/// Makes the checksum of an inode's bytes, on volumes with checksums.
+pub(crate) fn seal(bytes: &mut [u8], geometry: &Geometry, number: InodeNumber, generation: u32) {
+    let Some(seed) = geometry.inode_seed(number, generation) else { return };
+    let has_high = bytes.get(BASE_BYTES..BASE_BYTES + 2).is_some_and(|size| {
+        usize::from(u16::from_le_bytes([size[0], size[1]])) >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES
+    });
+    let halves: &[usize] =
+        if has_high { &[CHECKSUM_LO_OFFSET, CHECKSUM_HI_OFFSET] } else { &[CHECKSUM_LO_OFFSET] };
+    for &at in halves {
+        bytes[at..at + 2].fill(0);
+    }
+    let checksum = crc32c(seed, bytes).to_le_bytes();
+    for (&at, half) in halves.iter().zip(checksum.chunks_exact(2)) {
+        bytes[at..at + 2].copy_from_slice(half);
+    }
+}

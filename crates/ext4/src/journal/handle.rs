@@ -1,0 +1,119 @@
+//! A handle: the changes of one operation, all of which end up in one transaction.
+
+use std::sync::Arc;
+
+use base::locks::Held;
+use base::{FsBlock, Place, Result, TransactionId};
+use smallvec::SmallVec;
+
+use super::Journal;
+use super::transaction::Release;
+
+/// The right to change metadata, between its start and its drop. What is changed through it becomes
+/// durable all together or not at all.
+pub(crate) struct Handle<'j> {
+    journal: &'j Journal,
+    id: TransactionId,
+    /// What was reserved of the transaction's room, in blocks.
+    credits: u64,
+    /// What was changed; sorted, without duplicates.
+    blocks: SmallVec<[FsBlock; 16]>,
+    revoked: SmallVec<[FsBlock; 4]>,
+    released: Vec<Release>,
+    is_undone: bool,
+    _held: Held,
+}
+
+impl<'j> Handle<'j> {
+    pub(super) fn new(journal: &'j Journal, id: TransactionId, credits: u64, held: Held) -> Self {
+        let (blocks, revoked, released) = (SmallVec::new(), SmallVec::new(), Vec::new());
+        Self { journal, id, credits, blocks, revoked, released, is_undone: false, _held: held }
+    }
+
+    /// The transaction. When it is durable, so are the changes.
+    pub(crate) fn transaction(&self) -> TransactionId {
+        self.id
+    }
+
+    /// How many more blocks may be changed.
+    pub(crate) fn credits_left(&self) -> u64 {
+        self.credits.saturating_sub((self.blocks.len() + self.revoked.len()) as u64)
+    }
+
+    /// Whether anything was changed.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.blocks.is_empty() || !self.revoked.is_empty()
+    }
+
+    /// Says that everything changed so far was changed back, so that the operation may fail.
+    pub(crate) fn undone(&mut self) {
+        self.is_undone = true;
+    }
+
+    pub(crate) fn is_undone(&self) -> bool {
+        self.is_undone
+    }
+
+    /// Changes a block of metadata. `change` reads no metadata itself. An error is about reading
+    /// the block, which `structure` at `place` refers to; then nothing was changed.
+    pub(crate) fn edit<R>(
+        &mut self,
+        block: FsBlock,
+        structure: &'static str,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let result = self.journal.metadata.change(block, structure, place, change)?;
+        self.note(block);
+        Ok(result)
+    }
+
+    /// Makes a block, which was free, or whose contents do not matter, one of metadata.
+    pub(crate) fn replace(&mut self, block: FsBlock, contents: impl Into<Arc<[u8]>>) {
+        self.journal.metadata.replace(block, contents.into());
+        self.note(block);
+    }
+
+    /// Says that a block of metadata is none any more: it is being freed.
+    pub(crate) fn revoke(&mut self, block: FsBlock) {
+        if let Ok(index) = self.blocks.binary_search(&block) {
+            self.blocks.remove(index);
+        }
+        if let Err(index) = self.revoked.binary_search(&block) {
+            self.revoked.insert(index, block);
+        }
+        self.journal.metadata.discard(block);
+    }
+
+    /// Has `release` called when the transaction is durable: for what it frees, which nobody may
+    /// use before. Never called if that does not come to pass.
+    pub(crate) fn when_durable(&mut self, release: impl FnOnce() + Send + 'static) {
+        self.released.push(Box::new(release));
+    }
+
+    fn note(&mut self, block: FsBlock) {
+        if let Err(index) = self.blocks.binary_search(&block) {
+            debug_assert!(self.credits_left() > 0, "more blocks changed than were asked for");
+            self.blocks.insert(index, block);
+        }
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        let mut state = self.journal.state.lock();
+        let running = &mut state.running;
+        debug_assert_eq!(running.id, self.id, "a transaction ended before its handles");
+        running.blocks.extend(self.blocks.iter().copied());
+        for block in &self.revoked {
+            running.blocks.remove(block);
+        }
+        running.revoked.extend(self.revoked.iter().copied());
+        running.released.append(&mut self.released);
+        state.credits -= self.credits;
+        state.handles -= 1;
+        if state.handles == 0 {
+            self.journal.changed.notify_all();
+        }
+    }
+}

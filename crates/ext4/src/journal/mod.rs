@@ -1,0 +1,233 @@
+//! Changes to metadata that become durable together. Operations change blocks in memory through
+//! handles; all that was changed since the last commit is the running transaction; a commit makes
+//! it durable as a whole, in the log if the volume has one, and a checkpoint writes the blocks
+//! where they belong.
+//! Not here: the log on disk (`log.rs`), what the operations change.
+//!
+//! Invariants (`J` for journal):
+//!
+//! - **J1.** What a transaction's blocks hold is taken when no handle is open on it, and handles
+//!   that open afterwards belong to the next one: a transaction is never half of an operation.
+//! - **J2.** A block is written in its place only as some committed transaction left it, and only
+//!   when that commit is durable.
+//! - **J3.** Space that is freed, of data or of metadata, is not used again before the transaction
+//!   that frees it is durable; and by then nothing writes its old contents any more, neither a
+//!   checkpoint nor (by a revoke) a recovery.
+//! - **J4.** After a failure nothing is written any more: what is durable then stays consistent.
+
+mod checkpoint;
+mod handle;
+mod transaction;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::locks::{Held, Rank, RankedMutex};
+use base::{Error, Result, TransactionId};
+use device::SharedDevice;
+use iomap::MetadataCache;
+use parking_lot::Condvar;
+
+use self::checkpoint::Checkpoint;
+pub(crate) use self::handle::Handle;
+use self::transaction::Transaction;
+
+/// Blocks of one transaction, at most, on a volume without a log.
+const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;
+
+/// The running transaction of a volume, and the way to commit it.
+pub(crate) struct Journal {
+    device: SharedDevice,
+    metadata: Arc<MetadataCache>,
+    state: RankedMutex<State>,
+    /// A handle was stopped, a transaction began, a commit ended.
+    changed: Condvar,
+    checkpoint: Checkpoint,
+    /// Blocks of one transaction, at most.
+    blocks_max: u64,
+}
+
+struct State {
+    running: Transaction,
+    /// Handles open on the running transaction.
+    handles: u32,
+    /// What those handles may still change, in blocks.
+    credits: u64,
+    /// A commit waits for the handles to end; no new ones meanwhile.
+    is_locked: bool,
+    /// Somebody commits.
+    is_committing: bool,
+    /// The last transaction that is durable.
+    committed: TransactionId,
+    failure: Option<Arc<Error>>,
+}
+
+impl Journal {
+    /// The journal of a volume whose metadata is in `metadata`.
+    pub(crate) fn new(device: SharedDevice, metadata: Arc<MetadataCache>) -> Self {
+        let first = TransactionId(1);
+        let state = State {
+            running: Transaction::new(first),
+            handles: 0,
+            credits: 0,
+            is_locked: false,
+            is_committing: false,
+            committed: TransactionId(0),
+            failure: None,
+        };
+        Self {
+            device,
+            metadata,
+            state: RankedMutex::new(Rank::Journal, state),
+            changed: Condvar::new(),
+            checkpoint: Checkpoint::default(),
+            blocks_max: BLOCKS_MAX_WITHOUT_LOG,
+        }
+    }
+
+    /// The most blocks that one handle may ask for.
+    pub(crate) fn credits_max(&self) -> u32 {
+        u32::try_from(self.blocks_max / 2).unwrap_or(u32::MAX)
+    }
+
+    /// Opens a handle that may change `credits` blocks. Waits while a commit gathers the running
+    /// transaction, and commits it when it is full; so the caller holds nothing that another
+    /// handle's holder could wait for (see [`Rank`]).
+    pub(crate) fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        let held = Held::new(Rank::Transaction);
+        let wanted = u64::from(credits).min(self.blocks_max / 2);
+        let mut state = self.state.lock();
+        loop {
+            state.check()?;
+            if state.is_locked {
+                state.wait(&self.changed);
+                continue;
+            }
+            let taken = state.running.blocks.len() as u64 + state.credits;
+            if taken == 0 || taken + wanted <= self.blocks_max {
+                break;
+            }
+            let id = state.running.id;
+            drop(state);
+            self.commit_through(id)?;
+            state = self.state.lock();
+        }
+        state.handles += 1;
+        state.credits += wanted;
+        Ok(Handle::new(self, state.running.id, wanted, held))
+    }
+
+    /// Makes everything up to transaction `id` durable. Nobody who waits here has a handle open.
+    pub(crate) fn commit(&self, id: TransactionId) -> Result<()> {
+        let _held = Held::new(Rank::Transaction);
+        self.commit_through(id)
+    }
+
+    /// Makes everything durable that was changed before the call.
+    pub(crate) fn commit_all(&self) -> Result<()> {
+        let state = self.state.lock();
+        let id = match state.running.is_empty() && state.handles == 0 {
+            true => TransactionId(state.running.id.0.wrapping_sub(1)),
+            false => state.running.id,
+        };
+        drop(state);
+        self.commit(id)
+    }
+
+    /// [`commit_all`](Self::commit_all), and writes all of it where it belongs.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.commit_all()?;
+        self.write_checkpoint()
+    }
+
+    /// Whether the running transaction has been open for `age` and has something to commit.
+    pub(crate) fn is_due(&self, age: Duration) -> bool {
+        let state = self.state.lock();
+        state.failure.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
+    }
+
+    /// Stops all writing: `error` has left the metadata in memory inconsistent, or is the
+    /// device's. What is durable stays as it is (J4).
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut state = self.state.lock();
+        if state.failure.is_none() {
+            tracing::error!(%error, "the volume takes no more writes");
+            state.failure = Some(Arc::new(error.clone()));
+        }
+        self.changed.notify_all();
+    }
+
+    /// The error that stopped all writing.
+    pub(crate) fn failure(&self) -> Option<Arc<Error>> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Commits the running transaction and waits for others' commits until `id` is durable.
+    fn commit_through(&self, id: TransactionId) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            state.check()?;
+            if state.committed.is_at_or_after(id) {
+                return Ok(());
+            }
+            if !state.is_committing {
+                break;
+            }
+            state.wait(&self.changed);
+        }
+        state.is_committing = true;
+        state.is_locked = true;
+        while state.handles > 0 {
+            state.wait(&self.changed);
+        }
+        // J1. Contents are shared with the blocks in memory until those change.
+        let next = Transaction::new(state.running.id.next());
+        let ended = std::mem::replace(&mut state.running, next);
+        let ended = ended.freeze(&self.metadata);
+        state.is_locked = false;
+        self.changed.notify_all();
+        let done = state.check();
+        drop(state);
+        let (ended_id, result) = (ended.id, done.and_then(|()| self.write(ended)));
+        let mut state = self.state.lock();
+        state.is_committing = false;
+        match &result {
+            Ok(()) => state.committed = ended_id,
+            Err(error) => {
+                state.failure.get_or_insert_with(|| Arc::new(error.clone()));
+            }
+        }
+        self.changed.notify_all();
+        result
+    }
+
+    /// Makes a transaction durable, and what it frees free.
+    fn write(&self, ended: transaction::Frozen) -> Result<()> {
+        let released = self.checkpoint.add(ended);
+        self.write_checkpoint()?;
+        released.into_iter().for_each(|release| release());
+        Ok(())
+    }
+
+    /// Writes every block that was committed where it belongs (J2).
+    fn write_checkpoint(&self) -> Result<()> {
+        self.checkpoint.write(&self.device, &self.metadata)?;
+        self.device.flush()
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        match &self.failure {
+            Some(error) => Err(Error::ShutDown(Arc::clone(error))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        write!(f, "Journal(running {}, committed {})", state.running.id, state.committed)
+    }
+}

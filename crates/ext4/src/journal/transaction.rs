@@ -1,0 +1,56 @@
+//! What one transaction has changed. Not here: how it is made durable.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use base::{FsBlock, TransactionId};
+use iomap::MetadataCache;
+
+/// What to do when a transaction is durable: give back what it freed.
+pub(crate) type Release = Box<dyn FnOnce() + Send>;
+
+/// A transaction that handles add to.
+pub(super) struct Transaction {
+    pub id: TransactionId,
+    pub begun: Instant,
+    /// The blocks that were changed.
+    pub blocks: BTreeSet<FsBlock>,
+    /// Blocks of metadata that were freed: no copy of them from before may be replayed.
+    pub revoked: BTreeSet<FsBlock>,
+    pub released: Vec<Release>,
+}
+
+/// A transaction that nobody adds to any more, with what its blocks held at its end.
+pub(super) struct Frozen {
+    pub id: TransactionId,
+    /// In the order of the volume.
+    pub blocks: Vec<(FsBlock, Arc<[u8]>)>,
+    pub revoked: Vec<FsBlock>,
+    pub released: Vec<Release>,
+}
+
+impl Transaction {
+    pub(super) fn new(id: TransactionId) -> Self {
+        let (blocks, revoked) = (BTreeSet::new(), BTreeSet::new());
+        Self { id, begun: Instant::now(), blocks, revoked, released: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.revoked.is_empty() && self.released.is_empty()
+    }
+
+    /// Takes the contents of the changed blocks. No handle is open.
+    pub(super) fn freeze(self, metadata: &MetadataCache) -> Frozen {
+        let contents = self.blocks.into_iter().map(|block| {
+            let contents = metadata.changed(block).expect("it stays changed until it is written");
+            (block, contents)
+        });
+        Frozen {
+            id: self.id,
+            blocks: contents.collect(),
+            revoked: self.revoked.into_iter().collect(),
+            released: self.released,
+        }
+    }
+}

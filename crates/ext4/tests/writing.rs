@@ -1,0 +1,101 @@
+//! Volumes that are written: what others make of them afterwards.
+
+mod common;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use base::InodeNumber;
+use base::attributes::{AttributeChange, Timestamp};
+use common::{Image, run};
+use device::{FileDevice, SharedDevice};
+use ext4::Volume;
+use iomap::{CacheOptions, PageCache};
+use testkit::must;
+
+fn open_for_writing(image: &Image) -> Arc<Volume> {
+    let device: SharedDevice = Arc::new(must(FileDevice::open(&image.path, false), "opening"));
+    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
+    let cache = must(PageCache::new(options), "a cache");
+    must(Volume::open_for_writing(device, &cache), "opening for writing")
+}
+
+fn image(options: &str) -> Image {
+    Image::filled(32, options, |folder| {
+        for name in ["a", "b", "c"] {
+            std::fs::write(folder.join(name), name.repeat(5000)).unwrap();
+            std::os::unix::fs::symlink("target", folder.join(format!("link to {name}"))).unwrap();
+        }
+        std::fs::create_dir(folder.join("directory")).unwrap();
+    })
+}
+
+const KINDS: &[&str] = &[
+    "-t ext4 -b 1024",
+    "-t ext4 -b 4096 -O ^has_journal,inline_data",
+    "-t ext4 -b 65536",
+    "-t ext4 -I 128 -O ^metadata_csum,uninit_bg",
+    "-t ext4 -I 1024 -O project,^64bit",
+    "-t ext2 -b 2048",
+];
+
+/// Every inode in use, by its number.
+fn inodes(volume: &Arc<Volume>) -> Vec<ext4::Inode> {
+    let all = (1..=volume.geometry().inode_count).map(|number| InodeNumber(number.into()));
+    all.filter_map(|number| volume.special_inode(number).ok()).collect()
+}
+
+#[test]
+fn writing_inodes_back_as_they_are_changes_nothing() {
+    for options in KINDS {
+        if options.contains("project") {
+            continue;
+        }
+        let image = image(options);
+        let before = image.bytes();
+        let volume = open_for_writing(&image);
+        for inode in inodes(&volume) {
+            inode.set_attributes(&AttributeChange::default()).unwrap();
+        }
+        volume.close().unwrap();
+        assert!(image.bytes() == before, "{options}");
+    }
+}
+
+#[test]
+fn changed_attributes_are_what_others_see() {
+    for options in KINDS.iter().filter(|options| !options.contains("project")) {
+        let image = image(options);
+        let volume = open_for_writing(&image);
+        let time = |seconds, nanoseconds| Some(Timestamp { seconds, nanoseconds });
+        let change = AttributeChange {
+            permissions: Some(0o4751),
+            uid: Some(70_000),
+            gid: Some(80_000),
+            accessed: time(-5, 7),
+            modified: time(1 << 32, 999_999_999),
+            changed: time(1_700_000_000, 1),
+        };
+        let number = common::number_after(&image.debugfs("stat /a"), "Inode: ").unwrap();
+        volume.inode(InodeNumber(number)).unwrap().set_attributes(&change).unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let seen = image.open().inode(InodeNumber(number)).unwrap().attributes();
+        assert_eq!((seen.permissions, seen.uid, seen.gid), (0o4751, 70_000, 80_000), "{options}");
+        if !options.contains("-I 128") {
+            assert_eq!(Some(seen.modified), change.modified, "{options}");
+            assert_eq!(Some(seen.accessed), change.accessed, "{options}");
+        }
+        run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+        assert!(image.debugfs("stat /a").contains("Mode:  04751"), "{options}");
+    }
+}
+
+#[test]
+fn features_that_are_not_written_yet_are_refused_by_name() {
+    let image = image("-t ext4 -O project,quota");
+    let device: SharedDevice = Arc::new(FileDevice::open(&image.path, false).unwrap());
+    let cache = PageCache::new(CacheOptions::default()).unwrap();
+    let error = Volume::open_for_writing(device, &cache).unwrap_err().to_string();
+    assert!(error.contains("quota") && error.contains("project"), "{error}");
+}
