@@ -1,13 +1,15 @@
-//! Images that the running kernel may not be able to mount, filled by a Linux 7.2 guest, read the
-//! same by us as by it: blocks larger than a page, and features that few kernels are built with.
+//! Images that the running kernel may not be able to mount, filled by a Linux 7.2 guest or by
+//! `mke2fs -d`, read the same by us as by that guest: blocks larger than a page, and features that
+//! few kernels are built with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::guest::{self, Job};
-use testkit::{GUEST_KINDS, Kind, Manifest, must};
+use testkit::tree::Source;
+use testkit::{GUEST_KINDS, Kind, Manifest, Mke2fs, must};
 
 /// Kinds that are filled with blocks of 64 KiB too.
 const LARGE: &[&str] = &[
@@ -26,18 +28,53 @@ const LARGE: &[&str] = &[
     "everything",
 ];
 
-/// What each image is, and its block size.
-fn images() -> Vec<(&'static str, u32)> {
-    let sizes = [8192, 16_384, 32_768, 65_536].map(|size| ("ext4", size));
-    let small = GUEST_KINDS.iter().map(|kind| (kind.name, 4096));
-    let large = LARGE.iter().map(|name| (*name, 65_536));
-    sizes.into_iter().chain(small).chain(large).collect()
+/// Sizes of blocks that are larger than a page.
+const SIZES: [u32; 4] = [8192, 16_384, 32_768, 65_536];
+
+/// An image, by who fills it.
+enum Subject {
+    /// The guest fills one of this kind and block size.
+    ByGuest(&'static str, u32),
+    /// `mke2fs -d` fills an ext4 image of this block size.
+    ByMke2fs(u32),
+}
+
+impl Subject {
+    fn name(&self) -> String {
+        match self {
+            Self::ByGuest(kind, block_size) => format!("{kind}_{block_size}"),
+            Self::ByMke2fs(block_size) => format!("filled_by_mke2fs_{block_size}"),
+        }
+    }
+
+    /// Makes it at `image`, from `source` if it is not for the guest to fill, and says what is left
+    /// for the guest to do.
+    fn make(&self, image: &Path, source: &Path) -> Job {
+        match *self {
+            Self::ByGuest(kind, block_size) => {
+                Kind::named(kind).make(block_size, image);
+                Job::Fill(Kind::named(kind).tree(block_size))
+            }
+            Self::ByMke2fs(block_size) => {
+                Mke2fs::new("ext4", block_size).make(image, Some(source));
+                Job::List
+            }
+        }
+    }
+}
+
+fn subjects() -> Vec<Subject> {
+    let sizes = SIZES.iter().map(|size| Subject::ByGuest("ext4", *size));
+    let small = GUEST_KINDS.iter().map(|kind| Subject::ByGuest(kind.name, 4096));
+    let large = LARGE.iter().map(|name| Subject::ByGuest(name, 65_536));
+    let by_mke2fs = SIZES.iter().map(|size| Subject::ByMke2fs(*size));
+    sizes.chain(small).chain(large).chain(by_mke2fs).collect()
 }
 
 /// Guests that run at the same time, each with every so-manieth image.
 const GUESTS: usize = 2;
 
-/// Images, and what the guest that filled them read in them; they lie in the folder.
+/// Images, and what the guest read in them; they lie in the folder.
 struct Filled {
     folder: TempDir,
     images: Vec<(PathBuf, Manifest)>,
@@ -46,19 +83,22 @@ struct Filled {
 /// What each guest did; `None` if it failed.
 static FILLED: [OnceLock<Option<Filled>>; GUESTS] = [const { OnceLock::new() }; GUESTS];
 
-/// Fills all images of one guest at once: booting takes as long as filling several.
+/// Has all images of one guest filled and listed at once: booting takes as long as filling several.
 fn fill(guest: usize) -> Filled {
+    testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");
-    let jobs: Vec<(PathBuf, Job)> = images()
+    let source = Source::new(folder.path(), SIZES[0]);
+    let jobs: Vec<(PathBuf, Job)> = subjects()
         .into_iter()
         .skip(guest)
         .step_by(GUESTS)
-        .map(|(name, block_size)| {
-            let image = folder.path().join(format!("{name}-{block_size}"));
-            Kind::named(name).make(block_size, &image);
-            (image, Job::Fill(Kind::named(name).tree(block_size)))
+        .map(|subject| {
+            let image = folder.path().join(subject.name());
+            let job = subject.make(&image, &source.path());
+            (image, job)
         })
         .collect();
+    drop(source);
     let listed = guest::run(&jobs);
     let images = jobs.into_iter().map(|(image, _)| image);
     Filled { images: images.zip(listed).collect(), folder }
@@ -77,8 +117,8 @@ fn check(number: usize) {
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
-    let trials = images().into_iter().enumerate().map(|(number, (name, block_size))| {
-        Trial::test(format!("{name}_{block_size}_reads_as_by_linux_7_2"), move || {
+    let trials = subjects().into_iter().enumerate().map(|(number, subject)| {
+        Trial::test(format!("{}_reads_as_by_linux_7_2", subject.name()), move || {
             check(number);
             Ok(())
         })

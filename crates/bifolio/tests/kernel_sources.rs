@@ -3,7 +3,7 @@
 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
-use testkit::tree::{self, TreeOptions};
+use testkit::tree::Source;
 use testkit::{LoopMount, Manifest, Mke2fs, must};
 
 fn main() {
@@ -24,20 +24,13 @@ fn main() {
 fn check(format: &'static str, options: &str, block_size: u32) {
     testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");
-    // The source lies on a file system of its own: not every /tmp takes attributes.
-    let source_image = folder.path().join("source");
-    Mke2fs::new("ext4", 4096).make(&source_image, None);
-    let source = LoopMount::new(&source_image, "ext4", "rw");
-    let top = source.path().join("top");
-    must(std::fs::create_dir(&top), "the source");
-    tree::populate(&top, &source_tree(block_size));
-
+    let source = Source::new(folder.path(), block_size);
     let image = folder.path().join("image");
-    Mke2fs::new(format, block_size).with(options).make(&image, Some(&top));
+    Mke2fs::new(format, block_size).with(options).make(&image, Some(&source.path()));
     let ours = Manifest::of_image(&image);
-    let source = what_is_copied(Manifest::of_host(&top));
-    assert!(source.len() > 1000, "only {} names", source.len());
-    what_is_copied(ours.clone()).assert_equal("bifolio", &source, "the source");
+    let held = what_is_copied(Manifest::of_host(&source.path()));
+    assert!(held.len() > 1000, "only {} names", held.len());
+    what_is_copied(ours.clone()).assert_equal("bifolio", &held, "the source");
 
     if block_size <= 4096 {
         let mount = LoopMount::new(&image, "ext4", "ro");
@@ -56,21 +49,6 @@ fn without_what_linux_cannot_tell(ours: Manifest, theirs: &Manifest) -> Manifest
         let untold = fact == "data" && theirs.fact(name, "data").is_none();
         (!untold).then(|| value.to_owned())
     })
-}
-
-/// What both the file system of the source and the image can hold.
-fn source_tree(block_size: u32) -> TreeOptions {
-    let smaller = u64::from(block_size.min(4096));
-    TreeOptions {
-        // mke2fs reads what is allocated ahead as data.
-        preallocate: false,
-        flags: false,
-        // Outside the inode, and without a value's worth of headers.
-        xattr_bytes_max: smaller as usize - 200,
-        // What indirect blocks of 1 KiB can map.
-        file_size_max: 15 << 30,
-        ..TreeOptions::new(smaller as u32)
-    }
 }
 
 /// The facts that `mke2fs -d` keeps.

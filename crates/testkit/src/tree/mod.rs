@@ -4,6 +4,7 @@
 mod data;
 mod marks;
 mod names;
+mod source;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::must;
+
+pub use source::Source;
 
 /// What the file system to be filled can hold, and how much of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
