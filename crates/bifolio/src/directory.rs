@@ -67,16 +67,9 @@ pub fn batch(directory: &Node, from: DirCursor) -> Batch {
     Batch { entries, next }
 }
 
-/// The node that an entry stands for. An entry must stand for one in use.
+/// The node that an entry stands for.
 pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
-    volume.node(entry.inode).map_err(|error| match error {
-        Error::NotFound => Error::corrupt(
-            "directory entry",
-            Place::inode(entry.directory),
-            Problem::Missing("the inode that it names"),
-        ),
-        error => error,
-    })
+    volume.entry_node(entry.directory, entry.inode)
 }
 
 /// All entries of `directory` in the order of their bytes, and what kept the rest from being read.

@@ -169,6 +169,9 @@ fn advice(error: &base::Error) -> Option<&'static str> {
             "if it is a partitioned disk, `bifolio info` lists the partitions and --partition \
              chooses one",
         ),
+        base::Error::Unsupported(base::Unsupported::Operation(_)) => {
+            Some("--no-recovery shows the image as it lies, without its journal")
+        }
         base::Error::Io(_) => Some("is the image complete and its medium sound?"),
         base::Error::OutOfMemory => Some("raise --cache-size"),
         _ => None,

@@ -287,6 +287,9 @@ fn names_of_inodes_that_cannot_be_read_are_shown_and_reported() {
         let shown = String::from_utf8_lossy(&result.stdout).into_owned();
         assert!(arguments[0] == "cp" || shown.contains("good"), "{arguments:?}: {shown}");
     }
+    // The name is there: to say that it is not would be wrong.
+    let result = ends_with(&["stat", &format!("{d}/gone")], 1);
+    assert!(result.text().contains("the inode that it names is missing"), "{}", result.text());
     assert!(image.beside("out/good").exists() && !image.beside("out/bad").exists());
     assert_eq!(good(&["ls", &d]), "bad\ngone\ngood\n");
 }

@@ -14,9 +14,7 @@ mod session;
 mod socket;
 mod transport;
 
-pub use mount::{
-    MountEntry, MountError, MountOptions, OptionError, find_mount, resolve_mount_point,
-};
+pub use mount::{MountError, MountOptions, OptionError};
 pub use operations::{InitRefused, Negotiated};
 pub use reply::{Answer, Contents, Reply};
 pub use request::Request;

@@ -35,7 +35,7 @@ pub struct Iomap {
     pub length: u64,
     /// The state.
     pub kind: IomapKind,
-    /// The first byte on the device; `None` for a hole.
+    /// The first byte on the device; `None` for a hole, and for inline data of unknown place.
     pub address: Option<DeviceOffset>,
     /// More about the range.
     pub flags: MapFlags,

@@ -38,11 +38,11 @@ const LOCKED: u32 = 1 << 1;
 const WAITERS: u32 = 1 << 2;
 /// Whoever reads this folio first starts the next readahead window.
 const READAHEAD: u32 = 1 << 3;
-/// The memory is all zeroes, as far as anybody knows.
-const BLANK: u32 = 1 << 6;
 /// Visited once, and again.
 const VISITED: u32 = 1 << 4;
 const REVISITED: u32 = 1 << 5;
+/// The memory is known to be all zeroes. Goes with the memory: it survives the folio.
+const BLANK: u32 = 1 << 6;
 /// The first of the marks that the folio's user gives a meaning; they are cleared with the folio.
 const MARK: u32 = 1 << 8;
 /// How many marks there are.

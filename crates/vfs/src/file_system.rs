@@ -9,7 +9,7 @@ use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::MapRead;
 
-/// A mounted volume of some format.
+/// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
     /// The inode of `/`.
     fn root(&self) -> InodeNumber;
@@ -41,8 +41,7 @@ pub trait Inode: Send + Sync + Debug {
     /// What `stat` reports.
     fn attributes(&self) -> Attributes;
 
-    /// The inode that `name` stands for in this directory, and its type where the entry says so.
-    /// `NotFound` and `NotDirectory` as usual. "." and ".." are names like others.
+    /// The inode that `name` stands for in this directory. `NotFound` and `NotDirectory` as usual. "." and ".." are names like others.
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber>;
 
     /// Calls `emit` for each entry ("." and ".." included) from `from` on, until it breaks or the

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
-use base::{BlockSize, Error, InodeNumber, Result};
+use base::{BlockSize, Error, InodeNumber, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::ReadOptions;
 use pagecache::{CacheOptions, Mapping, PageCache};
@@ -85,13 +85,25 @@ impl Volume {
         self.node(self.shared.file_system.root())
     }
 
-    /// The node of an inode number.
+    /// The node of an inode number. `NotFound` when the inode is not in use.
     pub fn node(&self, number: InodeNumber) -> Result<Arc<Node>> {
         if let Some(node) = self.nodes.get(number) {
             return Ok(node);
         }
         let inode = self.shared.file_system.load_inode(number)?;
         Ok(self.nodes.insert(Arc::new(Node::new(number, inode, Arc::clone(&self.shared)))))
+    }
+
+    /// The node that an entry of `directory` stands for. An entry must stand for one in use.
+    pub fn entry_node(&self, directory: InodeNumber, number: InodeNumber) -> Result<Arc<Node>> {
+        self.node(number).map_err(|error| match error {
+            Error::NotFound => Error::corrupt(
+                "directory entry",
+                Place::inode(directory),
+                Problem::Missing("the inode that it names"),
+            ),
+            error => error,
+        })
     }
 
     /// The node that `path`, taken from the root, leads to.

@@ -61,8 +61,8 @@ impl Server {
     ) -> Outcome {
         reply.limit(operation.size as usize);
         let directory = self.known(header.node)?;
-        // Names first, inodes afterwards: loading one while the directory is being walked would
-        // take locks in the wrong order.
+        // Names first, inodes afterwards: a format may walk a directory under its lock, and the
+        // lock of the inode table comes before that.
         let mut names = Vec::new();
         let mut entries = Vec::new();
         let mut room = reply.room();

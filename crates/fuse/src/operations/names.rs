@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use crate::protocol::{Attr, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InHeader};
-use crate::reply::{Answer, Failure, Outcome, Reply};
+use crate::reply::{Answer, Outcome, Reply};
 use crate::request;
 use crate::server::Server;
 
@@ -36,14 +36,7 @@ impl Server {
             }
             Err(error) => return Err(error.into()),
         };
-        let node = self.volume.node(number).map_err(|error| match error {
-            // The name is there, so its inode must be.
-            Error::NotFound => {
-                tracing::warn!("an entry names inode {number}, which is not in use");
-                Failure(Errno::UCLEAN)
-            }
-            error => error.into(),
-        })?;
+        let node = self.volume.entry_node(directory.node.number(), number)?;
         if reply.room() < size_of::<EntryOut>() {
             return Err(Errno::RANGE.into());
         }
