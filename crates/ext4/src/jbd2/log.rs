@@ -1,0 +1,177 @@
+//! Writes transactions to a journal's log, round and round. Not here: what is in them, and putting
+//! their blocks where they belong, which is what makes room in the log.
+
+use std::time::SystemTime;
+
+use base::{DeviceOffset, Error, FsBlock, Result, TransactionId, Unsupported};
+use std::sync::Arc;
+
+use super::Journal;
+use super::encode::Encoder;
+use super::superblock::{JournalFeatures, LogState, write_state};
+
+/// A transaction takes at most one part in so many of the log, so that there is room for one more
+/// while the ones before it are being put in place.
+const SHARE: u32 = 4;
+
+/// A log that is being written.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    journal: Journal,
+    encoder: Encoder,
+    /// The superblock's block as it was written last.
+    superblock: Vec<u8>,
+    /// The journal block that the next transaction begins with.
+    head: u32,
+    /// Blocks of the log that hold transactions which may have to be replayed.
+    used: u32,
+    /// The id of the next transaction.
+    next: TransactionId,
+    /// Whether the superblock says that there is nothing to replay.
+    is_empty_on_disk: bool,
+}
+
+impl LogWriter {
+    /// Begins to write the log of `journal`, all of whose transactions are in place and which ends
+    /// before transaction `next`. The features for writing are set.
+    pub(crate) fn begin(
+        journal: Journal,
+        next: TransactionId,
+        wanted: JournalFeatures,
+    ) -> Result<Self> {
+        if journal.superblock.version < 2 {
+            let operation = "writing a journal of version 1";
+            return Err(Unsupported::Operation(operation).into());
+        }
+        let block_size = journal.blocks.block_size();
+        let mut superblock = vec![0; block_size.len()];
+        journal.blocks.read(journal.blocks.superblock(), &mut superblock)?;
+        let mut journal = journal;
+        journal.superblock.features = wanted;
+        let encoder = Encoder::new(&journal.superblock, block_size);
+        let head = journal.superblock.log.start;
+        let mut log = Self {
+            journal,
+            encoder,
+            superblock,
+            head,
+            used: 0,
+            next,
+            is_empty_on_disk: true,
+        };
+        log.write_superblock(LogState { start: None, sequence: next })?;
+        Ok(log)
+    }
+
+    /// Blocks in the log.
+    fn capacity(&self) -> u32 {
+        self.journal.superblock.log.end - self.journal.superblock.log.start
+    }
+
+    /// The most blocks that one transaction may change.
+    pub(crate) fn blocks_max(&self) -> u64 {
+        // What lists them takes less than an eighth more.
+        u64::from(self.capacity() / SHARE) * 7 / 8
+    }
+
+    /// The id of the next transaction.
+    pub(crate) fn next(&self) -> TransactionId {
+        self.next
+    }
+
+    /// Whether there is room for a transaction that changes `blocks` and revokes `revoked` blocks.
+    pub(crate) fn has_room(&self, blocks: usize, revoked: usize) -> bool {
+        let length = self.encoder.length(blocks, revoked);
+        // Never all of it: a full log would look like an empty one.
+        (self.used as usize).saturating_add(length) < self.capacity() as usize
+    }
+
+    /// Whether so much is used that making room is due.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.used > self.capacity() / 2
+    }
+
+    /// Makes the next transaction durable. There is room for it.
+    pub(crate) fn write(
+        &mut self,
+        blocks: &[(FsBlock, Arc<[u8]>)],
+        revoked: &[FsBlock],
+    ) -> Result<()> {
+        let id = self.next;
+        if !self.has_room(blocks.len(), revoked.len()) {
+            return Err(Error::NoSpace);
+        }
+        if self.is_empty_on_disk {
+            // Before the commit block, with what comes between: the flush below covers it.
+            self.write_superblock(LogState { start: Some(self.head), sequence: id })?;
+            self.is_empty_on_disk = false;
+        }
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let encoded = self.encoder.encode(id, blocks, revoked, time);
+        let length = encoded.body.len() as u32;
+        let device = Arc::clone(self.journal.blocks.device());
+        device.write_all(self.place(self.head, encoded.body))?;
+        // What the transaction speaks of, and all of it, is durable before it is complete.
+        self.flush()?;
+        let commit_at = self.after(self.head, length);
+        device.write_all(self.place(commit_at, vec![encoded.commit]))?;
+        device.flush()?;
+        self.head = self.after(commit_at, 1);
+        self.used += length + 1;
+        self.next = id.next();
+        Ok(())
+    }
+
+    /// Says that all transactions so far are in place, durably: their room can be used again.
+    pub(crate) fn checkpointed(&mut self) -> Result<()> {
+        if self.used == 0 {
+            return Ok(());
+        }
+        self.write_superblock(LogState { start: Some(self.head), sequence: self.next })?;
+        // Before anything is written over what a recovery would still have started with.
+        self.journal.blocks.device().flush()?;
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Ends the log: nothing is left to replay, as [`checkpointed`](Self::checkpointed) was told.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.write_superblock(LogState { start: None, sequence: self.next })?;
+        self.is_empty_on_disk = true;
+        self.journal.blocks.device().flush()
+    }
+
+    /// The journal block `distance` after `block`, round the log.
+    fn after(&self, block: u32, distance: u32) -> u32 {
+        let log = &self.journal.superblock.log;
+        log.start + (block - log.start + distance) % self.capacity()
+    }
+
+    /// Where blocks go that follow each other in the log from `at` on.
+    fn place(&self, at: u32, blocks: Vec<Arc<[u8]>>) -> Vec<(DeviceOffset, Vec<Arc<[u8]>>)> {
+        let size = self.journal.blocks.block_size();
+        let mut runs: Vec<(DeviceOffset, Vec<Arc<[u8]>>)> = Vec::new();
+        for (index, contents) in (0..).zip(blocks) {
+            let offset = self.journal.blocks.offset(self.after(at, index));
+            match runs.last_mut() {
+                Some((start, run))
+                    if start.0 + ((run.len() as u64) << size.shift()) == offset.0 =>
+                {
+                    run.push(contents);
+                }
+                _ => runs.push((offset, vec![contents])),
+            }
+        }
+        runs
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.journal.blocks.device().flush()
+    }
+
+    fn write_superblock(&mut self, state: LogState) -> Result<()> {
+        write_state(&mut self.superblock, self.journal.superblock.features, state);
+        let offset = self.journal.blocks.offset(self.journal.blocks.superblock());
+        self.journal.blocks.device().write_at(offset, &self.superblock)
+    }
+}
