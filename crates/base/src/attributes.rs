@@ -1,6 +1,8 @@
 //! The attributes of an inode, and what else formats and their users both speak of: directory
 //! entries, space counts, volume facts.
 
+use std::fmt;
+
 use crate::units::InodeNumber;
 
 /// The type of an inode.
@@ -174,7 +176,55 @@ pub struct VolumeInfo {
     /// Names of the features in use.
     pub features: Vec<String>,
     /// Further facts, in order: a name in `snake_case` and a value.
-    pub details: Vec<(&'static str, String)>,
+    pub details: Vec<(&'static str, Detail)>,
+}
+
+/// The value of a fact about a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// A count, a size, or the number of an inode.
+    Number(u64),
+    /// Words, or a time as RFC 3339 has it.
+    Text(String),
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<u64> for Detail {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<u32> for Detail {
+    fn from(number: u32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<u16> for Detail {
+    fn from(number: u16) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<String> for Detail {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Detail {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
 }
 
 /// What a check of a whole volume saw.

@@ -46,8 +46,8 @@
 use std::path::Path;
 
 pub use base::attributes::{
-    Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp,
-    VolumeInfo,
+    Attributes, CheckSummary, Detail, DeviceNumber, DirCursor, DirEntry, FileType, StatFs,
+    Timestamp, VolumeInfo,
 };
 pub use base::{
     BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Place, Problem,

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::attributes::{Timestamp, VolumeInfo};
+use base::attributes::{Detail, Timestamp, VolumeInfo};
 
 use crate::features::Feature;
 use crate::volume::Volume;
 
-type Details = Vec<(&'static str, String)>;
+type Details = Vec<(&'static str, Detail)>;
 
 impl Volume {
     /// What the volume is: its format, its features, its numbers, its state.
@@ -32,19 +32,19 @@ impl Volume {
         let counts = &self.superblock().counts;
         let space = self.statfs();
         let block_size = geometry.block_size.bytes();
-        details.push(("block_size", block_size.to_string()));
+        details.push(("block_size", block_size.into()));
         let cluster_size = u64::from(block_size) << geometry.cluster_shift;
-        details.push(("cluster_size", cluster_size.to_string()));
-        details.push(("blocks", geometry.block_count.to_string()));
-        details.push(("blocks_free", space.blocks_free.to_string()));
-        details.push(("blocks_reserved", counts.blocks_reserved.to_string()));
-        details.push(("inodes", geometry.inode_count.to_string()));
-        details.push(("inodes_free", space.inodes_free.to_string()));
-        details.push(("inode_size", geometry.inode_size.to_string()));
-        details.push(("groups", geometry.group_count.to_string()));
-        details.push(("blocks_per_group", geometry.blocks_per_group.to_string()));
-        details.push(("inodes_per_group", geometry.inodes_per_group.to_string()));
-        details.push(("descriptor_size", geometry.descriptor_size.to_string()));
+        details.push(("cluster_size", cluster_size.into()));
+        details.push(("blocks", geometry.block_count.into()));
+        details.push(("blocks_free", space.blocks_free.into()));
+        details.push(("blocks_reserved", counts.blocks_reserved.into()));
+        details.push(("inodes", geometry.inode_count.into()));
+        details.push(("inodes_free", space.inodes_free.into()));
+        details.push(("inode_size", geometry.inode_size.into()));
+        details.push(("groups", geometry.group_count.into()));
+        details.push(("blocks_per_group", geometry.blocks_per_group.into()));
+        details.push(("inodes_per_group", geometry.inodes_per_group.into()));
+        details.push(("descriptor_size", geometry.descriptor_size.into()));
     }
 
     fn describe_history(&self, details: &mut Details) {
@@ -57,28 +57,30 @@ impl Volume {
             ("last_checked", superblock.last_checked()),
         ] {
             if let Some(time) = time {
-                details.push((name, utc(time)));
+                details.push((name, utc(time).into()));
             }
         }
         let mounted_on = superblock.last_mounted_on();
         if !mounted_on.is_empty() {
-            details.push(("last_mounted_on", String::from_utf8_lossy(mounted_on).into_owned()));
+            details
+                .push(("last_mounted_on", String::from_utf8_lossy(mounted_on).into_owned().into()));
         }
-        details.push(("mount_count", raw.mnt_count.get().to_string()));
-        details.push(("state", state(raw.state.get(), superblock.has(Feature::NeedsRecovery))));
+        details.push(("mount_count", raw.mnt_count.get().into()));
+        details
+            .push(("state", state(raw.state.get(), superblock.has(Feature::NeedsRecovery)).into()));
         let policy = match raw.errors.get() {
             2 => "remount-ro",
             3 => "panic",
             _ => "continue",
         };
-        details.push(("errors_policy", policy.to_owned()));
+        details.push(("errors_policy", policy.into()));
         if raw.error_count.get() > 0 {
-            details.push(("errors_found", raw.error_count.get().to_string()));
+            details.push(("errors_found", raw.error_count.get().into()));
             for (name, time) in
                 [("first_error", superblock.first_error()), ("last_error", superblock.last_error())]
             {
                 if let Some(time) = time {
-                    details.push((name, utc(time)));
+                    details.push((name, utc(time).into()));
                 }
             }
         }
@@ -87,21 +89,24 @@ impl Volume {
     fn describe_journal(self: &Arc<Self>, details: &mut Details) {
         let superblock = self.superblock();
         if !superblock.has(Feature::HasJournal) {
-            details.push(("journal", "none".to_owned()));
+            details.push(("journal", "none".into()));
             return;
         }
         match superblock.inodes.journal {
             Some(inode) => {
-                details.push(("journal", format!("internal, inode {inode}")));
+                details.push(("journal", format!("internal, inode {inode}").into()));
                 self.describe_log(details);
             }
-            None => details.push(("journal", "external".to_owned())),
+            None => details.push(("journal", "external".into())),
         }
         if let Some(recovery) = self.recovery() {
             let transactions = recovery.log.transactions;
-            details.push(("recovery", format!("{transactions} transactions replayed in memory")));
+            details.push((
+                "recovery",
+                format!("{transactions} transactions replayed in memory").into(),
+            ));
             if let Some(damage) = &recovery.log.damage {
-                details.push(("recovery_damage", damage.to_string()));
+                details.push(("recovery_damage", damage.to_string().into()));
             }
         }
     }
@@ -111,11 +116,11 @@ impl Volume {
             Ok(Some(journal)) => {
                 let journal = journal.superblock();
                 let bytes = u64::from(journal.blocks) << self.geometry().block_size.shift();
-                details.push(("journal_bytes", bytes.to_string()));
-                details.push(("journal_features", journal.features.names().join(" ")));
+                details.push(("journal_bytes", bytes.into()));
+                details.push(("journal_features", journal.features.names().join(" ").into()));
             }
             Ok(None) => {}
-            Err(error) => details.push(("journal_fault", error.to_string())),
+            Err(error) => details.push(("journal_fault", error.to_string().into())),
         }
     }
 
@@ -128,7 +133,7 @@ impl Volume {
         } else {
             "none"
         };
-        details.push(("checksums", checksums.to_owned()));
+        details.push(("checksums", checksums.into()));
         if superblock.has(Feature::DirIndex) {
             let hash = match superblock.directory_hash.default_version {
                 0 => "legacy",
@@ -137,14 +142,14 @@ impl Volume {
                 6 => "siphash",
                 _ => "unknown",
             };
-            details.push(("directory_hash", hash.to_owned()));
+            details.push(("directory_hash", hash.into()));
         }
         if superblock.has(Feature::Casefold) {
             let encoding = match superblock.raw().encoding.get() {
                 1 => "utf8-12.1.0",
                 _ => "unknown",
             };
-            details.push(("encoding", encoding.to_owned()));
+            details.push(("encoding", encoding.into()));
         }
         for (name, inode) in [
             ("user_quota_inode", superblock.inodes.user_quota),
@@ -153,7 +158,7 @@ impl Volume {
             ("orphan_file_inode", superblock.inodes.orphan_file),
         ] {
             if let Some(inode) = inode {
-                details.push((name, inode.to_string()));
+                details.push((name, inode.0.into()));
             }
         }
     }
@@ -162,14 +167,14 @@ impl Volume {
     fn describe_limits(&self, details: &mut Details) {
         if self.superblock().has(Feature::Encrypt) {
             let what = "encrypted files, directories and symbolic links";
-            details.push(("refused", what.to_owned()));
+            details.push(("refused", what.into()));
         }
         if self.superblock().has(Feature::Casefold) {
             let how = "byte by byte, also in directories that ignore case";
-            details.push(("names_matched", how.to_owned()));
+            details.push(("names_matched", how.into()));
         }
         if self.superblock().has(Feature::Verity) {
-            details.push(("unverified", "data of files protected by fs-verity".to_owned()));
+            details.push(("unverified", "data of files protected by fs-verity".into()));
         }
     }
 }

@@ -6,7 +6,7 @@ use common::Image;
 
 fn detail(image: &Image, name: &str) -> Option<String> {
     let info = image.open().info();
-    info.details.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    info.details.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
 }
 
 /// The line of `dumpe2fs -h` that begins with `label`.

@@ -28,8 +28,8 @@ pub trait FileSystem: Send + Sync + Debug {
     fn info(&self) -> VolumeInfo;
 
     /// Walks the whole volume, which stays as it is, and tells `found` of everything that is
-    /// wrong: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for what could not be read. It
-    /// may break the check off.
+    /// wrong: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for what could not be read,
+    /// [`Error::Unsupported`] for what was left out. It may break the check off.
     fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary;
 
     /// The device that file data is read from.

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use base::attributes::VolumeInfo;
+use base::attributes::{Detail, VolumeInfo};
 use base::{Error, Unsupported};
 use clap::Args;
 use device::partition::{Partition, PartitionTable};
@@ -163,7 +163,7 @@ fn print_volume(info: &VolumeInfo, console: &mut Console) -> Result<()> {
         let words = key.replace('_', " ");
         let (first, rest) = words.split_at_checked(1).unwrap_or(("", ""));
         console.print(format_args!("{}{rest}: ", first.to_ascii_uppercase()))?;
-        console.name(value.as_bytes())?;
+        console.name(value.to_string().as_bytes())?;
         console.print('\n')?;
     }
     Ok(())
@@ -203,7 +203,7 @@ struct JsonVolume<'a> {
     uuid: String,
     features: &'a [String],
     #[serde(serialize_with = "details")]
-    details: &'a [(&'static str, String)],
+    details: &'a [(&'static str, Detail)],
 }
 
 #[derive(Serialize)]
@@ -221,12 +221,15 @@ struct JsonPart<'a> {
 
 /// Details stay in the order that the format gives them.
 fn details<S: Serializer>(
-    details: &&[(&'static str, String)],
+    details: &&[(&'static str, Detail)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(details.len()))?;
     for (key, value) in *details {
-        map.serialize_entry(key, value)?;
+        match value {
+            Detail::Number(number) => map.serialize_entry(key, number)?,
+            Detail::Text(text) => map.serialize_entry(key, text)?,
+        }
     }
     map.end()
 }

@@ -35,7 +35,8 @@ use crate::volume::Volume;
 
 impl Volume {
     /// Walks the whole volume and tells `found` of everything that is wrong: [`Error::Corrupt`]
-    /// for an inconsistency, [`Error::Io`] for what could not be read. It may break the check off.
+    /// for an inconsistency, [`Error::Io`] for what could not be read, [`Error::Unsupported`] for
+    /// what was left out. It may break the check off.
     pub fn check(
         self: &Arc<Self>,
         found: &mut dyn FnMut(Error) -> ControlFlow<()>,
