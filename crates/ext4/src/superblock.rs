@@ -183,6 +183,18 @@ impl Superblock {
     }
 }
 
+/// Changes the superblock in `block`, the bytes of the block that holds it, and makes its checksum.
+pub(crate) fn edit(block: &mut [u8], geometry: &Geometry, change: impl FnOnce(&mut RawSuperblock)) {
+    let at = SUPERBLOCK_OFFSET.0 as usize % geometry.block_size.len();
+    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(&mut block[at..]) else {
+        unreachable!("blocks of 2 KiB and more have room for the superblock");
+    };
+    change(raw);
+    if geometry.features.has(Feature::MetadataCsum) {
+        raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_BYTES - 4]).into();
+    }
+}
+
 /// The bytes before the first NUL.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()

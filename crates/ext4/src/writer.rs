@@ -1,42 +1,119 @@
-//! What a volume has while it is open for writing, and opening it so.
+//! What a volume has while it is open for writing; opening it so, and closing it.
 //! Not here: what is written.
 
 use std::sync::Arc;
 
-use base::{Error, Result};
+use base::{Error, Place, Result, Unsupported};
 use device::SharedDevice;
 use iomap::PageCache;
 
-use crate::features::Feature;
-use crate::journal::{Handle, Journal};
-use crate::volume::{Probed, Volume};
+use crate::features::{Feature, FeatureSet, Features};
+use crate::jbd2::{JournalFeatures, LogWriter};
+use crate::journal::{Handle, Journal, Worker};
+use crate::ondisk::superblock::RawSuperblock;
+use crate::superblock;
+use crate::volume::{OpenOptions, Probed, Volume};
+
+/// `state` of a volume that was closed as it should be.
+const STATE_VALID: u16 = 1;
+const STRUCTURE: &str = "superblock";
 
 /// The part of a volume that writing needs.
 pub(crate) struct Writer {
-    pub(crate) journal: Journal,
+    pub(crate) journal: Arc<Journal>,
+    _worker: Worker,
 }
 
 impl Volume {
-    /// Opens the volume on `device` for reading and writing. Features that are not written yet
-    /// are refused by name. What the journal holds is put in place first.
-    pub fn open_for_writing(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Self>> {
+    /// Opens the volume on `device` for reading and writing. What its journal holds is put in
+    /// place first. Features that are not written yet are refused by name.
+    pub fn open_for_writing(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+    ) -> Result<Arc<Self>> {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        let volume = match Self::probe(Arc::clone(&device), cache)? {
-            Probed::Ready(volume) => volume,
-            Probed::NeedsRecovery(_) => {
-                return Err(base::Unsupported::Features {
-                    names: vec![Feature::NeedsRecovery.name().to_string()],
-                }
-                .into());
-            }
+        let (volume, needs_recovery) = match Self::probe(Arc::clone(&device), cache)? {
+            Probed::Ready(volume) => (volume, false),
+            Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
         };
         volume.geometry().features.check_writable()?;
+        let log = volume.begin_log(options.journal_device.as_ref(), needs_recovery)?;
+        let has_log = log.is_some();
+        // What was read before the log was replayed may be out of date.
+        drop(volume);
+        let volume = match Self::probe(Arc::clone(&device), cache)? {
+            Probed::Ready(volume) => volume,
+            Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+        };
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
-        let journal = Journal::new(device, Arc::clone(volume.metadata()));
-        volume.writer = Some(Writer { journal });
+        let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log));
+        let _worker = Worker::start(Arc::clone(&journal))?;
+        volume.writer = Some(Writer { journal, _worker });
+        volume.write_superblock(|raw| {
+            if has_log {
+                set(raw, Feature::NeedsRecovery, true);
+            } else {
+                raw.state = (raw.state.get() & !STATE_VALID).into();
+            }
+        })?;
         Ok(Arc::new(volume))
+    }
+
+    /// Replays the log, if the volume has one, and makes it ready to be written.
+    fn begin_log(
+        self: &Arc<Self>,
+        journal_device: Option<&SharedDevice>,
+        needs_recovery: bool,
+    ) -> Result<Option<LogWriter>> {
+        let Some(journal) = self.journal(journal_device)? else { return Ok(None) };
+        if journal.superblock().users > 1 {
+            return Err(Unsupported::Operation("a journal that several volumes share").into());
+        }
+        let mut next = journal.superblock().sequence;
+        if needs_recovery {
+            let log = journal.recover(self.device())?;
+            if let Some(damage) = log.damage {
+                return Err(damage);
+            }
+            if !crate::fast_commit::read_commits(&journal, log.end)?.is_empty() {
+                let operation = "writing after fast commits that were not replayed";
+                return Err(Unsupported::Operation(operation).into());
+            }
+            self.device().flush()?;
+            next = log.end.next();
+        }
+        let features = journal_features(journal.superblock().features, &self.geometry().features);
+        LogWriter::begin(journal, next, features).map(Some)
+    }
+
+    /// Changes the superblock in place, durably, outside any transaction: only while nothing else
+    /// changes the volume.
+    fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
+        let block = self.geometry().superblock_block();
+        self.metadata().change(block, STRUCTURE, Place::block(block), |bytes| {
+            superblock::edit(bytes, self.geometry(), change);
+        })?;
+        if let Some(contents) = self.metadata().changed(block) {
+            let offset = self.geometry().block_size.device_offset(block).expect("it lies in it");
+            self.device().write_at(offset, &contents)?;
+            self.metadata().written(block, &contents);
+        }
+        self.device().flush()
+    }
+
+    /// Changes the superblock as a part of a transaction.
+    pub(crate) fn edit_superblock(
+        &self,
+        handle: &mut Handle<'_>,
+        change: impl FnOnce(&mut RawSuperblock),
+    ) -> Result<()> {
+        let block = self.geometry().superblock_block();
+        handle.edit(block, STRUCTURE, Place::block(block), |bytes| {
+            superblock::edit(bytes, self.geometry(), change);
+        })
     }
 
     /// What writing needs; `ReadOnly` when the volume is not open for that.
@@ -70,8 +147,40 @@ impl Volume {
         self.writer()?.journal.commit_all()
     }
 
-    /// Ends writing: everything is where it belongs, and the volume says that it is sound.
+    /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
+    /// is changed afterwards. A volume that is dropped without this is like one after a crash.
     pub fn close(&self) -> Result<()> {
-        self.writer()?.journal.flush()
+        let journal = &self.writer()?.journal;
+        journal.finish()?;
+        let was_valid = self.superblock().raw().state.get() & STATE_VALID;
+        self.write_superblock(|raw| {
+            set(raw, Feature::NeedsRecovery, false);
+            raw.state = (raw.state.get() | was_valid).into();
+        })
+    }
+}
+
+fn set(raw: &mut RawSuperblock, feature: Feature, value: bool) {
+    let (set, bit) = feature.position();
+    let field = match set {
+        FeatureSet::Compatible => &mut raw.feature_compat,
+        FeatureSet::Incompatible => &mut raw.feature_incompat,
+        FeatureSet::ReadOnlyCompatible => &mut raw.feature_ro_compat,
+    };
+    let others = field.get() & !(1 << bit);
+    *field = (others | u32::from(value) << bit).into();
+}
+
+/// The features of a log that is about to be written, as the kernel sets them: checksums as the
+/// volume has them, room for large block numbers, and revokes.
+fn journal_features(now: JournalFeatures, volume: &Features) -> JournalFeatures {
+    JournalFeatures {
+        checksum_v1: false,
+        revoke: true,
+        block_numbers_64: now.block_numbers_64 || volume.has(Feature::SixtyFourBit),
+        async_commit: false,
+        checksum_v2: false,
+        checksum_v3: volume.has(Feature::MetadataCsum),
+        fast_commit: now.fast_commit,
     }
 }

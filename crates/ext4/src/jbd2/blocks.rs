@@ -1,7 +1,9 @@
 //! Where a journal's blocks are on its device, and reading them.
 //! Not here: how the journal was found, and what the blocks mean.
 
-use base::{BlockSize, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{
+    BlockSize, DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result,
+};
 use device::SharedDevice;
 
 const STRUCTURE: &str = "journal";
@@ -140,6 +142,17 @@ impl JournalBlocks {
         let run = self.runs.get(after.checked_sub(1)?)?;
         let at = block - run.first;
         (at < run.length).then(|| FsBlock(run.physical.0 + u64::from(at)))
+    }
+
+    /// The device that holds the journal.
+    pub(super) fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// Where journal block `block`, which is one of the journal's, lies on the device.
+    pub(super) fn offset(&self, block: u32) -> DeviceOffset {
+        let physical = self.physical(block).expect("a block of the journal");
+        self.block_size.device_offset(physical).expect("the journal lies on its device")
     }
 
     /// What an error in journal block `block` says of its place.

@@ -213,3 +213,18 @@ fn escape(block: FsBlock, contents: &Arc<[u8]>) -> (FsBlock, Arc<[u8]>, bool) {
     copy[..magic.len()].fill(0);
     (block, copy.into(), true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_never_look_like_control_blocks() {
+        let mut contents = vec![7; 1024];
+        contents[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());
+        let (_, copy, escaped) = escape(FsBlock(5), &contents.into());
+        assert!(escaped && copy[..5] == [0, 0, 0, 0, 7]);
+        let (_, copy, escaped) = escape(FsBlock(5), &vec![7; 1024].into());
+        assert!(!escaped && copy[..] == [7; 1024]);
+    }
+}

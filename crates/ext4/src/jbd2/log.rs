@@ -50,15 +50,8 @@ impl LogWriter {
         journal.superblock.features = wanted;
         let encoder = Encoder::new(&journal.superblock, block_size);
         let head = journal.superblock.log.start;
-        let mut log = Self {
-            journal,
-            encoder,
-            superblock,
-            head,
-            used: 0,
-            next,
-            is_empty_on_disk: true,
-        };
+        let mut log =
+            Self { journal, encoder, superblock, head, used: 0, next, is_empty_on_disk: true };
         log.write_superblock(LogState { start: None, sequence: next })?;
         Ok(log)
     }

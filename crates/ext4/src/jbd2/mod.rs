@@ -1,7 +1,10 @@
-//! The jbd2 journal, read: its state, and the recovery of what is complete in its log but not yet
-//! in place. Not here: writing a log; fast commits (`fast_commit`).
+//! The jbd2 journal on disk: its state, the recovery of what is complete in its log but not yet in
+//! place, and writing a log. Not here: transactions in memory (`journal`); fast commits
+//! (`fast_commit`).
 
 mod blocks;
+mod encode;
+mod log;
 pub mod ondisk;
 mod replay;
 mod scan;
@@ -12,6 +15,7 @@ mod tags;
 mod tests;
 
 pub use blocks::{JournalBlocks, JournalRun};
+pub(crate) use log::LogWriter;
 pub use superblock::{JournalFeatures, JournalSuperblock};
 
 use base::{Error, Result, TransactionId};
@@ -99,12 +103,8 @@ impl Journal {
     pub fn mark_empty(&self, end: TransactionId, target: &SharedDevice) -> Result<()> {
         let mut buffer = vec![0; self.blocks.block_size().len()];
         self.blocks.read(self.blocks.superblock(), &mut buffer)?;
-        superblock::empty(&mut buffer, self.superblock.features, end.next());
-        let offset = self
-            .blocks
-            .physical(self.blocks.superblock())
-            .and_then(|physical| self.blocks.block_size().device_offset(physical))
-            .expect("the superblock was read from there");
-        target.write_at(offset, &buffer)
+        let state = superblock::LogState { start: None, sequence: end.next() };
+        superblock::write_state(&mut buffer, self.superblock.features, state);
+        target.write_at(self.blocks.offset(self.blocks.superblock()), &buffer)
     }
 }

@@ -53,6 +53,21 @@ impl JournalFeatures {
         .collect()
     }
 
+    /// The bits of `s_feature_incompat`.
+    fn incompatible(self) -> u32 {
+        [
+            self.revoke,
+            self.block_numbers_64,
+            self.async_commit,
+            self.checksum_v2,
+            self.checksum_v3,
+            self.fast_commit,
+        ]
+        .into_iter()
+        .zip(0..)
+        .fold(0, |bits, (set, bit)| bits | u32::from(set) << bit)
+    }
+
     fn parse(compat: u32, incompat: u32, read_only_compat: u32) -> Result<Self> {
         let names: Vec<String> = (6..32)
             .filter(|bit| incompat >> bit & 1 == 1)
@@ -177,15 +192,32 @@ impl JournalSuperblock {
     }
 }
 
-/// Makes the superblock in `block`, which was parsed before, say that there is nothing to replay
-/// and that `next` is the transaction to come.
-pub(super) fn empty(block: &mut [u8], features: JournalFeatures, next: TransactionId) {
+/// What a journal superblock says of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LogState {
+    /// The journal block of the first transaction to replay; `None` when there is none.
+    pub start: Option<u32>,
+    /// The id of that transaction, or of the next one to come.
+    pub sequence: TransactionId,
+}
+
+/// Makes the superblock in `block`, which was parsed before, say this.
+pub(super) fn write_state(block: &mut [u8], features: JournalFeatures, state: LogState) {
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(block) else {
         unreachable!("a parsed superblock fits its block")
     };
-    raw.s_start = 0.into();
-    raw.s_sequence = next.0.into();
+    raw.s_start = state.start.unwrap_or(0).into();
+    raw.s_sequence = state.sequence.0.into();
+    if raw.s_header.h_blocktype.get() == ondisk::BLOCK_SUPERBLOCK_V2 {
+        // Where the log went on last time has no meaning once it is written again.
+        raw.s_head = 0.into();
+        raw.s_feature_compat = u32::from(features.checksum_v1).into();
+        raw.s_feature_incompat = features.incompatible().into();
+    }
+    raw.s_checksum_type = 0;
+    raw.s_checksum = 0.into();
     if features.has_block_checksums() {
+        raw.s_checksum_type = ondisk::CHECKSUM_CRC32C;
         raw.s_checksum = checksum(raw).into();
     }
 }

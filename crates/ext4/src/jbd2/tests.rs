@@ -12,6 +12,8 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::ondisk::*;
 use super::*;
 
+mod log;
+
 const BLOCK: usize = 1024;
 const BLOCK_SIZE: BlockSize = BlockSize::from_bytes(BLOCK as u64).unwrap();
 const UUID: [u8; 16] = *b"journal's uuid!!";

@@ -2,7 +2,7 @@
 //! handles; all that was changed since the last commit is the running transaction; a commit makes
 //! it durable as a whole, in the log if the volume has one, and a checkpoint writes the blocks
 //! where they belong.
-//! Not here: the log on disk (`log.rs`), what the operations change.
+//! Not here: the log on disk (`jbd2`), what the operations change.
 //!
 //! Invariants (`J` for journal):
 //!
@@ -18,6 +18,7 @@
 mod checkpoint;
 mod handle;
 mod transaction;
+mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +27,13 @@ use base::locks::{Held, Rank, RankedMutex};
 use base::{Error, Result, TransactionId};
 use device::SharedDevice;
 use iomap::MetadataCache;
-use parking_lot::Condvar;
+use parking_lot::{Condvar, Mutex};
 
 use self::checkpoint::Checkpoint;
 pub(crate) use self::handle::Handle;
-use self::transaction::Transaction;
+use self::transaction::{Frozen, Transaction};
+pub(crate) use self::worker::Worker;
+use crate::jbd2::LogWriter;
 
 /// Blocks of one transaction, at most, on a volume without a log.
 const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;
@@ -43,6 +46,8 @@ pub(crate) struct Journal {
     /// A handle was stopped, a transaction began, a commit ended.
     changed: Condvar,
     checkpoint: Checkpoint,
+    /// Locked by who commits and by who makes room in the log.
+    log: Option<Mutex<LogWriter>>,
     /// Blocks of one transaction, at most.
     blocks_max: u64,
 }
@@ -63,16 +68,22 @@ struct State {
 }
 
 impl Journal {
-    /// The journal of a volume whose metadata is in `metadata`.
-    pub(crate) fn new(device: SharedDevice, metadata: Arc<MetadataCache>) -> Self {
-        let first = TransactionId(1);
+    /// The journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a
+    /// commit writes blocks where they belong, and is not atomic.
+    pub(crate) fn new(
+        device: SharedDevice,
+        metadata: Arc<MetadataCache>,
+        log: Option<LogWriter>,
+    ) -> Self {
+        let first = log.as_ref().map_or(TransactionId(1), LogWriter::next);
+        let blocks_max = log.as_ref().map_or(BLOCKS_MAX_WITHOUT_LOG, LogWriter::blocks_max);
         let state = State {
             running: Transaction::new(first),
             handles: 0,
             credits: 0,
             is_locked: false,
             is_committing: false,
-            committed: TransactionId(0),
+            committed: TransactionId(first.0.wrapping_sub(1)),
             failure: None,
         };
         Self {
@@ -81,7 +92,8 @@ impl Journal {
             state: RankedMutex::new(Rank::Journal, state),
             changed: Condvar::new(),
             checkpoint: Checkpoint::default(),
-            blocks_max: BLOCKS_MAX_WITHOUT_LOG,
+            log: log.map(Mutex::new),
+            blocks_max,
         }
     }
 
@@ -141,7 +153,7 @@ impl Journal {
     }
 
     /// Whether the running transaction has been open for `age` and has something to commit.
-    pub(crate) fn is_due(&self, age: Duration) -> bool {
+    fn is_due(&self, age: Duration) -> bool {
         let state = self.state.lock();
         state.failure.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
     }
@@ -155,11 +167,6 @@ impl Journal {
             state.failure = Some(Arc::new(error.clone()));
         }
         self.changed.notify_all();
-    }
-
-    /// The error that stopped all writing.
-    pub(crate) fn failure(&self) -> Option<Arc<Error>> {
-        self.state.lock().failure.clone()
     }
 
     /// Commits the running transaction and waits for others' commits until `id` is durable.
@@ -188,7 +195,8 @@ impl Journal {
         self.changed.notify_all();
         let done = state.check();
         drop(state);
-        let (ended_id, result) = (ended.id, done.and_then(|()| self.write(ended)));
+        let ended_id = ended.id;
+        let result = done.and_then(|()| self.write(ended));
         let mut state = self.state.lock();
         state.is_committing = false;
         match &result {
@@ -202,17 +210,61 @@ impl Journal {
     }
 
     /// Makes a transaction durable, and what it frees free.
-    fn write(&self, ended: transaction::Frozen) -> Result<()> {
-        let released = self.checkpoint.add(ended);
-        self.write_checkpoint()?;
+    fn write(&self, ended: Frozen) -> Result<()> {
+        let released = match &self.log {
+            Some(log) => {
+                let mut log = log.lock();
+                if !log.has_room(ended.blocks.len(), ended.revoked.len()) {
+                    self.make_room(&mut log)?;
+                }
+                log.write(&ended.blocks, &ended.revoked)?;
+                self.checkpoint.add(ended)
+            }
+            None => {
+                let released = self.checkpoint.add(ended);
+                self.write_checkpoint()?;
+                released
+            }
+        };
         released.into_iter().for_each(|release| release());
         Ok(())
     }
 
     /// Writes every block that was committed where it belongs (J2).
     fn write_checkpoint(&self) -> Result<()> {
+        match &self.log {
+            Some(log) => self.make_room(&mut log.lock()),
+            None => self.put_in_place(),
+        }
+    }
+
+    /// Puts everything in place, so that the log's room can be used again.
+    fn make_room(&self, log: &mut LogWriter) -> Result<()> {
+        self.put_in_place()?;
+        log.checkpointed()
+    }
+
+    fn put_in_place(&self) -> Result<()> {
         self.checkpoint.write(&self.device, &self.metadata)?;
         self.device.flush()
+    }
+
+    /// What a background thread does now and then: commits what has waited for `age`, and makes
+    /// room in the log before somebody has to wait for that.
+    fn tend(&self, age: Duration) -> Result<()> {
+        if self.is_due(age) {
+            self.commit_all()?;
+        }
+        if self.log.as_ref().is_some_and(|log| log.lock().is_half_full()) {
+            self.write_checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Puts everything in place and ends the log.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.flush()?;
+        self.log.as_ref().map_or(Ok(()), |log| log.lock().finish())
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::checksum::crc32c;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
 use crate::features::Feature;
@@ -15,7 +15,7 @@ use crate::geometry::Geometry;
 use crate::group::{self, GroupDescriptor};
 use crate::ondisk::group_descriptor::{RawGroupDescriptor, RawGroupDescriptorHigh};
 use crate::ondisk::superblock::RawSuperblock;
-use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
+use crate::superblock;
 use crate::volume::Volume;
 
 /// With more groups, the superblock keeps the sums that it has.
@@ -343,14 +343,7 @@ pub(super) fn write_superblock(
 ) -> Result<()> {
     let block = geometry.superblock_block();
     let bytes = blocks.edit(block, "superblock", Place::block(block))?;
-    let at = SUPERBLOCK_OFFSET.0 as usize % geometry.block_size.len();
-    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(&mut bytes[at..]) else {
-        unreachable!("blocks of 2 KiB and more have room for the superblock");
-    };
-    change(raw);
-    if geometry.features.has(Feature::MetadataCsum) {
-        raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_BYTES - 4]).into();
-    }
+    superblock::edit(bytes, geometry, change);
     Ok(())
 }
 
