@@ -314,6 +314,21 @@ fn an_interrupted_copy_leaves_no_file_that_is_not_whole() {
 }
 
 #[test]
+fn a_copy_never_takes_the_place_of_its_image() {
+    let image = Image::from_script("ext4", 1024, "echo x > image; mkdir d; echo y > d/file");
+    let (path, folder) = (image.path.display().to_string(), image.folder.path().display());
+    let before = must(fs::read(&image.path), "the image");
+    for destination in [&path, &folder.to_string()] {
+        let result = ends_with(&["cp", &image.at("/image"), destination], 2);
+        assert!(result.text().contains("is the image that is copied from"), "{}", result.text());
+    }
+    ends_with(&["cp", &image.at("/d/file"), &path], 2);
+    ends_with(&["cp", "-r", "-T", &image.at("/d"), &path], 2);
+    assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
+    good(&["cp", &image.at("/d/file"), &format!("{folder}/file")]);
+}
+
+#[test]
 fn deep_trees_are_copied() {
     private_mounts();
     let image = Image::by_kernel(

@@ -1,8 +1,10 @@
 //! `bifolio cp`: copies out of an image.
 
+use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -95,6 +97,11 @@ fn copy(
     let follow = if options.recursive { Follow::No } else { Follow::Yes };
     let node = source.resolve(&volume, follow)?;
     let (into, name) = place(source, &node, destination, is_directory)?;
+    if let Some(name) = &name {
+        let copy =
+            if is_directory { &destination.join(OsStr::from_bytes(name)) } else { destination };
+        refuse_source(&source.image, copy)?;
+    }
     engine.copy(&volume, source, node, into, name.as_deref())
 }
 
@@ -139,6 +146,18 @@ fn refuse_image(destination: &Path) -> Result<()> {
         return Err(failure.with_status(Status::Usage));
     }
     Ok(())
+}
+
+/// A copy takes the place of what had its name before. That must not be the image it comes from.
+fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
+    let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    match identity(copy) {
+        Some(place) if identity(image) == Some(place) => {
+            let failure = Failure::new(copy, "is the image that is copied from");
+            Err(failure.advise("give the copy another place").with_status(Status::Usage))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Lets the first signal stop the copy in good order, and the second one at once.
