@@ -113,8 +113,8 @@ fn place(
     destination: &Path,
     is_directory: bool,
 ) -> Result<(Directory, Option<Vec<u8>>)> {
-    let open = |path: &Path, source| {
-        Directory::existing(path, source)
+    let open = |path: &Path, node| {
+        Directory::existing(path, node, &source.image)
             .map_err(|error| Failure::host(path, "cannot open", &error))
     };
     if is_directory {

@@ -28,16 +28,23 @@ pub struct Directory {
     pub source: Option<(Arc<Node>, Vec<u8>)>,
     /// Whether the copy made it.
     pub is_new: bool,
+    /// Device and inode number of the image that is copied from, whose place no copy takes.
+    image: (u64, u64),
     fd: OwnedFd,
 }
 
 impl Directory {
     /// A directory that is there already, as a person names it: symbolic links on the way are
     /// followed.
-    pub fn existing(path: &Path, source: Option<(Arc<Node>, Vec<u8>)>) -> io::Result<Self> {
+    pub fn existing(
+        path: &Path,
+        source: Option<(Arc<Node>, Vec<u8>)>,
+        image: &Path,
+    ) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
-        Ok(Self { parent: None, name: Vec::new(), source, is_new: false, fd })
+        let image = identity(&rustix::fs::stat(image)?);
+        Ok(Self { parent: None, name: Vec::new(), source, is_new: false, image, fd })
     }
 
     /// Makes the directory `name` in `parent`, for nobody else to enter, or enters the one there.
@@ -54,8 +61,8 @@ impl Directory {
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&parent.fd, name, flags, Mode::empty())?;
-        let parent = Some(Arc::clone(parent));
-        Ok(Arc::new(Self { parent, name: name.to_vec(), source: Some(source), is_new, fd }))
+        let (parent, image) = (Some(Arc::clone(parent)), parent.image);
+        Ok(Arc::new(Self { parent, name: name.to_vec(), source: Some(source), is_new, image, fd }))
     }
 
     /// The names that lead here from where the copy starts.
@@ -129,7 +136,18 @@ impl Directory {
         // When the name is a link to this file already, renaming leaves both, and dropping removes
         // the temporary one.
         let (directory, temporary_name) = temporary.place_of();
+        self.check_place(new_name)?;
         Ok(rustix::fs::renameat(directory, temporary_name, directory, new_name)?)
+    }
+
+    /// Refuses the name that the image itself has here.
+    fn check_place(&self, name: &[u8]) -> io::Result<()> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) if identity(&there) == self.image => {
+                Err(io::Error::other("this is the image that is copied from"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -156,6 +174,7 @@ impl Temporary<'_> {
     /// Gives it its name; what had that name before is gone, unless it is a directory.
     pub fn place(mut self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
+        self.directory.check_place(name)?;
         rustix::fs::renameat(&self.directory.fd, &self.name, &self.directory.fd, name)?;
         self.is_placed = true;
         Ok(())
@@ -169,6 +188,11 @@ impl Drop for Temporary<'_> {
             let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// What tells a file from all others: its device and inode number.
+fn identity(file: &rustix::fs::Stat) -> (u64, u64) {
+    (file.st_dev, file.st_ino)
 }
 
 /// Refuses names that would lead elsewhere: the host would take them for paths.
