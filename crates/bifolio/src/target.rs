@@ -95,6 +95,9 @@ pub struct ImageOptions {
     /// Look at the image as it lies, without replaying its journal
     #[arg(long)]
     pub no_recovery: bool,
+    /// The file or block device that holds the journal, when the image has it outside
+    #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
+    pub journal: Option<PathBuf>,
     /// The most memory that cached file data may take; K, M, G and T may follow the number
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache_size: Option<u64>,
@@ -108,8 +111,8 @@ impl ImageOptions {
     pub fn open(&self, target: &Target) -> Result<Volume> {
         let device = self.open_device(target)?;
         let image = target.image.as_path();
-        Volume::open(device, &self.volume_options())
-            .map_err(|error| Failure::library(image, &error))
+        let options = self.volume_options()?;
+        Volume::open(device, &options).map_err(|error| Failure::library(image, &error))
     }
 
     /// Whether they choose no part of the image.
@@ -118,7 +121,7 @@ impl ImageOptions {
     }
 
     /// How to open the volume.
-    pub fn volume_options(&self) -> VolumeOptions {
+    pub fn volume_options(&self) -> Result<VolumeOptions> {
         let mut options =
             VolumeOptions { no_recovery: self.no_recovery, ..VolumeOptions::default() };
         if let Some(bytes) = self.cache_size {
@@ -127,7 +130,13 @@ impl ImageOptions {
         if let Some(order) = self.folio_order_max {
             options.cache.folio_order_max = order;
         }
-        options
+        if let Some(journal) = &self.journal {
+            check_readable(journal)?;
+            let opened = device::open(journal, OpenDevice::default());
+            let opened = opened.map_err(|error| Failure::library(journal.as_path(), &error))?;
+            options.journal_device = Some(opened);
+        }
+        Ok(options)
     }
 
     /// Opens the part of the image that the options choose.

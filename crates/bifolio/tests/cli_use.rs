@@ -376,3 +376,51 @@ fn manual_pages_and_completions_cover_every_command() {
     let rendered = shell(image.folder.path(), "man -l bifolio.1 2>/dev/null | head -3 || true");
     assert!(rendered.is_empty() || rendered.contains("bifolio"), "{rendered}");
 }
+
+#[test]
+fn a_dirty_journal_on_a_device_of_its_own_is_replayed_when_it_is_given() {
+    testkit::private_mounts();
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (name, bytes) in [("journal", 8 << 20), ("image", 32 << 20)] {
+        std::fs::File::create(path(name)).unwrap().set_len(bytes).unwrap();
+    }
+    let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
+        testkit::command::run(Command::new(program).args(arguments))
+    };
+    let text = std::ffi::OsStr::new;
+    run("mke2fs", &[text("-qF"), text("-O"), text("journal_dev"), path("journal").as_os_str()]);
+    let attached = run("losetup", &[text("-f"), text("--show"), path("journal").as_os_str()]);
+    let journal = String::from_utf8(attached).unwrap().trim().to_owned();
+    let device = format!("device={journal}");
+    run(
+        "mke2fs",
+        &[
+            text("-qF"),
+            text("-t"),
+            text("ext4"),
+            text("-J"),
+            text(&device),
+            path("image").as_os_str(),
+        ],
+    );
+    let mount = testkit::LoopMount::new(&path("image"), "ext4", "commit=1");
+    for index in 0..50 {
+        std::fs::write(mount.path().join(format!("file {index}")), format!("{index}")).unwrap();
+    }
+    run("xfs_io", &[text("-x"), text("-c"), text("shutdown -f"), mount.path().as_os_str()]);
+    // The state that the crash left, before the kernel lets go of it.
+    std::fs::copy(path("image"), path("cut")).unwrap();
+    std::fs::copy(path("journal"), path("cut journal")).unwrap();
+    mount.unmount();
+    run("losetup", &[text("-d"), text(&journal)]);
+
+    let read = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bifolio"));
+        command.arg("ls").args(arguments).arg(path("cut")).output().unwrap()
+    };
+    let refused = read(&[]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--journal"), "{refused:?}");
+    let found = read(&["--journal", path("cut journal").to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&found.stdout).contains("file 49"), "{found:?}");
+}

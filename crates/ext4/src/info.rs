@@ -105,6 +105,18 @@ impl Volume {
                 "recovery",
                 format!("{transactions} transactions replayed in memory").into(),
             ));
+            for (name, count) in [
+                ("fast_commits_replayed", recovery.fast_commits as u64),
+                ("orphans_deleted", recovery.orphans.deleted.into()),
+                ("orphans_truncated", recovery.orphans.truncated.into()),
+            ] {
+                if count > 0 {
+                    details.push((name, count.into()));
+                }
+            }
+            if let Some(failure) = &recovery.orphans.failure {
+                details.push(("orphans_left", failure.to_string().into()));
+            }
             if let Some(damage) = &recovery.log.damage {
                 details.push(("recovery_damage", damage.to_string().into()));
             }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, Place, Result, Unsupported};
+use base::{Error, FsBlock, Place, Result, Unsupported};
 use device::SharedDevice;
 use iomap::PageCache;
 
@@ -11,6 +11,7 @@ use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
 use crate::ondisk::superblock::RawSuperblock;
+use crate::recovery;
 use crate::superblock;
 use crate::volume::{OpenOptions, Probed, Volume};
 
@@ -40,7 +41,7 @@ impl Volume {
             Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
         };
         volume.geometry().features.check_writable()?;
-        let log = volume.begin_log(options.journal_device.as_ref(), needs_recovery)?;
+        let log = volume.begin_log(cache, options.journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
         // What was read before the log was replayed may be out of date.
         drop(volume);
@@ -65,6 +66,7 @@ impl Volume {
     /// Replays the log, if the volume has one, and makes it ready to be written.
     fn begin_log(
         self: &Arc<Self>,
+        cache: &Arc<PageCache>,
         journal_device: Option<&SharedDevice>,
         needs_recovery: bool,
     ) -> Result<Option<LogWriter>> {
@@ -72,21 +74,39 @@ impl Volume {
         if journal.superblock().users > 1 {
             return Err(Unsupported::Operation("a journal that several volumes share").into());
         }
-        let mut next = journal.superblock().sequence;
-        if needs_recovery {
-            let log = journal.recover(self.device())?;
-            if let Some(damage) = log.damage {
-                return Err(damage);
-            }
-            if !crate::fast_commit::read_commits(&journal, log.end)?.is_empty() {
-                let operation = "writing after fast commits that were not replayed";
-                return Err(Unsupported::Operation(operation).into());
-            }
-            self.device().flush()?;
-            next = log.end.next();
-        }
         let features = journal_features(journal.superblock().features, &self.geometry().features);
-        LogWriter::begin(journal, next, features).map(Some)
+        if !needs_recovery {
+            let next = journal.superblock().sequence;
+            return LogWriter::begin(journal, next, features, false).map(Some);
+        }
+        let replayed = journal.recover(self.device())?;
+        if let Some(damage) = replayed.damage {
+            return Err(damage);
+        }
+        // Before the log, which a second recovery would begin with, is written over.
+        self.device().flush()?;
+        let commits = crate::fast_commit::read_commits(&journal, replayed.end)?;
+        if commits.is_empty() {
+            return LogWriter::begin(journal, replayed.end.next(), features, false).map(Some);
+        }
+        let changes = recovery::fast_commit_changes(self.device(), cache, &commits)?;
+        // They become the transaction that they follow each other into: until it is durable, they
+        // are found again, and afterwards never.
+        let mut log = LogWriter::begin(journal, replayed.end, features, true)?;
+        let changes: Vec<(FsBlock, Arc<[u8]>)> =
+            changes.into_iter().map(|(block, bytes)| (block, bytes.into())).collect();
+        if changes.len() as u64 > log.blocks_max() {
+            let operation = "fast commits that change more than a transaction can hold";
+            return Err(Unsupported::Operation(operation).into());
+        }
+        log.write(&changes, &[])?;
+        for (block, contents) in &changes {
+            let offset = self.geometry().block_size.device_offset(*block).expect("it lies in it");
+            self.device().write_at(offset, contents)?;
+        }
+        self.device().flush()?;
+        log.checkpointed()?;
+        Ok(Some(log))
     }
 
     /// Changes the superblock in place, durably, outside any transaction: only while nothing else

@@ -10,17 +10,21 @@ use iomap::MapRead;
 use pagecache::PageCache;
 
 use crate::file_system::{FileData, FileSystem, Inode};
+use crate::volume::VolumeOptions;
 
 /// Opens the volume on `device`, if it has the format's magic number.
 pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
-    no_recovery: bool,
+    options: &VolumeOptions,
 ) -> Result<Option<Arc<dyn FileSystem>>> {
     if !ext4::Superblock::has_magic(device)? {
         return Ok(None);
     }
-    let options = ext4::OpenOptions { no_recovery, ..ext4::OpenOptions::default() };
+    let options = ext4::OpenOptions {
+        no_recovery: options.no_recovery,
+        journal_device: options.journal_device.clone(),
+    };
     let volume = ext4::Volume::open(Arc::clone(device), cache, &options)?;
     Ok(Some(Arc::new(Ext4 { volume })))
 }

@@ -23,6 +23,8 @@ pub struct VolumeOptions {
     pub read: ReadOptions,
     /// Look at the volume as it lies, without replaying its journal.
     pub no_recovery: bool,
+    /// The device of the journal, when the volume has it outside.
+    pub journal_device: Option<SharedDevice>,
     /// How many inodes stay in memory while nobody uses them.
     pub nodes_max: usize,
 }
@@ -33,6 +35,7 @@ impl Default for VolumeOptions {
             cache: CacheOptions::default(),
             read: ReadOptions::default(),
             no_recovery: false,
+            journal_device: None,
             nodes_max: 16_384,
         }
     }
@@ -65,7 +68,7 @@ impl Volume {
     /// into memory; the device is not written.
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
-        let file_system = crate::probe::open(device, &cache, options.no_recovery)?;
+        let file_system = crate::probe::open(device, &cache, options)?;
         Ok(Self::with_file_system(file_system, cache, options))
     }
 

@@ -99,7 +99,7 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     };
     log::to_standard_error();
     // How much memory there is must be found out before the confinement.
-    let volume_options = image.volume_options();
+    let volume_options = image.volume_options()?;
     let open = |image: Image| {
         let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
         volume.map(Arc::new).map_err(|error| Failure::library(&*target.image, &error))

@@ -33,11 +33,14 @@ pub(crate) struct LogWriter {
 
 impl LogWriter {
     /// Begins to write the log of `journal`, all of whose transactions are in place and which ends
-    /// before transaction `next`. The features for writing are set.
+    /// before transaction `next`. The features for writing are set. If fast commits that follow the
+    /// log are in place only after transaction `next`, `is_recovering`: then the journal goes on to
+    /// say that there may be something to replay.
     pub(crate) fn begin(
         journal: Journal,
         next: TransactionId,
         wanted: JournalFeatures,
+        is_recovering: bool,
     ) -> Result<Self> {
         if journal.superblock.version < 2 {
             let operation = "writing a journal of version 1";

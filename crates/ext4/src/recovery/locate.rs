@@ -43,7 +43,7 @@ impl Volume {
         {
             let Some(device) = journal_device else {
                 return Err(Unsupported::Operation(
-                    "the journal is on a device of its own, which was not given",
+                    "recovering from a journal on a device of its own, which was not given (--journal)",
                 )
                 .into());
             };

@@ -7,7 +7,7 @@ pub(crate) mod orphans;
 
 use std::sync::Arc;
 
-use base::{Error, Result};
+use base::{Error, FsBlock, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
@@ -99,14 +99,31 @@ fn replay_fast_commits(
     if commits.is_empty() {
         return Ok(());
     }
-    let volume = reopen(overlay, cache)?;
+    edit_by_fast_commits(overlay, cache, commits)?.write(overlay, |_| ())
+}
+
+fn edit_by_fast_commits(
+    device: &SharedDevice,
+    cache: &Arc<PageCache>,
+    commits: &[Vec<Change>],
+) -> Result<Editor> {
+    let volume = reopen(device, cache)?;
     let orphans = Orphans::read(&volume).unwrap_or_else(|error| {
         tracing::warn!(%error, "fast commits are replayed without a list of orphans");
         Orphans::default()
     });
     let mut editor = Editor::new(volume);
     fast_commit::replay(&mut editor, &orphans, commits)?;
-    editor.write(overlay, |_| ())
+    Ok(editor)
+}
+
+/// The blocks that fast commits change on `device`, where the log they follow has been replayed.
+pub(crate) fn fast_commit_changes(
+    device: &SharedDevice,
+    cache: &Arc<PageCache>,
+    commits: &[Vec<Change>],
+) -> Result<Vec<(FsBlock, Box<[u8]>)>> {
+    edit_by_fast_commits(device, cache, commits)?.into_changes()
 }
 
 /// Deletes and truncates orphans and says that there is nothing to recover any more.

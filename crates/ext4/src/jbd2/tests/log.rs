@@ -66,7 +66,7 @@ impl World {
         let inner = Arc::new(MemoryDevice::new(image.bytes.clone()));
         let device = Arc::new(RecordDevice::new(inner).unwrap());
         let journal = open_on(device.clone());
-        let log = LogWriter::begin(journal, TransactionId(7), features(shape)).unwrap();
+        let log = LogWriter::begin(journal, TransactionId(7), features(shape), false).unwrap();
         let states = vec![BTreeMap::new()];
         Self { device, log, pending: BTreeMap::new(), states, returned: vec![0] }
     }

@@ -70,6 +70,11 @@ impl Blocks {
         Err(Error::OutOfMemory)
     }
 
+    /// The changes, in the order of the volume.
+    pub(super) fn into_changes(self) -> Vec<(FsBlock, Box<[u8]>)> {
+        self.changed.into_iter().collect()
+    }
+
     /// Writes the changes to `target`.
     pub(super) fn write(self, target: &SharedDevice) -> Result<()> {
         let block_size = self.volume.geometry().block_size;

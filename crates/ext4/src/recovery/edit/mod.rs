@@ -137,6 +137,13 @@ impl Editor {
         Ok(())
     }
 
+    /// The blocks that were changed, and what they hold now.
+    pub(crate) fn into_changes(self) -> Result<Vec<(FsBlock, Box<[u8]>)>> {
+        let Self { mut blocks, groups, .. } = self;
+        groups.write(&mut blocks, |_| ())?;
+        Ok(blocks.into_changes())
+    }
+
     /// Writes everything to `target`, with `finish`'s changes to the superblock.
     pub(crate) fn write(
         self,
