@@ -4,7 +4,7 @@
 use base::checksum::crc32c;
 use base::view::view_at;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::geometry::Geometry;
 use crate::inode_record::InodeRecord;
@@ -14,9 +14,9 @@ use crate::ondisk::extent::{
 };
 use crate::volume::Volume;
 
-const STRUCTURE: &str = "extent node";
-const HEADER_BYTES: usize = size_of::<RawExtentHeader>();
-const ENTRY_BYTES: usize = size_of::<RawExtent>();
+pub(crate) const STRUCTURE: &str = "extent node";
+pub(crate) const HEADER_BYTES: usize = size_of::<RawExtentHeader>();
+pub(crate) const ENTRY_BYTES: usize = size_of::<RawExtent>();
 /// With 2^32 blocks in a file, the kernel's trees never grow deeper.
 pub const DEPTH_MAX: u16 = 5;
 
@@ -236,6 +236,21 @@ pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, place: Place) -> 
         return Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed }));
     }
     Ok(())
+}
+
+/// Makes the checksum of a node that is a block.
+pub(crate) fn seal(bytes: &mut [u8], seed: Option<u32>) {
+    let Some(seed) = seed else { return };
+    let room = match RawExtentHeader::ref_from_prefix(bytes) {
+        Ok((header, _)) => usize::from(header.max.get()),
+        Err(_) => return,
+    };
+    let tail_at = HEADER_BYTES + room * ENTRY_BYTES;
+    let checksum = crc32c(seed, bytes.get(..tail_at).unwrap_or_default());
+    let tail = RawExtentTail { checksum: checksum.into() };
+    if let Some(place) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
+        place.copy_from_slice(tail.as_bytes());
+    }
 }
 
 #[cfg(test)]

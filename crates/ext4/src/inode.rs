@@ -8,9 +8,10 @@ use base::locks::{Rank, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
+use crate::extent_status::ExtentStatus;
 use crate::features::Feature;
 use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::map::{FILE_BLOCKS_MAX, Piece, Span, SpanCache};
+use crate::map::{FILE_BLOCKS_MAX, Piece, Span};
 use crate::volume::Volume;
 use crate::{extent, indirect, inline};
 
@@ -27,7 +28,8 @@ pub struct Inode {
     /// What every read asks of the record, to be had without its lock.
     flags: AtomicU32,
     size: AtomicU64,
-    spans: SpanCache,
+    /// Its map, as far as it is known; whoever changes the map on disk has it exclusively.
+    pub(crate) map: ExtentStatus,
 }
 
 impl std::fmt::Debug for Inode {
@@ -45,7 +47,7 @@ impl Inode {
             flags: AtomicU32::new(record.flags.0),
             size: AtomicU64::new(record.size),
             record: RankedRwLock::new(Rank::InodeRecord, Arc::new(record)),
-            spans: SpanCache::new(),
+            map: ExtentStatus::new(),
         }
     }
 
@@ -153,10 +155,17 @@ impl Inode {
         }
     }
 
+    /// Changes whenever a mapping that was read before may have become wrong.
+    pub fn map_sequence(&self) -> u64 {
+        self.map.sequence()
+    }
+
     fn span(&self, at: FileBlock) -> Result<Arc<Span>> {
-        if let Some(span) = self.spans.get(at) {
-            return Ok(span);
-        }
+        self.map.look_up(at, || self.load_span(at))
+    }
+
+    /// What the map on disk says around `at`. The caller has the map.
+    pub(crate) fn load_span(&self, at: FileBlock) -> Result<Span> {
         if !self.has_map() {
             return Err(Error::WrongType("it has no data blocks"));
         }
@@ -166,13 +175,11 @@ impl Inode {
                 Problem::Range { field: "file block", found: at.0, min: 0, max: end.0 - 1 };
             return Err(Error::corrupt("file size", Place::inode(self.number()), problem));
         }
-        let span = Arc::new(if self.has(InodeFlags::EXTENTS) {
-            extent::load_span(&self.volume, &self.record(), at)?
+        if self.has(InodeFlags::EXTENTS) {
+            extent::load_span(&self.volume, &self.record(), at)
         } else {
-            indirect::load_span(&self.volume, &self.record(), at)?
-        });
-        self.spans.insert(Arc::clone(&span));
-        Ok(span)
+            indirect::load_span(&self.volume, &self.record(), at)
+        }
     }
 
     /// The range at byte `at` of a file whose data is inline: that data, or what follows it.
@@ -197,7 +204,7 @@ impl Inode {
         if end >= self.map_end() {
             return true;
         }
-        let span = match self.spans.get(end) {
+        let span = match self.map.known(end) {
             Some(span) => span,
             None => return false,
         };

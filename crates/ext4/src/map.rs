@@ -1,9 +1,8 @@
-//! Where the ranges of a file lie: runs of blocks, the spans of the file that are known, and a
-//! bounded cache of them. Not here: how extent trees and block maps are read.
+//! Where the ranges of a file lie: runs of blocks, and the spans of the file that are known.
+//! Not here: how extent trees and block maps are read and written, and keeping what was read.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use base::locks::{Rank, RankedMutex};
 use base::{FileBlock, FsBlock};
 
 /// File blocks are numbered below this in every kind of map (the kernel's limit).
@@ -26,6 +25,18 @@ impl Run {
     /// The file block after the last.
     pub fn end(&self) -> FileBlock {
         FileBlock(self.start.0 + self.length)
+    }
+
+    /// The part of the run that lies in `range`.
+    pub(crate) fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
+        let (start, end) = (self.start.max(range.start), self.end().min(range.end));
+        let skipped = start.0 - self.start.0;
+        (start < end).then(|| Self {
+            start,
+            length: end.0 - start.0,
+            block: FsBlock(self.block.0 + skipped),
+            ..*self
+        })
     }
 
     /// Whether `next` goes on where this run ends, in the file and in the volume.
@@ -126,48 +137,30 @@ impl Span {
         }
     }
 
+    /// Takes note that `run`, or nothing, lies from `start` to `end` from now on. What is outside
+    /// the span does not matter to it.
+    pub(crate) fn set(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
+        let range = start.max(self.start)..end.min(self.end);
+        if range.is_empty() {
+            return;
+        }
+        let first = self.runs.partition_point(|run| run.end() <= range.start);
+        let last = self.runs.partition_point(|run| run.start < range.end);
+        // With the neighbours, which the new run may continue.
+        let window = first.saturating_sub(1)..(last + 1).min(self.runs.len());
+        let before = FileBlock(0)..range.start;
+        let after = range.end..FileBlock(u64::MAX);
+        let mut runs = Vec::with_capacity(window.len() + 2);
+        let old = &self.runs[window.clone()];
+        old.iter().filter_map(|old| old.within(&before)).for_each(|run| run.push_onto(&mut runs));
+        run.and_then(|run| run.within(&range)).into_iter().for_each(|run| run.push_onto(&mut runs));
+        old.iter().filter_map(|old| old.within(&after)).for_each(|run| run.push_onto(&mut runs));
+        self.runs.splice(window, runs);
+    }
+
     /// Whether there are blocks at or after `at`.
     pub fn has_run_from(&self, at: FileBlock) -> bool {
         self.runs.last().is_some_and(|run| run.end() > at)
-    }
-}
-
-/// The spans of one inode that were looked up last, so that reading on needs no walk.
-#[derive(Debug)]
-pub(crate) struct SpanCache {
-    /// Most recently used last.
-    spans: RankedMutex<Vec<Arc<Span>>>,
-}
-
-impl SpanCache {
-    const SPANS_MAX: usize = 16;
-    /// Over all spans but the newest: bounds the memory (a run has 32 bytes).
-    const RUNS_MAX: usize = 4096;
-
-    pub(crate) fn new() -> Self {
-        Self { spans: RankedMutex::new(Rank::ExtentMap, Vec::new()) }
-    }
-
-    pub(crate) fn get(&self, at: FileBlock) -> Option<Arc<Span>> {
-        let mut spans = self.spans.lock();
-        let index = spans.iter().rposition(|span| span.contains(at))?;
-        if index + 1 < spans.len() {
-            let span = spans.remove(index);
-            spans.push(span);
-        }
-        spans.last().cloned()
-    }
-
-    pub(crate) fn insert(&self, span: Arc<Span>) {
-        let mut spans = self.spans.lock();
-        if spans.iter().any(|known| known.start == span.start && known.end == span.end) {
-            return;
-        }
-        spans.push(span);
-        let mut runs: usize = spans.iter().map(|span| span.runs.len()).sum();
-        while spans.len() > Self::SPANS_MAX || (spans.len() > 1 && runs > Self::RUNS_MAX) {
-            runs -= spans.remove(0).runs.len();
-        }
     }
 }
 
@@ -209,14 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_bounded_and_keeps_what_is_used() {
-        let cache = SpanCache::new();
-        for start in 0..100 {
-            let (start, end) = (FileBlock(start * 10), FileBlock(start * 10 + 10));
-            cache.insert(Arc::new(Span::hole(start, end)));
-            assert!(cache.get(FileBlock(0)).is_some());
-        }
-        assert!(cache.get(FileBlock(100)).is_none());
-        assert_eq!(cache.spans.lock().len(), SpanCache::SPANS_MAX);
+    fn a_span_follows_what_is_mapped_and_unmapped() {
+        let (start, end) = (FileBlock(10), FileBlock(50));
+        let mut span = Span { start, end, runs: vec![run(20, 5, 100), run(30, 5, 200)] };
+        span.set(FileBlock(25), FileBlock(30), Some(run(25, 5, 105)));
+        assert_eq!(span.runs, [run(20, 10, 100), run(30, 5, 200)]);
+        span.set(FileBlock(0), FileBlock(22), None);
+        assert_eq!(span.runs, [run(22, 8, 102), run(30, 5, 200)]);
+        let unwritten = Run { unwritten: true, ..run(24, 2, 104) };
+        span.set(FileBlock(24), FileBlock(26), Some(unwritten));
+        assert_eq!(span.runs, [run(22, 2, 102), unwritten, run(26, 4, 106), run(30, 5, 200)]);
+        span.set(FileBlock(24), FileBlock(26), Some(run(24, 2, 104)));
+        assert_eq!(span.runs, [run(22, 8, 102), run(30, 5, 200)]);
+        span.set(FileBlock(45), FileBlock(60), Some(run(45, 15, 300)));
+        assert_eq!(span.runs.last(), Some(&run(45, 5, 300)));
+        span.set(FileBlock(50), FileBlock(60), Some(run(50, 10, 400)));
+        assert_eq!(span.runs.len(), 3);
+        span.set(FileBlock(10), FileBlock(50), None);
+        assert_eq!(span, Span::hole(start, end));
     }
 }

@@ -191,7 +191,7 @@ impl FileMap {
                 self.nodes.push((starts[0], block));
                 let mut bytes = vec![0; block_bytes].into_boxed_slice();
                 write_node(&mut bytes, room, depth, entries);
-                seal_node(&mut bytes, checksum_seed);
+                extent::seal(&mut bytes, checksum_seed);
                 editor.blocks.replace(block, bytes)?;
                 let entry = RawExtentIndex {
                     block: (starts[0].0 as u32).into(),
@@ -442,7 +442,7 @@ impl Cutter<'_> {
             return Ok(false);
         }
         if bytes != before {
-            seal_node(&mut bytes, self.checksum_seed);
+            extent::seal(&mut bytes, self.checksum_seed);
             self.blocks.replace(block, bytes)?;
         }
         Ok(true)
@@ -476,20 +476,5 @@ impl Cutter<'_> {
             return Ok(());
         }
         self.blocks.replace(pointer.block, bytes)
-    }
-}
-
-/// Makes the checksum of an extent node that is a block.
-fn seal_node(bytes: &mut [u8], checksum_seed: Option<u32>) {
-    let Some(seed) = checksum_seed else { return };
-    let room = match RawExtentHeader::ref_from_prefix(bytes) {
-        Ok((header, _)) => usize::from(header.max.get()),
-        Err(_) => return,
-    };
-    let tail_at = size_of::<RawExtentHeader>() + room * ENTRY_BYTES;
-    let checksum = crc32c(seed, bytes.get(..tail_at).unwrap_or_default());
-    let tail = RawExtentTail { checksum: checksum.into() };
-    if let Some(place) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
-        place.copy_from_slice(tail.as_bytes());
     }
 }

@@ -1,0 +1,241 @@
+//! What is known of where an inode's data lies, and the lock of its map: kept while the map on disk
+//! is read or changed. Not here: reading and changing it.
+//!
+//! Invariants (`M` for map):
+//!
+//! - **M1.** The map on disk changes only under the exclusive lock, and what is known of the changed
+//!   range is corrected or forgotten before the lock is let go. So nothing known is ever stale.
+//! - **M2.** The sequence number changes before the lock is let go. Who takes the number, then a
+//!   mapping, and later finds the number unchanged, has a mapping that is still right.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::locks::{Rank, RankedRwLock, RankedWriteGuard};
+use base::{FileBlock, Result};
+
+use crate::map::{Run, Span};
+
+/// The spans of one inode that were looked up last, so that reading on needs no walk.
+#[derive(Debug)]
+pub(crate) struct ExtentStatus {
+    known: RankedRwLock<Known>,
+    sequence: AtomicU64,
+    /// Counts uses of spans.
+    clock: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    spans: Vec<KnownSpan>,
+}
+
+#[derive(Debug)]
+struct KnownSpan {
+    span: Arc<Span>,
+    used: AtomicU64,
+}
+
+/// The exclusive lock of an inode's map. If it goes without [`finish`](Self::finish), the map is in
+/// an unknown state, and everything known is forgotten.
+#[derive(Debug)]
+pub(crate) struct MapChange<'a> {
+    known: RankedWriteGuard<'a, Known>,
+    status: &'a ExtentStatus,
+    is_finished: bool,
+}
+
+impl ExtentStatus {
+    const SPANS_MAX: usize = 16;
+    /// Over all spans but the newest: bounds the memory (a run has 32 bytes).
+    const RUNS_MAX: usize = 4096;
+
+    pub(crate) fn new() -> Self {
+        let known = RankedRwLock::new(Rank::ExtentMap, Known::default());
+        Self { known, sequence: AtomicU64::new(0), clock: AtomicU64::new(0) }
+    }
+
+    /// The number that changes whenever a mapping that was taken before may have become wrong.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// What is known around `at`.
+    pub(crate) fn known(&self, at: FileBlock) -> Option<Arc<Span>> {
+        self.find(&self.known.read(), at)
+    }
+
+    fn find(&self, known: &Known, at: FileBlock) -> Option<Arc<Span>> {
+        let found = known.spans.iter().rfind(|known| known.span.contains(at))?;
+        found.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(Arc::clone(&found.span))
+    }
+
+    /// What is known around `at`, or else what `load` finds on disk.
+    pub(crate) fn look_up(
+        &self,
+        at: FileBlock,
+        load: impl FnOnce() -> Result<Span>,
+    ) -> Result<Arc<Span>> {
+        let known = self.known.read();
+        if let Some(span) = self.find(&known, at) {
+            return Ok(span);
+        }
+        let (span, sequence) = (Arc::new(load()?), self.sequence());
+        drop(known);
+        let mut known = self.known.write();
+        // M1. A change in between could have been of this span.
+        if self.sequence() == sequence {
+            self.insert(&mut known, Arc::clone(&span));
+        }
+        Ok(span)
+    }
+
+    fn insert(&self, known: &mut Known, span: Arc<Span>) {
+        let spans = &mut known.spans;
+        if spans.iter().any(|known| known.span.start == span.start && known.span.end == span.end) {
+            return;
+        }
+        let used = self.clock.fetch_add(1, Ordering::Relaxed).into();
+        spans.push(KnownSpan { span, used });
+        let mut runs: usize = spans.iter().map(|known| known.span.runs.len()).sum();
+        while spans.len() > Self::SPANS_MAX || (spans.len() > 1 && runs > Self::RUNS_MAX) {
+            let before_newest = spans[..spans.len() - 1].iter().enumerate();
+            let oldest = before_newest.min_by_key(|(_, known)| known.used.load(Ordering::Relaxed));
+            let Some((oldest, _)) = oldest else { break };
+            runs -= spans.remove(oldest).span.runs.len();
+        }
+    }
+
+    /// Waits until nobody reads or changes the map, and keeps them from it.
+    pub(crate) fn change(&self) -> MapChange<'_> {
+        MapChange { known: self.known.write(), status: self, is_finished: false }
+    }
+}
+
+impl MapChange<'_> {
+    /// The map says from now on that `run`, or nothing, lies from `start` to `end`.
+    pub(crate) fn changed(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
+        let known = &mut self.known.spans;
+        for known in known.iter_mut().filter(|known| known.span.start < end) {
+            if known.span.end > start {
+                Arc::make_mut(&mut known.span).set(start, end, run);
+            }
+        }
+        known.retain(|known| known.span.runs.len() <= ExtentStatus::RUNS_MAX);
+        self.outdate();
+    }
+
+    /// M2.
+    fn outdate(&self) {
+        self.status.sequence.fetch_add(1, Ordering::Release);
+    }
+
+    /// Says that what the map on disk says and what was said to have changed agree.
+    pub(crate) fn finish(mut self) {
+        self.is_finished = true;
+    }
+}
+
+impl Drop for MapChange<'_> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.known.spans.clear();
+            self.outdate();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::FsBlock;
+
+    fn blocks(start: u64, end: u64) -> (FileBlock, FileBlock) {
+        (FileBlock(start), FileBlock(end))
+    }
+
+    /// A cache that knows the file's first blocks as a hole.
+    fn knowing(spans: impl IntoIterator<Item = u64>) -> ExtentStatus {
+        let status = ExtentStatus::new();
+        for index in spans {
+            let (start, end) = blocks(index * 10, index * 10 + 10);
+            status.look_up(start, || Ok(Span::hole(start, end))).unwrap();
+        }
+        status
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_keeps_what_is_used() {
+        let status = knowing([]);
+        for index in 0..100 {
+            let (start, end) = blocks(index * 10, index * 10 + 10);
+            status.look_up(start, || Ok(Span::hole(start, end))).unwrap();
+            assert!(status.known(FileBlock(0)).is_some());
+        }
+        assert!(status.known(FileBlock(100)).is_none());
+        assert_eq!(status.known.read().spans.len(), ExtentStatus::SPANS_MAX);
+    }
+
+    #[test]
+    fn changes_are_seen_by_who_looks_up_afterwards_and_not_by_who_did_before() {
+        let status = knowing([0, 1]);
+        let (before, sequence) = (status.known(FileBlock(5)).unwrap(), status.sequence());
+        let mut change = status.change();
+        let (start, end) = blocks(8, 12);
+        let run = Run { start, length: 4, block: FsBlock(100), unwritten: true };
+        change.changed(start, end, Some(run));
+        change.finish();
+        assert_ne!(status.sequence(), sequence);
+        assert!(before.runs.is_empty());
+        for at in [8, 11] {
+            let span = status.known(FileBlock(at)).unwrap();
+            assert_eq!(span.runs.len(), 1, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_change_that_failed_leaves_nothing_known() {
+        let status = knowing([0]);
+        let sequence = status.sequence();
+        drop(status.change());
+        assert!(status.known(FileBlock(0)).is_none());
+        assert_ne!(status.sequence(), sequence);
+    }
+
+    #[test]
+    fn what_is_known_is_never_older_than_the_map() {
+        let status = ExtentStatus::new();
+        // Stands for the map: the volume block that file block 0 has.
+        let disk = AtomicU64::new(1);
+        let (start, end) = blocks(0, 1);
+        let run = |block| Run { start, length: 1, block: FsBlock(block), unwritten: false };
+        let load = || {
+            let runs = vec![run(disk.load(Ordering::Relaxed))];
+            Ok(Span { start, end, runs })
+        };
+        let read = || status.look_up(start, load).unwrap().runs[0].block.0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut last = 0;
+                for _ in 0..10_000 {
+                    let seen = read();
+                    assert!(seen >= last, "{seen} after {last}");
+                    last = seen;
+                }
+            });
+            for block in 2..=1000 {
+                {
+                    let mut change = status.change();
+                    disk.store(block, Ordering::Relaxed);
+                    if block % 3 != 0 {
+                        change.changed(start, end, Some(run(block)));
+                        change.finish();
+                    }
+                }
+                // Else what is known goes, and must be loaded again.
+                assert_eq!(read(), block);
+            }
+        });
+    }
+}

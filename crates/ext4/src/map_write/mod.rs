@@ -1,0 +1,3 @@
+//! Changes where an inode's data lies.
+mod leaf;
+mod tree;

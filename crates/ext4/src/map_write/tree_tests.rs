@@ -1,0 +1,290 @@
+//! Extent trees against a model: random changes, nodes so small that trees grow deep.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::geometry::tests::plain;
+
+/// Nodes in memory.
+struct Nodes {
+    blocks: BTreeMap<FsBlock, Vec<u8>>,
+    taken: BTreeSet<FsBlock>,
+    next: u64,
+    /// How many more blocks there are.
+    left: Cell<usize>,
+    changes: usize,
+}
+
+impl Nodes {
+    fn new() -> Self {
+        let (blocks, taken) = (BTreeMap::new(), BTreeSet::new());
+        Self { blocks, taken, next: NODES_START, left: Cell::new(usize::MAX), changes: 0 }
+    }
+}
+
+/// Data lies below.
+const NODES_START: u64 = 30_000;
+
+impl NodeStore for Nodes {
+    type Bytes = Vec<u8>;
+
+    fn read(&self, block: FsBlock, _place: Place) -> Result<Vec<u8>> {
+        Ok(self.blocks[&block].clone())
+    }
+
+    fn edit(&mut self, block: FsBlock, _: Place, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        self.changes += 1;
+        change(self.blocks.get_mut(&block).unwrap());
+        Ok(())
+    }
+
+    fn create(&mut self, block: FsBlock, bytes: Vec<u8>) {
+        self.changes += 1;
+        assert!(self.taken.remove(&block));
+        assert!(self.blocks.insert(block, bytes).is_none());
+    }
+
+    fn take(&mut self, _goal: FsBlock) -> Result<FsBlock> {
+        let left = self.left.get().checked_sub(1).ok_or(Error::NoSpace)?;
+        self.left.set(left);
+        self.next = if self.next >= 39_999 { NODES_START } else { self.next + 1 };
+        while self.blocks.contains_key(&FsBlock(self.next)) {
+            self.next += 1;
+        }
+        self.taken.insert(FsBlock(self.next));
+        Ok(FsBlock(self.next))
+    }
+
+    fn give_back(&mut self, block: FsBlock) -> Result<()> {
+        assert!(self.taken.remove(&block));
+        Ok(())
+    }
+
+    fn free(&mut self, block: FsBlock) -> Result<()> {
+        self.changes += 1;
+        assert!(self.blocks.remove(&block).is_some());
+        Ok(())
+    }
+}
+
+/// A tree, and what it should say of each block: where it lies and whether it is unwritten.
+struct Subject<'g> {
+    tree: Tree<'g>,
+    nodes: Nodes,
+    model: BTreeMap<u64, (u64, bool)>,
+}
+
+impl<'g> Subject<'g> {
+    fn new(geometry: &'g Geometry, node_entries: usize) -> Self {
+        let tree = Tree {
+            area: empty_root(),
+            geometry,
+            inode: InodeNumber(12),
+            checksum_seed: Some(7),
+            node_bytes: HEADER_BYTES + node_entries * ENTRY_BYTES + 4,
+        };
+        Self { tree, nodes: Nodes::new(), model: BTreeMap::new() }
+    }
+
+    fn insert(&mut self, run: Run) -> Result<()> {
+        self.tree.insert(&mut self.nodes, run)?;
+        for index in 0..run.length {
+            self.model.insert(run.start.0 + index, (run.block.0 + index, run.unwritten));
+        }
+        Ok(())
+    }
+
+    fn convert(&mut self, range: Range<FileBlock>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let (converted, end) = self.tree.convert(&mut self.nodes, &(at..range.end))?;
+            for run in converted {
+                for index in run.start.0..run.end().0 {
+                    let (_, unwritten) = self.model.get_mut(&index).unwrap();
+                    assert!(std::mem::replace(unwritten, false));
+                }
+            }
+            assert!(end > at);
+            at = end;
+        }
+        self.tree.collapse(&mut self.nodes)
+    }
+
+    fn remove(&mut self, range: Range<FileBlock>) -> Result<()> {
+        while let Some((last, path)) = self.tree.extent_before(&self.nodes, range.end)? {
+            if last.end() <= range.start {
+                break;
+            }
+            let removed = self.tree.remove(&mut self.nodes, path, &range)?;
+            assert!(!removed.is_empty());
+            for run in removed {
+                for index in 0..run.length {
+                    let was = self.model.remove(&(run.start.0 + index));
+                    assert_eq!(was, Some((run.block.0 + index, run.unwritten)));
+                }
+            }
+        }
+        self.tree.collapse(&mut self.nodes)
+    }
+
+    /// Compares with the model, by the reader's eyes, and checks what e2fsck wants of a tree.
+    fn check(&self) {
+        let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
+        let mut ahead = vec![(None, Expected { depth: None, range: whole.clone() })];
+        let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
+        while let Some((block, expected)) = ahead.pop() {
+            let bytes = match block {
+                None => self.tree.area.to_vec(),
+                Some(block) => {
+                    assert!(seen.insert(block));
+                    self.nodes.blocks[&block].clone()
+                }
+            };
+            let place = Place::default();
+            if block.is_some() {
+                extent::verify_checksum(&bytes, self.tree.checksum_seed, place).unwrap();
+            }
+            let step = parse(&bytes, self.tree.geometry, expected.clone(), block, place).unwrap();
+            if block.is_some() {
+                assert_eq!(step.entries[0].start(), expected.range.start, "a key is not exact");
+            }
+            if step.depth == 0 {
+                for run in step.entries.iter().map(|entry| entry.extent()) {
+                    for index in 0..run.length {
+                        found.insert(run.start.0 + index, (run.block.0 + index, run.unwritten));
+                    }
+                }
+                continue;
+            }
+            let starts = step.entries.iter().map(|entry| entry.start());
+            let ends = starts.clone().skip(1).chain([step.range.end]);
+            for (entry, end) in step.entries.iter().zip(ends) {
+                let (depth, range) = (Some(step.depth - 1), entry.start()..end);
+                ahead.push((Some(entry.child()), Expected { depth, range }));
+            }
+        }
+        assert_eq!(found, self.model);
+        assert!(seen.iter().eq(self.nodes.blocks.keys()), "lost nodes");
+        assert!(self.nodes.taken.is_empty(), "lost blocks");
+    }
+
+    /// The hole around `at`, if there is one, by what the tree says.
+    fn hole(&self, at: FileBlock) -> Option<Range<FileBlock>> {
+        let next = self.tree.extent_from(&self.nodes, at).unwrap();
+        let before = self.tree.extent_before(&self.nodes, FileBlock(at.0 + 1)).unwrap();
+        let start = before.map_or(FileBlock(0), |(run, _)| run.end());
+        let end = next.map_or(FileBlock(FILE_BLOCKS_MAX), |run| run.start);
+        (start <= at && at < end).then_some(start..end)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Insert { at: u64, length: u64, unwritten: bool, joins: bool },
+    Convert { at: u64, length: u64 },
+    Remove { at: u64, length: u64 },
+}
+
+fn changes(file_blocks: u64) -> impl Strategy<Value = Vec<Change>> {
+    let at = 0..file_blocks;
+    let insert = (at.clone(), 1..6_u64, any::<bool>(), any::<bool>())
+        .prop_map(|(at, length, unwritten, joins)| Change::Insert { at, length, unwritten, joins });
+    let convert = (at.clone(), 1..40_u64).prop_map(|(at, length)| Change::Convert { at, length });
+    let remove = (at, 1..60_u64).prop_map(|(at, length)| Change::Remove { at, length });
+    prop::collection::vec(prop_oneof![8 => insert, 3 => convert, 1 => remove], 1..400)
+}
+
+fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u16 {
+    let geometry = plain();
+    let mut subject = Subject::new(&geometry, node_entries);
+    subject.nodes.left.set(nodes_left);
+    let mut depth_max = 0;
+    for (index, change) in changes.iter().enumerate() {
+        let before = (subject.tree.area, subject.nodes.changes);
+        let result = match *change {
+            Change::Insert { at, length, unwritten, joins } => {
+                let Some(hole) = subject.hole(FileBlock(at)) else { continue };
+                let length = length.min(hole.end.0 - at);
+                // Contiguous with whatever else joins, or with nothing.
+                let block = if joins { 10 + at } else { 10_000 + (index as u64 * 11) % 19_000 };
+                let (start, block) = (FileBlock(at), FsBlock(block));
+                subject.insert(Run { start, length, block, unwritten })
+            }
+            Change::Convert { at, length } => {
+                subject.convert(FileBlock(at)..FileBlock(at + length))
+            }
+            Change::Remove { at, length } => subject.remove(FileBlock(at)..FileBlock(at + length)),
+        };
+        match result {
+            Ok(()) => {}
+            Err(Error::NoSpace | Error::FileTooLarge) => {
+                if matches!(change, Change::Insert { .. }) {
+                    assert_eq!(before, (subject.tree.area, subject.nodes.changes));
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+        subject.check();
+        depth_max = depth_max.max(subject.tree.depth().unwrap());
+    }
+    subject.nodes.left.set(usize::MAX);
+    subject.remove(FileBlock(0)..FileBlock(FILE_BLOCKS_MAX)).unwrap();
+    assert_eq!((subject.tree.area, subject.nodes.blocks.len()), (empty_root(), 0));
+    depth_max
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn trees_say_what_was_put_into_them(
+        node_entries in prop_oneof![Just(2_usize), Just(3), Just(4), Just(5), Just(84), Just(340)],
+        changes in changes(600),
+    ) {
+        run_changes(node_entries, &changes, usize::MAX);
+    }
+
+    #[test]
+    fn running_out_of_blocks_or_of_depth_changes_nothing(
+        node_entries in 2..5_usize,
+        changes in changes(300),
+        nodes_left in 0..40_usize,
+    ) {
+        run_changes(node_entries, &changes, nodes_left);
+    }
+}
+
+#[test]
+fn trees_grow_to_the_last_level_and_not_beyond() {
+    let geometry = plain();
+    let mut subject = Subject::new(&geometry, 2);
+    let run = |at: u64| {
+        let (start, block) = (FileBlock(at * 2), FsBlock(10 + at * 2));
+        Run { start, length: 1, block, unwritten: false }
+    };
+    let error = (0..10_000).find_map(|at| subject.insert(run(at)).err());
+    assert_eq!(error, Some(Error::FileTooLarge));
+    assert_eq!(subject.tree.depth().unwrap(), DEPTH_MAX);
+    subject.check();
+    // Every node is full.
+    assert_eq!(subject.model.len(), ROOT_ENTRIES << DEPTH_MAX);
+    subject.remove(FileBlock(9)..FileBlock(FILE_BLOCKS_MAX)).unwrap();
+    subject.check();
+    assert!(subject.tree.depth().unwrap() < DEPTH_MAX);
+}
+
+#[test]
+fn a_file_that_grows_at_its_end_has_full_leaves() {
+    let geometry = plain();
+    let mut subject = Subject::new(&geometry, 10);
+    for at in 0..101_u64 {
+        let (start, block) = (FileBlock(at * 2), FsBlock(10 + at * 2));
+        subject.insert(Run { start, length: 1, block, unwritten: false }).unwrap();
+    }
+    subject.check();
+    // Eleven leaves and two nodes above them.
+    assert_eq!(subject.nodes.blocks.len(), 13);
+}
