@@ -1,5 +1,6 @@
 //! Presents ext2, ext3 and ext4 volumes as [`FileSystem`]s. Not here: anything about the format.
 
+use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -70,6 +71,10 @@ struct Ext4Inode {
 }
 
 impl Inode for Ext4Inode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn attributes(&self) -> Attributes {
         self.inode.attributes()
     }

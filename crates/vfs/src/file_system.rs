@@ -1,10 +1,19 @@
-//! The two traits that a format implements.
+//! The two traits that a format implements. What changes something has a default that refuses, for
+//! formats and volumes that are only read.
+//!
+//! Calls that change an inode come one at a time, and none that reads comes meanwhile: the caller
+//! holds the locks of all inodes that a call names. [`Inode::attributes`] alone may come at any
+//! time. Rights, and what a new inode inherits, are the caller's concern.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{Attributes, CheckSummary, DirCursor, DirEntry, StatFs, VolumeInfo};
+use base::attributes::{
+    AttributeChange, Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs,
+    Timestamp, VolumeInfo,
+};
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::MapRead;
@@ -34,10 +43,29 @@ pub trait FileSystem: Send + Sync + Debug {
 
     /// The device that file data is read from.
     fn device(&self) -> &SharedDevice;
+
+    /// Whether the volume is open for writing.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Makes every change up to now durable.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Ends writing: everything is durable, and the volume says that it is sound. Nothing is
+    /// changed afterwards.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// One inode in memory.
+/// One inode in memory. There is one at a time of each number, save one that was deleted.
 pub trait Inode: Send + Sync + Debug {
+    /// The format's own type, for inodes that are handed to another one's methods.
+    fn as_any(&self) -> &dyn Any;
+
     /// What `stat` reports.
     fn attributes(&self) -> Attributes;
 
@@ -66,6 +94,154 @@ pub trait Inode: Send + Sync + Debug {
     /// The data of a regular file (or of a directory or symbolic link that has blocks, for
     /// `fiemap`); refused by name when the file is of a kind that cannot be read yet.
     fn data(&self) -> Result<FileData<'_>>;
+
+    /// Makes an inode with a name in this directory. `Exists` when the name is taken.
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = (name, new);
+        Err(Error::ReadOnly)
+    }
+
+    /// Makes an inode without a name, in the neighbourhood of this directory. It is deleted when it
+    /// is released before it gets one.
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = new;
+        Err(Error::ReadOnly)
+    }
+
+    /// Gives `inode`, which is no directory, one more name, in this directory. `Exists` when it is
+    /// taken.
+    fn link(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        let _ = (name, inode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Removes the name of `inode`, which is no directory, from this directory. Without any name it
+    /// lives on until it is released.
+    fn unlink(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        let _ = (name, inode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Removes the directory `inode` from this one. `NotEmpty` when it has names in it.
+    fn rmdir(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        let _ = (name, inode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Gives `moved`, which has `name` in this directory, the name that `to` says instead. The
+    /// caller has seen to it that no directory comes to lie within itself, and that what is
+    /// replaced is another inode.
+    fn rename(
+        &self,
+        name: &[u8],
+        moved: &dyn Inode,
+        to: RenameTarget<'_>,
+        mode: RenameMode<'_>,
+        time: Timestamp,
+    ) -> Result<()> {
+        let _ = (name, moved, to, mode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Changes attributes.
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        let _ = change;
+        Err(Error::ReadOnly)
+    }
+
+    /// Sets the size of a regular file, and with it the times of change. What lies past it is given
+    /// back.
+    fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
+        let _ = (size, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Sets an extended attribute, named as [`get_xattr`](Self::get_xattr) does, POSIX ACLs in that
+    /// form too; and with it, at once, the attributes in `change`.
+    fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        let _ = (name, value, mode, change);
+        Err(Error::ReadOnly)
+    }
+
+    /// Removes an extended attribute; and with it, at once, changes the attributes in `change`.
+    /// `NoAttribute` when there is none of that name.
+    fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        let _ = (name, change);
+        Err(Error::ReadOnly)
+    }
+
+    /// Nobody uses the inode any more, and it has lost its last name: it is deleted now. Called
+    /// once, and nothing else afterwards.
+    fn released(&self) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    /// Makes the inode durable as it is now; with `data_only`, as far as its data can be read back.
+    /// Its data itself is written already.
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        Ok(())
+    }
+}
+
+/// What a new inode is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode<'a> {
+    /// Its type.
+    pub kind: FileType,
+    /// The low 12 bits of `st_mode`.
+    pub permissions: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// For character and block devices.
+    pub device: DeviceNumber,
+    /// For symbolic links: what they lead to.
+    pub target: &'a [u8],
+    /// Extended attributes that it begins with, named as [`Inode::get_xattr`] does.
+    pub xattrs: &'a [(&'a [u8], &'a [u8])],
+    /// All of its times.
+    pub time: Timestamp,
+}
+
+/// Where a name moves.
+#[derive(Clone, Copy, Debug)]
+pub struct RenameTarget<'a> {
+    /// The directory: the one that the name is in, or another.
+    pub directory: &'a dyn Inode,
+    /// The new name.
+    pub name: &'a [u8],
+    /// What has that name now.
+    pub replaced: Option<&'a dyn Inode>,
+}
+
+/// What becomes of the names of a rename.
+#[derive(Clone, Copy, Debug)]
+pub enum RenameMode<'a> {
+    /// The old name goes. What had the new one loses it; a directory must be empty.
+    Move,
+    /// Both names stay, each for what the other one stood for.
+    Exchange,
+    /// As a move, but the old name stands for this inode afterwards, which had none.
+    Whiteout(&'a dyn Inode),
+}
+
+/// What setting an extended attribute expects to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Anything.
+    Either,
+    /// None of that name: else `Exists`.
+    Create,
+    /// One of that name: else `NoAttribute`.
+    Replace,
 }
 
 /// What the I/O path needs to read an inode's data.

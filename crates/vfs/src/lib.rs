@@ -14,7 +14,7 @@ mod volume;
 
 pub use errno::errno;
 pub use file::File;
-pub use file_system::{FileData, FileSystem, Inode};
+pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget, XattrMode};
 pub use node::Node;
 pub use path::Follow;
 pub use volume::{Volume, VolumeOptions};

@@ -1,6 +1,7 @@
 //! A small file system in memory and a kernel's side of the protocol.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -197,6 +198,10 @@ impl ToyInode {
 }
 
 impl Inode for ToyInode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn attributes(&self) -> Attributes {
         let time = |seconds| Timestamp { seconds, nanoseconds: 5 };
         Attributes {

@@ -1,5 +1,6 @@
 //! A file system in memory that is just large enough to test the format-independent code.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -107,6 +108,10 @@ struct ToyInode {
 }
 
 impl Inode for ToyInode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn attributes(&self) -> Attributes {
         let kind = match self.content {
             Content::Directory(_) => FileType::Directory,
