@@ -26,6 +26,9 @@ pub struct PageCache {
     pub(crate) mappings: RwLock<HashMap<u64, Weak<Mapping>>>,
     /// The frame at which reclaim goes on.
     pub(crate) hand: AtomicU32,
+    /// Bytes that are dirty, and that are under writeback.
+    pub(crate) dirty: AtomicU64,
+    pub(crate) writeback: AtomicU64,
     folio_order_max: u8,
     next_mapping: AtomicU64,
     buckets: [Bucket; BUCKETS],
@@ -41,6 +44,8 @@ impl PageCache {
             pool: Pool::new(options.bytes_max)?,
             mappings: RwLock::default(),
             hand: AtomicU32::new(0),
+            dirty: AtomicU64::new(0),
+            writeback: AtomicU64::new(0),
             folio_order_max: options.folio_order_max,
             next_mapping: AtomicU64::new(1),
             buckets: std::array::from_fn(|_| Bucket::default()),
@@ -66,7 +71,11 @@ impl PageCache {
 
     /// The counters.
     pub fn stats(&self) -> CacheStats {
-        self.pool.stats()
+        CacheStats {
+            bytes_dirty: self.dirty.load(Ordering::Relaxed),
+            bytes_writeback: self.writeback.load(Ordering::Relaxed),
+            ..self.pool.stats()
+        }
     }
 
     /// The condition that waiters for `frame`'s folio to be unlocked share with others.

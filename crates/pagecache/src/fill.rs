@@ -44,6 +44,15 @@ impl LockedFolio {
         &self.folio
     }
 
+    pub(crate) fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// Whether no piece was taken.
+    pub(crate) fn is_unfilled(&self) -> bool {
+        self.lock == Lock::Ours
+    }
+
     /// How many bytes were taken or skipped so far.
     pub fn cursor(&self) -> usize {
         self.cursor
@@ -205,6 +214,11 @@ fn end_pending(folio: &Folio, bytes: usize) {
     if state.end_pending(bytes as u32) {
         unlock(folio, state.is_complete());
     }
+}
+
+/// Locks `folio` if nobody has.
+pub(crate) fn try_lock(folio: &FolioRef<'_>, block_size: BlockSize) -> Option<LockedFolio> {
+    folio.frame().try_lock().then(|| LockedFolio::new(folio.to_owned(), block_size))
 }
 
 /// Locks `folio`, waiting for others.

@@ -67,7 +67,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     }
 
     /// The bytes from `start` within the folio on: at most `length_max`, to the end of the folio or
-    /// the first block that is not uptodate.
+    /// the first block that is not uptodate. In a file that is written to, they are for those who
+    /// hold the inode's lock; others have them [lent](Folio::lend).
     #[inline]
     pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
         let frame = self.frame();
@@ -78,7 +79,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         }
         let memory = self.cache.as_ref().pool.memory(self.frame);
         // SAFETY: the range lies within the folio, whose memory stays what it is while this
-        // reference is held (R1); its blocks are uptodate, and nobody writes to such (R5).
+        // reference is held (R1); its blocks are uptodate, and nobody writes to such while somebody
+        // has bytes of them (R5).
         unsafe { std::slice::from_raw_parts(memory.add(start).as_ptr(), length) }
     }
 
@@ -103,6 +105,11 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     /// Sets mark `number`.
     pub fn set_mark(&self, number: u32) {
         self.frame().set_mark(number);
+    }
+
+    /// Waits while blocks are on their way to the device.
+    pub fn wait_writeback(&self) {
+        self.frame().wait_writeback(self.cache().bucket(self.frame));
     }
 
     /// Waits while somebody fills the folio.
@@ -139,6 +146,38 @@ impl Folio {
         debug_assert!(Arc::ptr_eq(cache, &self.cache));
         self.frame().get_again();
         FolioRef::new(cache, self.frame)
+    }
+}
+
+impl Folio {
+    /// Lends the folio: its bytes stay as they are even for who does not hold the inode's lock,
+    /// which the caller does.
+    pub fn lend(self) -> LentFolio {
+        self.frame().lend();
+        LentFolio(self)
+    }
+}
+
+/// A folio whose bytes nobody changes while this is held (`frame.rs`, R5).
+#[derive(Debug)]
+pub struct LentFolio(Folio);
+
+impl LentFolio {
+    /// The bytes from `start` within the folio on, as in [`FolioHandle::bytes`].
+    pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
+        self.0.bytes(start, length_max)
+    }
+}
+
+impl Clone for LentFolio {
+    fn clone(&self) -> Self {
+        self.0.clone().lend()
+    }
+}
+
+impl Drop for LentFolio {
+    fn drop(&mut self) {
+        self.0.frame().take_back();
     }
 }
 

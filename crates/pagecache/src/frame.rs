@@ -17,8 +17,15 @@
 //! - **R4.** A reader counts itself in first and looks afterwards (`try_get`). On a frame that is
 //!   not LIVE the count means nothing, and is never set, only added to: so that what such a reader
 //!   adds and subtracts cancels out even when the frame becomes LIVE between.
-//! - **R5.** Blocks that are not uptodate are written only by who holds LOCKED, and uptodate blocks
-//!   by nobody.
+//! - **R5.** Blocks that are not uptodate are written only by who holds LOCKED. Blocks of file data
+//!   that are uptodate are written only by who holds the inode's lock alone and LOCKED as well,
+//!   while the folio is not under writeback (what a device reads stays as it is) and not lent.
+//!   Readers hold the inode's lock together, save those who were lent bytes: they are counted. A
+//!   writer that finds a folio lent puts a copy in its place. Uptodate blocks of metadata are
+//!   written by nobody.
+//! - **R6.** A folio that is DIRTY is in its mapping's set of dirty folios, one under WRITEBACK in
+//!   its set of those, none in both, and each set holds a reference: so reclaim leaves them alone.
+//!   Both begin under LOCKED; WRITEBACK ends without.
 
 use std::sync::atomic::AtomicPtr;
 
@@ -34,7 +41,7 @@ const CACHED: u32 = 1 << 30;
 const UPTODATE: u32 = 1 << 0;
 /// Somebody fills the folio.
 const LOCKED: u32 = 1 << 1;
-/// Somebody waits for LOCKED to go.
+/// Somebody waits for LOCKED or WRITEBACK to go.
 const WAITERS: u32 = 1 << 2;
 /// Whoever reads this folio first starts the next readahead window.
 const READAHEAD: u32 = 1 << 3;
@@ -43,6 +50,10 @@ const VISITED: u32 = 1 << 4;
 const REVISITED: u32 = 1 << 5;
 /// The memory is known to be all zeroes. Goes with the memory: it survives the folio.
 const BLANK: u32 = 1 << 6;
+/// Some blocks differ from the device's.
+const DIRTY: u32 = 1 << 7;
+/// Blocks are on their way to the device.
+const WRITEBACK: u32 = 1 << 16;
 /// The first of the marks that the folio's user gives a meaning; they are cleared with the folio.
 const MARK: u32 = 1 << 8;
 /// How many marks there are.
@@ -93,6 +104,8 @@ pub(crate) struct Frame {
     pub(crate) previous: AtomicU32,
     pub(crate) next: AtomicU32,
     pub(crate) free: AtomicU32,
+    /// How often the folio's bytes are lent to those who do not hold the inode's lock.
+    lent: AtomicU32,
 }
 
 /// What came of giving up a reference.
@@ -267,25 +280,100 @@ impl Frame {
     /// Unlocks the folio, uptodate or as it was, and wakes who waits for that in `bucket`.
     pub(crate) fn unlock(&self, uptodate: bool, bucket: &Bucket) {
         if uptodate {
-            self.flags.fetch_or(UPTODATE, Ordering::Release);
+            self.set_uptodate();
         }
-        let before = self.flags.fetch_and(!(LOCKED | WAITERS), Ordering::Release);
-        debug_assert!(before & LOCKED != 0, "not locked");
+        self.end(LOCKED, bucket);
+    }
+
+    /// Says that all blocks hold the file's data. The caller has the folio locked.
+    pub(crate) fn set_uptodate(&self) {
+        self.flags.fetch_or(UPTODATE, Ordering::Release);
+    }
+
+    /// Waits until nobody has the folio locked.
+    pub(crate) fn wait_unlocked(&self, bucket: &Bucket) {
+        self.wait_for(LOCKED, bucket);
+    }
+
+    /// Whether some blocks differ from the device's. Certain while the caller has the folio locked.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & DIRTY != 0
+    }
+
+    /// Says whether some blocks differ from the device's. The caller has the folio locked.
+    pub(crate) fn set_dirty(&self, dirty: bool) {
+        if dirty {
+            self.flags.fetch_or(DIRTY, Ordering::Release);
+        } else {
+            self.flags.fetch_and(!DIRTY, Ordering::Release);
+        }
+    }
+
+    /// Whether blocks are on their way to the device. Acquire: if not, the device is done with them.
+    pub(crate) fn is_under_writeback(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & WRITEBACK != 0
+    }
+
+    /// Makes a dirty folio one under writeback. The caller has it locked.
+    pub(crate) fn start_writeback(&self) {
+        // In this order: whoever sees neither sees a folio that is as the device has it.
+        let before = self.flags.fetch_or(WRITEBACK, Ordering::Release);
+        debug_assert!(before & WRITEBACK == 0 && before & DIRTY != 0, "not dirty alone");
+        self.flags.fetch_and(!DIRTY, Ordering::Release);
+    }
+
+    /// Ends the writeback, and wakes who waits for that in `bucket`.
+    pub(crate) fn end_writeback(&self, bucket: &Bucket) {
+        self.end(WRITEBACK, bucket);
+    }
+
+    /// Waits until no blocks are on their way to the device.
+    pub(crate) fn wait_writeback(&self, bucket: &Bucket) {
+        self.wait_for(WRITEBACK, bucket);
+    }
+
+    /// Clears `flag` and wakes who waits for that in `bucket`. Who waits there for the other flag
+    /// says so again.
+    fn end(&self, flag: u32, bucket: &Bucket) {
+        let before = self.flags.fetch_and(!(flag | WAITERS), Ordering::Release);
+        debug_assert!(before & flag != 0, "not begun");
         if before & WAITERS != 0 {
             bucket.wake_all();
         }
     }
 
-    /// Waits until nobody has the folio locked.
+    /// Waits until `flag` is clear.
     ///
-    /// A waiter sets WAITERS and looks at LOCKED in one step and under the bucket's lock, so either
-    /// the unlocker sees WAITERS, and takes the bucket's lock only when the waiter waits, or the
-    /// waiter sees the folio unlocked.
-    pub(crate) fn wait_unlocked(&self, bucket: &Bucket) {
-        if self.flags.load(Ordering::Acquire) & LOCKED != 0 {
+    /// A waiter sets WAITERS and looks at the flag in one step and under the bucket's lock, so
+    /// either who clears it sees WAITERS, and takes the bucket's lock only when the waiter waits,
+    /// or the waiter sees the flag clear.
+    fn wait_for(&self, flag: u32, bucket: &Bucket) {
+        if self.flags.load(Ordering::Acquire) & flag != 0 {
             base::waiting::about_to_wait();
-            bucket.wait_until(|| self.flags.fetch_or(WAITERS, Ordering::Acquire) & LOCKED == 0);
+            bucket.wait_until(|| self.flags.fetch_or(WAITERS, Ordering::Acquire) & flag == 0);
         }
+    }
+
+    /// Counts somebody in who was lent bytes of the folio, and holds a reference. Only under the
+    /// inode's lock, or by who is counted already.
+    pub(crate) fn lend(&self) {
+        self.lent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts somebody out who was lent bytes. Release: what was read was read before.
+    pub(crate) fn take_back(&self) {
+        let before = self.lent.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "not lent");
+    }
+
+    /// Whether bytes of the folio are lent. Certain, if not, while the inode's lock is held alone.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the tree holds the folio; certain under the tree's lock.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.reference.load(Ordering::Relaxed) & CACHED != 0
     }
 }
 
@@ -295,252 +383,4 @@ fn mark(number: u32) -> u32 {
 }
 
 #[cfg(all(test, loom))]
-mod model {
-    //! Model checks of the invariants above: the interleavings of a few threads, and every value
-    //! that the memory orders let a load give.
-
-    use loom::cell::UnsafeCell;
-    use loom::sync::{Arc, Mutex, MutexGuard};
-    use loom::thread;
-
-    use super::*;
-
-    const PAGE: u64 = 5;
-
-    /// One frame, its memory, the pool that has it or not, and the slot of a tree for it.
-    struct World {
-        frame: Frame,
-        memory: UnsafeCell<u64>,
-        free: Mutex<bool>,
-        slot: Mutex<bool>,
-        bucket: Bucket,
-    }
-
-    // SAFETY: the memory is what is being checked: loom sees every access to it that races.
-    unsafe impl Send for World {}
-    // SAFETY: as above.
-    unsafe impl Sync for World {}
-
-    impl World {
-        fn new() -> Arc<Self> {
-            Arc::new(Self {
-                frame: Frame::default(),
-                memory: UnsafeCell::new(0),
-                free: Mutex::new(true),
-                slot: Mutex::new(false),
-                bucket: Bucket::default(),
-            })
-        }
-
-        fn lock_slot(&self) -> MutexGuard<'_, bool> {
-            self.slot.lock().expect("no panic")
-        }
-
-        /// Makes a folio of `owner`, if the frame is free, and leaves it locked and referred to.
-        fn insert(&self, owner: u64) -> bool {
-            if !std::mem::take(&mut *self.free.lock().expect("no panic")) {
-                return false;
-            }
-            let mut slot = self.lock_slot();
-            self.frame.make_live(owner, Place { index: PAGE, order: 0 });
-            *slot = true;
-            true
-        }
-
-        /// Fills the folio with its owner's number, unlocks it and gives the reference up.
-        fn fill(&self, owner: u64) {
-            // SAFETY: the folio is locked, and not uptodate.
-            self.memory.with_mut(|memory| unsafe { *memory = owner });
-            self.frame.unlock(true, &self.bucket);
-            self.give(self.frame.put());
-        }
-
-        fn give(&self, put: Put) {
-            if put == Put::Last {
-                let mut free = self.free.lock().expect("no panic");
-                assert!(!std::mem::replace(&mut *free, true), "freed twice");
-            }
-        }
-
-        /// A cached read; whether there was anything to read.
-        fn read(&self, owner: u64) -> bool {
-            match self.frame.try_get(owner, PAGE) {
-                Ok(()) => {
-                    let uptodate = self.frame.is_uptodate();
-                    if uptodate {
-                        // SAFETY: uptodate, and referred to.
-                        self.memory.with(|memory| assert_eq!(unsafe { *memory }, owner));
-                    }
-                    self.give(self.frame.put());
-                    uptodate
-                }
-                Err(put) => {
-                    self.give(put);
-                    false
-                }
-            }
-        }
-
-        /// Reclaim.
-        fn evict(&self) {
-            let mut slot = self.lock_slot();
-            if *slot && self.frame.is_evictable() && self.frame.claim() {
-                *slot = false;
-                drop(slot);
-                self.give(Put::Last);
-            }
-        }
-
-        /// The end of a mapping, or of a part of it.
-        fn truncate(&self) {
-            let mut slot = self.lock_slot();
-            if std::mem::take(&mut *slot) {
-                self.give(self.frame.uncache());
-            }
-        }
-
-        fn is_free(&self) -> bool {
-            *self.free.lock().expect("no panic")
-        }
-    }
-
-    /// Checks `run` with at most three preemptions: more take hours, and races that need them are
-    /// not known.
-    fn check(run: impl Fn() + Send + Sync + 'static) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(run);
-    }
-
-    fn with_folio() -> Arc<World> {
-        let world = World::new();
-        assert!(world.insert(1));
-        world.fill(1);
-        world
-    }
-
-    fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
-        let world = Arc::clone(world);
-        thread::spawn(move || run(&world))
-    }
-
-    fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    }
-
-    #[test]
-    fn readers_see_their_own_folio_or_none_while_the_frame_changes_hands() {
-        check(|| {
-            let world = with_folio();
-            let threads = [
-                spawn(&world, |world| {
-                    world.read(1);
-                }),
-                spawn(&world, |world| {
-                    world.read(2);
-                }),
-            ];
-            world.evict();
-            if world.insert(2) {
-                world.fill(2);
-            }
-            join(threads);
-        });
-    }
-
-    #[test]
-    fn a_folio_that_leaves_the_cache_is_freed_once_by_its_last_holder() {
-        check(|| {
-            let world = with_folio();
-            let threads = [
-                spawn(&world, |world| {
-                    world.read(1);
-                }),
-                spawn(&world, |world| {
-                    world.read(1);
-                }),
-            ];
-            world.truncate();
-            join(threads);
-            assert!(world.is_free());
-        });
-    }
-
-    #[test]
-    fn late_holders_of_one_life_do_not_end_the_next() {
-        check(|| {
-            let world = with_folio();
-            let threads = [
-                spawn(&world, |world| {
-                    world.read(1);
-                }),
-                spawn(&world, World::truncate),
-            ];
-            if world.insert(2) {
-                world.fill(2);
-                assert!(world.read(2), "nobody else takes it away");
-                world.truncate();
-                join(threads);
-                assert!(world.is_free());
-            } else {
-                join(threads);
-            }
-        });
-    }
-
-    #[test]
-    fn reclaim_and_truncation_do_not_both_free() {
-        check(|| {
-            let world = with_folio();
-            let threads = [
-                spawn(&world, World::evict),
-                spawn(&world, |world| {
-                    world.read(1);
-                }),
-            ];
-            world.truncate();
-            join(threads);
-            assert!(world.is_free());
-        });
-    }
-
-    #[test]
-    fn waiters_wake_and_find_the_data() {
-        check(|| {
-            let world = World::new();
-            assert!(world.insert(1));
-            let wait = |world: &World| {
-                if world.frame.try_get(1, PAGE) == Ok(()) {
-                    world.frame.wait_unlocked(&world.bucket);
-                    assert!(world.frame.is_uptodate());
-                    // SAFETY: uptodate, and referred to.
-                    world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
-                    world.give(world.frame.put());
-                }
-            };
-            let threads = [spawn(&world, wait), spawn(&world, wait)];
-            world.fill(1);
-            join(threads);
-        });
-    }
-
-    #[test]
-    fn one_of_several_gets_the_lock_and_the_readahead_mark() {
-        check(|| {
-            let world = with_folio();
-            world.frame.set_readahead();
-            let taken = Arc::new(Mutex::new((0, 0)));
-            let threads = [0, 1].map(|_| {
-                let taken = Arc::clone(&taken);
-                spawn(&world, move |world| {
-                    let (mark, lock) = (world.frame.take_readahead(), world.frame.try_lock());
-                    let mut taken = taken.lock().expect("no panic");
-                    taken.0 += u32::from(mark);
-                    taken.1 += u32::from(lock);
-                })
-            });
-            join(threads);
-            assert_eq!(*taken.lock().expect("no panic"), (1, 1));
-        });
-    }
-}
+mod model;

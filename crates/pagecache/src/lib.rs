@@ -5,10 +5,14 @@
 //! itself into the folio that it finds; [`FolioHandle::bytes`] gives the data; dropping the handle
 //! counts itself out. Everything else (inserting, filling, evicting) happens on misses.
 //!
+//! A writer locks a folio, waits for its writeback to end, changes it and marks blocks dirty; who
+//! writes them back takes them from the mapping's ordered set of dirty folios.
+//!
 //! Numbered invariants are kept in `frame.rs` (R: references) and `tree.rs` (T: the index).
 
 mod buddy;
 mod cache;
+mod dirty;
 mod fill;
 mod folio;
 mod frame;
@@ -22,11 +26,13 @@ mod region;
 mod state;
 mod sync;
 mod tree;
+mod write;
 
 pub use self::{
     cache::PageCache,
+    dirty::{Runs, WritebackFolio},
     fill::{FillPiece, LockedFolio},
-    folio::{Folio, FolioHandle, FolioRef},
+    folio::{Folio, FolioHandle, FolioRef, LentFolio},
     mapping::{Insertion, Mapping},
     options::{CacheOptions, CacheStats, ORDER_MAX},
 };

@@ -8,6 +8,7 @@ use base::locks::{Rank, RankedMutex};
 
 use crate::PAGE_SHIFT;
 use crate::cache::PageCache;
+use crate::dirty::DirtyFolios;
 use crate::fill::{self, LockedFolio};
 use crate::folio::{Folio, FolioRef};
 use crate::frame::{Place, Put};
@@ -19,18 +20,19 @@ const ATTEMPTS_MAX: u32 = 16;
 /// The cached folios of one file. Dropping it frees them; folios that are still referred to then are
 /// freed with the last reference.
 pub struct Mapping {
-    tree: Tree,
+    pub(crate) tree: Tree,
     cache: Arc<PageCache>,
     id: u64,
     block_size: BlockSize,
     this: Weak<Mapping>,
     /// Held to change the tree.
-    changes: RankedMutex<Changes>,
+    pub(crate) changes: RankedMutex<Changes>,
+    pub(crate) dirty: RankedMutex<DirtyFolios>,
 }
 
 /// What belongs to the lock of a mapping, beside its tree.
 #[derive(Debug, Default)]
-struct Changes {
+pub(crate) struct Changes {
     /// Whether the cache knows the mapping. It learns of it with the first folio: most files that
     /// are looked at are never read.
     registered: bool,
@@ -59,11 +61,17 @@ impl Mapping {
             block_size,
             this: Weak::clone(this),
             changes: RankedMutex::new(Rank::Mapping, Changes::default()),
+            dirty: RankedMutex::new(Rank::Mapping, DirtyFolios::default()),
         })
     }
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Another reference to this.
+    pub(crate) fn this(&self) -> Arc<Self> {
+        self.this.upgrade().expect("it is not dropped while it is used")
     }
 
     /// The cache that the folios are from.
@@ -169,13 +177,18 @@ impl Mapping {
         fill::lock(folio, self.block_size)
     }
 
+    /// Locks a folio of this mapping if nobody else has.
+    pub fn try_lock(&self, folio: &FolioRef<'_>) -> Option<LockedFolio> {
+        fill::try_lock(folio, self.block_size)
+    }
+
     /// Another reference, borrowed from this mapping, to a folio of it.
     pub fn borrow(&self, folio: &Folio) -> FolioRef<'_> {
         folio.borrowed(&self.cache)
     }
 
     /// Takes the folios that hold pages of `from..end` out of the mapping, whole. Who refers to one
-    /// keeps it as it is; nobody else finds it any more.
+    /// keeps it as it is; nobody else finds it any more. For metadata, whose folios are never dirty.
     pub fn forget(&self, from: u64, end: u64) {
         let _changes = self.changes.lock();
         while let Some((_, number)) = self.tree.first_present(&self.cache.pool, from, end) {
@@ -219,6 +232,7 @@ enum Refused {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.drop_dirty();
         let changes = self.changes.lock();
         if changes.registered {
             self.cache.mappings.write().remove(&self.id);

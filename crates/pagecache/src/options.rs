@@ -31,6 +31,10 @@ pub struct CacheStats {
     pub bytes_resident: u64,
     /// The most bytes that were in folios at once.
     pub bytes_resident_max: u64,
+    /// Bytes in blocks that differ from the device's.
+    pub bytes_dirty: u64,
+    /// Bytes in blocks that are on their way to the device.
+    pub bytes_writeback: u64,
     /// Bytes in the nodes of the index; they count against the limit, too.
     pub bytes_index: u64,
     /// Folios now, by order.

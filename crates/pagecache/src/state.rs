@@ -1,9 +1,10 @@
-//! The state of a folio whose blocks come from more than one place, or did not all arrive: which
-//! blocks are uptodate, and how many bytes are still on their way.
-//! Not here: when a folio needs one (`fill.rs`).
+//! The state of a folio whose blocks are not all alike: which of them are uptodate, which are dirty,
+//! and how many bytes are still on their way.
+//! Not here: when a folio needs one (`fill.rs`, `dirty.rs`).
 //!
 //! Rules: only who has the folio locked attaches a state; it stays until the folio is freed. So who
-//! holds a reference to the folio may use a state that it sees.
+//! holds a reference to the folio may use a state that it sees. Dirty bits change under the folio's
+//! lock only. A dirty folio without a state is dirty as a whole.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,8 +19,8 @@ pub(crate) struct FolioState {
     blocks: u32,
     /// Bytes that are being read, and one more while the reads are being made up.
     pending: AtomicU32,
-    /// One bit for each block.
-    uptodate: Box<[AtomicU64]>,
+    uptodate: Bits,
+    dirty: Bits,
 }
 
 impl FolioState {
@@ -38,13 +39,45 @@ impl FolioState {
             return state;
         }
         let blocks = (length >> block_shift) as u32;
-        let words = (0..blocks.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect();
-        let state = Self { block_shift, blocks, pending: AtomicU32::new(0), uptodate: words };
-        let state = Box::into_raw(Box::new(state));
+        let state = Self {
+            block_shift,
+            blocks,
+            pending: AtomicU32::new(0),
+            uptodate: Bits::new(blocks),
+            dirty: Bits::new(blocks),
+        };
+        if frame.is_uptodate() {
+            state.set_uptodate(0..length);
+        }
+        if frame.is_dirty() {
+            state.set_dirty(0..length);
+        }
+        state.attach_to(frame)
+    }
+
+    /// Makes this the state of the folio that `frame` heads, which has none, and which the caller
+    /// has locked or owns.
+    fn attach_to(self, frame: &Frame) -> &Self {
+        let state = Box::into_raw(Box::new(self));
         // Only who has the folio locked does this, so there is none that this would replace.
         frame.state.store(state, Ordering::Release);
         // SAFETY: just made; it lives until `detach`, and the caller holds a reference.
         unsafe { &*state }
+    }
+
+    /// Gives the frame `to`, which the caller owns, a state like that of `from`, which the caller
+    /// has locked.
+    pub(crate) fn copy(from: &Frame, to: &Frame) {
+        if let Some(state) = Self::of(from) {
+            let copy = Self {
+                block_shift: state.block_shift,
+                blocks: state.blocks,
+                pending: AtomicU32::new(0),
+                uptodate: state.uptodate.copy(),
+                dirty: state.dirty.copy(),
+            };
+            copy.attach_to(to);
+        }
     }
 
     /// Frees the state, if there is one, of a folio that nobody holds any more.
@@ -70,25 +103,88 @@ impl FolioState {
 
     /// Marks the blocks of a byte range uptodate.
     pub(crate) fn set_uptodate(&self, range: Range<usize>) {
-        let mut block = range.start >> self.block_shift;
-        let end = range.end.div_ceil(1 << self.block_shift);
-        while block < end {
-            let bit = block % 64;
-            let count = (end - block).min(64 - bit);
-            let mask = u64::MAX >> (64 - count) << bit;
-            self.uptodate[block / 64].fetch_or(mask, Ordering::Release);
-            block += count;
-        }
+        self.uptodate.set(self.blocks_of(range), true);
     }
 
     /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not.
     /// Acquire: those that are can be read.
     pub(crate) fn run(&self, start: usize, length: usize, uptodate: bool) -> usize {
+        self.run_of(&self.uptodate, start, length, uptodate)
+    }
+
+    /// Marks the blocks of a byte range dirty; gives the number of bytes in those that were not.
+    pub(crate) fn set_dirty(&self, range: Range<usize>) -> usize {
+        self.dirty.set(self.blocks_of(range), true) << self.block_shift
+    }
+
+    /// Marks the blocks of a byte range clean; gives the number of bytes in those that were not.
+    pub(crate) fn set_clean(&self, range: Range<usize>) -> usize {
+        self.dirty.set(self.blocks_of(range), false) << self.block_shift
+    }
+
+    /// How many of `length` bytes from `start` on lie in blocks that are dirty, or that are not.
+    pub(crate) fn dirty_run(&self, start: usize, length: usize, dirty: bool) -> usize {
+        self.run_of(&self.dirty, start, length, dirty)
+    }
+
+    fn blocks_of(&self, range: Range<usize>) -> Range<usize> {
+        range.start >> self.block_shift..range.end.div_ceil(1 << self.block_shift)
+    }
+
+    fn run_of(&self, bits: &Bits, start: usize, length: usize, set: bool) -> usize {
         let end = start + length;
-        let mut block = start >> self.block_shift;
-        while block << self.block_shift < end {
-            let word = self.uptodate[block / 64].load(Ordering::Acquire);
-            let word = if uptodate { !word } else { word };
+        let blocks = self.blocks_of(start..end);
+        let run_end = blocks.start + bits.run(blocks, set);
+        (run_end << self.block_shift).clamp(start, end) - start
+    }
+
+    /// Whether all blocks are uptodate.
+    pub(crate) fn is_complete(&self) -> bool {
+        let length = (self.blocks as usize) << self.block_shift;
+        self.run(0, length, true) == length
+    }
+}
+
+/// One bit for each block.
+#[derive(Debug)]
+struct Bits(Box<[AtomicU64]>);
+
+impl Bits {
+    fn new(blocks: u32) -> Self {
+        Self((0..blocks.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn copy(&self) -> Self {
+        let word = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
+        Self(self.0.iter().map(word).collect())
+    }
+
+    /// Sets or clears the bits of `blocks`; gives how many changed. Release: who sees a bit set
+    /// sees what was done before.
+    fn set(&self, blocks: Range<usize>, set: bool) -> usize {
+        let (mut block, mut changed) = (blocks.start, 0);
+        while block < blocks.end {
+            let bit = block % 64;
+            let count = (blocks.end - block).min(64 - bit);
+            let mask = u64::MAX >> (64 - count) << bit;
+            let word = &self.0[block / 64];
+            let before = if set {
+                !word.fetch_or(mask, Ordering::Release)
+            } else {
+                word.fetch_and(!mask, Ordering::Release)
+            };
+            changed += (before & mask).count_ones() as usize;
+            block += count;
+        }
+        changed
+    }
+
+    /// How many of `blocks`, from the first on, are set, or are not.
+    fn run(&self, blocks: Range<usize>, set: bool) -> usize {
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let word = self.0[block / 64].load(Ordering::Acquire);
+            let word = if set { !word } else { word };
             // The distance to the first block of the other kind, as far as this word tells.
             let run = (word >> (block % 64)).trailing_zeros() as usize;
             block += run.min(64 - block % 64);
@@ -96,13 +192,7 @@ impl FolioState {
                 break;
             }
         }
-        (block << self.block_shift).clamp(start, end) - start
-    }
-
-    /// Whether all blocks are uptodate.
-    pub(crate) fn is_complete(&self) -> bool {
-        let length = (self.blocks as usize) << self.block_shift;
-        self.run(0, length, true) == length
+        block.min(blocks.end) - blocks.start
     }
 }
 

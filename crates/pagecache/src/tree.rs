@@ -179,6 +179,15 @@ impl Tree {
         self.prune(pool, &path);
     }
 
+    /// Has the folio at `place` be `frame`'s from now on. The caller holds the lock and knows that
+    /// there is one.
+    pub(crate) fn replace(&self, pool: &Pool, place: Place, frame: u32) {
+        let mut path = Path::new();
+        let made = self.make_way(pool, place, &mut path);
+        debug_assert_eq!(made, Some(0), "the way to a folio exists");
+        self.set(pool, &path, slots(place.order), Entry::folio(frame));
+    }
+
     /// Makes the tree tall enough for `place`.
     fn grow(&self, pool: &Pool, place: Place) -> Result<(), Refusal> {
         loop {

@@ -1,0 +1,226 @@
+//! Which folios of a mapping differ from the device, and which are on their way there.
+//! Not here: writing to folios (`write.rs`), and when and where they are written back.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::cache::PageCache;
+use crate::fill::LockedFolio;
+use crate::folio::{Folio, FolioRef};
+use crate::frame::Put;
+use crate::mapping::Mapping;
+use crate::state::FolioState;
+
+/// The folios of one mapping that are dirty or under writeback (`frame.rs`, R6).
+#[derive(Debug, Default)]
+pub(crate) struct DirtyFolios {
+    dirty: FolioSet,
+    writeback: FolioSet,
+    /// Bytes in dirty blocks.
+    bytes: u64,
+}
+
+/// Frames by the index of their folio's first page. Each stands for a reference.
+#[derive(Debug, Default)]
+struct FolioSet(BTreeMap<u64, u32>);
+
+impl FolioSet {
+    /// The first folio that has pages of `pages`.
+    fn first(&self, cache: &PageCache, pages: &Range<u64>) -> Option<u32> {
+        if pages.is_empty() {
+            return None;
+        }
+        let before = self.0.range(..pages.start).next_back().map(|(_, number)| *number);
+        let before = before.filter(|number| cache.pool.frame(*number).place().end() > pages.start);
+        before.or_else(|| self.0.range(pages.clone()).next().map(|(_, number)| *number))
+    }
+}
+
+/// Runs of bytes within a folio.
+pub type Runs = SmallVec<[Range<usize>; 4]>;
+
+impl Mapping {
+    /// Marks the blocks that have bytes of `range` dirty, which are uptodate.
+    pub fn set_dirty(&self, folio: &LockedFolio, range: Range<usize>) {
+        let (frame, length) = (folio.folio().frame(), folio.folio().len());
+        let range = folio.whole_blocks(range);
+        let was_dirty = frame.is_dirty();
+        let added = match FolioState::of(frame) {
+            None if was_dirty => 0,
+            None if range == (0..length) => length,
+            None => FolioState::attach(frame, length, self.block_size().shift()).set_dirty(range),
+            Some(state) => state.set_dirty(range),
+        };
+        if added == 0 {
+            return;
+        }
+        let mut folios = self.dirty.lock();
+        folios.bytes += added as u64;
+        self.cache().dirty.fetch_add(added as u64, Ordering::Relaxed);
+        if !was_dirty {
+            frame.set_dirty(true);
+            frame.get_again();
+            folios.dirty.0.insert(folio.folio().index(), folio.folio().frame_number());
+        }
+    }
+
+    /// Marks the blocks that lie within `range` clean, though nobody wrote them.
+    pub fn set_clean(&self, folio: &LockedFolio, range: Range<usize>) {
+        let (frame, length) = (folio.folio().frame(), folio.folio().len());
+        if !frame.is_dirty() || range.is_empty() {
+            return;
+        }
+        let state = FolioState::attach(frame, length, self.block_size().shift());
+        let removed = state.set_clean(range);
+        let none_left = state.dirty_run(0, length, false) == length;
+        let mut folios = self.dirty.lock();
+        folios.bytes -= removed as u64;
+        self.cache().dirty.fetch_sub(removed as u64, Ordering::Relaxed);
+        if none_left {
+            folios.dirty.0.remove(&folio.folio().index());
+            frame.set_dirty(false);
+            drop(folios);
+            let put = frame.put();
+            debug_assert_eq!(put, Put::Held, "the caller holds a reference");
+        }
+    }
+
+    /// Has the dirty set name the frame of `new` for what `old` was; both are locked.
+    pub(crate) fn move_dirty(&self, old: &Folio, new: &Folio) {
+        if !old.frame().is_dirty() {
+            return;
+        }
+        let mut folios = self.dirty.lock();
+        new.frame().get_again();
+        new.frame().set_dirty(true);
+        old.frame().set_dirty(false);
+        folios.dirty.0.insert(new.index(), new.frame_number());
+        drop(folios);
+        let put = old.frame().put();
+        debug_assert_eq!(put, Put::Held, "the caller holds a reference");
+    }
+
+    /// The first dirty folio that has pages of `pages`. It may be another's to write back by the
+    /// time it is locked.
+    pub fn next_dirty(&self, pages: Range<u64>) -> Option<FolioRef<'_>> {
+        let folios = self.dirty.lock();
+        let number = folios.dirty.first(self.cache(), &pages)?;
+        Some(self.another(number))
+    }
+
+    /// The first folio that has pages of `pages` and is under writeback.
+    pub fn next_under_writeback(&self, pages: Range<u64>) -> Option<FolioRef<'_>> {
+        let folios = self.dirty.lock();
+        let number = folios.writeback.first(self.cache(), &pages)?;
+        Some(self.another(number))
+    }
+
+    /// A reference to a folio that one of the sets, which are locked, holds a reference to.
+    fn another(&self, number: u32) -> FolioRef<'_> {
+        self.cache().pool.frame(number).get_again();
+        FolioRef::new(self.cache(), number)
+    }
+
+    /// The number of bytes in dirty blocks.
+    pub fn bytes_dirty(&self) -> u64 {
+        self.dirty.lock().bytes
+    }
+
+    /// Makes a dirty folio clean and one under writeback, before it is submitted: what is written
+    /// to it afterwards waits for that and makes it dirty again (ARCHITECTURE.md, invariant 6).
+    /// Gives what is to be written. `None` if the folio is not dirty.
+    pub fn start_writeback(&self, folio: &LockedFolio) -> Option<(Arc<WritebackFolio>, Runs)> {
+        let (frame, length) = (folio.folio().frame(), folio.folio().len());
+        if !frame.is_dirty() {
+            return None;
+        }
+        let mut runs = Runs::new();
+        match FolioState::of(frame) {
+            None => runs.push(0..length),
+            Some(state) => {
+                let mut at = 0;
+                while at < length {
+                    at += state.dirty_run(at, length - at, false);
+                    let run = state.dirty_run(at, length - at, true);
+                    runs.extend((run > 0).then_some(at..at + run));
+                    at += run;
+                }
+                state.set_clean(0..length);
+            }
+        }
+        let bytes: u64 = runs.iter().map(|run| run.len() as u64).sum();
+        let (index, number) = (folio.folio().index(), folio.folio().frame_number());
+        let mut folios = self.dirty.lock();
+        folios.dirty.0.remove(&index);
+        folios.writeback.0.insert(index, number);
+        folios.bytes -= bytes;
+        self.cache().dirty.fetch_sub(bytes, Ordering::Relaxed);
+        self.cache().writeback.fetch_add(bytes, Ordering::Relaxed);
+        frame.start_writeback();
+        drop(folios);
+        // The reference that the set of dirty folios had is this one's.
+        let folio = Folio::new(Arc::clone(self.cache()), number);
+        let mapping = self.this();
+        Some((Arc::new(WritebackFolio { mapping, folio, bytes }), runs))
+    }
+
+    /// Forgets what is dirty, as the mapping itself is forgotten.
+    pub(crate) fn drop_dirty(&self) {
+        let mut folios = self.dirty.lock();
+        let dirty = std::mem::take(&mut folios.dirty);
+        let bytes = std::mem::take(&mut folios.bytes);
+        drop(folios);
+        self.cache().dirty.fetch_sub(bytes, Ordering::Relaxed);
+        for number in dirty.0.into_values() {
+            drop(FolioRef::new(self.cache(), number));
+        }
+    }
+}
+
+/// A folio under writeback. It is, until all who share this have dropped it.
+#[derive(Debug)]
+pub struct WritebackFolio {
+    mapping: Arc<Mapping>,
+    folio: Folio,
+    /// How many bytes are on their way.
+    bytes: u64,
+}
+
+impl WritebackFolio {
+    /// The folio.
+    pub fn folio(&self) -> &Folio {
+        &self.folio
+    }
+
+    /// The memory of the bytes in `range`, which nobody writes to until this is dropped (R5).
+    pub fn memory(&self, range: &Range<usize>) -> NonNull<u8> {
+        assert!(range.start <= range.end && range.end <= self.folio.len(), "not in the folio");
+        let start = self.folio.cache().pool.memory(self.folio.frame_number());
+        // SAFETY: a byte of the folio, or the one after its last.
+        unsafe { start.add(range.start) }
+    }
+}
+
+impl Drop for WritebackFolio {
+    fn drop(&mut self) {
+        let cache = self.mapping.cache();
+        let mut folios = self.mapping.dirty.lock();
+        folios.writeback.0.remove(&self.folio.index());
+        cache.writeback.fetch_sub(self.bytes, Ordering::Relaxed);
+        // Under the lock: the folio may become dirty again at once.
+        self.folio.frame().end_writeback(cache.bucket(self.folio.frame_number()));
+    }
+}
+
+impl LockedFolio {
+    /// `range`, to whole blocks.
+    fn whole_blocks(&self, range: Range<usize>) -> Range<usize> {
+        let block = self.block_size().len();
+        range.start / block * block..range.end.next_multiple_of(block)
+    }
+}

@@ -1,0 +1,168 @@
+//! Writing to folios of file data that are locked.
+//! Not here: what is written, and whether it reaches the device (`dirty.rs`).
+
+use std::ops::Range;
+
+use crate::PAGE_SIZE;
+use crate::cache::PageCache;
+use crate::fill::LockedFolio;
+use crate::folio::{Folio, FolioHandle};
+use crate::frame::Put;
+use crate::mapping::Mapping;
+use crate::state::FolioState;
+
+impl<C: AsRef<PageCache>> FolioHandle<C> {
+    /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not. A hint,
+    /// unless the folio is locked.
+    pub fn uptodate_run(&self, start: usize, length: usize, uptodate: bool) -> usize {
+        let frame = self.frame();
+        let run_of_all = |all: bool| if all == uptodate { length } else { 0 };
+        if frame.is_uptodate() {
+            return run_of_all(true);
+        }
+        let state = FolioState::of(frame);
+        state.map_or_else(|| run_of_all(false), |state| state.run(start, length, uptodate))
+    }
+
+    /// How many of `length` bytes from `start` on lie in blocks that are dirty, or that are not. A hint,
+    /// unless the folio is locked.
+    pub fn dirty_run(&self, start: usize, length: usize, dirty: bool) -> usize {
+        let frame = self.frame();
+        let run_of_all = |all: bool| if all == dirty { length } else { 0 };
+        if !frame.is_dirty() {
+            return run_of_all(false);
+        }
+        let state = FolioState::of(frame);
+        state.map_or_else(|| run_of_all(true), |state| state.dirty_run(start, length, dirty))
+    }
+}
+
+impl LockedFolio {
+    /// Waits until no block is on its way to the device. None will be before the folio is unlocked.
+    pub fn wait_writeback(&self) {
+        self.folio().wait_writeback();
+    }
+
+    /// Whether somebody who does not hold the inode's lock has bytes of the folio.
+    pub fn is_lent(&self) -> bool {
+        self.folio().frame().is_lent()
+    }
+
+    /// The bytes in `range`, to be written to, whether or not they are uptodate. The folio is not
+    /// under writeback, and not lent.
+    ///
+    /// # Safety
+    /// While the result is used, nobody else has bytes of the folio's uptodate blocks, save in
+    /// folios that are lent: the caller holds the inode's lock alone (R5).
+    pub unsafe fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.check_writable();
+        assert!(range.start <= range.end && range.end <= self.folio().len(), "not in the folio");
+        self.folio().frame().set_blank(false);
+        let memory = self.folio().cache().pool.memory(self.folio().frame_number());
+        // SAFETY: the range lies within the folio, to which a reference is held. It is locked, and
+        // no piece of it is being filled, so that nobody else writes to it; it is not under
+        // writeback, so that no device reads it; the caller answers for readers.
+        unsafe { std::slice::from_raw_parts_mut(memory.add(range.start).as_ptr(), range.len()) }
+    }
+
+    /// Writes zeroes to the bytes in `range`.
+    ///
+    /// # Safety
+    /// As for [`bytes_mut`](Self::bytes_mut).
+    pub unsafe fn zero(&mut self, range: Range<usize>) {
+        if range.is_empty() || self.folio().frame().is_blank() {
+            return;
+        }
+        let whole = range == (0..self.folio().len());
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.bytes_mut(range) }.fill(0);
+        self.folio().frame().set_blank(whole);
+    }
+
+    /// Says that the blocks in `range`, whole ones, hold the file's data.
+    pub fn set_uptodate(&mut self, range: Range<usize>) {
+        self.check_writable();
+        let (frame, length) = (self.folio().frame(), self.folio().len());
+        if frame.is_uptodate() {
+            return;
+        }
+        if range == (0..length) {
+            return frame.set_uptodate();
+        }
+        let state = FolioState::attach(frame, length, self.block_size().shift());
+        state.set_uptodate(range);
+        if state.is_complete() {
+            frame.set_uptodate();
+        }
+    }
+
+    fn check_writable(&self) {
+        assert!(self.is_unfilled(), "pieces of the folio are being filled");
+        let frame = self.folio().frame();
+        assert!(!frame.is_under_writeback() && !frame.is_lent(), "others need it as it is");
+    }
+}
+
+impl Mapping {
+    /// Whether the mapping still holds this folio, of which the caller has a reference and the
+    /// lock. Once it does not, it never will.
+    pub fn holds(&self, folio: &LockedFolio) -> bool {
+        folio.folio().frame().is_cached()
+    }
+
+    /// The index of the first page of `pages` that some folio has. May miss a folio that is
+    /// inserted or removed at the same time.
+    pub fn next_cached(&self, pages: Range<u64>) -> Option<u64> {
+        let first = self.tree.first_present(&self.cache().pool, pages.start, pages.end);
+        first.map(|(index, _)| index)
+    }
+
+    /// Puts a copy in the place of a folio that is not under writeback: those who were lent bytes
+    /// keep the old one as it is. `Err` gives the folio back when there is no memory for a copy.
+    pub fn replace_by_copy(&self, folio: LockedFolio) -> Result<LockedFolio, LockedFolio> {
+        let (old, pool) = (folio.folio(), &self.cache().pool);
+        let place = old.frame().place();
+        let Some((number, _)) = self.cache().allocate(place.order, place.order) else {
+            return Err(folio);
+        };
+        let frame = pool.frame(number);
+        let (from, to) = (pool.memory(old.frame_number()), pool.memory(number));
+        // SAFETY: both are folios of that size; the old one is locked and without writers, the new
+        // one is the caller's, from the pool.
+        unsafe { to.copy_from_nonoverlapping(from, PAGE_SIZE << place.order) };
+        frame.set_blank(old.frame().is_blank());
+        FolioState::copy(old.frame(), frame);
+        let changes = self.changes.lock();
+        // Who has the folio locked may have been overtaken by who takes it out of the mapping.
+        if !old.frame().is_cached() {
+            drop(changes);
+            pool.give(number, place.order);
+            return Err(folio);
+        }
+        self.tree.replace(pool, place, number);
+        frame.make_live(self.id(), place);
+        let put = old.frame().uncache();
+        debug_assert_eq!(put, Put::Held, "the caller holds a reference");
+        drop(changes);
+        let new = Folio::new(std::sync::Arc::clone(self.cache()), number);
+        if old.frame().is_uptodate() {
+            new.frame().set_uptodate();
+        }
+        self.move_dirty(old, &new);
+        Ok(LockedFolio::new(new, self.block_size()))
+    }
+
+    /// Takes a folio that is not under writeback out of the mapping, with all that was dirty in it.
+    /// Who refers to it keeps it as it is; nobody else finds it any more.
+    pub fn remove(&self, folio: LockedFolio) {
+        let frame = folio.folio().frame();
+        debug_assert!(!frame.is_under_writeback(), "what is under way has a place in the file");
+        self.set_clean(&folio, 0..folio.folio().len());
+        let _changes = self.changes.lock();
+        if frame.is_cached() {
+            self.tree.remove(&self.cache().pool, frame.place());
+            let put = frame.uncache();
+            debug_assert_eq!(put, Put::Held, "the caller holds a reference");
+        }
+    }
+}
