@@ -8,6 +8,45 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
+/// `crc32c(crc, …)` of so many zero bytes, in a time that does not depend on how many they are.
+/// As a crc is linear, this tells what a change of a few bytes does to the crc of many.
+pub fn crc32c_zeros(crc: u32, count: u32) -> u32 {
+    // A zero byte multiplies by x^8; powers of that are at hand for each byte of `count`.
+    let digits = count.to_le_bytes().into_iter().zip(&CRC32C_POWERS);
+    let digits = digits.filter(|(digit, _)| *digit != 0);
+    digits.fold(crc, |crc, (digit, powers)| crc32c_multiply(crc, powers[usize::from(digit)]))
+}
+
+/// The polynomial of crc32c; the highest bit stands for x^0.
+const CRC32C_POLYNOMIAL: u32 = 0x82F6_3B78;
+
+/// The product of two polynomials, reduced.
+const fn crc32c_multiply(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut bit) = (0, 32);
+    while bit > 0 {
+        bit -= 1;
+        product ^= b & (a >> bit & 1).wrapping_neg();
+        b = b >> 1 ^ CRC32C_POLYNOMIAL & (b & 1).wrapping_neg();
+    }
+    product
+}
+
+/// x^(8 * digit * 256^place).
+static CRC32C_POWERS: [[u32; 256]; 4] = {
+    let mut powers = [[1 << 31; 256]; 4];
+    let (mut place, mut step) = (0, 1 << 23);
+    while place < 4 {
+        let mut digit = 1;
+        while digit < 256 {
+            powers[place][digit] = crc32c_multiply(powers[place][digit - 1], step);
+            digit += 1;
+        }
+        step = crc32c_multiply(powers[place][255], step);
+        place += 1;
+    }
+    powers
+};
+
 /// CRC-16 (polynomial 0xA001, reflected) as ext4's `gdt_csum` feature uses it.
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(seed, |crc, &byte| {
@@ -84,5 +123,17 @@ mod tests {
     #[test]
     fn crc32c_chains() {
         assert_eq!(crc32c(crc32c(7, b"1234"), b"56789"), crc32c(7, CHECK));
+    }
+
+    #[test]
+    fn zero_bytes_are_counted_rather_than_read() {
+        for count in [0, 1, 255, 256, 4095, 65_536, 70_001] {
+            assert_eq!(
+                crc32c_zeros(0x1234_5678, count),
+                crc32c(0x1234_5678, &vec![0; count as usize])
+            );
+        }
+        let twice = crc32c_zeros(crc32c_zeros(9, 3 << 24), 5);
+        assert_eq!(crc32c_zeros(9, (3 << 24) + 5), twice);
     }
 }

@@ -1,6 +1,8 @@
 //! The validated numbers of a volume and the arithmetic on them: where groups, their superblock
 //! copies and their descriptors lie. Not here: reading anything.
 
+use std::ops::Range;
+
 use base::checksum::crc32c;
 use base::{BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
@@ -147,6 +149,25 @@ impl Geometry {
         inode.0 < self.first_inode.into() && inode != crate::ROOT_INODE
     }
 
+    /// The clusters that `count` blocks from `start` lie in, counted from the volume's first. The
+    /// blocks lie in the volume, behind its first.
+    pub(crate) fn clusters_of(&self, start: FsBlock, count: u64) -> Range<u64> {
+        let first = start.0.saturating_sub(self.first_data_block.0);
+        first >> self.cluster_shift..self.clusters_for(first + count)
+    }
+
+    /// The first block of a cluster of this volume.
+    pub(crate) fn cluster_start(&self, cluster: u64) -> FsBlock {
+        FsBlock(self.first_data_block.0 + (cluster << self.cluster_shift))
+    }
+
+    /// The block with the descriptor of a group of this volume, and where it lies in that.
+    pub(crate) fn descriptor_position(&self, group: GroupNumber) -> (FsBlock, usize) {
+        let per_block = self.descriptors_per_block();
+        let at = group.0 % per_block * self.descriptor_size;
+        (self.descriptor_block(group.0 / per_block), at as usize)
+    }
+
     /// Whether `count` blocks from `start` lie in the volume and behind its superblock.
     pub fn contains_run(&self, start: FsBlock, count: u64) -> bool {
         start > self.first_data_block
@@ -233,7 +254,7 @@ fn is_power_of(base: u32, number: u32) -> bool {
     while power < number.into() {
         power *= u64::from(base);
     }
-    power == number.into()
+    power == u64::from(number)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use base::checksum::{crc16, crc32c};
 use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
+use zerocopy::FromBytes;
 
 use crate::features::Feature;
 use crate::geometry::Geometry;
@@ -92,6 +93,43 @@ impl GroupDescriptor {
         };
         descriptor.check_places(geometry, place)?;
         Ok(descriptor)
+    }
+
+    /// Puts the counts, the bitmaps' checksums, and what has been initialised since, over the
+    /// descriptor in `bytes`, and makes its checksum.
+    pub(crate) fn store(&self, bytes: &mut [u8], geometry: &Geometry) {
+        let Ok((low, rest)) = RawGroupDescriptor::mut_from_prefix(bytes) else {
+            unreachable!("descriptors have at least 32 bytes");
+        };
+        low.free_blocks_count_lo = (self.free_clusters as u16).into();
+        low.free_inodes_count_lo = (self.free_inodes as u16).into();
+        low.used_dirs_count_lo = (self.directories as u16).into();
+        low.itable_unused_lo = (self.unused_inodes as u16).into();
+        low.block_bitmap_csum_lo = (self.block_bitmap_checksum as u16).into();
+        low.inode_bitmap_csum_lo = (self.inode_bitmap_checksum as u16).into();
+        let mut flags = low.flags.get();
+        for (set, flag) in [
+            (self.inodes_uninitialised, INODES_UNINITIALISED),
+            (self.blocks_uninitialised, BLOCKS_UNINITIALISED),
+        ] {
+            if !set {
+                flags &= !flag;
+            }
+        }
+        low.flags = flags.into();
+        if let Ok((high, _)) = RawGroupDescriptorHigh::mut_from_prefix(rest) {
+            high.free_blocks_count_hi = ((self.free_clusters >> 16) as u16).into();
+            high.free_inodes_count_hi = ((self.free_inodes >> 16) as u16).into();
+            high.used_dirs_count_hi = ((self.directories >> 16) as u16).into();
+            high.itable_unused_hi = ((self.unused_inodes >> 16) as u16).into();
+            high.block_bitmap_csum_hi = ((self.block_bitmap_checksum >> 16) as u16).into();
+            high.inode_bitmap_csum_hi = ((self.inode_bitmap_checksum >> 16) as u16).into();
+        }
+        if let Some(checksum) = checksum(bytes, geometry, self.group) {
+            if let Ok((low, _)) = RawGroupDescriptor::mut_from_prefix(bytes) {
+                low.checksum = checksum.into();
+            }
+        }
     }
 
     /// Bitmaps and table lie in the volume; without `flex_bg`, in their own group.

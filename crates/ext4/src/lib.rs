@@ -6,12 +6,17 @@
 //! [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
+// The tests inside the crate use what those outside have.
+#[cfg(test)]
+extern crate self as ext4;
+
 pub mod dir;
 pub mod fast_commit;
 pub mod jbd2;
 pub mod ondisk;
 pub mod xattr;
 
+mod alloc;
 mod bitmap;
 mod check;
 mod extent;

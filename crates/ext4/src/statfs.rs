@@ -24,9 +24,25 @@ struct Sums {
 }
 
 impl Volume {
-    /// Space and inode counts. Where the group descriptors cannot be read, the superblock's counts
-    /// stand in for their sums.
+    /// Space and inode counts, as they are now. Where the group descriptors cannot be read, the
+    /// superblock's counts stand in for their sums.
     pub fn statfs(&self) -> StatFs {
+        let opened = self.statfs_at_open();
+        let Some(writer) = &self.writer else { return opened };
+        let geometry = self.geometry();
+        let blocks_free = writer.allocator.free_clusters() << geometry.cluster_shift;
+        let reserved = self.superblock().counts.blocks_reserved;
+        let reserved = reserved.saturating_add(kernel_reserve(geometry));
+        StatFs {
+            blocks_free,
+            blocks_available: blocks_free.saturating_sub(reserved),
+            inodes_free: writer.allocator.free_inodes(),
+            ..opened
+        }
+    }
+
+    /// The counts as they were when they were first asked for.
+    fn statfs_at_open(&self) -> StatFs {
         *self.statfs.get_or_init(|| {
             let superblock = self.superblock();
             let geometry = self.geometry();
@@ -137,7 +153,7 @@ fn covered(ranges: &mut [(u64, u64)]) -> u64 {
 }
 
 /// Blocks that the kernel keeps back when it mounts, so that extents can always be split.
-fn kernel_reserve(geometry: &Geometry) -> u64 {
+pub(crate) fn kernel_reserve(geometry: &Geometry) -> u64 {
     if !geometry.features.has(Feature::Extent) {
         return 0;
     }

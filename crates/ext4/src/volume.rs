@@ -158,9 +158,7 @@ impl Volume {
             let problem = Problem::Range { field: "group", found, min: 0, max };
             return Err(Error::corrupt(STRUCTURE, Place::group(group), problem));
         }
-        let per_block = geometry.descriptors_per_block();
-        let block = geometry.descriptor_block(group.0 / per_block);
-        let at = (group.0 % per_block * geometry.descriptor_size) as usize;
+        let (block, at) = geometry.descriptor_position(group);
         let place = Place::group(group).at_block(block);
         let buffer = self.read_metadata(block, STRUCTURE, place)?;
         let place = place.at_byte(at as u64);

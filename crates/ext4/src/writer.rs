@@ -7,6 +7,7 @@ use base::{Error, FsBlock, Place, Result, Unsupported};
 use device::SharedDevice;
 use iomap::PageCache;
 
+use crate::alloc::Allocator;
 use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
@@ -22,6 +23,7 @@ const STRUCTURE: &str = "superblock";
 /// The part of a volume that writing needs.
 pub(crate) struct Writer {
     pub(crate) journal: Arc<Journal>,
+    pub(crate) allocator: Arc<Allocator>,
     _worker: Worker,
 }
 
@@ -51,8 +53,9 @@ impl Volume {
         };
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
         let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log));
+        let allocator = Allocator::load(&volume)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
-        volume.writer = Some(Writer { journal, _worker });
+        volume.writer = Some(Writer { journal, allocator, _worker });
         volume.write_superblock(|raw| {
             if has_log {
                 set(raw, Feature::NeedsRecovery, true);
@@ -162,18 +165,25 @@ impl Volume {
         result
     }
 
-    /// Makes every change up to now durable.
+    /// Makes every change up to now durable, and has the superblock count what is free then.
     pub fn sync(&self) -> Result<()> {
-        self.writer()?.journal.commit_all()
+        let Writer { journal, allocator, .. } = self.writer()?;
+        if allocator.totals_changed() {
+            self.change(1, |handle| {
+                self.edit_superblock(handle, |raw| allocator.store_totals(raw, self.geometry()))
+            })?;
+        }
+        journal.commit_all()
     }
 
     /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
     /// is changed afterwards. A volume that is dropped without this is like one after a crash.
     pub fn close(&self) -> Result<()> {
-        let journal = &self.writer()?.journal;
+        let Writer { journal, allocator, .. } = self.writer()?;
         journal.finish()?;
         let was_valid = self.superblock().raw().state.get() & STATE_VALID;
         self.write_superblock(|raw| {
+            allocator.store_totals(raw, self.geometry());
             set(raw, Feature::NeedsRecovery, false);
             raw.state = (raw.state.get() | was_valid).into();
         })

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::Journal;
 use super::transaction::Release;
+use crate::alloc::Privilege;
 
 /// The right to change metadata, between its start and its drop. What is changed through it becomes
 /// durable all together or not at all.
@@ -21,13 +22,15 @@ pub(crate) struct Handle<'j> {
     revoked: SmallVec<[FsBlock; 4]>,
     released: Vec<Release>,
     is_undone: bool,
+    privilege: Privilege,
     _held: Held,
 }
 
 impl<'j> Handle<'j> {
     pub(super) fn new(journal: &'j Journal, id: TransactionId, credits: u64, held: Held) -> Self {
         let (blocks, revoked, released) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        Self { journal, id, credits, blocks, revoked, released, is_undone: false, _held: held }
+        let (is_undone, privilege) = (false, Privilege::None);
+        Self { journal, id, credits, blocks, revoked, released, is_undone, privilege, _held: held }
     }
 
     /// The transaction. When it is durable, so are the changes.
@@ -43,6 +46,15 @@ impl<'j> Handle<'j> {
     /// Whether anything was changed.
     pub(crate) fn has_changes(&self) -> bool {
         !self.blocks.is_empty() || !self.revoked.is_empty()
+    }
+
+    /// Says who the operation is for: what may be allocated depends on it.
+    pub(crate) fn set_privilege(&mut self, privilege: Privilege) {
+        self.privilege = privilege;
+    }
+
+    pub(crate) fn privilege(&self) -> Privilege {
+        self.privilege
     }
 
     /// Says that everything changed so far was changed back, so that the operation may fail.

@@ -7,21 +7,17 @@ use std::sync::Arc;
 
 use base::checksum::crc32c;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
-use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
 use crate::features::Feature;
 use crate::geometry::Geometry;
-use crate::group::{self, GroupDescriptor};
-use crate::ondisk::group_descriptor::{RawGroupDescriptor, RawGroupDescriptorHigh};
+use crate::group::GroupDescriptor;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock;
 use crate::volume::Volume;
 
 /// With more groups, the superblock keeps the sums that it has.
 const GROUPS_MAX: u32 = 1 << 20;
-const INODES_UNINITIALISED: u16 = 1;
-const BLOCKS_UNINITIALISED: u16 = 2;
 
 /// The groups of a volume with what was changed in them.
 pub(crate) struct Groups {
@@ -292,46 +288,10 @@ fn write_descriptor(
     blocks: &mut Blocks,
 ) -> Result<()> {
     const STRUCTURE: &str = "group descriptor";
-    let per_block = geometry.descriptors_per_block();
-    let block = geometry.descriptor_block(number.0 / per_block);
-    let size = geometry.descriptor_size as usize;
-    let at = (number.0 % per_block) as usize * size;
-    let place = Place::group(number).at_block(block);
+    let (block, at) = geometry.descriptor_position(number);
+    let bytes = blocks.edit(block, STRUCTURE, Place::group(number).at_block(block))?;
     // A block holds a whole number of descriptors.
-    let bytes = &mut blocks.edit(block, STRUCTURE, place)?[at..at + size];
-    let descriptor = &group.descriptor;
-    let Ok((low, rest)) = RawGroupDescriptor::mut_from_prefix(bytes) else {
-        unreachable!("descriptors have at least 32 bytes");
-    };
-    low.free_blocks_count_lo = (descriptor.free_clusters as u16).into();
-    low.free_inodes_count_lo = (descriptor.free_inodes as u16).into();
-    low.used_dirs_count_lo = (descriptor.directories as u16).into();
-    low.itable_unused_lo = (descriptor.unused_inodes as u16).into();
-    low.block_bitmap_csum_lo = (descriptor.block_bitmap_checksum as u16).into();
-    low.inode_bitmap_csum_lo = (descriptor.inode_bitmap_checksum as u16).into();
-    let mut flags = low.flags.get();
-    for (set, flag) in [
-        (descriptor.inodes_uninitialised, INODES_UNINITIALISED),
-        (descriptor.blocks_uninitialised, BLOCKS_UNINITIALISED),
-    ] {
-        if !set {
-            flags &= !flag;
-        }
-    }
-    low.flags = flags.into();
-    if let Ok((high, _)) = RawGroupDescriptorHigh::mut_from_prefix(rest) {
-        high.free_blocks_count_hi = ((descriptor.free_clusters >> 16) as u16).into();
-        high.free_inodes_count_hi = ((descriptor.free_inodes >> 16) as u16).into();
-        high.used_dirs_count_hi = ((descriptor.directories >> 16) as u16).into();
-        high.itable_unused_hi = ((descriptor.unused_inodes >> 16) as u16).into();
-        high.block_bitmap_csum_hi = ((descriptor.block_bitmap_checksum >> 16) as u16).into();
-        high.inode_bitmap_csum_hi = ((descriptor.inode_bitmap_checksum >> 16) as u16).into();
-    }
-    if let Some(checksum) = group::checksum(bytes, geometry, number) {
-        if let Ok((low, _)) = RawGroupDescriptor::mut_from_prefix(bytes) {
-            low.checksum = checksum.into();
-        }
-    }
+    group.descriptor.store(&mut bytes[at..at + geometry.descriptor_size as usize], geometry);
     Ok(())
 }
 
@@ -349,8 +309,5 @@ pub(super) fn write_superblock(
 
 /// The clusters that `count` blocks from `block` lie in, counted from the volume's first.
 pub(crate) fn clusters_of(geometry: &Geometry, block: FsBlock, count: u64) -> Range<u64> {
-    // Runs lie in the volume, behind its first block.
-    let start = block.0.saturating_sub(geometry.first_data_block.0);
-    let end = start + count;
-    start >> geometry.cluster_shift..end.div_ceil(1 << geometry.cluster_shift)
+    geometry.clusters_of(block, count)
 }

@@ -1,0 +1,231 @@
+//! Allocates and frees blocks, in whole clusters. Not here: which are best (`policy.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+
+use super::free_extents::Extent;
+use super::groups::BLOCK_BITMAP;
+use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
+use super::{Allocator, Purpose, bits};
+use crate::geometry::Geometry;
+use crate::journal::Handle;
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "block reference";
+/// Bitmaps that are read for one request in the hope of an extent that is long enough.
+const LOADS_MAX: usize = 8;
+/// How often all groups are gone through for clusters that are there by the counts: they may be
+/// freed in one group and taken in another while somebody looks.
+const ROUNDS_MAX: usize = 8;
+
+impl Volume {
+    /// Takes at least one and at most `wanted` blocks that follow each other, from `goal` on if
+    /// they are free, else near; with `bigalloc` whole clusters, whose number is rounded up.
+    /// Changes up to [`super::ALLOCATE_CREDITS`] blocks; `NoSpace` before any change.
+    pub(crate) fn allocate_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        goal: FsBlock,
+        wanted: u64,
+        purpose: Purpose,
+    ) -> Result<(FsBlock, u64)> {
+        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        let wanted = geometry.clusters_for(wanted);
+        let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
+        let claimed = allocator.space.lock().claim(purpose, handle.privilege(), wanted);
+        if claimed == 0 {
+            return Err(Error::NoSpace);
+        }
+        allocator.trim();
+        // No more than a group has.
+        let found = Search::new(self, allocator, claimed as u32).run(handle, goal);
+        let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
+        if used < claimed {
+            allocator.space.lock().give_back(purpose, claimed - used);
+        }
+        let (group, extent) = found?;
+        let cluster = u64::from(group) * u64::from(geometry.clusters_per_group());
+        let cluster = cluster + u64::from(extent.start);
+        if extent.length >= STREAM_CLUSTERS_MIN {
+            allocator.stream.store(cluster + used, Ordering::Relaxed);
+        }
+        let start = geometry.cluster_start(cluster);
+        // The volume's last cluster may have fewer blocks.
+        Ok((start, (used << geometry.cluster_shift).min(geometry.block_count - start.0)))
+    }
+
+    /// Frees the clusters that blocks of data lie in. Nobody gets them before that is durable.
+    /// Blocks that are free already, or the format's own, are a corrupt reference. Changes up to
+    /// [`super::FREE_CREDITS`] blocks for each group that they lie in.
+    pub(crate) fn free_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        start: FsBlock,
+        count: u64,
+    ) -> Result<()> {
+        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        geometry.check_run(STRUCTURE, Place::block(start), start, count)?;
+        if let Some(zone) = allocator.zones.within(start.0..start.0 + count).next() {
+            let problem = Problem::Shared { blocks: zone.end - zone.start };
+            return Err(Error::corrupt(STRUCTURE, Place::block(FsBlock(zone.start)), problem));
+        }
+        let per_group = u64::from(geometry.clusters_per_group());
+        let clusters = geometry.clusters_of(start, count);
+        let mut at = clusters.start;
+        while at < clusters.end {
+            let group = at / per_group;
+            let end = clusters.end.min((group + 1) * per_group);
+            let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
+            // The blocks lie in the volume, so there is such a group.
+            self.free_in(handle, allocator, GroupNumber(group as u32), extent)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Frees a block of metadata, with its cluster: it is not written or replayed any more. Changes
+    /// up to [`super::FREE_METADATA_CREDITS`] blocks.
+    pub(crate) fn free_metadata_block(
+        &self,
+        handle: &mut Handle<'_>,
+        block: FsBlock,
+    ) -> Result<()> {
+        self.free_blocks(handle, block, 1)?;
+        handle.revoke(block);
+        Ok(())
+    }
+
+    /// Where to begin looking for blocks of an inode that has none.
+    pub(crate) fn goal_of_inode(&self, number: InodeNumber) -> Result<FsBlock> {
+        let (group, _) = self.geometry().inode_position(number)?;
+        Ok(self.geometry().group_start(group))
+    }
+
+    fn free_in(
+        &self,
+        handle: &mut Handle<'_>,
+        allocator: &Arc<Allocator>,
+        number: GroupNumber,
+        extent: Extent,
+    ) -> Result<()> {
+        let mut group = allocator.groups[number.0 as usize].lock();
+        if let Some(error) = &group.damage {
+            return Err(error.clone());
+        }
+        let mut descriptor = self.group(number)?;
+        let bitmap = self.block_bitmap(&descriptor)?;
+        let all = extent.start..extent.end();
+        if let Some(free) = bits::first_other(bitmap.bytes(), all, true) {
+            let cluster = u64::from(number.0) * u64::from(self.geometry().clusters_per_group());
+            let block = self.geometry().cluster_start(cluster + u64::from(free.start));
+            let problem = Problem::MarkedFree { count: free.length.into() };
+            let place = Place::group(number).at_block(block);
+            return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+        }
+        drop(bitmap);
+        self.mark_clusters(handle, &mut group, &mut descriptor, extent, false)?;
+        self.write_descriptor(handle, &descriptor)?;
+        group.deferred.give_back(extent);
+        allocator.space.lock().freed(extent.length.into());
+        let allocator = Arc::clone(allocator);
+        handle.when_durable(move || allocator.release(number, extent));
+        Ok(())
+    }
+}
+
+/// One request's way through the groups.
+struct Search<'a> {
+    volume: &'a Volume,
+    allocator: &'a Allocator,
+    wanted: u32,
+    /// Bitmaps that were read.
+    loads: usize,
+    /// A group that had to be given up.
+    damage: Option<Error>,
+}
+
+impl<'a> Search<'a> {
+    fn new(volume: &'a Volume, allocator: &'a Allocator, wanted: u32) -> Self {
+        Self { volume, allocator, wanted, loads: 0, damage: None }
+    }
+
+    /// Takes clusters: the group, and where in it.
+    fn run(mut self, handle: &mut Handle<'_>, goal: FsBlock) -> Result<(u32, Extent)> {
+        let (allocator, geometry) = (self.allocator, self.volume.geometry());
+        let goal = position(geometry, geometry.clusters_of(goal, 1).start);
+        let stream = allocator.stream.load(Ordering::Relaxed);
+        let stream = (stream != u64::MAX).then(|| position(geometry, stream));
+        for attempt in policy::near_attempts(&allocator.tallies, goal, stream, self.wanted) {
+            if let Some(found) = self.attempt(handle, attempt)? {
+                return Ok(found);
+            }
+        }
+        for group in allocator.layout.outwards(goal.group) {
+            let tally = &allocator.tallies[group as usize];
+            if !tally.may_hold(self.wanted) || tally.longest().is_none() && self.loads >= LOADS_MAX
+            {
+                continue;
+            }
+            if let Some(found) = self.attempt(handle, Attempt { group, fit: Fit::Best })? {
+                return Ok(found);
+            }
+        }
+        if let Some(attempt) = policy::longest_attempt(&allocator.tallies) {
+            if let Some(found) = self.attempt(handle, attempt)? {
+                return Ok(found);
+            }
+        }
+        for _ in 0..ROUNDS_MAX {
+            for group in allocator.layout.outwards(goal.group) {
+                if allocator.tallies[group as usize].ready() == 0 {
+                    continue;
+                }
+                if let Some(found) = self.attempt(handle, Attempt { group, fit: Fit::Longest })? {
+                    return Ok(found);
+                }
+            }
+        }
+        Err(self.damage.unwrap_or(Error::NoSpace))
+    }
+
+    /// Looks into a group, and takes what will do.
+    fn attempt(
+        &mut self,
+        handle: &mut Handle<'_>,
+        attempt: Attempt,
+    ) -> Result<Option<(u32, Extent)>> {
+        let (volume, number) = (self.volume, GroupNumber(attempt.group));
+        let mut group = self.allocator.groups[attempt.group as usize].lock();
+        self.loads += usize::from(group.free.is_none());
+        match volume.load_group(number, &mut group) {
+            Ok(()) => {}
+            Err(error @ Error::Corrupt(_)) => {
+                self.damage.get_or_insert(error);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        let chosen = group.free.as_ref().and_then(|free| attempt.fit.choose(free, self.wanted));
+        let Some(extent) = chosen else { return Ok(None) };
+        let mut descriptor = volume.group(number)?;
+        volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true)?;
+        volume.write_descriptor(handle, &descriptor)?;
+        if let Some(free) = &mut group.free {
+            free.take(extent);
+            let ready = free.total();
+            self.allocator.tell(number, &group, ready);
+        }
+        Ok(Some((attempt.group, extent)))
+    }
+}
+
+/// Where a cluster lies; for one behind the last, the first.
+fn position(geometry: &Geometry, cluster: u64) -> Position {
+    let per_group = u64::from(geometry.clusters_per_group());
+    if geometry.cluster_start(cluster).0 >= geometry.block_count {
+        return Position { group: 0, bit: 0 };
+    }
+    Position { group: (cluster / per_group) as u32, bit: (cluster % per_group) as u32 }
+}

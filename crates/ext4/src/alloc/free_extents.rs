@@ -1,0 +1,205 @@
+//! The free clusters of one group as extents, found by where they are and by how long they are.
+//! Not here: the bitmap that they come from, and which extent to choose.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Clusters of one group that follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Extent {
+    pub start: u32,
+    /// At least 1.
+    pub length: u32,
+}
+
+impl Extent {
+    pub(super) fn end(self) -> u32 {
+        self.start + self.length
+    }
+
+    /// Its beginning, of at most `length` clusters.
+    pub(super) fn at_most(self, length: u32) -> Self {
+        Self { length: self.length.min(length), ..self }
+    }
+}
+
+/// Free extents, none of which touch each other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FreeExtents {
+    /// Lengths by start.
+    by_start: BTreeMap<u32, u32>,
+    /// The same as (length, start).
+    by_length: BTreeSet<(u32, u32)>,
+    total: u32,
+}
+
+impl FreeExtents {
+    /// How many clusters are free.
+    pub(super) fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// How many extents there are.
+    pub(super) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// The extents in ascending order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Extent> {
+        self.by_start.iter().map(|(&start, &length)| Extent { start, length })
+    }
+
+    /// The longest extent; of several the last.
+    pub(super) fn longest(&self) -> Option<Extent> {
+        self.by_length.last().map(|&(length, start)| Extent { start, length })
+    }
+
+    /// What is free from `at` on, if `at` itself is.
+    pub(super) fn from(&self, at: u32) -> Option<Extent> {
+        let (&start, &length) = self.by_start.range(..=at).next_back()?;
+        let end = start + length;
+        (at < end).then(|| Extent { start: at, length: end - at })
+    }
+
+    /// The first extent of at least `length` clusters that starts at or after `at`. Looks at so
+    /// many extents at most.
+    pub(super) fn after(&self, at: u32, length: u32, looked_at_max: usize) -> Option<Extent> {
+        let following = self.by_start.range(at..).take(looked_at_max);
+        let mut extents = following.map(|(&start, &length)| Extent { start, length });
+        extents.find(|extent| extent.length >= length)
+    }
+
+    /// The shortest extent of at least `length` clusters; of several the first.
+    pub(super) fn best_fit(&self, length: u32) -> Option<Extent> {
+        let &(length, start) = self.by_length.range((length, 0)..).next()?;
+        Some(Extent { start, length })
+    }
+
+    /// Takes a part of an extent. Panics when some of it is not free.
+    pub(super) fn take(&mut self, part: Extent) {
+        let whole = self.containing(part).expect("only what is free is taken");
+        self.remove(whole);
+        if part.start > whole.start {
+            self.insert(Extent { start: whole.start, length: part.start - whole.start });
+        }
+        if part.end() < whole.end() {
+            self.insert(Extent { start: part.end(), length: whole.end() - part.end() });
+        }
+    }
+
+    /// Makes an extent free, joined with its neighbours. Panics when some of it is free already.
+    pub(super) fn give_back(&mut self, extent: Extent) {
+        assert!(!self.overlaps(extent), "{extent:?} is free already");
+        let mut joined = extent;
+        let before = self.by_start.range(..extent.start).next_back();
+        if let Some((&start, &length)) =
+            before.filter(|(start, length)| *start + *length == extent.start)
+        {
+            self.remove(Extent { start, length });
+            joined = Extent { start, length: length + joined.length };
+        }
+        if let Some(&length) = self.by_start.get(&extent.end()) {
+            self.remove(Extent { start: extent.end(), length });
+            joined.length += length;
+        }
+        self.insert(joined);
+    }
+
+    fn overlaps(&self, extent: Extent) -> bool {
+        let last = self.by_start.range(..extent.end()).next_back();
+        last.is_some_and(|(&start, &length)| start + length > extent.start)
+    }
+
+    fn containing(&self, part: Extent) -> Option<Extent> {
+        let (&start, &length) = self.by_start.range(..=part.start).next_back()?;
+        let whole = Extent { start, length };
+        (part.length > 0 && part.end() <= whole.end()).then_some(whole)
+    }
+
+    fn insert(&mut self, extent: Extent) {
+        self.by_start.insert(extent.start, extent.length);
+        self.by_length.insert((extent.length, extent.start));
+        self.total += extent.length;
+    }
+
+    fn remove(&mut self, extent: Extent) {
+        self.by_start.remove(&extent.start);
+        self.by_length.remove(&(extent.length, extent.start));
+        self.total -= extent.length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CLUSTERS: u32 = 200;
+
+    /// The extents of a group in which each cluster is free or not.
+    fn extents(free: &[bool]) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for start in (0..free.len()).filter(|&at| free[at]).map(|at| at as u32) {
+            match extents.last_mut() {
+                Some(last) if last.end() == start => last.length += 1,
+                _ => extents.push(Extent { start, length: 1 }),
+            }
+        }
+        extents
+    }
+
+    fn check(index: &FreeExtents, free: &[bool], at: u32, length: u32) {
+        let all = extents(free);
+        assert_eq!(index.iter().collect::<Vec<_>>(), all);
+        assert_eq!(index.count(), all.len());
+        assert_eq!(index.total() as usize, free.iter().filter(|&&free| free).count());
+        assert_eq!(index.by_length.len(), all.len());
+        let longest = all.iter().map(|extent| extent.length).max();
+        assert_eq!(index.longest().map(|extent| extent.length), longest);
+        let rest = all.iter().find(|extent| extent.start <= at && at < extent.end());
+        let rest = rest.map(|extent| Extent { start: at, length: extent.end() - at });
+        assert_eq!(index.from(at), rest);
+        let after = all.iter().find(|extent| extent.start >= at && extent.length >= length);
+        assert_eq!(index.after(at, length, usize::MAX), after.copied());
+        let fitting = all.iter().filter(|extent| extent.length >= length);
+        let best = fitting.min_by_key(|extent| (extent.length, extent.start));
+        assert_eq!(index.best_fit(length), best.copied());
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_agrees_with_a_list_of_clusters(
+            changes in prop::collection::vec((0..CLUSTERS, 1..40_u32, 0..CLUSTERS), 1..80),
+        ) {
+            let (mut index, mut free) = (FreeExtents::default(), vec![false; CLUSTERS as usize]);
+            for (start, length, at) in changes {
+                // The run from `start` on that is all free, or all not, is turned round.
+                let was_free = free[start as usize];
+                let length = length.min(CLUSTERS - start) as usize;
+                let alike = free[start as usize..].iter().take(length);
+                let length = alike.take_while(|&&free| free == was_free).count() as u32;
+                let extent = Extent { start, length };
+                if was_free { index.take(extent) } else { index.give_back(extent) }
+                free[start as usize..extent.end() as usize].fill(!was_free);
+                check(&index, &free, at, length);
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_nearest_extents_are_looked_at() {
+        let mut index = FreeExtents::default();
+        for start in [0, 10, 20] {
+            index.give_back(Extent { start, length: 1 + start / 10 });
+        }
+        assert_eq!(index.after(0, 3, 2), None);
+        assert_eq!(index.after(0, 3, 3), Some(Extent { start: 20, length: 3 }));
+    }
+
+    #[test]
+    #[should_panic(expected = "free already")]
+    fn what_is_free_is_not_given_back_again() {
+        let mut index = FreeExtents::default();
+        index.give_back(Extent { start: 5, length: 5 });
+        index.give_back(Extent { start: 3, length: 3 });
+    }
+}

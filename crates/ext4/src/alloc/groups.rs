@@ -1,0 +1,292 @@
+//! Groups in memory, and the changes to their bitmaps and descriptors on disk.
+//! Not here: which group, and which bits.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use base::checksum::crc32c;
+use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
+
+use super::free_extents::{Extent, FreeExtents};
+use super::{Allocator, bits};
+use crate::geometry::Geometry;
+use crate::group::GroupDescriptor;
+use crate::journal::Handle;
+use crate::volume::Volume;
+
+pub(super) const BLOCK_BITMAP: &str = "block bitmap";
+pub(super) const INODE_BITMAP: &str = "inode bitmap";
+const DESCRIPTOR: &str = "group descriptor";
+
+/// Extents in memory, about, over all groups. With more, the indexes of some are dropped.
+const INDEXED_MAX: usize = 1 << 20;
+
+/// What is known of one group besides its descriptor, which is read whenever it is needed.
+#[derive(Default)]
+pub(super) struct Group {
+    /// What may be allocated. Made from the bitmap when it is first needed.
+    pub free: Option<FreeExtents>,
+    /// What is free, but was not when the last durable transaction ended.
+    pub deferred: FreeExtents,
+    /// The bitmaps' checksums in full, once they were computed; descriptors may have but a half.
+    block_checksum: Option<u32>,
+    inode_checksum: Option<u32>,
+    /// The block bitmap cannot be relied on: nothing is allocated here, nothing freed.
+    pub damage: Option<Error>,
+    /// As many extents as the index had when it was counted in [`Allocator::indexed`].
+    indexed: usize,
+}
+
+/// The clusters of a group of this volume.
+pub(super) fn clusters(geometry: &Geometry, group: GroupNumber) -> u32 {
+    // No more than bits in a block.
+    geometry.clusters_for(geometry.blocks_in_group(group)) as u32
+}
+
+impl Allocator {
+    /// What was freed may be used from now on.
+    pub(super) fn release(&self, number: GroupNumber, extent: Extent) {
+        let group = &mut *self.groups[number.0 as usize].lock();
+        group.deferred.take(extent);
+        let mut space = self.space.lock();
+        space.released(extent.length.into());
+        if group.damage.is_some() {
+            space.lost(extent.length.into());
+            return;
+        }
+        drop(space);
+        if let Some(free) = &mut group.free {
+            free.give_back(extent);
+        }
+        let ready = self.tallies[number.0 as usize].ready() + extent.length;
+        self.tell(number, group, ready);
+    }
+
+    /// Updates the tally of a group.
+    pub(super) fn tell(&self, number: GroupNumber, group: &Group, ready: u32) {
+        let longest = group.free.as_ref();
+        let longest = longest.map(|free| free.longest().map_or(0, |extent| extent.length));
+        self.tallies[number.0 as usize].set_clusters(ready, longest);
+    }
+
+    /// Gives up on a group's clusters.
+    fn give_up(&self, number: GroupNumber, group: &mut Group, error: &Error) {
+        tracing::warn!(%error, group = number.0, "nothing is allocated in a damaged group");
+        let tally = &self.tallies[number.0 as usize];
+        self.space.lock().lost(tally.ready().into());
+        tally.set_clusters(0, Some(0));
+        group.free = None;
+        group.damage = Some(error.clone());
+    }
+
+    /// Drops indexes while there are too many extents in memory. The caller holds no group.
+    pub(super) fn trim(&self) {
+        for _ in 0..self.groups.len() {
+            if self.indexed.load(Ordering::Relaxed) <= INDEXED_MAX {
+                return;
+            }
+            let at = self.hand.fetch_add(1, Ordering::Relaxed) % self.groups.len();
+            let mut group = self.groups[at].lock();
+            group.free = None;
+            self.indexed.fetch_sub(std::mem::take(&mut group.indexed), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Volume {
+    /// Makes the index of what may be allocated in a group, if it is not there. A group whose
+    /// bitmap contradicts itself or its descriptor is given up.
+    pub(super) fn load_group(&self, number: GroupNumber, group: &mut Group) -> Result<()> {
+        let allocator = &self.writer()?.allocator;
+        if let Some(error) = &group.damage {
+            return Err(error.clone());
+        }
+        if group.free.is_some() {
+            return Ok(());
+        }
+        match self.free_in_group(number, &group.deferred) {
+            Ok(free) => {
+                group.indexed = free.count();
+                allocator.indexed.fetch_add(group.indexed, Ordering::Relaxed);
+                let ready = free.total();
+                group.free = Some(free);
+                allocator.tell(number, group, ready);
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, Error::Corrupt(_)) {
+                    allocator.give_up(number, group, &error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn free_in_group(&self, number: GroupNumber, deferred: &FreeExtents) -> Result<FreeExtents> {
+        let (geometry, zones) = (self.geometry(), &self.writer()?.allocator.zones);
+        let descriptor = self.group(number)?;
+        let bitmap = self.block_bitmap(&descriptor)?;
+        let place = Place::group(number).at_block(descriptor.block_bitmap);
+        for zone in zones.clusters_in(geometry, number) {
+            if let Some(free) = bits::first_other(bitmap.bytes(), zone, true) {
+                let problem = Problem::MarkedFree { count: free.length.into() };
+                return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+            }
+        }
+        let mut free = FreeExtents::default();
+        bits::clear_runs(bitmap.bytes(), bitmap.length()).for_each(|run| free.give_back(run));
+        let (found, expected) = (descriptor.free_clusters, free.total());
+        if found != expected {
+            let (found, expected) = (found.into(), expected.into());
+            let problem = Problem::Mismatch { field: "free block count", found, expected };
+            return Err(Error::corrupt(DESCRIPTOR, place, problem));
+        }
+        deferred.iter().for_each(|extent| free.take(extent));
+        Ok(free)
+    }
+
+    /// Marks clusters, which are all the other way, as in use or not: in the bitmap, and in
+    /// `descriptor`, which is to be written.
+    pub(super) fn mark_clusters(
+        &self,
+        handle: &mut Handle<'_>,
+        group: &mut Group,
+        descriptor: &mut GroupDescriptor,
+        extent: Extent,
+        in_use: bool,
+    ) -> Result<()> {
+        self.initialise_blocks(handle, descriptor)?;
+        let bitmap = BitmapBlock {
+            structure: BLOCK_BITMAP,
+            place: Place::group(descriptor.group),
+            block: descriptor.block_bitmap,
+            covered: self.geometry().clusters_per_group() / 8,
+        };
+        let bits = extent.start..extent.end();
+        let checksum = self.mark(handle, &bitmap, group.block_checksum, bits, in_use)?;
+        group.block_checksum = checksum;
+        descriptor.block_bitmap_checksum = checksum.unwrap_or(descriptor.block_bitmap_checksum);
+        descriptor.free_clusters = if in_use {
+            descriptor.free_clusters - extent.length
+        } else {
+            descriptor.free_clusters + extent.length
+        };
+        Ok(())
+    }
+
+    /// The same for one inode; the counts are the caller's.
+    pub(super) fn mark_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        group: &mut Group,
+        descriptor: &mut GroupDescriptor,
+        index: u32,
+        in_use: bool,
+    ) -> Result<()> {
+        self.initialise_inodes(handle, descriptor)?;
+        let bitmap = BitmapBlock {
+            structure: INODE_BITMAP,
+            place: Place::group(descriptor.group),
+            block: descriptor.inode_bitmap,
+            covered: self.geometry().inodes_per_group / 8,
+        };
+        if in_use && self.geometry().has_group_checksums() {
+            let after = self.geometry().inodes_per_group - 1 - index;
+            descriptor.unused_inodes = descriptor.unused_inodes.min(after);
+        }
+        let bits = index..index + 1;
+        let checksum = self.mark(handle, &bitmap, group.inode_checksum, bits, in_use)?;
+        group.inode_checksum = checksum;
+        descriptor.inode_bitmap_checksum = checksum.unwrap_or(descriptor.inode_bitmap_checksum);
+        Ok(())
+    }
+
+    /// Turns bits round. The checksum as it is then, on volumes with checksums; `before` is what it
+    /// was, if that is known.
+    fn mark(
+        &self,
+        handle: &mut Handle<'_>,
+        bitmap: &BitmapBlock,
+        before: Option<u32>,
+        bits: Range<u32>,
+        in_use: bool,
+    ) -> Result<Option<u32>> {
+        let seed = self.geometry().metadata_seed();
+        let place = bitmap.place.at_block(bitmap.block);
+        handle.edit(bitmap.block, bitmap.structure, place, |bytes| {
+            debug_assert_eq!(bits::first_other(bytes, bits.clone(), !in_use), None, "{place}");
+            bits::fill(bytes, bits.clone(), in_use);
+            let covered = bytes.get(..bitmap.covered as usize).unwrap_or_default();
+            seed.map(|seed| match before {
+                Some(before) => before ^ bits::checksum_change(bits, bitmap.covered),
+                None => crc32c(seed, covered),
+            })
+        })
+    }
+
+    /// Writes the block bitmap of a group that never had one.
+    pub(super) fn initialise_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        descriptor: &mut GroupDescriptor,
+    ) -> Result<()> {
+        if !descriptor.blocks_uninitialised {
+            return Ok(());
+        }
+        let bitmap = self.block_bitmap(descriptor)?;
+        let mut bytes = bitmap.bytes().to_vec();
+        bits::fill(&mut bytes, bitmap.length()..self.geometry().block_size.bytes() * 8, true);
+        descriptor.blocks_uninitialised = false;
+        descriptor.block_bitmap_checksum =
+            self.checksum(&bytes, self.geometry().clusters_per_group() / 8);
+        handle.replace(descriptor.block_bitmap, bytes);
+        Ok(())
+    }
+
+    /// Writes the inode bitmap of a group that never had one.
+    fn initialise_inodes(
+        &self,
+        handle: &mut Handle<'_>,
+        descriptor: &mut GroupDescriptor,
+    ) -> Result<()> {
+        if !descriptor.inodes_uninitialised {
+            return Ok(());
+        }
+        let bitmap = self.inode_bitmap(descriptor)?;
+        let mut bytes = bitmap.bytes().to_vec();
+        bits::fill(&mut bytes, bitmap.length()..self.geometry().block_size.bytes() * 8, true);
+        descriptor.inodes_uninitialised = false;
+        // What it says while there is no bitmap has no meaning.
+        descriptor.unused_inodes = self.geometry().inodes_per_group;
+        handle.replace(descriptor.inode_bitmap, bytes);
+        Ok(())
+    }
+
+    fn checksum(&self, bitmap: &[u8], covered: u32) -> u32 {
+        let covered = bitmap.get(..covered as usize).unwrap_or_default();
+        self.geometry().metadata_seed().map_or(0, |seed| crc32c(seed, covered))
+    }
+
+    /// Puts a descriptor in its place.
+    pub(super) fn write_descriptor(
+        &self,
+        handle: &mut Handle<'_>,
+        descriptor: &GroupDescriptor,
+    ) -> Result<()> {
+        let geometry = self.geometry();
+        let (block, at) = geometry.descriptor_position(descriptor.group);
+        let place = Place::group(descriptor.group).at_block(block).at_byte(at as u64);
+        handle.edit(block, DESCRIPTOR, place, |bytes| {
+            descriptor.store(&mut bytes[at..at + geometry.descriptor_size as usize], geometry);
+        })
+    }
+}
+
+/// A bitmap on disk.
+struct BitmapBlock {
+    structure: &'static str,
+    place: Place,
+    block: FsBlock,
+    /// Bytes under the checksum.
+    covered: u32,
+}

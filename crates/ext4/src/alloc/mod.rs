@@ -1,0 +1,213 @@
+//! Which clusters and inodes are in use: allocating and freeing them, and promising clusters to
+//! writes that have not happened yet.
+//! Not here: who uses them, and making the changes durable.
+//!
+//! - `free_extents.rs`, `bits.rs`, `zones.rs`: one group's free clusters, bitmap blocks, and what
+//!   is never free
+//! - `tally.rs`, `policy.rs`, `placement.rs`: which group, and where in it
+//! - `reserve.rs`: who may have how many clusters
+//! - `groups.rs`: groups in memory, and their bitmaps and descriptors on disk
+//! - `blocks.rs`, `inodes.rs`: what callers ask for
+//!
+//! A cluster that was freed is free on disk and in the counts at once, but *deferred*: nobody gets
+//! it before the transaction that freed it is durable (J3).
+
+mod bits;
+mod blocks;
+mod free_extents;
+mod groups;
+mod inodes;
+mod placement;
+mod policy;
+mod reserve;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod zones;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use base::locks::{Rank, RankedMutex};
+use base::{Error, GroupNumber, Result, Unsupported};
+use parking_lot::Mutex;
+
+use self::groups::Group;
+use self::policy::Layout;
+pub(crate) use self::reserve::Privilege;
+use self::reserve::Space;
+use self::tally::Tally;
+use self::zones::Zones;
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::ondisk::superblock::RawSuperblock;
+use crate::statfs::kernel_reserve;
+use crate::volume::Volume;
+
+/// Blocks that [`Volume::allocate_blocks`] changes, at most.
+pub(crate) const ALLOCATE_CREDITS: u32 = 2;
+/// Blocks that [`Volume::free_blocks`] changes for each group that the blocks lie in, at most.
+pub(crate) const FREE_CREDITS: u32 = 2;
+/// Blocks that [`Volume::free_metadata_block`] changes or revokes, at most.
+pub(crate) const FREE_METADATA_CREDITS: u32 = FREE_CREDITS + 1;
+/// Blocks that [`Volume::allocate_inode`] changes, at most.
+pub(crate) const ALLOCATE_INODE_CREDITS: u32 = 4;
+/// Blocks that [`Volume::free_inode`] changes, at most.
+pub(crate) const FREE_INODE_CREDITS: u32 = 2;
+
+/// Volumes with more groups are not written: each has its state in memory.
+const GROUPS_MAX: u32 = 1 << 22;
+/// How often an operation that found no space is tried again after a commit.
+const COMMITS_MAX: u32 = 3;
+
+/// What clusters are wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Data that nothing was reserved for.
+    Data,
+    /// Data that [`Volume::reserve`] has promised clusters for; they are taken off the promise.
+    ReservedData,
+    /// Metadata.
+    Metadata,
+    /// Metadata that the end of an I/O needs, which may not fail: it may have what is kept back
+    /// for that.
+    EndOfIo,
+}
+
+/// The state of all groups.
+pub(crate) struct Allocator {
+    layout: Layout,
+    groups: Box<[RankedMutex<Group>]>,
+    tallies: Box<[Tally]>,
+    zones: Zones,
+    space: Mutex<Space>,
+    free_inodes: AtomicU64,
+    directories: AtomicU64,
+    /// Clusters and inodes that the superblock says are free.
+    stored: Mutex<(u64, u64)>,
+    /// The cluster after those of the last large request; `u64::MAX` before the first.
+    stream: AtomicU64,
+    /// Extents in the indexes of all groups, about.
+    indexed: AtomicUsize,
+    /// The group whose index is dropped next when there are too many.
+    hand: AtomicUsize,
+}
+
+impl Allocator {
+    /// Reads every group's descriptor.
+    pub(crate) fn load(volume: &Volume) -> Result<Arc<Self>> {
+        let geometry = volume.geometry();
+        if geometry.group_count > GROUPS_MAX {
+            return Err(Unsupported::Operation("writing so many block groups").into());
+        }
+        let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
+        let (mut tallies, mut zones) = (Vec::new(), Zones::default());
+        for number in (0..geometry.group_count).map(GroupNumber) {
+            let descriptor = volume.group(number)?;
+            // Counts are compared with the bitmap when that is first used.
+            let clusters = groups::clusters(geometry, number).min(descriptor.free_clusters);
+            let inodes = geometry.inodes_per_group.min(descriptor.free_inodes);
+            free += u64::from(clusters);
+            free_inodes += u64::from(inodes);
+            directories += u64::from(descriptor.directories);
+            tallies.push(Tally::new(clusters, inodes, descriptor.directories));
+            zones.add(geometry, &descriptor);
+        }
+        let for_root = volume.superblock().counts.blocks_reserved >> geometry.cluster_shift;
+        let for_splitting = kernel_reserve(geometry) >> geometry.cluster_shift;
+        let counts = &volume.superblock().counts;
+        let stored = (counts.blocks_free >> geometry.cluster_shift, counts.inodes_free.into());
+        let (deferred, reserved, releases) = (0, 0, 0);
+        let space = Space { free, deferred, reserved, for_root, for_splitting, releases };
+        let new_group = |_| RankedMutex::new(Rank::Group, Group::default());
+        Ok(Arc::new(Self {
+            layout: layout(volume),
+            groups: (0..geometry.group_count).map(new_group).collect(),
+            tallies: tallies.into(),
+            zones: zones.finish(),
+            space: Mutex::new(space),
+            free_inodes: free_inodes.into(),
+            directories: directories.into(),
+            stored: Mutex::new(stored),
+            stream: u64::MAX.into(),
+            indexed: 0.into(),
+            hand: 0.into(),
+        }))
+    }
+
+    /// Whether the superblock counts what is not free any more, or the other way.
+    pub(crate) fn totals_changed(&self) -> bool {
+        let free = self.space.lock().free;
+        *self.stored.lock() != (free, self.free_inodes())
+    }
+
+    /// Puts the sums over all groups into the superblock.
+    pub(crate) fn store_totals(&self, raw: &mut RawSuperblock, geometry: &Geometry) {
+        let clusters = self.space.lock().free;
+        *self.stored.lock() = (clusters, self.free_inodes());
+        let free = clusters << geometry.cluster_shift;
+        raw.free_blocks_count_lo = (free as u32).into();
+        if geometry.features.has(Feature::SixtyFourBit) {
+            raw.free_blocks_count_hi = ((free >> 32) as u32).into();
+        }
+        raw.free_inodes_count = (self.free_inodes() as u32).into();
+    }
+
+    /// Clusters that are not in use and not promised.
+    pub(crate) fn free_clusters(&self) -> u64 {
+        let space = self.space.lock();
+        space.free.saturating_sub(space.reserved)
+    }
+
+    /// Inodes that are not in use.
+    pub(crate) fn free_inodes(&self) -> u64 {
+        self.free_inodes.load(Ordering::Relaxed)
+    }
+}
+
+fn layout(volume: &Volume) -> Layout {
+    let groups = volume.geometry().group_count;
+    let shift = u32::from(volume.superblock().raw().log_groups_per_flex);
+    // As in the kernel, what makes no sense means that there are none.
+    let has_flex = volume.superblock().has(Feature::FlexBg) && shift < u32::BITS;
+    Layout { groups, groups_per_flex: if has_flex { 1 << shift } else { 1 } }
+}
+
+impl Volume {
+    /// Promises clusters to data that will be allocated later ([`Purpose::ReservedData`]), or fails
+    /// with `NoSpace`. What was promised can be allocated, if need be after a commit.
+    pub(crate) fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<()> {
+        let is_there = self.writer()?.allocator.space.lock().reserve(privilege, clusters);
+        if is_there { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
+    /// Takes back a promise that is not needed any more.
+    pub(crate) fn unreserve(&self, clusters: u64) -> Result<()> {
+        self.writer()?.allocator.space.lock().unreserve(clusters);
+        Ok(())
+    }
+
+    /// Whether a commit would make more clusters usable: an operation that found `NoSpace` may be
+    /// worth another attempt after one.
+    pub(crate) fn has_deferred_space(&self) -> bool {
+        self.writer().is_ok_and(|writer| writer.allocator.space.lock().deferred > 0)
+    }
+
+    /// Runs `attempt`, which opens and closes handles of its own, and again after a commit while it
+    /// finds no space but a commit frees some.
+    pub(crate) fn with_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        let allocator = &self.writer()?.allocator;
+        let releases = || allocator.space.lock().releases;
+        for _ in 0..COMMITS_MAX {
+            let before = releases();
+            match attempt() {
+                // A commit that ended meanwhile is as good.
+                Err(Error::NoSpace) if self.has_deferred_space() || releases() != before => {
+                    self.writer()?.journal.commit_all()?;
+                }
+                result => return result,
+            }
+        }
+        attempt()
+    }
+}

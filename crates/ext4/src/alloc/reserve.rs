@@ -1,0 +1,196 @@
+//! Who may have how many of the volume's free clusters: what is promised to delayed allocation,
+//! kept back for root, and kept back for splitting extents at the end of I/O.
+//! Not here: which clusters.
+
+use super::Purpose;
+
+/// What may be had besides what everybody may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Privilege {
+    /// Nothing.
+    None,
+    /// What is kept back for root.
+    Root,
+}
+
+/// The volume's free clusters, counted.
+///
+/// - **A1.** Promised clusters are there: `reserved <= free`, unless damage was found since. So a
+///   reservation is where ENOSPC is met, and what was reserved can be allocated, if need be after
+///   a commit.
+/// - **A2.** Others never take what is ready while it may be needed for a promise:
+///   they are left at most `free - deferred - reserved`.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    /// Not in use.
+    pub free: u64,
+    /// Of those: not to be used before the transaction that freed them is durable.
+    pub deferred: u64,
+    /// Of those: promised to delayed allocation.
+    pub reserved: u64,
+    /// Kept back for root.
+    pub for_root: u64,
+    /// Kept back so that extents can be split at the end of I/O.
+    pub for_splitting: u64,
+    /// How many times deferred clusters became usable.
+    pub releases: u64,
+}
+
+impl Space {
+    /// What everybody may have of so many clusters.
+    fn beyond_reserves(&self, clusters: u64, privilege: Privilege) -> u64 {
+        let for_root = if privilege == Privilege::Root { 0 } else { self.for_root };
+        clusters.saturating_sub(self.reserved + self.for_splitting + for_root)
+    }
+
+    /// Takes up to `wanted` clusters out of the count; 0 when there are none that may be had now.
+    pub(super) fn claim(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
+        let ready = self.free.saturating_sub(self.deferred);
+        let may_have = match purpose {
+            Purpose::Data | Purpose::Metadata => self.beyond_reserves(ready, privilege),
+            Purpose::ReservedData => ready.min(self.reserved),
+            Purpose::EndOfIo => ready.saturating_sub(self.reserved),
+        };
+        let taken = may_have.min(wanted);
+        self.free -= taken;
+        if purpose == Purpose::ReservedData {
+            self.reserved -= taken;
+        }
+        taken
+    }
+
+    /// Undoes a part of a claim.
+    pub(super) fn give_back(&mut self, purpose: Purpose, clusters: u64) {
+        self.free += clusters;
+        if purpose == Purpose::ReservedData {
+            self.reserved += clusters;
+        }
+    }
+
+    /// Promises clusters, or says that there are not so many. What is not ready yet counts: it is
+    /// after a commit.
+    pub(super) fn reserve(&mut self, privilege: Privilege, clusters: u64) -> bool {
+        let is_there = self.beyond_reserves(self.free, privilege) >= clusters;
+        if is_there {
+            self.reserved += clusters;
+        }
+        is_there
+    }
+
+    /// Takes a promise back.
+    pub(super) fn unreserve(&mut self, clusters: u64) {
+        debug_assert!(clusters <= self.reserved, "more given back than was promised");
+        self.reserved = self.reserved.saturating_sub(clusters);
+    }
+
+    /// Clusters were freed, by a transaction that is not durable.
+    pub(super) fn freed(&mut self, clusters: u64) {
+        self.free += clusters;
+        self.deferred += clusters;
+    }
+
+    /// Clusters that were freed may be used.
+    pub(super) fn released(&mut self, clusters: u64) {
+        self.deferred -= clusters;
+        self.releases += 1;
+    }
+
+    /// Clusters turned out to be of no use.
+    pub(super) fn lost(&mut self, clusters: u64) {
+        self.free = self.free.saturating_sub(clusters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn space(free: u64) -> Space {
+        Space { free, deferred: 0, reserved: 0, for_root: 10, for_splitting: 5, releases: 0 }
+    }
+
+    #[test]
+    fn reserves_are_for_those_they_are_kept_for() {
+        let mut space = space(30);
+        assert!(!space.reserve(Privilege::None, 16));
+        assert!(space.reserve(Privilege::None, 15));
+        assert_eq!(space.claim(Purpose::Data, Privilege::None, 1), 0);
+        assert_eq!(space.claim(Purpose::Metadata, Privilege::Root, 100), 10);
+        assert_eq!(space.claim(Purpose::Data, Privilege::Root, 1), 0);
+        assert_eq!(space.claim(Purpose::EndOfIo, Privilege::None, 100), 5);
+        assert_eq!(space.claim(Purpose::ReservedData, Privilege::None, 100), 15);
+        assert_eq!((space.free, space.reserved), (0, 0));
+    }
+
+    #[test]
+    fn what_is_freed_can_be_promised_at_once_and_used_later() {
+        let mut space = space(15);
+        space.freed(4);
+        assert!(space.reserve(Privilege::None, 4));
+        // What is ready is all there is for the promise and the reserves.
+        assert_eq!(space.claim(Purpose::Data, Privilege::Root, 20), 6);
+        assert_eq!(space.claim(Purpose::EndOfIo, Privilege::None, 20), 5);
+        space.released(4);
+        assert_eq!(space.claim(Purpose::ReservedData, Privilege::None, 4), 4);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Claim(u8, bool, u64),
+        Reserve(bool, u64),
+        Unreserve(u64),
+        Free(u64),
+        Commit,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..4_u8, any::<bool>(), 1..40_u64).prop_map(|(p, r, n)| Step::Claim(p, r, n)),
+            (any::<bool>(), 1..40_u64).prop_map(|(r, n)| Step::Reserve(r, n)),
+            (1..40_u64).prop_map(Step::Unreserve),
+            (1..40_u64).prop_map(Step::Free),
+            Just(Step::Commit),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_promised_can_always_be_had_after_a_commit(
+            steps in prop::collection::vec(step(), 1..100),
+        ) {
+            let (mut space, mut used) = (space(200), 0_u64);
+            let privilege = |root| if root { Privilege::Root } else { Privilege::None };
+            for step in steps {
+                match step {
+                    Step::Claim(purpose, root, wanted) => {
+                        let purposes =
+                            [Purpose::Data, Purpose::Metadata, Purpose::ReservedData, Purpose::EndOfIo];
+                        let purpose = purposes[usize::from(purpose)];
+                        let taken = space.claim(purpose, privilege(root), wanted);
+                        let kept = taken / 2;
+                        space.give_back(purpose, taken - kept);
+                        used += kept;
+                    }
+                    Step::Reserve(root, count) => {
+                        space.reserve(privilege(root), count);
+                    }
+                    Step::Unreserve(count) => space.unreserve(count.min(space.reserved)),
+                    Step::Free(count) => {
+                        let count = count.min(used);
+                        used -= count;
+                        space.freed(count);
+                    }
+                    Step::Commit => space.released(space.deferred),
+                }
+                assert_eq!(space.free + used, 200);
+                assert!(space.deferred <= space.free && space.reserved <= space.free, "{space:?}");
+                let mut after = space.clone();
+                after.released(after.deferred);
+                let promised = after.reserved;
+                let had = after.claim(Purpose::ReservedData, Privilege::None, promised);
+                assert_eq!(had, promised);
+            }
+        }
+    }
+}
