@@ -1,6 +1,7 @@
 //! Volumes cut off in the middle of the running kernel's writes: what recovery makes of them, as
 //! e2fsck and the kernel judge it.
 
+mod busy;
 mod workload;
 
 use std::fs::File;
