@@ -8,11 +8,10 @@
 use std::ops::Range;
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Result};
-use iomap::MetadataBuffer;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::leaf;
-use crate::extent::{self, DEPTH_MAX, ENTRY_BYTES, Expected, HEADER_BYTES, Node, STRUCTURE};
+use crate::extent::{self, DEPTH_MAX, ENTRY_BYTES, Expected, HEADER_BYTES, Node};
 use crate::geometry::Geometry;
 use crate::map::{FILE_BLOCKS_MAX, Run};
 use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
@@ -224,9 +223,14 @@ impl Tree<'_> {
         Ok(None)
     }
 
-    /// Maps a run, not longer than an extent can be, that lies in a hole.
-    pub(super) fn insert(&mut self, store: &mut impl NodeStore, run: Run) -> Result<()> {
-        let path = self.path(store, run.start)?;
+    /// Maps a run, not longer than an extent can be, that lies in a hole of the leaf at the end of
+    /// `path`.
+    pub(super) fn insert(
+        &mut self,
+        store: &mut impl NodeStore,
+        path: Path,
+        run: Run,
+    ) -> Result<()> {
         let mut extents = path.extents();
         leaf::insert(&mut extents, run);
         self.rewrite(store, path, &extents)
@@ -267,13 +271,15 @@ impl Tree<'_> {
     /// than what two nodes have room for. `NoSpace` and `FileTooLarge` leave everything as it was.
     fn rewrite(&mut self, store: &mut impl NodeStore, path: Path, extents: &[Run]) -> Result<()> {
         let mut draft = Draft::default();
+        let may_collapse = extents.len() <= ROOT_ENTRIES && path.leaf().block.is_some();
         match self.draft(store, path, extents, &mut draft) {
-            Ok(root) => self.apply(store, draft, &root),
+            Ok(root) => self.apply(store, draft, &root)?,
             Err(error) => {
                 draft.taken.into_iter().try_for_each(|block| store.give_back(block))?;
-                Err(error)
+                return Err(error);
             }
         }
+        if may_collapse { self.collapse(store) } else { Ok(()) }
     }
 
     /// Decides what changes, from the leaf up; the root as it will be.
@@ -383,7 +389,7 @@ impl Tree<'_> {
     }
 
     /// Makes the tree as shallow as it can be without moving extents from leaf to leaf.
-    pub(super) fn collapse(&mut self, store: &mut impl NodeStore) -> Result<()> {
+    fn collapse(&mut self, store: &mut impl NodeStore) -> Result<()> {
         // The depth falls with each step.
         loop {
             let root = self.root()?;
@@ -461,4 +467,4 @@ fn parse(
 
 #[cfg(test)]
 #[path = "tree_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -9,24 +9,24 @@ use super::*;
 use crate::geometry::tests::plain;
 
 /// Nodes in memory.
-struct Nodes {
-    blocks: BTreeMap<FsBlock, Vec<u8>>,
-    taken: BTreeSet<FsBlock>,
+pub(in crate::map_write) struct Nodes {
+    pub blocks: BTreeMap<FsBlock, Vec<u8>>,
+    pub taken: BTreeSet<FsBlock>,
     next: u64,
     /// How many more blocks there are.
-    left: Cell<usize>,
-    changes: usize,
+    pub left: Cell<usize>,
+    pub changes: usize,
 }
 
 impl Nodes {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (blocks, taken) = (BTreeMap::new(), BTreeSet::new());
         Self { blocks, taken, next: NODES_START, left: Cell::new(usize::MAX), changes: 0 }
     }
 }
 
 /// Data lies below.
-const NODES_START: u64 = 30_000;
+pub(in crate::map_write) const NODES_START: u64 = 30_000;
 
 impl NodeStore for Nodes {
     type Bytes = Vec<u8>;
@@ -90,7 +90,8 @@ impl<'g> Subject<'g> {
     }
 
     fn insert(&mut self, run: Run) -> Result<()> {
-        self.tree.insert(&mut self.nodes, run)?;
+        let path = self.tree.path(&self.nodes, run.start)?;
+        self.tree.insert(&mut self.nodes, path, run)?;
         for index in 0..run.length {
             self.model.insert(run.start.0 + index, (run.block.0 + index, run.unwritten));
         }
@@ -110,7 +111,7 @@ impl<'g> Subject<'g> {
             assert!(end > at);
             at = end;
         }
-        self.tree.collapse(&mut self.nodes)
+        Ok(())
     }
 
     fn remove(&mut self, range: Range<FileBlock>) -> Result<()> {
@@ -127,7 +128,7 @@ impl<'g> Subject<'g> {
                 }
             }
         }
-        self.tree.collapse(&mut self.nodes)
+        Ok(())
     }
 
     /// Compares with the model, by the reader's eyes, and checks what e2fsck wants of a tree.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use base::checksum::crc32c;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -13,9 +12,7 @@ use crate::extent::{self, Expected, Node, Step};
 use crate::geometry::Geometry;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::{FILE_BLOCKS_MAX, Run};
-use crate::ondisk::extent::{
-    MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail, WRITTEN_MAX,
-};
+use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
 use crate::volume::Volume;
 
 const ENTRY_BYTES: usize = 12;

@@ -1,0 +1,241 @@
+//! One change of one inode's map: has the map's lock, takes and frees its blocks, and ends by
+//! telling the inode and what is known of the map. Not here: what is changed.
+
+use std::sync::Arc;
+
+use base::{Error, FsBlock, Place, Result};
+use iomap::MetadataBuffer;
+
+use super::pointers::Pointers;
+use super::tree::{NodeStore, Tree};
+use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Privilege, Purpose};
+use crate::extent_status::MapChange;
+use crate::features::Feature;
+use crate::geometry::Geometry;
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::journal::Handle;
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "map of a file";
+/// Blocks of its own that one change adds to a map, at most.
+const NODES_ADDED_MAX: u64 = 8;
+
+/// Credits for a change within one leaf of a tree of `depth` levels below the root. It touches the
+/// nodes on the way there, and may split each of them and the root, or free each.
+pub(super) fn tree_credits(depth: u16) -> u32 {
+    let depth = u32::from(depth);
+    let split = depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
+    split.max(depth * FREE_METADATA_CREDITS)
+}
+
+/// Credits for a change of pointers that lie in one block, with `levels` blocks on the way: each
+/// may be added or freed.
+pub(super) fn map_credits(levels: u32) -> u32 {
+    levels * (1 + ALLOCATE_CREDITS).max(FREE_METADATA_CREDITS)
+}
+
+/// A map that is being changed.
+pub(super) struct MapEdit<'e, 'h, 'j> {
+    pub inode: &'e Inode,
+    /// What the inode says before the change.
+    pub record: Arc<InodeRecord>,
+    pub map: Map<'e>,
+    pub blocks: MapBlocks<'e, 'h, 'j>,
+    pub change: MapChange<'e>,
+    /// The new size in bytes, if it changes too.
+    pub size: Option<u64>,
+}
+
+/// The two kinds of map.
+pub(super) enum Map<'e> {
+    Extents(Tree<'e>),
+    Pointers(Pointers<'e>),
+}
+
+/// The blocks of a map: of its nodes and of data.
+pub(super) struct MapBlocks<'e, 'h, 'j> {
+    pub volume: &'e Volume,
+    pub handle: &'h mut Handle<'j>,
+    /// What nodes are allocated for.
+    pub purpose: Purpose,
+    /// Clusters allocated less those freed.
+    pub clusters: i64,
+    /// Whether a node was changed, or something freed that was in use.
+    pub is_touched: bool,
+}
+
+impl Inode {
+    /// Runs `operation` with the inode's map; nodes are allocated for `purpose`.
+    pub(super) fn edit_map<'j, R>(
+        &self,
+        handle: &mut Handle<'j>,
+        purpose: Purpose,
+        operation: impl FnOnce(&mut MapEdit<'_, '_, 'j>) -> Result<R>,
+    ) -> Result<R> {
+        if self.has(InodeFlags::INLINE_DATA) || !self.has_map() {
+            return Err(Error::WrongType("it has no data blocks"));
+        }
+        let had_changes = handle.has_changes();
+        let (volume, change, record) = (&**self.volume(), self.map.change(), self.record());
+        let blocks = MapBlocks { volume, handle, purpose, clusters: 0, is_touched: false };
+        let map = Map::new(volume.geometry(), &record);
+        let mut edit = MapEdit { inode: self, record, map, blocks, change, size: None };
+        match operation(&mut edit) {
+            Ok(result) => {
+                edit.finish()?;
+                Ok(result)
+            }
+            Err(error) => {
+                if !edit.blocks.is_touched {
+                    // What was allocated was given back, and the map is what it was.
+                    if !had_changes {
+                        edit.blocks.handle.undone();
+                    }
+                    edit.change.finish();
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<'e> Map<'e> {
+    fn new(geometry: &'e Geometry, record: &InodeRecord) -> Self {
+        let (area, inode) = (record.block_area, record.number);
+        if record.flags.contains(InodeFlags::EXTENTS) {
+            let (checksum_seed, node_bytes) = (record.checksum_seed, geometry.block_size.len());
+            Self::Extents(Tree { area, geometry, inode, checksum_seed, node_bytes })
+        } else {
+            Self::Pointers(Pointers { area, geometry, inode })
+        }
+    }
+
+    fn area(&self) -> &[u8; 60] {
+        match self {
+            Self::Extents(tree) => &tree.area,
+            Self::Pointers(pointers) => &pointers.area,
+        }
+    }
+}
+
+impl MapEdit<'_, '_, '_> {
+    pub(super) fn geometry(&self) -> &Geometry {
+        self.blocks.volume.geometry()
+    }
+
+    /// Whether the blocks of the file are metadata, which go through the journal.
+    pub(super) fn holds_metadata(&self) -> bool {
+        let flags = self.record.flags;
+        self.record.kind != base::attributes::FileType::Regular
+            || flags.contains(InodeFlags::JOURNAL_DATA)
+            || flags.contains(InodeFlags::EA_INODE)
+    }
+
+    /// How many clusters the inode may have more, besides those for nodes.
+    pub(super) fn clusters_left(&self) -> u64 {
+        let geometry = self.geometry();
+        let counted = if !geometry.features.has(Feature::HugeFile) {
+            u64::from(u32::MAX)
+        } else {
+            // 48 bits, of blocks when units of 512 bytes are too many.
+            ((1 << 48) - 1) << (geometry.block_size.shift() - 9)
+        };
+        let left = counted.saturating_sub(self.record.blocks) / units_per_cluster(geometry);
+        left.saturating_sub(NODES_ADDED_MAX)
+    }
+
+    /// Tells the inode. What was changed is known already.
+    fn finish(self) -> Result<()> {
+        let (area, clusters) = (*self.map.area(), self.blocks.clusters);
+        let is_same = area == self.record.block_area && clusters == 0 && self.size.is_none();
+        if !is_same {
+            let units = units_per_cluster(self.blocks.volume.geometry());
+            self.inode.update(self.blocks.handle, |record| {
+                let changed = units.saturating_mul(clusters.unsigned_abs());
+                record.blocks = match clusters {
+                    ..0 => record.blocks.saturating_sub(changed),
+                    0.. => record.blocks.saturating_add(changed),
+                };
+                record.block_area = area;
+                record.size = self.size.unwrap_or(record.size);
+            })?;
+        }
+        self.change.finish();
+        Ok(())
+    }
+}
+
+fn units_per_cluster(geometry: &Geometry) -> u64 {
+    1 << (geometry.cluster_shift + geometry.block_size.shift() - 9)
+}
+
+impl MapBlocks<'_, '_, '_> {
+    /// Allocates blocks: from where on, and how many.
+    pub(super) fn allocate(
+        &mut self,
+        goal: FsBlock,
+        wanted: u64,
+        purpose: Purpose,
+    ) -> Result<(FsBlock, u64)> {
+        let (start, count) = self.volume.allocate_blocks(self.handle, goal, wanted, purpose)?;
+        self.clusters += self.volume.geometry().clusters_for(count) as i64;
+        Ok((start, count))
+    }
+
+    /// Frees the clusters that some blocks lie in.
+    pub(super) fn release(&mut self, start: FsBlock, count: u64) -> Result<()> {
+        self.is_touched = true;
+        self.return_clusters(start, count)
+    }
+
+    /// Gives back what [`allocate`](Self::allocate) gave, also to what it was promised to.
+    pub(super) fn undo(&mut self, start: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
+        self.return_clusters(start, count)?;
+        if purpose == Purpose::ReservedData {
+            let clusters = self.volume.geometry().clusters_for(count);
+            self.volume.reserve(clusters, Privilege::Root)?;
+        }
+        Ok(())
+    }
+
+    fn return_clusters(&mut self, start: FsBlock, count: u64) -> Result<()> {
+        self.volume.free_blocks(self.handle, start, count)?;
+        let clusters = self.volume.geometry().clusters_of(start, count);
+        self.clusters -= (clusters.end - clusters.start) as i64;
+        Ok(())
+    }
+}
+
+impl NodeStore for MapBlocks<'_, '_, '_> {
+    type Bytes = MetadataBuffer;
+
+    fn read(&self, block: FsBlock, place: Place) -> Result<MetadataBuffer> {
+        self.volume.read_metadata(block, STRUCTURE, place)
+    }
+
+    fn edit(&mut self, block: FsBlock, place: Place, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        self.is_touched = true;
+        self.handle.edit(block, STRUCTURE, place, change)
+    }
+
+    fn create(&mut self, block: FsBlock, bytes: Vec<u8>) {
+        self.is_touched = true;
+        self.handle.replace(block, bytes);
+    }
+
+    fn take(&mut self, goal: FsBlock) -> Result<FsBlock> {
+        Ok(self.allocate(goal, 1, self.purpose)?.0)
+    }
+
+    fn give_back(&mut self, block: FsBlock) -> Result<()> {
+        self.return_clusters(block, 1)
+    }
+
+    fn free(&mut self, block: FsBlock) -> Result<()> {
+        self.is_touched = true;
+        self.volume.free_metadata_block(self.handle, block)?;
+        self.clusters -= 1;
+        Ok(())
+    }
+}

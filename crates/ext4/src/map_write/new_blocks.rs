@@ -1,0 +1,240 @@
+//! Maps blocks where a file has a hole. Not here: how a map takes them in.
+
+use base::{Error, FileBlock, FsBlock, Result, Unsupported};
+
+use super::edit::{Map, MapBlocks, MapEdit};
+use super::leaf::length_max;
+use super::pointers;
+use super::tree::Tree;
+use crate::alloc::Purpose;
+use crate::indirect;
+use crate::inode::Inode;
+use crate::journal::Handle;
+use crate::map::{Piece, Run};
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewBlocks {
+    /// The first file block.
+    pub at: FileBlock,
+    /// Blocks, at least one; there may be fewer.
+    pub wanted: u64,
+    /// Whether they are to read as zeroes until they are marked written. Maps without extents
+    /// cannot say that.
+    pub unwritten: bool,
+    /// What the blocks are for.
+    pub purpose: Purpose,
+}
+
+/// What is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mapped {
+    /// At the first file block that was asked for.
+    pub run: Run,
+    /// Whether this call allocated it. If so, and it is not unwritten, the blocks hold whatever
+    /// they held before.
+    pub is_new: bool,
+}
+
+impl Inode {
+    /// Maps blocks, or says what is mapped there already. The inode's size stays as it is.
+    ///
+    /// `NoSpace`; `FileTooLarge` beyond what the map, or the count of blocks, can say.
+    pub(crate) fn map_new_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        request: NewBlocks,
+    ) -> Result<Mapped> {
+        self.edit_map(handle, Purpose::Metadata, |edit| edit.map_new(request))
+    }
+
+    /// Adds a block to the end of a directory, or of another file of whole blocks of metadata, and
+    /// to its size. The caller gives it contents.
+    pub(crate) fn append_block(&self, handle: &mut Handle<'_>) -> Result<(FileBlock, FsBlock)> {
+        self.edit_map(handle, Purpose::Metadata, |edit| {
+            let block_size = edit.geometry().block_size;
+            let at = FileBlock(block_size.blocks_for(edit.record.size));
+            let (wanted, purpose) = (1, Purpose::Metadata);
+            let mapped = edit.map_new(NewBlocks { at, wanted, unwritten: false, purpose })?;
+            edit.size = Some((at.0 + 1) << block_size.shift());
+            Ok((at, mapped.run.block))
+        })
+    }
+}
+
+/// Blocks that were found for a run.
+struct Found {
+    run: Run,
+    /// What was allocated for it, unless it lies in a cluster that the file has already.
+    allocated: Option<(FsBlock, u64)>,
+}
+
+impl MapEdit<'_, '_, '_> {
+    fn map_new(&mut self, request: NewBlocks) -> Result<Mapped> {
+        let left = self.inode.map_end().0.saturating_sub(request.at.0);
+        let clusters = self.clusters_left();
+        // A whole extent at most, so what is added is one entry.
+        let wanted = request
+            .wanted
+            .min(left)
+            .min(length_max(request.unwritten))
+            .min(clusters << self.geometry().cluster_shift);
+        if wanted == 0 {
+            return Err(Error::FileTooLarge);
+        }
+        let request = NewBlocks { wanted, ..request };
+        let mapped = match &self.map {
+            Map::Extents(_) => self.map_extent(request),
+            Map::Pointers(_) => self.map_pointers(request),
+        }?;
+        if mapped.is_new {
+            self.change.changed(mapped.run.start, mapped.run.end(), Some(mapped.run));
+        }
+        Ok(mapped)
+    }
+
+    fn map_extent(&mut self, request: NewBlocks) -> Result<Mapped> {
+        let Map::Extents(tree) = &mut self.map else { unreachable!("the caller looked") };
+        let at = request.at;
+        let path = tree.path(&self.blocks, at)?;
+        let extents = path.extents();
+        let index = extents.partition_point(|extent| extent.end() <= at);
+        let (before, next) =
+            (index.checked_sub(1).and_then(|index| extents.get(index)), extents.get(index));
+        let wanted = at..FileBlock(at.0 + request.wanted);
+        if let Some(run) = next.and_then(|next| next.within(&(at..wanted.end))) {
+            if run.start == at {
+                return Ok(Mapped { run, is_new: false });
+            }
+        }
+        let end = wanted.end.min(next.map_or(path.range().end, |next| next.start));
+        let goal = match (before, next) {
+            (Some(run), _) => FsBlock(run.block.0 + (at.0 - run.start.0)),
+            (None, Some(run)) => FsBlock(run.block.0.saturating_sub(run.start.0 - at.0)),
+            (None, None) => self.blocks.volume.goal_of_inode(self.record.number)?,
+        };
+        let goal = within_volume(goal, &self.blocks);
+        let found = find_blocks(tree, &mut self.blocks, request, end, goal)?;
+        if let Err(error) = tree.insert(&mut self.blocks, path, found.run) {
+            if let (Some((start, count)), false) = (found.allocated, self.blocks.is_touched) {
+                self.blocks.undo(start, count, request.purpose)?;
+            }
+            return Err(error);
+        }
+        Ok(Mapped { run: found.run, is_new: true })
+    }
+
+    fn map_pointers(&mut self, request: NewBlocks) -> Result<Mapped> {
+        let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
+        if map.geometry.cluster_shift > 0 {
+            // The kernel, too, gives such files no blocks.
+            return Err(Unsupported::Operation("a block map on a volume with clusters").into());
+        }
+        let (at, volume) = (request.at, self.blocks.volume);
+        let span = indirect::load_span(volume, &self.record, at)?;
+        let wanted = at..FileBlock(at.0 + request.wanted);
+        let end = match span.piece_at(at) {
+            Piece::Run(run) => {
+                let run = run.within(&wanted).expect("the run lies there");
+                return Ok(Mapped { run, is_new: false });
+            }
+            Piece::Hole { end, .. } => end.min(wanted.end),
+        };
+        // Pointers of one block.
+        let end = end.min(pointers::leaf_of(map.geometry, at).end);
+        let before = span.runs.iter().rev().find(|run| run.end() <= at);
+        let goal = match before {
+            Some(run) => FsBlock(run.block.0 + (at.0 - run.start.0)),
+            None => self.preceding_block(at)?,
+        };
+        let goal = within_volume(goal, &self.blocks);
+        let (block, count) = self.blocks.allocate(goal, end.0 - at.0, request.purpose)?;
+        let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
+        let run = Run { start: at, length: count, block, unwritten: false };
+        let result = match block.0.checked_add(count) {
+            Some(end) if end <= pointers::BLOCKS_END => map.insert(&mut self.blocks, run),
+            // Pointers have 32 bits.
+            _ => Err(Error::NoSpace),
+        };
+        if let Err(error) = result {
+            if !self.blocks.is_touched {
+                self.blocks.undo(block, count, request.purpose)?;
+            }
+            return Err(error);
+        }
+        Ok(Mapped { run, is_new: true })
+    }
+
+    /// Where to look for the block of a file with a block map, when none is mapped in the same
+    /// block of pointers before: behind the block before it, else where the inode is.
+    fn preceding_block(&self, at: FileBlock) -> Result<FsBlock> {
+        let volume = self.blocks.volume;
+        if let Some(before) = at.0.checked_sub(1) {
+            let span = indirect::load_span(volume, &self.record, FileBlock(before))?;
+            if let Piece::Run(run) = span.piece_at(FileBlock(before)) {
+                return Ok(FsBlock(run.block.0 + run.length));
+            }
+        }
+        volume.goal_of_inode(self.record.number)
+    }
+}
+
+/// The goal, or some block of the volume.
+fn within_volume(goal: FsBlock, blocks: &MapBlocks<'_, '_, '_>) -> FsBlock {
+    let geometry = blocks.volume.geometry();
+    goal.clamp(geometry.first_data_block, FsBlock(geometry.block_count - 1))
+}
+
+/// Blocks for the hole from `request.at` to `end`, which lies in one leaf.
+fn find_blocks(
+    tree: &Tree<'_>,
+    blocks: &mut MapBlocks<'_, '_, '_>,
+    request: NewBlocks,
+    end: FileBlock,
+    goal: FsBlock,
+) -> Result<Found> {
+    let NewBlocks { at, unwritten, purpose, .. } = request;
+    let run = |block, length| Run { start: at, length, block, unwritten };
+    if tree.geometry.cluster_shift == 0 {
+        let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose)?;
+        return Ok(Found { run: run(block, count), allocated: Some((block, count)) });
+    }
+    // A file block lies as far in its cluster as its block does in the volume's.
+    let cluster_blocks = u64::from(tree.geometry.blocks_per_cluster());
+    let start = FileBlock(at.0 - at.0 % cluster_blocks);
+    let cluster_end = FileBlock(start.0 + cluster_blocks);
+    let next = tree.extent_from(blocks, at)?;
+    let before = tree.extent_before(blocks, at)?.map(|(run, _)| run);
+    let neighbour = before.filter(|before| before.end() > start);
+    let neighbour = neighbour.or(next.filter(|next| next.start < cluster_end));
+    if let Some(neighbour) = neighbour {
+        // The cluster is the file's already.
+        let shared = neighbour.start.max(start);
+        let block = neighbour.block.0 + (shared.0 - neighbour.start.0);
+        let block = FsBlock(block - block % cluster_blocks + (at.0 - start.0));
+        let length = end.min(cluster_end).0 - at.0;
+        return Ok(Found { run: run(block, length), allocated: None });
+    }
+    let end = match next {
+        // The last cluster is shared with what follows, and already there.
+        Some(next) if next.start < round_up(end, cluster_blocks) => {
+            FileBlock(next.start.0 - next.start.0 % cluster_blocks)
+        }
+        _ => end,
+    };
+    let goal = FsBlock(goal.0.saturating_sub(at.0 - start.0));
+    let wanted = round_up(end, cluster_blocks).0 - start.0;
+    let (block, count) = blocks.allocate(goal, wanted, purpose)?;
+    let skipped = at.0 - start.0;
+    if count <= skipped {
+        // The volume's last cluster, cut short.
+        blocks.undo(block, count, purpose)?;
+        return Err(Error::NoSpace);
+    }
+    let length = (count - skipped).min(end.0 - at.0);
+    Ok(Found { run: run(FsBlock(block.0 + skipped), length), allocated: Some((block, count)) })
+}
+
+fn round_up(block: FileBlock, to: u64) -> FileBlock {
+    FileBlock(block.0.next_multiple_of(to))
+}

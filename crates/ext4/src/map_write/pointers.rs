@@ -1,0 +1,288 @@
+//! Changes a block map in place: puts pointers in, adding the blocks of pointers on the way, and
+//! takes them out, freeing those that become empty.
+//! Not here: which blocks, and where blocks for pointers come from.
+//!
+//! As in `tree.rs`, blocks are taken before anything is changed.
+
+use std::ops::Range;
+
+use base::{FileBlock, FsBlock, InodeNumber, Place, Result};
+
+use super::tree::NodeStore;
+use crate::geometry::Geometry;
+use crate::map::Run;
+
+const STRUCTURE: &str = "indirect block";
+const DIRECT: u64 = 12;
+const POINTER_BYTES: usize = 4;
+/// Pointers have 32 bits.
+pub(super) const BLOCKS_END: u64 = 1 << 32;
+
+/// A block map that is being changed.
+pub(super) struct Pointers<'g> {
+    /// The pointers in the inode.
+    pub area: [u8; 60],
+    pub geometry: &'g Geometry,
+    pub inode: InodeNumber,
+}
+
+/// Pointers in a block.
+fn per_block(geometry: &Geometry) -> u64 {
+    u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64
+}
+
+/// The file blocks whose pointers lie side by side with that of `at`.
+pub(super) fn leaf_of(geometry: &Geometry, at: FileBlock) -> Range<FileBlock> {
+    match at.0.checked_sub(DIRECT) {
+        None => FileBlock(0)..FileBlock(DIRECT),
+        Some(past) => {
+            // All trees begin at a multiple.
+            let count = per_block(geometry);
+            let start = DIRECT + past / count * count;
+            FileBlock(start)..FileBlock(start + count)
+        }
+    }
+}
+
+/// The way to a file block's pointer.
+struct Route {
+    /// The pointer in the inode, by index.
+    root: usize,
+    /// The pointer in each block from there on; none for the direct ones.
+    below: Vec<usize>,
+}
+
+impl Route {
+    fn to(geometry: &Geometry, at: FileBlock) -> Self {
+        let Some(mut rest) = at.0.checked_sub(DIRECT) else {
+            return Self { root: at.0 as usize, below: Vec::new() };
+        };
+        let count = per_block(geometry);
+        let mut level = 1;
+        // The caller stays within what the map can say: three levels.
+        while level < 3 && rest >= count.pow(level) {
+            rest -= count.pow(level);
+            level += 1;
+        }
+        let index = |level| (rest / count.pow(level) % count) as usize;
+        let below = (0..level).rev().map(index).collect();
+        Self { root: DIRECT as usize + level as usize - 1, below }
+    }
+}
+
+fn word(bytes: &[u8], index: usize) -> FsBlock {
+    let at = index * POINTER_BYTES;
+    let bytes = bytes[at..at + POINTER_BYTES].try_into().expect("the range has four bytes");
+    FsBlock(u32::from_le_bytes(bytes).into())
+}
+
+/// Points `count` pointers from `index` on to blocks from `block` on.
+fn set_words(bytes: &mut [u8], index: usize, block: FsBlock, count: u64) {
+    let words = bytes[index * POINTER_BYTES..].chunks_exact_mut(POINTER_BYTES);
+    for (block, word) in (block.0..block.0 + count).zip(words) {
+        word.copy_from_slice(&(block as u32).to_le_bytes());
+    }
+}
+
+fn clear_words(bytes: &mut [u8], words: &Range<usize>) {
+    bytes[words.start * POINTER_BYTES..words.end * POINTER_BYTES].fill(0);
+}
+
+/// Whether nothing but `words` points anywhere.
+fn is_empty_without(bytes: &[u8], words: &Range<usize>) -> bool {
+    let (before, rest) = bytes.split_at(words.start * POINTER_BYTES);
+    let after = &rest[words.len() * POINTER_BYTES..];
+    before.iter().chain(after).all(|&byte| byte == 0)
+}
+
+/// The pointers that lie side by side at the end of a range.
+pub(super) struct Leaf {
+    range: Range<FileBlock>,
+    /// The blocks of pointers that lead there, the top one first; none for the direct pointers.
+    chain: Vec<FsBlock>,
+    /// What they say, as far as it lies in the range; not empty.
+    pub runs: Vec<Run>,
+}
+
+impl Pointers<'_> {
+    fn place(&self, block: FsBlock) -> Place {
+        Place::inode(self.inode).at_block(block)
+    }
+
+    fn read<S: NodeStore>(&self, store: &S, block: FsBlock) -> Result<S::Bytes> {
+        let place = self.place(block);
+        self.geometry.check_run(STRUCTURE, place, block, 1)?;
+        store.read(block, place)
+    }
+
+    /// Maps a run of blocks below [`BLOCKS_END`] whose pointers are zero and lie side by side.
+    pub(super) fn insert(&mut self, store: &mut impl NodeStore, run: Run) -> Result<()> {
+        let Route { root, below } = Route::to(self.geometry, run.start);
+        let Some((&last, upper)) = below.split_last() else {
+            set_words(&mut self.area, root, run.block, run.length);
+            return Ok(());
+        };
+        let mut chain = Vec::new();
+        let mut block = word(&self.area, root);
+        for &index in &below {
+            if block.0 == 0 {
+                break;
+            }
+            chain.push(block);
+            block = word(&self.read(store, block)?, index);
+        }
+        let new = self.take_blocks(store, below.len() - chain.len(), run.block)?;
+        // From the last one up, so that nothing points to a block that is not there yet.
+        let bytes = || vec![0; self.geometry.block_size.len()];
+        let mut pointer = (run.block, run.length);
+        let mut index = last;
+        let mut uppers = upper.iter().rev();
+        for &block in new.iter().rev() {
+            let mut bytes = bytes();
+            set_words(&mut bytes, index, pointer.0, pointer.1);
+            store.create(block, bytes);
+            pointer = (block, 1);
+            index = uppers.next().copied().unwrap_or_default();
+        }
+        match chain.last() {
+            Some(&block) => store.edit(block, self.place(block), |bytes| {
+                set_words(bytes, index, pointer.0, pointer.1);
+            }),
+            None => {
+                set_words(&mut self.area, root, pointer.0, 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Blocks for pointers, or none of them.
+    fn take_blocks(
+        &self,
+        store: &mut impl NodeStore,
+        count: usize,
+        goal: FsBlock,
+    ) -> Result<Vec<FsBlock>> {
+        let mut taken = Vec::with_capacity(count);
+        for _ in 0..count {
+            match store.take(goal) {
+                Ok(block) if block.0 < BLOCKS_END => taken.push(block),
+                other => {
+                    let (more, error) = match other {
+                        Ok(block) => (Some(block), base::Error::NoSpace),
+                        Err(error) => (None, error),
+                    };
+                    taken.into_iter().chain(more).try_for_each(|block| store.give_back(block))?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The last pointers in `range` that lie side by side and are not all zero.
+    pub(super) fn leaf_before(
+        &self,
+        store: &impl NodeStore,
+        range: &Range<FileBlock>,
+    ) -> Result<Option<Leaf>> {
+        let mut end = range.end;
+        while end > range.start {
+            let at = FileBlock(end.0 - 1);
+            let leaf = leaf_of(self.geometry, at);
+            let chain = match self.chain(store, at)? {
+                Ok(chain) => chain,
+                Err(hole_start) => {
+                    end = hole_start;
+                    continue;
+                }
+            };
+            let within = leaf.start.max(range.start)..end;
+            let runs = match chain.last() {
+                Some(&block) => self.runs(&self.read(store, block)?, leaf.start, &within)?,
+                None => self.runs(&self.area, leaf.start, &within)?,
+            };
+            if !runs.is_empty() {
+                return Ok(Some(Leaf { range: leaf, chain, runs }));
+            }
+            end = leaf.start;
+        }
+        Ok(None)
+    }
+
+    /// The blocks of pointers that lead to `at`, or where the hole begins that it lies in because
+    /// one of them is not there.
+    fn chain(
+        &self,
+        store: &impl NodeStore,
+        at: FileBlock,
+    ) -> Result<std::result::Result<Vec<FsBlock>, FileBlock>> {
+        let Route { root, below } = Route::to(self.geometry, at);
+        let (mut chain, mut block) = (Vec::new(), word(&self.area, root));
+        // What a missing block would have led to, and how far `at` lies in that.
+        let count = per_block(self.geometry);
+        for (depth, &index) in below.iter().enumerate() {
+            let offset = below[depth..].iter().fold(0, |sum, &index| sum * count + index as u64);
+            if block.0 == 0 {
+                return Ok(Err(FileBlock(at.0 - offset)));
+            }
+            chain.push(block);
+            if depth + 1 < below.len() {
+                let bytes = self.read(store, block)?;
+                block = word(&bytes, index);
+                if block.0 == 0 {
+                    // With all the missing ones before it.
+                    let missing = (0..index).rev().take_while(|&i| word(&bytes, i).0 == 0).count();
+                    let levels = (below.len() - depth - 1) as u32;
+                    let inner = below[depth + 1..].iter();
+                    let offset = inner.fold(0, |sum, &index| sum * count + index as u64);
+                    return Ok(Err(FileBlock(at.0 - offset - missing as u64 * count.pow(levels))));
+                }
+            }
+        }
+        Ok(Ok(chain))
+    }
+
+    /// What pointers from `start` on say of the blocks in `range`.
+    fn runs(&self, bytes: &[u8], start: FileBlock, range: &Range<FileBlock>) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for at in range.start.0..range.end.0 {
+            let block = word(bytes, (at - start.0) as usize);
+            if block.0 != 0 {
+                let place = Place::inode(self.inode).at_file_block(FileBlock(at));
+                self.geometry.check_run("block pointer", place, block, 1)?;
+                let (start, length, unwritten) = (FileBlock(at), 1, false);
+                Run { start, length, block, unwritten }.push_onto(&mut runs);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Sets the pointers of a leaf that lie in `range` to zero, and frees the blocks of pointers
+    /// that become empty.
+    pub(super) fn clear(
+        &mut self,
+        store: &mut impl NodeStore,
+        leaf: Leaf,
+        range: &Range<FileBlock>,
+    ) -> Result<()> {
+        let (start, end) = (leaf.range.start.max(range.start), leaf.range.end.min(range.end));
+        let index = |block: FileBlock| (block.0 - leaf.range.start.0) as usize;
+        let mut words = index(start)..index(end);
+        let Route { root, below } = Route::to(self.geometry, leaf.range.start);
+        for (depth, &block) in leaf.chain.iter().enumerate().rev() {
+            if !is_empty_without(&self.read(store, block)?, &words) {
+                return store.edit(block, self.place(block), |bytes| clear_words(bytes, &words));
+            }
+            store.free(block)?;
+            // The pointer to it.
+            let index = depth.checked_sub(1).map_or(root, |upper| below[upper]);
+            words = index..index + 1;
+        }
+        clear_words(&mut self.area, &words);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "pointers_tests.rs"]
+mod tests;

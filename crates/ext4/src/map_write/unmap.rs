@@ -1,0 +1,196 @@
+//! Unmaps blocks and frees them, from the last to the first. Not here: how a map forgets them.
+
+use std::ops::Range;
+
+use base::{FileBlock, FsBlock, Result};
+
+use super::Progress;
+use super::edit::{Map, MapBlocks, MapEdit, map_credits, tree_credits};
+use super::tree::Tree;
+use crate::alloc::{FREE_CREDITS, Purpose};
+use crate::geometry::Geometry;
+use crate::inode::Inode;
+use crate::journal::Handle;
+use crate::map::Run;
+
+impl Inode {
+    /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits go:
+    /// with `More(end)`, what lies from the range's start to `end` is left. The caller gives
+    /// [`credits_for_unmap`](Self::credits_for_unmap), and keeps reads and writes away.
+    ///
+    /// Unmapping the middle of an extent needs room for one more, and can fail with `NoSpace`.
+    pub(crate) fn unmap(
+        &self,
+        handle: &mut Handle<'_>,
+        range: Range<FileBlock>,
+    ) -> Result<Progress> {
+        let range = range.start..range.end.min(self.map_end());
+        self.edit_map(handle, Purpose::Metadata, |edit| {
+            let mut end = range.end;
+            loop {
+                let step = match &edit.map {
+                    Map::Extents(_) => edit.unmap_extents(&(range.start..end))?,
+                    Map::Pointers(_) => edit.unmap_pointers(&(range.start..end))?,
+                };
+                match step {
+                    Step::Done => return Ok(Progress::Done),
+                    Step::NoCredits => return Ok(Progress::More(end)),
+                    Step::To(start) => {
+                        edit.change.changed(start, end, None);
+                        end = start;
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// What came of one step.
+enum Step {
+    /// Nothing was left to unmap.
+    Done,
+    /// Nothing was unmapped, for want of credits.
+    NoCredits,
+    /// Nothing is mapped any more from there on.
+    To(FileBlock),
+}
+
+impl MapEdit<'_, '_, '_> {
+    /// Unmaps what lies in the last leaf of `range`, or the end of that.
+    fn unmap_extents(&mut self, range: &Range<FileBlock>) -> Result<Step> {
+        let holds_metadata = self.holds_metadata();
+        let Map::Extents(tree) = &mut self.map else { unreachable!("the caller looked") };
+        let Some((last, path)) = tree.extent_before(&self.blocks, range.end)? else {
+            return Ok(Step::Done);
+        };
+        if last.end() <= range.start {
+            return Ok(Step::Done);
+        }
+        // One for the inode.
+        let kept_back = u64::from(tree_credits(tree.depth()?) + 1);
+        let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
+        let runs = path.extents().into_iter().rev().filter_map(|extent| extent.within(range));
+        let Some(start) = affordable(tree.geometry, runs, credits, holds_metadata) else {
+            return Ok(Step::NoCredits);
+        };
+        let removed = tree.remove(&mut self.blocks, path, &(start..range.end))?;
+        free_runs(tree, &mut self.blocks, &removed, holds_metadata)?;
+        Ok(Step::To(start))
+    }
+
+    fn unmap_pointers(&mut self, range: &Range<FileBlock>) -> Result<Step> {
+        let holds_metadata = self.holds_metadata();
+        let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
+        let Some(leaf) = map.leaf_before(&self.blocks, range)? else { return Ok(Step::Done) };
+        let kept_back = u64::from(map_credits(3) + 1);
+        let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
+        let runs = leaf.runs.iter().rev().copied();
+        let Some(start) = affordable(map.geometry, runs, credits, holds_metadata) else {
+            return Ok(Step::NoCredits);
+        };
+        let range = start..range.end;
+        for run in leaf.runs.iter().filter_map(|run| run.within(&range)) {
+            revoke_all(&mut self.blocks, &run, holds_metadata);
+            self.blocks.release(run.block, run.length)?;
+        }
+        map.clear(&mut self.blocks, leaf, &range)?;
+        Ok(Step::To(start))
+    }
+}
+
+/// How far back the runs, which come last one first, can be freed with so many credits.
+fn affordable(
+    geometry: &Geometry,
+    runs: impl Iterator<Item = Run>,
+    mut credits: u64,
+    holds_metadata: bool,
+) -> Option<FileBlock> {
+    let mut start = None;
+    for run in runs {
+        let blocks = if holds_metadata {
+            // Each in a group of its own, at worst, and revoked.
+            run.length.min(credits / u64::from(FREE_CREDITS + 1))
+        } else {
+            blocks_in_groups(geometry, &run, credits / u64::from(FREE_CREDITS))
+        };
+        if blocks == 0 {
+            break;
+        }
+        start = Some(FileBlock(run.end().0 - blocks));
+        if blocks < run.length {
+            break;
+        }
+        let cost = if holds_metadata { FREE_CREDITS + 1 } else { FREE_CREDITS };
+        let times = if holds_metadata { blocks } else { groups(geometry, &run) };
+        credits = credits.saturating_sub(u64::from(cost) * times);
+    }
+    start
+}
+
+/// The groups that a run lies in.
+fn groups(geometry: &Geometry, run: &Run) -> u64 {
+    let group =
+        |block: u64| (block - geometry.first_data_block.0) / u64::from(geometry.blocks_per_group);
+    group(run.block.0 + run.length - 1) - group(run.block.0) + 1
+}
+
+/// How many blocks at the end of a run lie in so many groups.
+fn blocks_in_groups(geometry: &Geometry, run: &Run, count: u64) -> u64 {
+    if groups(geometry, run) <= count {
+        return run.length;
+    }
+    let per_group = u64::from(geometry.blocks_per_group);
+    let last = run.block.0 + run.length - 1 - geometry.first_data_block.0;
+    match count.checked_sub(1) {
+        Some(before) => last % per_group + 1 + before * per_group,
+        None => 0,
+    }
+}
+
+fn revoke_all(blocks: &mut MapBlocks<'_, '_, '_>, run: &Run, holds_metadata: bool) {
+    if holds_metadata {
+        for index in 0..run.length {
+            blocks.handle.revoke(FsBlock(run.block.0 + index));
+        }
+    }
+}
+
+/// Frees the clusters of what was taken out of the map, but for those that the file has other
+/// blocks in.
+fn free_runs(
+    tree: &Tree<'_>,
+    blocks: &mut MapBlocks<'_, '_, '_>,
+    removed: &[Run],
+    holds_metadata: bool,
+) -> Result<()> {
+    let geometry = tree.geometry;
+    let cluster_blocks = u64::from(geometry.blocks_per_cluster());
+    let mut freed_end = 0;
+    for run in removed {
+        revoke_all(blocks, run, holds_metadata);
+        let mut clusters = geometry.clusters_of(run.block, run.length);
+        if cluster_blocks > 1 {
+            let (first, last) = (run.start.0 % cluster_blocks, run.end().0 % cluster_blocks);
+            let before = tree.extent_before(blocks, run.start)?;
+            let next = tree.extent_from(blocks, run.end())?;
+            if before.is_some_and(|(before, _)| before.end().0 > run.start.0 - first) {
+                clusters.start += 1;
+            }
+            let end = run.end().0.next_multiple_of(cluster_blocks);
+            if last > 0 && next.is_some_and(|next| next.start.0 < end) {
+                clusters.end = clusters.end.saturating_sub(1);
+            }
+            // The cluster that the run before it, which is gone too, ended in.
+            if run.start.0 != 0 && clusters.start + 1 == freed_end {
+                clusters.start += 1;
+            }
+        }
+        if clusters.start < clusters.end {
+            let start = geometry.cluster_start(clusters.start);
+            let end = geometry.cluster_start(clusters.end).0.min(geometry.block_count);
+            blocks.release(start, end - start.0)?;
+            freed_end = clusters.end;
+        }
+    }
+    Ok(())
+}
