@@ -8,7 +8,7 @@ use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 use super::free_extents::Extent;
 use super::groups::BLOCK_BITMAP;
 use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
-use super::{Allocator, Purpose, bits};
+use super::{Allocator, NO_STREAM, Purpose, bits};
 use crate::geometry::Geometry;
 use crate::journal::Handle;
 use crate::volume::Volume;
@@ -48,10 +48,10 @@ impl Volume {
         let (group, extent) = found?;
         let cluster = u64::from(group) * u64::from(geometry.clusters_per_group());
         let cluster = cluster + u64::from(extent.start);
-        if extent.length >= STREAM_CLUSTERS_MIN {
-            allocator.stream.store(cluster + used, Ordering::Relaxed);
-        }
         let start = geometry.cluster_start(cluster);
+        if extent.length >= STREAM_CLUSTERS_MIN {
+            allocator.stream.store(geometry.cluster_start(cluster + used).0, Ordering::Relaxed);
+        }
         // The volume's last cluster may have fewer blocks.
         Ok((start, (used << geometry.cluster_shift).min(geometry.block_count - start.0)))
     }
@@ -67,12 +67,13 @@ impl Volume {
     ) -> Result<()> {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         geometry.check_run(STRUCTURE, Place::block(start), start, count)?;
-        if let Some(zone) = allocator.zones.within(start.0..start.0 + count).next() {
+        let clusters = geometry.clusters_of(start, count);
+        let [first, end] = [clusters.start, clusters.end].map(|at| geometry.cluster_start(at).0);
+        if let Some(zone) = allocator.zones.within(first..end).next() {
             let problem = Problem::Shared { blocks: zone.end - zone.start };
             return Err(Error::corrupt(STRUCTURE, Place::block(FsBlock(zone.start)), problem));
         }
         let per_group = u64::from(geometry.clusters_per_group());
-        let clusters = geometry.clusters_of(start, count);
         let mut at = clusters.start;
         while at < clusters.end {
             let group = at / per_group;
@@ -154,9 +155,9 @@ impl<'a> Search<'a> {
     /// Takes clusters: the group, and where in it.
     fn run(mut self, handle: &mut Handle<'_>, goal: FsBlock) -> Result<(u32, Extent)> {
         let (allocator, geometry) = (self.allocator, self.volume.geometry());
-        let goal = position(geometry, geometry.clusters_of(goal, 1).start);
+        let goal = position(geometry, goal);
         let stream = allocator.stream.load(Ordering::Relaxed);
-        let stream = (stream != u64::MAX).then(|| position(geometry, stream));
+        let stream = (stream != NO_STREAM).then(|| position(geometry, FsBlock(stream)));
         for attempt in policy::near_attempts(&allocator.tallies, goal, stream, self.wanted) {
             if let Some(found) = self.attempt(handle, attempt)? {
                 return Ok(found);
@@ -215,17 +216,17 @@ impl<'a> Search<'a> {
         if let Some(free) = &mut group.free {
             free.take(extent);
             let ready = free.total();
-            self.allocator.tell(number, &group, ready);
+            self.allocator.tell(number, &mut group, ready);
         }
         Ok(Some((attempt.group, extent)))
     }
 }
 
-/// Where a cluster lies; for one behind the last, the first.
-fn position(geometry: &Geometry, cluster: u64) -> Position {
+/// Where a block lies; for one outside the volume, its first.
+fn position(geometry: &Geometry, block: FsBlock) -> Position {
+    let is_inside = (geometry.first_data_block.0..geometry.block_count).contains(&block.0);
+    let block = if is_inside { block } else { geometry.first_data_block };
+    let cluster = geometry.clusters_of(block, 1).start;
     let per_group = u64::from(geometry.clusters_per_group());
-    if geometry.cluster_start(cluster).0 >= geometry.block_count {
-        return Position { group: 0, bit: 0 };
-    }
     Position { group: (cluster / per_group) as u32, bit: (cluster % per_group) as u32 }
 }

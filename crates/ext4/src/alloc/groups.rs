@@ -62,8 +62,12 @@ impl Allocator {
         self.tell(number, group, ready);
     }
 
-    /// Updates the tally of a group.
-    pub(super) fn tell(&self, number: GroupNumber, group: &Group, ready: u32) {
+    /// Updates the tally of a group, and the count of what its index holds.
+    pub(super) fn tell(&self, number: GroupNumber, group: &mut Group, ready: u32) {
+        let indexed = group.free.as_ref().map_or(0, FreeExtents::count);
+        self.indexed.fetch_add(indexed, Ordering::Relaxed);
+        let before = std::mem::replace(&mut group.indexed, indexed);
+        self.indexed.fetch_sub(before, Ordering::Relaxed);
         let longest = group.free.as_ref();
         let longest = longest.map(|free| free.longest().map_or(0, |extent| extent.length));
         self.tallies[number.0 as usize].set_clusters(ready, longest);
@@ -75,7 +79,6 @@ impl Allocator {
         let tally = &self.tallies[number.0 as usize];
         self.space.lock().lost(tally.ready().into());
         tally.set_clusters(0, Some(0));
-        group.free = None;
         group.damage = Some(error.clone());
     }
 
@@ -106,8 +109,6 @@ impl Volume {
         }
         match self.free_in_group(number, &group.deferred) {
             Ok(free) => {
-                group.indexed = free.count();
-                allocator.indexed.fetch_add(group.indexed, Ordering::Relaxed);
                 let ready = free.total();
                 group.free = Some(free);
                 allocator.tell(number, group, ready);

@@ -60,6 +60,9 @@ const GROUPS_MAX: u32 = 1 << 22;
 /// How often an operation that found no space is tried again after a commit.
 const COMMITS_MAX: u32 = 3;
 
+/// There was no large request yet.
+const NO_STREAM: u64 = u64::MAX;
+
 /// What clusters are wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
@@ -69,8 +72,8 @@ pub(crate) enum Purpose {
     ReservedData,
     /// Metadata.
     Metadata,
-    /// Metadata that the end of an I/O needs, which may not fail: it may have what is kept back
-    /// for that.
+    /// Metadata that writeback or the end of an I/O needs, which come too late to fail for lack of
+    /// space: it may have what is kept back for that.
     EndOfIo,
 }
 
@@ -85,7 +88,7 @@ pub(crate) struct Allocator {
     directories: AtomicU64,
     /// Clusters and inodes that the superblock says are free.
     stored: Mutex<(u64, u64)>,
-    /// The cluster after those of the last large request; `u64::MAX` before the first.
+    /// The block after those of the last large request.
     stream: AtomicU64,
     /// Extents in the indexes of all groups, about.
     indexed: AtomicUsize,
@@ -129,7 +132,7 @@ impl Allocator {
             free_inodes: free_inodes.into(),
             directories: directories.into(),
             stored: Mutex::new(stored),
-            stream: u64::MAX.into(),
+            stream: NO_STREAM.into(),
             indexed: 0.into(),
             hand: 0.into(),
         }))

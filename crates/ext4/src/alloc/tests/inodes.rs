@@ -1,0 +1,49 @@
+//! Inode tables that mke2fs has not written. Not here: what becomes of the inodes.
+
+use std::process::Command;
+
+use base::InodeNumber;
+
+use super::common::{Image, run};
+use super::*;
+use crate::ROOT_INODE;
+
+#[test]
+fn tables_that_were_never_written_are_zeroed_as_they_are_used() {
+    for features in ["metadata_csum", "^metadata_csum,uninit_bg"] {
+        // Something else was on the device before.
+        let image = Image::make(1, &["-t", "ext2"]);
+        std::fs::write(&image.path, vec![0x5A; 40 << 20]).unwrap();
+        let mut command = Command::new("mke2fs");
+        command.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-I", "256", "-O", features]);
+        run(command.args(["-E", "lazy_itable_init=1,nodiscard"]).arg(&image.path));
+        let volume = open(&image);
+        let mut taken = Vec::new();
+        for index in 0..3000 {
+            let is_directory = index % 10 == 0;
+            let number = volume
+                .change(ALLOCATE_INODE_CREDITS, |handle| {
+                    volume.allocate_inode(handle, ROOT_INODE, is_directory)
+                })
+                .unwrap();
+            let group = volume.group(volume.geometry().inode_position(number).unwrap().0).unwrap();
+            assert!(!group.inodes_uninitialised && !group.blocks_uninitialised);
+            // What was there would be no inode.
+            assert_eq!(volume.inode_record(number).unwrap_err(), Error::NotFound);
+            taken.push((number, is_directory));
+        }
+        let groups = |numbers: &[(InodeNumber, bool)]| {
+            let group = |&(number, _): &(InodeNumber, bool)| {
+                volume.geometry().inode_position(number).unwrap().0
+            };
+            numbers.iter().map(group).collect::<BTreeSet<_>>().len()
+        };
+        assert!(groups(&taken) > 1, "{features}");
+        for (number, is_directory) in taken {
+            let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
+            volume.change(FREE_INODE_CREDITS, free).unwrap();
+        }
+        close(volume);
+        e2fsck(&image);
+    }
+}

@@ -1,0 +1,205 @@
+//! What is allocated and freed at random is what others see. Not here: running out of space.
+
+use std::process::Command;
+
+use base::{FsBlock, InodeNumber};
+
+use super::common::{Image, run};
+use super::*;
+use crate::ROOT_INODE;
+
+/// Sizes in MiB, and options.
+const KINDS: &[(u64, &str)] = &[
+    (40, "-t ext4 -b 1024"),
+    (40, "-t ext4 -b 4096"),
+    (256, "-t ext4 -b 65536"),
+    (256, "-t ext4 -b 65536 -O ^64bit"),
+    (40, "-t ext4 -b 1024 -O bigalloc,^resize_inode -C 8192"),
+    (256, "-t ext4 -b 4096 -O bigalloc,^resize_inode -C 65536"),
+    (40, "-t ext2 -b 1024"),
+    (40, "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^flex_bg"),
+    (40, "-t ext4 -b 1024 -g 1024 -O meta_bg,^resize_inode"),
+    (40, "-t ext4 -b 1024 -G 4 -O ^has_journal,^64bit"),
+    (40, "-t ext3 -b 2048 -O sparse_super2 -E num_backup_sb=1"),
+];
+
+/// Numbers that look random (Marsaglia's xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    /// An element that is taken out.
+    fn pick<T>(&mut self, from: &mut Vec<T>) -> Option<T> {
+        let length = from.len() as u64;
+        (length > 0).then(|| from.swap_remove(self.below(length) as usize))
+    }
+}
+
+/// What one user of a volume has.
+struct User {
+    random: Random,
+    runs: Vec<(FsBlock, u64)>,
+    inodes: Vec<(InodeNumber, bool)>,
+}
+
+impl User {
+    fn new(seed: u64) -> Self {
+        Self { random: Random(seed), runs: Vec::new(), inodes: Vec::new() }
+    }
+
+    fn step(&mut self, volume: &Volume) {
+        let random = &mut self.random;
+        if random.below(5) < 2 {
+            if let Some((start, count)) = random.pick(&mut self.runs) {
+                // A part may stay, in whole clusters.
+                let kept = random.below(2) * (count / 2) >> volume.geometry().cluster_shift;
+                let kept = kept << volume.geometry().cluster_shift;
+                volume.give((FsBlock(start.0 + kept), count - kept)).unwrap();
+                if kept > 0 {
+                    self.runs.push((start, kept));
+                }
+            }
+        } else {
+            let goal = random.below(volume.geometry().block_count + 5);
+            let wanted_max = [20, 20, 20, 3000][random.below(4) as usize];
+            let wanted = 1 + random.below(wanted_max);
+            let purpose = [Purpose::Data, Purpose::Metadata][random.below(2) as usize];
+            match volume.with_space(|| volume.take(goal, wanted, purpose)) {
+                Ok((start, count)) => {
+                    let wanted = volume.geometry().clusters_for(wanted);
+                    assert!(count >= 1 && volume.geometry().clusters_for(count) <= wanted);
+                    self.runs.push((start, count));
+                }
+                Err(error) => assert_eq!(error, Error::NoSpace),
+            }
+        }
+        let is_directory = random.below(3) == 0;
+        if random.below(5) < 2 {
+            if let Some((number, is_directory)) = random.pick(&mut self.inodes) {
+                let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
+                volume.change(FREE_INODE_CREDITS, free).unwrap();
+            }
+        } else {
+            let parent = random.pick(&mut self.inodes.clone()).map_or(ROOT_INODE, |it| it.0);
+            let take = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
+            match volume.change(ALLOCATE_INODE_CREDITS, take) {
+                Ok(number) => self.inodes.push((number, is_directory)),
+                Err(error) => assert_eq!(error, Error::NoSpace),
+            }
+        }
+    }
+
+    fn free_all(&mut self, volume: &Volume) {
+        for run in self.runs.drain(..) {
+            volume.give(run).unwrap();
+        }
+        for (number, is_directory) in self.inodes.drain(..) {
+            let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
+            volume.change(FREE_INODE_CREDITS, free).unwrap();
+        }
+    }
+}
+
+fn image(megabytes: u64, options: &str) -> Image {
+    Image::filled(megabytes, options, |folder| {
+        std::fs::write(folder.join("file"), vec![1; 3_000_000]).unwrap();
+    })
+}
+
+/// What was free at first is free now or somebody has it, and only one has it.
+fn check(image: &Image, at_first: &Free, users: &[User], context: &str) {
+    let Free { mut clusters, mut inodes } = free(image);
+    let cluster = image.open().geometry().blocks_per_cluster() as usize;
+    for user in users {
+        for &(start, count) in &user.runs {
+            for block in (start.0..start.0 + count).step_by(cluster) {
+                assert!(clusters.insert(block), "{context}: block {block} is in use and free");
+            }
+        }
+        for &(number, _) in &user.inodes {
+            assert!(inodes.insert(number.0), "{context}: inode {number} is in use and free");
+        }
+    }
+    assert!(Free { clusters, inodes } == *at_first, "{context}");
+}
+
+#[test]
+fn what_is_allocated_and_freed_is_what_others_see() {
+    for &(megabytes, options) in KINDS {
+        let image = image(megabytes, options);
+        let at_first = free(&image);
+        let mut users = [User::new(0x9E37_79B9_7F4A_7C15)];
+        for round in 0..4 {
+            let volume = open(&image);
+            for step in 0..120 {
+                users[0].step(&volume);
+                if step % 50 == 49 {
+                    volume.sync().unwrap();
+                }
+            }
+            let counts = volume.statfs();
+            close(volume);
+            check(&image, &at_first, &users, options);
+            let seen = image.open().statfs();
+            assert_eq!(counts, seen, "{options}, round {round}");
+        }
+        let volume = open(&image);
+        users[0].free_all(&volume);
+        close(volume);
+        assert!(free(&image) == at_first, "{options}");
+        e2fsck(&image);
+    }
+}
+
+#[test]
+fn threads_never_get_the_same_twice() {
+    for &(megabytes, options) in &[(24, "-t ext4 -b 1024 -g 2048"), (40, "-t ext4 -b 4096")] {
+        let image = image(megabytes, options);
+        let at_first = free(&image);
+        let volume = open(&image);
+        let mut users = [User::new(1), User::new(0x1234_5678)];
+        std::thread::scope(|scope| {
+            for user in &mut users {
+                scope.spawn(|| (0..2000).for_each(|_| user.step(&volume)));
+            }
+            for _ in 0..20 {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                volume.sync().unwrap();
+            }
+        });
+        close(volume);
+        check(&image, &at_first, &users, options);
+        let volume = open(&image);
+        users.iter_mut().for_each(|user| user.free_all(&volume));
+        close(volume);
+        e2fsck(&image);
+    }
+}
+
+#[test]
+fn the_kernel_goes_on_where_we_stopped() {
+    testkit::private_mounts();
+    let image = image(40, "-t ext4 -b 1024");
+    let volume = open(&image);
+    let mut user = User::new(77);
+    (0..200).for_each(|_| user.step(&volume));
+    user.free_all(&volume);
+    let ours = volume.statfs();
+    close(volume);
+    let mount = testkit::LoopMount::new(&image.path, "ext4", "rw");
+    let theirs = run(Command::new("stat").args(["-f", "-c", "%f %a %d"]).arg(mount.path()));
+    let ours = format!("{} {} {}", ours.blocks_free, ours.blocks_available, ours.inodes_free);
+    assert_eq!(theirs.trim(), ours);
+    for name in 0..300 {
+        std::fs::write(mount.path().join(format!("{name}")), vec![7; name * 100]).unwrap();
+        std::fs::create_dir(mount.path().join(format!("directory {name}"))).unwrap();
+    }
+    drop(mount);
+    e2fsck(&image);
+}
