@@ -57,7 +57,8 @@ impl<'j> Handle<'j> {
         self.privilege
     }
 
-    /// Says that everything changed so far was changed back, so that the operation may fail.
+    /// Says that everything changed so far was changed back, so that the operation may fail unless
+    /// it changes more.
     pub(crate) fn undone(&mut self) {
         self.is_undone = true;
     }
@@ -88,6 +89,7 @@ impl<'j> Handle<'j> {
 
     /// Says that a block of metadata is none any more: it is being freed.
     pub(crate) fn revoke(&mut self, block: FsBlock) {
+        self.is_undone = false;
         if let Ok(index) = self.blocks.binary_search(&block) {
             self.blocks.remove(index);
         }
@@ -104,6 +106,7 @@ impl<'j> Handle<'j> {
     }
 
     fn note(&mut self, block: FsBlock) {
+        self.is_undone = false;
         if let Err(index) = self.blocks.binary_search(&block) {
             debug_assert!(self.credits_left() > 0, "more blocks changed than were asked for");
             self.blocks.insert(index, block);

@@ -16,6 +16,8 @@ mod edit;
 mod leaf;
 mod new_blocks;
 mod pointers;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod unmap;
 

@@ -45,7 +45,12 @@ impl Inode {
         handle: &mut Handle<'_>,
         request: NewBlocks,
     ) -> Result<Mapped> {
-        self.edit_map(handle, Purpose::Metadata, |edit| edit.map_new(request))
+        // What was promised space must not fail for want of a node.
+        let nodes = match request.purpose {
+            Purpose::ReservedData => Purpose::EndOfIo,
+            _ => Purpose::Metadata,
+        };
+        self.edit_map(handle, nodes, |edit| edit.map_new(request))
     }
 
     /// Adds a block to the end of a directory, or of another file of whole blocks of metadata, and

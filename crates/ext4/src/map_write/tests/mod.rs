@@ -1,0 +1,517 @@
+//! Maps written on real images: what e2fsprogs makes of them.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+
+use base::{Error, Result};
+use common::{Image, inode_of, run};
+use device::{FileDevice, SharedDevice};
+use iomap::{CacheOptions, PageCache};
+
+use super::*;
+use crate::alloc::{Privilege, Purpose};
+use crate::map::{Piece, Run};
+use crate::volume::{OpenOptions, Volume};
+
+const KINDS: &[(u64, &str)] = &[
+    (48, "-t ext4 -b 1024"),
+    (64, "-t ext4 -b 4096 -O metadata_csum_seed"),
+    (512, "-t ext4 -b 65536"),
+    (64, "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^huge_file"),
+    (64, "-t ext4 -b 1024 -O ^has_journal -g 1024"),
+    (64, "-t ext4 -b 1024 -O bigalloc,^resize_inode -C 8192"),
+    (256, "-t ext4 -b 4096 -O bigalloc,^resize_inode -C 65536"),
+    (48, "-t ext3 -b 1024"),
+    (64, "-t ext2 -b 4096"),
+    (512, "-t ext4 -b 65536 -O ^extent,^64bit"),
+];
+
+fn open(image: &Image) -> Arc<Volume> {
+    // A tool that another test is just starting can have the image's lock for a moment.
+    let attempts = std::iter::repeat_with(|| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        FileDevice::open(&image.path, false)
+    });
+    let device = FileDevice::open(&image.path, false);
+    let device = device.or_else(|error| attempts.take(200).find_map(Result::ok).ok_or(error));
+    let device: SharedDevice = Arc::new(device.unwrap());
+    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
+    let cache = PageCache::new(options).unwrap();
+    Volume::open_for_writing(device, &cache, &OpenOptions::default()).unwrap()
+}
+
+fn image(megabytes: u64, options: &str) -> Image {
+    Image::filled(megabytes, options, |folder| {
+        for name in ["a", "b"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        std::fs::create_dir(folder.join("directory")).unwrap();
+    })
+}
+
+fn e2fsck(image: &Image) {
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+}
+
+/// Numbers that look random (Marsaglia's xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// A file, and for each block what it should have.
+struct Subject {
+    inode: Inode,
+    name: &'static str,
+    model: BTreeMap<u64, (u64, bool)>,
+}
+
+impl Subject {
+    fn new(volume: &Arc<Volume>, image: &Image, name: &'static str) -> Self {
+        let inode = volume.inode(inode_of(image, name)).unwrap();
+        Self { inode, name, model: BTreeMap::new() }
+    }
+
+    fn volume(&self) -> &Arc<Volume> {
+        self.inode.volume()
+    }
+
+    fn map(&mut self, at: u64, wanted: u64, unwritten: bool) -> Result<Mapped> {
+        let (at, purpose) = (FileBlock(at), Purpose::Data);
+        let request = NewBlocks { at, wanted, unwritten, purpose };
+        let mapped = self.volume().change(self.inode.credits_for_map(1), |handle| {
+            self.inode.map_new_blocks(handle, request)
+        })?;
+        assert_eq!(mapped.run.start, at);
+        for index in 0..mapped.run.length {
+            let (at, value) = (at.0 + index, (mapped.run.block.0 + index, mapped.run.unwritten));
+            let was = self.model.insert(at, value);
+            assert_eq!(was, (!mapped.is_new).then_some(value), "{}: {at}", self.name);
+        }
+        Ok(mapped)
+    }
+
+    fn convert(&mut self, start: u64, count: u64) {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let credits = self.inode.credits_for_map(1);
+            let progress = self.volume().change(credits, |handle| {
+                self.inode.convert_written(handle, FileBlock(at), end - at)
+            });
+            at = match progress.unwrap() {
+                Progress::Done => end,
+                Progress::More(next) => next.0,
+            };
+        }
+        self.model.range_mut(start..end).for_each(|(_, (_, unwritten))| *unwritten = false);
+    }
+
+    fn unmap(&mut self, start: u64, count: u64) -> Result<()> {
+        let mut end = start + count;
+        loop {
+            let credits = self.inode.credits_for_unmap();
+            let range = FileBlock(start)..FileBlock(end);
+            let step = |handle: &mut _| self.inode.unmap(handle, range);
+            let progress = self.volume().change(credits, step)?;
+            let left = match progress {
+                Progress::Done => start,
+                Progress::More(next) => next.0,
+            };
+            self.model.retain(|&at, _| at < left || at >= end);
+            if progress == Progress::Done {
+                return Ok(());
+            }
+            assert!(left < end, "no progress");
+            end = left;
+        }
+    }
+
+    /// Compares what is read through the cache of spans with the model, around some block.
+    fn check_at(&self, at: u64) {
+        let piece = self.inode.piece_at(FileBlock(at), FileBlock(at + 1)).unwrap();
+        let found = match piece {
+            Piece::Hole { .. } => None,
+            Piece::Run(Run { start, block, unwritten, .. }) => {
+                Some((block.0 + at - start.0, unwritten))
+            }
+        };
+        assert_eq!(found, self.model.get(&at).copied(), "{}: {at}", self.name);
+        for at in [piece.start().0, piece.end().0 - 1] {
+            let is_hole = !self.model.contains_key(&at);
+            assert_eq!(is_hole, matches!(piece, Piece::Hole { .. }), "{}: {at}", self.name);
+        }
+    }
+
+    /// The size that covers what is mapped.
+    fn set_size(&self) {
+        let blocks = self.model.last_key_value().map_or(0, |(&at, _)| at + 1);
+        let size = blocks << self.volume().geometry().block_size.shift();
+        let set = |handle: &mut _| self.inode.update(handle, |record| record.size = size);
+        self.volume().change(1, set).unwrap();
+    }
+
+    fn runs(&self) -> Vec<(u64, u64, u64, bool)> {
+        let mut runs = Vec::new();
+        for (&at, &(block, unwritten)) in &self.model {
+            common::join(&mut runs, (at, block, 1, unwritten));
+        }
+        runs
+    }
+}
+
+/// What `debugfs stat` says: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten runs.
+fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
+    let text = image.debugfs(&format!("stat /{name}"));
+    let Some((_, list)) = text.split_once("BLOCKS:").or_else(|| text.split_once("EXTENTS:")) else {
+        return Vec::new();
+    };
+    let range = |text: &str| -> Option<(u64, u64)> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    let mut runs = Vec::new();
+    for item in list.split("TOTAL").next().unwrap().split(',').map(str::trim) {
+        let Some((file, volume)) = item.split_once(':') else { continue };
+        let file = file.trim_start_matches('(');
+        let unwritten = file.ends_with("[u])");
+        // Blocks of the map itself have names, not numbers.
+        let Some((start, end)) = range(file.trim_end_matches("[u])").trim_end_matches(')')) else {
+            continue;
+        };
+        let (block, _) = range(volume).unwrap();
+        common::join(&mut runs, (start, block, end - start + 1, unwritten));
+    }
+    runs
+}
+
+/// Closes the volume, and has others look at it.
+fn check(image: &Image, volume: &Volume, subjects: &[Subject]) {
+    subjects.iter().for_each(Subject::set_size);
+    volume.close().unwrap();
+    e2fsck(image);
+    for subject in subjects {
+        let (ours, theirs) = (subject.runs(), runs_by_debugfs(image, subject.name));
+        let differs = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
+        assert_eq!(differs, None, "{}", subject.name);
+        assert_eq!(ours.len(), theirs.len(), "{}", subject.name);
+    }
+}
+
+/// A place in a file: mostly among others, sometimes far out.
+fn somewhere(random: &mut Random, volume: &Volume) -> u64 {
+    let per_block = u64::from(volume.geometry().block_size.bytes() / 4);
+    match random.below(20) {
+        0 => 12 + per_block + random.below(4) * per_block,
+        1 => 12 + per_block + per_block * per_block - random.below(5),
+        2 => 1_000_000 + random.below(1000),
+        _ => random.below(3000),
+    }
+}
+
+/// Changes both files in some way, many times.
+fn change_at_random(subjects: &mut [Subject; 2], random: &mut Random, rounds: u64) {
+    let volume = Arc::clone(subjects[0].volume());
+    for round in 0..rounds {
+        let at = somewhere(random, &volume);
+        let subject = &mut subjects[random.below(2) as usize];
+        match random.below(8) {
+            0 => {
+                let count = 1 + random.below(if round % 40 == 0 { 4000 } else { 60 });
+                subject.unmap(at, count).unwrap();
+            }
+            1 | 2 => subject.convert(at, 1 + random.below(40)),
+            _ => {
+                let wanted = 1 + random.below(if round % 10 == 0 { 500 } else { 6 });
+                match subject.map(at, wanted, random.below(2) == 0) {
+                    Ok(_) | Err(Error::NoSpace) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        subject.check_at(at);
+        subject.check_at(somewhere(random, &volume));
+    }
+}
+
+#[test]
+fn random_changes_to_maps_are_what_others_see() {
+    for (megabytes, options) in KINDS {
+        let image = image(*megabytes, options);
+        let mut random = Random(0x9E37_79B9_7F4A_7C15);
+        let mut models = [BTreeMap::new(), BTreeMap::new()];
+        for round in 0..4 {
+            let volume = open(&image);
+            let [a, b] = models;
+            let mut subjects = [("a", a), ("b", b)]
+                .map(|(name, model)| Subject { model, ..Subject::new(&volume, &image, name) });
+            if round < 3 {
+                change_at_random(&mut subjects, &mut random, 400);
+            } else {
+                for subject in &mut subjects {
+                    subject.unmap(0, u64::from(u32::MAX)).unwrap();
+                    assert_eq!(subject.inode.record().blocks, 0, "{options}");
+                }
+            }
+            check(&image, &volume, &subjects);
+            models = subjects.map(|subject| subject.model);
+        }
+    }
+}
+
+#[test]
+fn a_full_volume_says_so_and_stays_sound() {
+    for (megabytes, options) in [
+        (8, "-t ext4 -b 1024 -m 0"),
+        (16, "-t ext4 -b 4096 -m 0 -O ^has_journal"),
+        (8, "-t ext2 -b 1024 -m 0"),
+        (16, "-t ext4 -b 1024 -m 0 -O bigalloc,^resize_inode -C 4096"),
+    ] {
+        let image = image(megabytes, options);
+        let volume = open(&image);
+        let mut subjects = ["a", "b"].map(|name| Subject::new(&volume, &image, name));
+        // With holes between, so that every few blocks need one for the map.
+        let full = (0..).find_map(|at| subjects[at as usize % 2].map(at * 3, 1, at % 5 == 0).err());
+        assert_eq!(full, Some(Error::NoSpace), "{options}");
+        for subject in &mut subjects {
+            subject.map(1, 1, false).unwrap_err();
+            let (start, end) = (30, subject.model.len() as u64);
+            subject.unmap(start, end).unwrap();
+        }
+        volume.sync().unwrap();
+        for subject in &mut subjects {
+            subject.map(31, 8, false).unwrap();
+        }
+        check(&image, &volume, &subjects);
+    }
+}
+
+#[test]
+fn trees_of_some_depth_grow_and_shrink() {
+    for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
+        let image = image(32, options);
+        let volume = open(&image);
+        let mut subjects = [Subject::new(&volume, &image, "a")];
+        let subject = &mut subjects[0];
+        // From both ends towards the middle.
+        for index in 0..1000 {
+            subject.map(index * 2, 1, true).unwrap();
+            subject.map(4001 - index * 2, 1, true).unwrap();
+        }
+        assert_eq!(subject.inode.map_depth(), 2);
+        subject.convert(7, 3500);
+        subject.unmap(1500, 600).unwrap();
+        check(&image, &volume, &subjects);
+        assert!(image.debugfs("ex /a").contains(" 2/ 2 "));
+        let [model] = subjects.map(|subject| subject.model);
+        drop(volume);
+        let volume = open(&image);
+        let mut subjects = [Subject { model, ..Subject::new(&volume, &image, "a") }];
+        subjects[0].unmap(8, 10_000).unwrap();
+        assert_eq!(subjects[0].inode.map_depth(), 0);
+        check(&image, &volume, &subjects);
+    }
+}
+
+#[test]
+fn several_calls_share_a_handle() {
+    let image = image(32, "-t ext4 -b 1024");
+    let volume = open(&image);
+    let mut subject = Subject::new(&volume, &image, "a");
+    for round in 0..60 {
+        let inode = &subject.inode;
+        let model = &mut subject.model;
+        volume
+            .change(inode.credits_for_map(8), |handle| {
+                for index in 0..8 {
+                    let at = (round * 8 + index) * 2;
+                    let request = NewBlocks {
+                        at: FileBlock(at),
+                        wanted: 1,
+                        unwritten: false,
+                        purpose: Purpose::Data,
+                    };
+                    let run = inode.map_new_blocks(handle, request)?.run;
+                    model.insert(at, (run.block.0, false));
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+    check(&image, &volume, &[subject]);
+}
+
+#[test]
+fn a_file_that_was_promised_blocks_gets_them_and_the_nodes_for_them() {
+    let image = image(8, "-t ext4 -b 1024 -m 0");
+    let volume = open(&image);
+    let mut subject = Subject::new(&volume, &image, "a");
+    // Fills the first leaf.
+    for at in 0..84 {
+        subject.map(at * 2, 1, false).unwrap();
+    }
+    let free = volume.writer().unwrap().allocator.free_clusters();
+    let promised = (0..=free).rev().find(|&count| volume.reserve(count, Privilege::Root).is_ok());
+    let left = promised.unwrap();
+    assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
+    let (at, purpose) = (FileBlock(1000), Purpose::ReservedData);
+    let request = NewBlocks { at, wanted: 3, unwritten: true, purpose };
+    let credits = subject.inode.credits_for_map(1);
+    let mapped =
+        volume.change(credits, |handle| subject.inode.map_new_blocks(handle, request)).unwrap();
+    for index in 0..mapped.run.length {
+        subject.model.insert(1000 + index, (mapped.run.block.0 + index, true));
+    }
+    volume.unreserve(left - mapped.run.length).unwrap();
+    check(&image, &volume, &[subject]);
+}
+
+#[test]
+fn sizes_over_the_limits_are_refused_before_anything_changes() {
+    let image = image(32, "-t ext4 -b 1024 -O ^huge_file");
+    let volume = open(&image);
+    let mut subject = Subject::new(&volume, &image, "a");
+    let end = subject.inode.map_end().0;
+    assert_eq!(subject.map(end, 1, false), Err(Error::FileTooLarge));
+    assert_eq!(subject.map(end - 1, 5, false).unwrap().run.length, 1);
+    subject.unmap(end - 1, 1).unwrap();
+    let set_blocks = |blocks| {
+        let set = |handle: &mut _| subject.inode.update(handle, |record| record.blocks = blocks);
+        volume.change(1, set).unwrap();
+    };
+    set_blocks(u64::from(u32::MAX) - 17);
+    let inode = &subject.inode;
+    let (at, purpose) = (FileBlock(0), Purpose::Data);
+    let request = NewBlocks { at, wanted: 40, unwritten: false, purpose };
+    let map = |handle: &mut _| inode.map_new_blocks(handle, request);
+    assert_eq!(volume.change(10, map), Err(Error::FileTooLarge));
+    set_blocks(0);
+    // Pointers end earlier than extents.
+    check(&image, &volume, &[subject]);
+    let image = self::image(32, "-t ext2 -b 1024");
+    let volume = open(&image);
+    let mut subject = Subject::new(&volume, &image, "a");
+    let end = 12 + 256 + 256 * 256 + 256 * 256 * 256;
+    assert_eq!(subject.map(end, 1, false), Err(Error::FileTooLarge));
+    assert_eq!(subject.map(end - 2, 5, false).unwrap().run.length, 2);
+    check(&image, &volume, &[subject]);
+}
+
+#[test]
+fn a_directory_gets_blocks_at_its_end_and_loses_them() {
+    for (options, blocks) in [
+        ("-t ext4 -b 1024 -O ^metadata_csum", 200),
+        ("-t ext2 -b 1024", 300),
+        ("-t ext4 -b 1024 -O ^metadata_csum,bigalloc,^resize_inode -C 8192", 40),
+    ] {
+        let image = image(32, options);
+        let volume = open(&image);
+        let inode = volume.inode(inode_of(&image, "directory")).unwrap();
+        // One entry, of no inode, as long as the block.
+        let mut contents = vec![0; 1024];
+        contents[4..6].copy_from_slice(&1024_u16.to_le_bytes());
+        let size = inode.size();
+        for _ in 0..blocks {
+            let (at, block) = volume
+                .change(inode.credits_for_map(1) + 1, |handle| {
+                    let (at, block) = inode.append_block(handle)?;
+                    handle.replace(block, contents.clone());
+                    Ok((at, block))
+                })
+                .unwrap();
+            assert_eq!((at.0 + 1) * 1024, inode.size());
+            let read = inode.read_block(at, "directory").unwrap().unwrap();
+            assert_eq!(read.block(), block);
+        }
+        assert_eq!(inode.size(), size + blocks * 1024);
+        volume.sync().unwrap();
+        let kept = size / 1024 + 5;
+        let mut range = FileBlock(kept)..FileBlock(10_000);
+        loop {
+            // As few credits as make it stop on the way.
+            let step = volume.change(30, |handle| {
+                inode.update(handle, |record| record.size = kept * 1024)?;
+                inode.unmap(handle, range.clone())
+            });
+            match step.unwrap() {
+                Progress::Done => break,
+                Progress::More(end) => range.end = end,
+            }
+        }
+        assert!(inode.read_block(FileBlock(kept), "directory").unwrap().is_none());
+        check(&image, &volume, &[]);
+    }
+}
+
+#[test]
+fn readers_see_a_map_as_it_is_between_changes() {
+    let image = image(64, "-t ext4 -b 1024");
+    let volume = open(&image);
+    let mut subject = Subject::new(&volume, &image, "a");
+    // What is never changed.
+    let fixed: Vec<(u64, u64)> = (0..400)
+        .map(|index| (index * 5, subject.map(index * 5, 1, false).unwrap().run.block.0))
+        .collect();
+    let reader = volume.inode(subject.inode.number()).unwrap();
+    drop(reader);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let inode = &subject.inode;
+    std::thread::scope(|scope| {
+        for first in 0..2_usize {
+            let (fixed, done) = (&fixed, &done);
+            scope.spawn(move || {
+                for &(at, block) in fixed.iter().skip(first * 77).cycle() {
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    let at = FileBlock(at);
+                    let piece = inode.piece_at(at, at).unwrap();
+                    let Piece::Run(run) = piece else { panic!("{piece:?}") };
+                    assert_eq!(run.block.0 + at.0 - run.start.0, block);
+                    let sequence = inode.map_sequence();
+                    let (next, end) = (FileBlock(at.0 + 2), FileBlock(at.0 + 3));
+                    let before = inode.piece_at(next, end).unwrap();
+                    let after = inode.piece_at(next, end).unwrap();
+                    if inode.map_sequence() == sequence {
+                        assert_eq!(before.start() <= next, after.start() <= next);
+                        let kind = |piece: &Piece| matches!(piece, Piece::Hole { .. });
+                        assert_eq!(kind(&before), kind(&after));
+                    }
+                }
+            });
+        }
+        let _ends = scope.spawn(|| {
+            struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
+            impl Drop for Ends<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+            let _ends = Ends(&done);
+            for round in 0..30 {
+                let at = FileBlock(0);
+                for at in (at.0 + round % 3..1990).step_by(15).filter(|at| at % 5 != 0) {
+                    let (at, purpose) = (FileBlock(at), Purpose::Data);
+                    let request = NewBlocks { at, wanted: 2, unwritten: true, purpose };
+                    let map = |handle: &mut _| inode.map_new_blocks(handle, request);
+                    volume.change(inode.credits_for_map(1), map).unwrap();
+                }
+                for at in (0..400).map(|index| index * 5 + 1) {
+                    let range = FileBlock(at)..FileBlock(at + 4);
+                    let unmap = |handle: &mut _| inode.unmap(handle, range);
+                    volume.change(inode.credits_for_unmap(), unmap).unwrap();
+                }
+            }
+        });
+    });
+    check(&image, &volume, &[subject]);
+}
