@@ -39,7 +39,7 @@ fn read_all() -> ReadIn {
 
 #[test]
 fn requests_are_answered_by_number_until_the_connection_ends() {
-    let (server, _gate) = Toy::server();
+    let (server, _gate) = server_and_gate();
     let (kernel, device) = pair();
     let (ended, end) = mpsc::channel();
     let threads = NonZeroUsize::new(3).unwrap();
@@ -60,7 +60,7 @@ fn requests_are_answered_by_number_until_the_connection_ends() {
 
 #[test]
 fn a_request_that_waits_for_the_device_holds_up_no_other() {
-    let (server, gate) = Toy::server();
+    let (server, gate) = server_and_gate();
     let (kernel, device) = pair();
     let threads = NonZeroUsize::new(4).unwrap();
     let crew = Crew::start(server, Channel::new(device), threads, |_| ()).unwrap();
@@ -88,7 +88,7 @@ fn a_request_that_waits_for_the_device_holds_up_no_other() {
 
 #[test]
 fn with_one_thread_everything_is_served_in_turn() {
-    let (server, gate) = Toy::server();
+    let (server, gate) = server_and_gate();
     let (kernel, device) = pair();
     let crew = Crew::start(server, Channel::new(device), NonZeroUsize::MIN, |_| ()).unwrap();
     send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits-0\0"]));

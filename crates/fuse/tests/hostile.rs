@@ -4,7 +4,7 @@ mod support;
 
 use fuse::protocol::Opcode;
 use proptest::prelude::*;
-use support::{Toy, exchange, request_as};
+use support::{exchange, request_as, server_and_gate};
 
 fn node() -> impl Strategy<Value = u64> {
     prop_oneof![0..20_u64, 995..1005_u64, any::<u64>()]
@@ -13,7 +13,7 @@ fn node() -> impl Strategy<Value = u64> {
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let (server, gate) = Toy::server();
+        let (server, gate) = server_and_gate();
         gate.open();
         exchange(&server, &bytes);
     }
@@ -30,7 +30,7 @@ proptest! {
             1..40,
         )
     ) {
-        let (server, gate) = Toy::server();
+        let (server, gate) = server_and_gate();
         gate.open();
         for (opcode, node, as_root, body) in requests {
             let uid = if as_root { 0 } else { 1000 };

@@ -22,7 +22,7 @@ const ESTALE: i32 = 116;
 const EUCLEAN: i32 = 117;
 
 fn server() -> std::sync::Arc<Server> {
-    Toy::server().0
+    server_and_gate().0
 }
 
 fn lookup(server: &Server, name: &str) -> EntryOut {

@@ -13,6 +13,7 @@ mod ioctl;
 mod kind;
 mod manifest;
 mod mount;
+pub mod toy;
 pub mod tree;
 pub mod walk;
 

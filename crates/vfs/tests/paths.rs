@@ -1,33 +1,36 @@
 //! Path walks over a toy file system.
 
-mod support;
-
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use base::{Error, InodeNumber};
-use support::{Content, ToyFileSystem, directory};
+use testkit::toy::{Content, Toy};
 use vfs::{Follow, Volume};
 
-fn link(target: &str) -> Content {
-    Content::Symlink(target.as_bytes().to_vec())
-}
-
 fn volume() -> Volume {
-    let file_system = ToyFileSystem::new([
-        (2, directory(&[("a", 3), ("file", 5), ("loop", 6), ("abs", 7), ("up", 8), ("slash", 9)])),
+    let inodes = [
+        (
+            2,
+            Content::directory(&[
+                ("a", 3),
+                ("file", 5),
+                ("loop", 6),
+                ("abs", 7),
+                ("up", 8),
+                ("slash", 9),
+            ]),
+        ),
         // The directory lies about its parent: a walk must not believe it.
-        (3, directory(&[("b", 4), ("..", 4), ("empty", 10), ("rel", 11)])),
-        (4, directory(&[("deep", 5)])),
-        (5, Content::Regular),
-        (6, link("loop")),
-        (7, link("/a/b/deep")),
-        (8, link("../../../a")),
-        (9, link("file/")),
-        (10, link("")),
-        (11, link("../file")),
-    ]);
-    support::volume(file_system, 16)
+        (3, Content::directory(&[("b", 4), ("..", 4), ("empty", 10), ("rel", 11)])),
+        (4, Content::directory(&[("deep", 5)])),
+        (5, Content::empty_file()),
+        (6, Content::symlink("loop")),
+        (7, Content::symlink("/a/b/deep")),
+        (8, Content::symlink("../../../a")),
+        (9, Content::symlink("file/")),
+        (10, Content::symlink("")),
+        (11, Content::symlink("../file")),
+    ];
+    Toy::new(Vec::new(), inodes).volume(16)
 }
 
 #[track_caller]
@@ -76,16 +79,16 @@ fn a_path_that_expands_without_end_is_refused() {
 
 #[test]
 fn a_node_is_loaded_once_while_the_table_keeps_it_and_again_after_it_was_dropped() {
-    let inodes = (3..40).map(|number| (number, Content::Regular));
-    let file_system = ToyFileSystem::new(inodes.chain([(2, directory(&[]))]));
-    let volume = support::volume(file_system.clone(), 4);
+    let inodes = (3..40).map(|number| (number, Content::empty_file()));
+    let file_system = Toy::new(Vec::new(), inodes.chain([(2, Content::directory(&[]))]));
+    let volume = file_system.volume(4);
     let held = volume.node(InodeNumber(3)).unwrap();
     for number in 4..40 {
         volume.node(InodeNumber(number)).unwrap();
     }
-    assert_eq!(file_system.loads.load(Ordering::Relaxed), 37);
+    assert_eq!(file_system.loads(), 37);
     assert!(Arc::ptr_eq(&held, &volume.node(InodeNumber(3)).unwrap()), "a node in use stays");
-    assert_eq!(file_system.loads.load(Ordering::Relaxed), 37);
+    assert_eq!(file_system.loads(), 37);
     volume.node(InodeNumber(4)).unwrap();
-    assert_eq!(file_system.loads.load(Ordering::Relaxed), 38, "an unused node made room");
+    assert_eq!(file_system.loads(), 38, "an unused node made room");
 }
