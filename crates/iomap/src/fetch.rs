@@ -93,7 +93,7 @@ fn fill_again(
 
 /// Reads those of the blocks in `range` of `folio` that are not uptodate, and waits for them. An
 /// error if that does not give byte `at` of the file.
-fn fill_blocks(
+pub(crate) fn fill_blocks(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,
     at: u64,

@@ -24,6 +24,8 @@ pub struct FiemapExtent {
 pub struct FiemapFlags {
     /// The last extent of the file (FIEMAP_EXTENT_LAST).
     pub last: bool,
+    /// Not allocated yet (FIEMAP_EXTENT_DELALLOC and UNKNOWN).
+    pub delalloc: bool,
     /// Allocated, without data yet (FIEMAP_EXTENT_UNWRITTEN).
     pub unwritten: bool,
     /// Within metadata (FIEMAP_EXTENT_DATA_INLINE and NOT_ALIGNED).
@@ -39,6 +41,7 @@ impl FiemapFlags {
     pub fn bits(self) -> u32 {
         [
             (self.last, 0x0001),
+            (self.delalloc, 0x0002 | 0x0004),
             (self.encoded, 0x0008),
             (self.inline, 0x0100 | 0x0200),
             (self.unwritten, 0x0800),
@@ -92,13 +95,14 @@ pub fn fiemap(
 
 fn extent(map: &Iomap) -> Option<FiemapExtent> {
     let MapFlags { shared, encoded, .. } = map.flags;
+    let delalloc = map.kind == IomapKind::Delalloc;
     let unwritten = map.kind == IomapKind::Unwritten;
     let inline = map.kind == IomapKind::Inline;
     (map.kind != IomapKind::Hole).then(|| FiemapExtent {
         logical: map.offset,
         physical: map.address.unwrap_or_default(),
         length: map.length,
-        flags: FiemapFlags { last: false, unwritten, inline, shared, encoded },
+        flags: FiemapFlags { last: false, delalloc, unwritten, inline, shared, encoded },
     })
 }
 
@@ -107,7 +111,8 @@ fn continues(extent: &FiemapExtent, next: &FiemapExtent) -> bool {
     extent.flags == next.flags
         && !extent.flags.inline
         && extent.logical.checked_add(extent.length) == Some(next.logical)
-        && extent.physical.checked_add(extent.length) == Some(next.physical)
+        && (extent.flags.delalloc
+            || extent.physical.checked_add(extent.length) == Some(next.physical))
 }
 
 #[cfg(test)]

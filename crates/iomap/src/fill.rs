@@ -10,7 +10,7 @@ use pagecache::{FillPiece, LockedFolio, PAGE_SHIFT};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::mapping::{Iomap, IomapKind, map_at};
+use crate::mapping::{Iomap, IomapKind, LastMap};
 use crate::read::ReadContext;
 
 /// The first error of some requests.
@@ -31,8 +31,7 @@ pub(crate) struct Fill<'c, 'a> {
     failure: Option<Arc<Failure>>,
     /// Whether somebody will wait for what is added, and so might as well do the reading.
     waited_for: bool,
-    /// The mapping used last.
-    map: Option<Iomap>,
+    map: LastMap,
     inline: Option<Vec<u8>>,
     run: Option<Run>,
     batch: Vec<Bio>,
@@ -62,7 +61,7 @@ impl<'c, 'a> Fill<'c, 'a> {
         end: u64,
         failure: Option<Arc<Failure>>,
     ) -> Self {
-        let (map, inline, run, batch) = (None, None, None, Vec::new());
+        let (map, inline, run, batch) = (LastMap::default(), None, None, Vec::new());
         let horizon = end << PAGE_SHIFT;
         Self { context, horizon, failure, waited_for: true, map, inline, run, batch }
     }
@@ -110,7 +109,7 @@ impl<'c, 'a> Fill<'c, 'a> {
             length = length.min(self.context.mapping.block_size().len());
         }
         match map.kind {
-            IomapKind::Hole | IomapKind::Unwritten => {
+            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {
                 folio.take(length, options.skip_folio_state).zero();
             }
             IomapKind::Inline => self.add_inline(folio, at, length)?,
@@ -125,17 +124,13 @@ impl<'c, 'a> Fill<'c, 'a> {
 
     /// The mapping at byte `at`, which reaches to a block's end.
     fn map_at(&mut self, at: u64) -> Result<Iomap> {
-        if let Some(map) = self.map.filter(|map| map.offset.0 <= at && at < map.end()) {
-            return Ok(map);
-        }
-        let length = self.horizon.saturating_sub(at).max(1);
-        let map = map_at(self.context.mapper, FileOffset(at), length)?;
+        let (mapper, length) = (self.context.mapper, self.horizon.saturating_sub(at).max(1));
+        let map = self.map.at(mapper, at, || mapper.map_read(FileOffset(at), length))?;
         let whole_blocks = map.end() % u64::from(self.context.mapping.block_size().bytes()) == 0;
         if !whole_blocks && map.end() < self.context.size() && map.kind != IomapKind::Inline {
             let problem = Problem::Invalid { field: "end of range", found: map.end() };
             return Err(Error::corrupt("file mapping", Place::default(), problem));
         }
-        self.map = Some(map);
         Ok(map)
     }
 

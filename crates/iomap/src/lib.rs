@@ -2,21 +2,36 @@
 //! Not here: which format that is, and how it maps.
 
 mod changed;
+mod end_io;
+mod errors;
 mod fetch;
 mod fiemap;
+mod file;
 mod fill;
+mod limits;
 mod mapping;
 mod metadata;
 mod populate;
+mod progress;
 mod read;
 mod readahead;
 mod seek;
+mod truncate;
 mod uncached;
+mod write;
+mod writeback;
 
+pub use end_io::EndIo;
+pub use errors::{ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
-pub use mapping::{Iomap, IomapKind, MapFlags, MapRead};
+pub use file::WritableFile;
+pub use limits::DirtyLimits;
+pub use mapping::{FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite};
 pub use metadata::{MetadataBuffer, MetadataCache};
 pub use pagecache::{CacheOptions, CacheStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
+pub use truncate::{punch_cache, truncate_cache};
+pub use write::{write, zero_range};
+pub use writeback::{wait_for_writeback, write_back};

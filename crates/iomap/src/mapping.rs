@@ -1,4 +1,10 @@
 //! What a format says about a range of a file: where it is, and in what state.
+//!
+//! No lock of the format is held between mapping a range and using the mapping. So a mapping is used
+//! for a folio only under that folio's lock, and if nothing has changed since it was asked for
+//! (`LastMap`); otherwise it is asked for again.
+
+use std::ops::Range;
 
 use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
 
@@ -7,6 +13,9 @@ use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
 pub enum IomapKind {
     /// Nothing is allocated: it reads as zeroes.
     Hole,
+    /// Nothing is allocated yet, but space is reserved for data that the cache holds. Blocks of
+    /// which the cache has none read as zeroes.
+    Delalloc,
     /// Blocks on the device hold the data.
     Mapped,
     /// Blocks are allocated but hold no data yet: it reads as zeroes.
@@ -58,12 +67,97 @@ pub trait MapRead: Send + Sync {
 
     /// The whole data of a file that [`IomapKind::Inline`] maps.
     fn inline_data(&self) -> Result<Vec<u8>>;
+
+    /// A number that is another one once a mapping given out before does not hold any more, since
+    /// blocks became written, or were taken from the file. For files that nobody writes, always 0.
+    fn sequence(&self) -> u64 {
+        0
+    }
+}
+
+/// A format's side of writing a file. Blocks are allocated late, and unwritten: they are written
+/// only once their data is on the device, so that no crash uncovers what they held before. Past the
+/// block that holds the end of the file no block is a written one.
+pub trait MapWrite: MapRead {
+    /// Sees to it that all of `length` bytes from `at` on can be written: reserves space for the
+    /// blocks that have none. Gives the range that contains `at`, like [`MapRead::map_read`]; never
+    /// inline data, which the format has moved into a block by then. Starts no transaction.
+    fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap>;
+
+    /// Gives up what is reserved for blocks that have bytes in `unused`: nothing was written there.
+    fn end_write(&self, unused: Range<FileOffset>);
+
+    /// The range that contains `at`, with blocks: written ones, or unwritten ones, which are
+    /// allocated where there are none, as many at once as it can of what is reserved from `at` on,
+    /// looking no further than `length` bytes. May start a transaction. Called with a folio
+    /// locked, so it waits for no folio.
+    fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap>;
+
+    /// Notes that `finished`, sorted, is on the device: unwritten blocks become written. The size on
+    /// the disk may grow to `size`; it shrinks here never. May start transactions, and waits for no
+    /// folio. Called for failed writes, too, with what is left of the batch, perhaps nothing.
+    fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
+}
+
+/// A range of a file, whole blocks, whose data is on the device now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FinishedRange {
+    /// The first byte in the file.
+    pub offset: FileOffset,
+    /// The number of bytes.
+    pub length: u64,
+    /// [`IomapKind::Mapped`] or [`IomapKind::Unwritten`]: what the blocks were mapped as.
+    pub kind: IomapKind,
+}
+
+impl FinishedRange {
+    /// The byte after the last one.
+    pub fn end(&self) -> u64 {
+        self.offset.0.saturating_add(self.length)
+    }
+
+    /// Whether `next` is of the same kind and begins where this one ends.
+    pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
+        self.kind == next.kind && self.end() == next.offset.0
+    }
+}
+
+/// The mapping used last.
+#[derive(Debug, Default)]
+pub(crate) struct LastMap {
+    map: Option<Iomap>,
+    sequence: u64,
+}
+
+impl LastMap {
+    /// The mapping that contains byte `at`: the last one if it does and still holds, or what `ask`
+    /// gives. The caller has the folio with that byte locked.
+    pub(crate) fn at(
+        &mut self,
+        mapper: &dyn MapRead,
+        at: u64,
+        ask: impl FnOnce() -> Result<Iomap>,
+    ) -> Result<Iomap> {
+        // Before asking: what changes meanwhile makes the answer one that is not used again.
+        let sequence = mapper.sequence();
+        let contains = |map: &Iomap| map.offset.0 <= at && at < map.end();
+        if let Some(map) = self.map.filter(contains).filter(|_| self.sequence == sequence) {
+            return Ok(map);
+        }
+        let map = check(ask()?, FileOffset(at))?;
+        *self = Self { map: Some(map), sequence };
+        Ok(map)
+    }
 }
 
 /// The range of `mapper` that contains byte `at`, held to what [`MapRead`] promises: the loops over
 /// a file must not depend on a format being right about images that lie.
 pub(crate) fn map_at(mapper: &dyn MapRead, at: FileOffset, length: u64) -> Result<Iomap> {
-    let map = mapper.map_read(at, length)?;
+    check(mapper.map_read(at, length)?, at)
+}
+
+/// `map`, if it contains byte `at`.
+fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
     if map.offset > at || map.end() <= at.0 {
         let problem = Problem::Disorder { field: "range", previous: at.0, found: map.offset.0 };
         return Err(Error::corrupt("file mapping", Place::default(), problem));

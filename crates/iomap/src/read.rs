@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::{FileOffset, Result};
 use device::SharedDevice;
-use pagecache::{Folio, FolioRef, Mapping, PAGE_SHIFT};
+use pagecache::{Folio, FolioRef, LentFolio, Mapping, PAGE_SHIFT};
 
 use crate::fetch::{Fetched, fetch};
 use crate::mapping::MapRead;
@@ -14,7 +14,7 @@ use crate::populate::populate;
 use crate::readahead::Readahead;
 
 /// The greatest size of a file, in bytes: what a signed 64-bit offset can name.
-const SIZE_MAX: u64 = i64::MAX as u64;
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// Switches and bounds of the read path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +113,8 @@ pub fn lend(
     lend_with(context, Some(readahead), at, length_max)
 }
 
-/// [`lend`], without reading ahead unless there is a `readahead`.
+/// [`lend`], without reading ahead unless there is a `readahead`; then it is of metadata, whose
+/// cached blocks never change.
 pub(crate) fn lend_with(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -138,14 +139,18 @@ pub(crate) fn lend_with(
     };
     let start = start(&folio);
     let length = folio.bytes(start, length).len();
-    match readahead {
+    let memory = match readahead {
         Some(readahead) => {
             note_visit(context, readahead, &folio);
             readahead.set_previous((at.0 + length as u64 - 1) >> PAGE_SHIFT);
+            Memory::Lent(folio.into_owned().lend())
         }
-        None => folio.visit(),
-    }
-    Ok(FolioSlice { memory: Memory::Folio(folio.into_owned()), start, length })
+        None => {
+            folio.visit();
+            Memory::Folio(folio.into_owned())
+        }
+    };
+    Ok(FolioSlice { memory, start, length })
 }
 
 /// Copies what `folio` has from byte `at` of the file on; gives the number of bytes.
@@ -179,8 +184,8 @@ fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef
     }
 }
 
-/// Bytes of a file, lent from the cache. While it is held they stay in memory, and there is so much
-/// less to be used by others.
+/// Bytes of a file, lent from the cache. While it is held they stay in memory, as they were when they
+/// were lent whatever is written since, and there is so much less to be used by others.
 #[derive(Clone, Debug)]
 pub struct FolioSlice {
     memory: Memory,
@@ -190,17 +195,20 @@ pub struct FolioSlice {
 
 #[derive(Clone, Debug)]
 enum Memory {
+    /// File data, which writers leave alone while it is lent.
+    Lent(LentFolio),
+    /// Metadata.
     Folio(Folio),
     /// What was read while all of the cache's memory was in use.
     Heap(Arc<[u8]>),
 }
 
 impl FolioSlice {
-    /// The folio that the bytes lie in, if they are cached.
+    /// The folio that the bytes lie in, if they are cached metadata.
     pub(crate) fn folio(&self) -> Option<&Folio> {
         match &self.memory {
             Memory::Folio(folio) => Some(folio),
-            Memory::Heap(_) => None,
+            Memory::Lent(_) | Memory::Heap(_) => None,
         }
     }
 }
@@ -210,6 +218,7 @@ impl Deref for FolioSlice {
 
     fn deref(&self) -> &[u8] {
         match &self.memory {
+            Memory::Lent(folio) => folio.bytes(self.start, self.length),
             Memory::Folio(folio) => folio.bytes(self.start, self.length),
             Memory::Heap(bytes) => &bytes[self.start..self.start + self.length],
         }

@@ -29,7 +29,7 @@ fn first(
     let mut here = at;
     while here.0 < size {
         let map = map_at(mapper, here, size - here.0)?;
-        if matches!(map.kind, IomapKind::Mapped | IomapKind::Inline) == wanted {
+        if !matches!(map.kind, IomapKind::Hole | IomapKind::Unwritten) == wanted {
             return Ok(Some(here));
         }
         here = FileOffset(map.end());
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    use IomapKind::{Hole, Inline, Mapped, Unwritten};
+    use IomapKind::{Delalloc, Hole, Inline, Mapped, Unwritten};
 
     #[test]
     fn seeking_finds_data_and_holes() {
@@ -81,6 +81,8 @@ mod tests {
             assert_eq!(seek_hole(&file, 45, FileOffset(from)), Err(Error::NoSuchOffset));
         }
         assert_eq!(seek_data(&file, 40, FileOffset(31)), Err(Error::NoSuchOffset));
+        let file = File(vec![(Hole, 10), (Delalloc, 10)]);
+        assert_eq!(seek_data(&file, 20, FileOffset(0)), Ok(FileOffset(10)));
         assert_eq!(seek_hole(&File(vec![(Inline, 60)]), 50, FileOffset(3)), Ok(FileOffset(50)));
     }
 

@@ -18,7 +18,7 @@ pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Resul
         let run = usize::try_from(map.end() - here).unwrap_or(usize::MAX).min(in_file - done);
         let part = &mut into[done..done + run];
         match map.kind {
-            IomapKind::Hole | IomapKind::Unwritten => part.fill(0),
+            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => part.fill(0),
             IomapKind::Inline => {
                 let data = context.mapper.inline_data()?;
                 let start = usize::try_from(here).unwrap_or(usize::MAX).min(data.len());

@@ -8,23 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
 
 use base::{Error, FileOffset};
 use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
-use iomap::{Mapping, PageCache, ReadOptions, Readahead, lend, read};
-use support::{BadDevice, LateDevice, ModelFile, Random, block_size, cache};
-
-/// Checks that all memory is free, once the readahead that is still on its way has arrived.
-fn check_empty(cache: &PageCache) {
-    for _ in 0..1000 {
-        if cache.stats().bytes_resident == 0 {
-            return;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    panic!("folios are left: {:?}", cache.stats());
-}
+use iomap::{Mapping, ReadOptions, Readahead, lend, read};
+use support::{BadDevice, LateDevice, ModelFile, Random, block_size, cache, check_empty};
 
 /// Reads `file` in ways that `random` chooses, and compares.
 fn check_reads(

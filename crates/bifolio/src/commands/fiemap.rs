@@ -114,10 +114,12 @@ impl File {
     }
 
     fn flags(&self, extent: &FiemapExtent) -> Vec<&'static str> {
-        let FiemapFlags { last, unwritten, inline, shared, encoded } = extent.flags;
+        let FiemapFlags { last, delalloc, unwritten, inline, shared, encoded } = extent.flags;
         let ends = extent.logical.0.saturating_add(extent.length) >= self.size;
         [
             (last, "last"),
+            (delalloc, "unknown_loc"),
+            (delalloc, "delalloc"),
             (encoded, "encoded"),
             (inline, "not_aligned"),
             (inline, "inline"),

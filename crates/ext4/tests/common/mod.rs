@@ -133,7 +133,7 @@ pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
         let end = size.min(map.end() as usize);
         let start = end.min(map.offset.0 as usize);
         match map.kind {
-            IomapKind::Hole | IomapKind::Unwritten => {}
+            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {}
             IomapKind::Mapped => {
                 volume.device().read_at(map.address.unwrap(), &mut data[start..end]).unwrap();
             }

@@ -1,6 +1,8 @@
 //! Model files and misbehaving devices for the tests of the read path.
 #![allow(dead_code, reason = "not every test uses everything")]
 
+pub mod format;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -308,4 +310,15 @@ pub fn cache(bytes_max: u64, folio_order_max: u8) -> Arc<PageCache> {
 
 pub fn block_size(bytes: u64) -> BlockSize {
     BlockSize::from_bytes(bytes).expect("a block size")
+}
+
+/// Checks that all memory is free, once the readahead that is still on its way has arrived.
+pub fn check_empty(cache: &PageCache) {
+    for _ in 0..1000 {
+        if cache.stats().bytes_resident == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("folios are left: {:?}", cache.stats());
 }

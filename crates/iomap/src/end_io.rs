@@ -1,0 +1,174 @@
+//! The end of writes: tells the format what reached the device, then lets the folios go.
+//! Not here: the submission (`writeback.rs`).
+//!
+//! This runs on a thread of its own, since a format may start transactions, which a device's end of
+//! a bio must not wait for. A folio stays under writeback until the format knows: or it could be
+//! evicted, and read again as the zeroes that its blocks are mapped to until then.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use base::{Error, IoError, Result};
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use crate::file::WritableFile;
+use crate::mapping::FinishedRange;
+use crate::writeback::Pieces;
+
+/// One bio's worth of written data, or data that could not be written.
+pub(crate) struct Ended {
+    pub(crate) file: Arc<WritableFile>,
+    /// The folios, under writeback as long as this is kept.
+    pub(crate) pieces: Pieces,
+    /// What the bio wrote, in order.
+    pub(crate) ranges: SmallVec<[FinishedRange; 2]>,
+    /// How far the file reached when the data was taken, at most the end of the ranges.
+    pub(crate) reached: u64,
+    pub(crate) result: Result<(), IoError>,
+}
+
+/// The thread that ends the writes of some files, of one volume as a rule.
+#[derive(Debug)]
+pub struct EndIo {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    ended: Vec<Ended>,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} ended)", self.waiting.lock().ended.len())
+    }
+}
+
+impl EndIo {
+    /// Starts the thread.
+    pub fn start() -> Result<Arc<Self>> {
+        let queue = Arc::new(Queue::default());
+        let theirs = Arc::clone(&queue);
+        let thread = thread::Builder::new()
+            .name("end of I/O".into())
+            .spawn(move || theirs.work())
+            .map_err(|_| Error::OutOfMemory)?;
+        Ok(Arc::new(Self { queue, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Hands over what a bio did. Called at its end, wherever that is.
+    pub(crate) fn push(&self, ended: Ended) {
+        self.queue.waiting.lock().ended.push(ended);
+        self.queue.changed.notify_one();
+    }
+}
+
+impl Drop for EndIo {
+    fn drop(&mut self) {
+        self.queue.waiting.lock().closed = true;
+        self.queue.changed.notify_one();
+        // The last file may be dropped by the thread itself, when the last of its writes has ended.
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|one| one.thread().id() != thread::current().id()) {
+            // A panic there was reported there.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    /// Ends what comes until the queue is closed and empty: whatever waits by then goes together,
+    /// so that a slow format makes larger batches.
+    fn work(&self) {
+        loop {
+            let mut waiting = self.waiting.lock();
+            while waiting.ended.is_empty() {
+                if waiting.closed {
+                    return;
+                }
+                self.changed.wait(&mut waiting);
+            }
+            let mut batch = std::mem::take(&mut waiting.ended);
+            drop(waiting);
+            while let Some(first) = batch.first() {
+                let file = Arc::clone(&first.file);
+                let (of_file, others) =
+                    batch.into_iter().partition(|ended| Arc::ptr_eq(&ended.file, &file));
+                batch = others;
+                end(&file, of_file);
+            }
+        }
+    }
+}
+
+/// Ends writes of one file: one call of the format for all of them, then the folios' writeback.
+fn end(file: &WritableFile, batch: Vec<Ended>) {
+    let ended: Vec<FinishedRange> =
+        batch.iter().flat_map(|ended| ended.ranges.iter().copied()).collect();
+    let written = batch.iter().filter(|ended| ended.result.is_ok());
+    let reached = written.clone().map(|ended| ended.reached).max().unwrap_or(0);
+    let finished = merge(written.flat_map(|ended| ended.ranges.iter().copied()).collect());
+    let failure = batch.iter().find_map(|ended| ended.result.err());
+    if let Some(error) = failure {
+        file.errors.record(error.into());
+    }
+    let ranges = ended.iter().map(|range| range.offset.0..range.end());
+    if let Err(error) = file.tell_format(&finished, ranges, reached) {
+        file.errors.record(error);
+    }
+    // Errors are known before the folios are let go: who waits for those looks next.
+    batch.into_iter().for_each(|ended| drop(ended.pieces));
+}
+
+/// Sorts ranges and joins neighbours of the same kind (ARCHITECTURE.md, invariant 7).
+fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
+    ranges.sort_unstable_by_key(|range| range.offset);
+    let mut merged: Vec<FinishedRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if last.is_continued_by(&range) => last.length += range.length,
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use base::FileOffset;
+
+    use super::*;
+    use crate::mapping::IomapKind::{self, Mapped, Unwritten};
+
+    fn ranges(ranges: &[(u64, u64, IomapKind)]) -> Vec<FinishedRange> {
+        let range = |&(offset, length, kind): &(u64, u64, IomapKind)| FinishedRange {
+            offset: FileOffset(offset),
+            length,
+            kind,
+        };
+        ranges.iter().map(range).collect()
+    }
+
+    #[test]
+    fn neighbours_of_one_kind_are_one_range_in_whatever_order_they_end() {
+        let ended = ranges(&[
+            (40, 10, Unwritten),
+            (0, 10, Unwritten),
+            (20, 10, Mapped),
+            (10, 10, Unwritten),
+            (50, 5, Unwritten),
+        ]);
+        let merged = ranges(&[(0, 20, Unwritten), (20, 10, Mapped), (40, 15, Unwritten)]);
+        assert_eq!(merge(ended), merged);
+        assert_eq!(merge(Vec::new()), []);
+    }
+}

@@ -1,0 +1,100 @@
+//! Errors of writeback, kept until every open file has heard of them.
+//! Not here: what follows from one (the format's and the volume's policy).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{Error, Result};
+use parking_lot::Mutex;
+
+/// The errors of one file's writeback: the first one reaches the fsync of each open file once, and
+/// so does the first one after somebody heard of that.
+#[derive(Debug, Default)]
+pub struct WritebackErrors {
+    latest: Mutex<Latest>,
+}
+
+#[derive(Debug, Default)]
+struct Latest {
+    /// How many errors were kept so far.
+    number: u64,
+    error: Option<Error>,
+    /// Whether some open file has heard of the error.
+    heard: bool,
+}
+
+/// Which errors one open file has heard of; see [`WritebackErrors::cursor`].
+#[derive(Debug, Default)]
+pub struct ErrorCursor(AtomicU64);
+
+impl WritebackErrors {
+    /// Keeps an error, unless there is one before it that nobody has heard of.
+    pub(crate) fn record(&self, error: Error) {
+        let mut latest = self.latest.lock();
+        if latest.error.is_none() || latest.heard {
+            *latest = Latest { number: latest.number + 1, error: Some(error), heard: false };
+        }
+    }
+
+    /// A cursor for a file that is being opened. It will hear of an error that nobody has heard of.
+    pub fn cursor(&self) -> ErrorCursor {
+        let latest = self.latest.lock();
+        let unheard = u64::from(latest.error.is_some() && !latest.heard);
+        ErrorCursor(AtomicU64::new(latest.number - unheard))
+    }
+
+    /// The error that the open file with this cursor has to hear of, if there is one.
+    pub fn check(&self, cursor: &ErrorCursor) -> Result<()> {
+        let mut latest = self.latest.lock();
+        // Cursors change under the lock only.
+        if cursor.0.swap(latest.number, Ordering::Relaxed) == latest.number {
+            return Ok(());
+        }
+        latest.heard = true;
+        latest.error.clone().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Error = Error::NoSpace;
+    const SECOND: Error = Error::ReadOnly;
+    const THIRD: Error = Error::Exists;
+
+    #[test]
+    fn every_open_file_hears_of_the_first_error_once() {
+        let errors = WritebackErrors::default();
+        let (one, other) = (errors.cursor(), errors.cursor());
+        assert_eq!(errors.check(&one), Ok(()));
+        errors.record(FIRST);
+        errors.record(SECOND);
+        assert_eq!(errors.check(&one), Err(FIRST));
+        assert_eq!(errors.check(&one), Ok(()));
+        assert_eq!(errors.check(&errors.cursor()), Ok(()), "opened after it was heard of");
+        assert_eq!(errors.check(&other), Err(FIRST));
+        assert_eq!(errors.check(&other), Ok(()));
+    }
+
+    #[test]
+    fn an_error_that_nobody_heard_of_waits_for_the_next_open_file() {
+        let errors = WritebackErrors::default();
+        errors.record(FIRST);
+        let late = errors.cursor();
+        assert_eq!(errors.check(&late), Err(FIRST));
+        assert_eq!(errors.check(&late), Ok(()));
+    }
+
+    #[test]
+    fn an_error_after_one_that_was_heard_of_is_news() {
+        let errors = WritebackErrors::default();
+        let (one, slow) = (errors.cursor(), errors.cursor());
+        errors.record(FIRST);
+        assert_eq!(errors.check(&one), Err(FIRST));
+        errors.record(SECOND);
+        errors.record(THIRD);
+        assert_eq!(errors.check(&one), Err(SECOND));
+        assert_eq!(errors.check(&slow), Err(SECOND), "one error at a time");
+        assert_eq!(errors.check(&slow), Ok(()));
+    }
+}

@@ -1,0 +1,62 @@
+//! How much of a cache may be dirty: when writeback should start, and when writers should wait.
+//! Not here: the threads that do so.
+
+use pagecache::CacheStats;
+
+/// Two thresholds, in bytes that are dirty or on their way to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirtyLimits {
+    /// From here on, somebody writes back in the background.
+    pub background: u64,
+    /// From here on, who writes helps, or waits, first. Well below the cache's limit: writing back
+    /// needs memory, too, and so do readers.
+    pub hard: u64,
+}
+
+impl DirtyLimits {
+    /// These shares, in percent, of a cache of `bytes_max` bytes. The background share is at most
+    /// half of the hard one, so that writers seldom wait.
+    pub fn of_shares(bytes_max: u64, background: u8, hard: u8) -> Self {
+        let share = |percent: u64| bytes_max / 100 * percent;
+        let hard = share(hard.min(90).into());
+        Self { background: share(background.into()).min(hard / 2), hard }
+    }
+
+    /// Whether writeback should start in the background.
+    pub fn needs_flush(&self, stats: &CacheStats) -> bool {
+        stats.bytes_dirty > self.background
+    }
+
+    /// Whether who wants to write has to see to it first that less is dirty.
+    pub fn must_throttle(&self, stats: &CacheStats) -> bool {
+        stats.bytes_dirty.saturating_add(stats.bytes_writeback) > self.hard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_its_way_counts_against_the_hard_limit_only() {
+        let limits = DirtyLimits::of_shares(1000, 10, 20);
+        assert_eq!(limits, DirtyLimits { background: 100, hard: 200 });
+        for (bytes_dirty, bytes_writeback, flush, throttle) in [
+            (100, 0, false, false),
+            (101, 0, true, false),
+            (0, 200, false, false),
+            (0, 201, false, true),
+            (150, 51, true, true),
+        ] {
+            let stats = CacheStats { bytes_dirty, bytes_writeback, ..CacheStats::default() };
+            assert_eq!(limits.needs_flush(&stats), flush, "{bytes_dirty}");
+            assert_eq!(limits.must_throttle(&stats), throttle, "{bytes_dirty} {bytes_writeback}");
+        }
+    }
+
+    #[test]
+    fn no_shares_let_all_of_the_cache_be_dirty() {
+        let limits = DirtyLimits::of_shares(1000, 255, 255);
+        assert_eq!(limits, DirtyLimits { background: 450, hard: 900 });
+    }
+}

@@ -1,0 +1,417 @@
+//! Buffered writes: into the cache, with space reserved for all of a write at once, and no block
+//! allocated (ARCHITECTURE.md, invariant 2).
+//! Not here: writing back (`writeback.rs`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{Error, FileOffset, Place, Problem, Result};
+use pagecache::{Folio, Insertion, LockedFolio, ORDER_MAX, PAGE_SHIFT};
+use smallvec::SmallVec;
+
+use crate::fetch::fill_blocks;
+use crate::file::WritableFile;
+use crate::mapping::{IomapKind, LastMap, map_at};
+use crate::read::{ReadContext, SIZE_MAX};
+use crate::writeback::{wait_for_writeback, write_back};
+
+/// How often a folio that changes under a writer is looked up again.
+const ATTEMPTS_MAX: u32 = 64;
+
+/// Writes `data` at byte `at`, in memory. Gives the number of bytes written: less than asked for if
+/// an error came in between, which the next write will meet first. The caller holds the inode's
+/// lock alone.
+pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<usize> {
+    let end = at.0.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX);
+    let end = end.ok_or(Error::FileTooLarge)?;
+    if data.is_empty() {
+        return Ok(0);
+    }
+    if at.0 > file.size() {
+        zero_tail(file, at.0)?;
+    }
+    let mut writer = Writer::new(file, end);
+    writer.extends = true;
+    let mut done = 0;
+    while done < data.len() {
+        let here = at.0 + done as u64;
+        match writer.write_folio(here, Source::Data(&data[done..])) {
+            Ok(written) => done += written,
+            Err(error) => {
+                writer.give_up(here..end);
+                return if done > 0 { Ok(done) } else { Err(error) };
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Makes the bytes of `range` that lie in the file zeroes: in memory, and only where the device, or
+/// the cache, may have something else. Reserves and allocates nothing. The caller holds the inode's
+/// lock alone.
+pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
+    let end = range.end.min(file.size());
+    Writer::new(file, end).zero(range.start..end)
+}
+
+/// Makes the bytes that the file's last block has past the end zeroes, as far as byte `end`, to
+/// which the file is about to grow.
+pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
+    let (size, block) = (file.size(), u64::from(file.mapping.block_size().bytes()));
+    Writer::new(file, end.saturating_add(1)).zero(size..end.min(size.next_multiple_of(block)))
+}
+
+/// What a writer puts into folios.
+#[derive(Clone, Copy)]
+enum Source<'d> {
+    Data(&'d [u8]),
+    Zeroes(u64),
+}
+
+impl Source<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Data(data) => data.len() as u64,
+            Self::Zeroes(length) => *length,
+        }
+    }
+}
+
+/// One write.
+struct Writer<'f> {
+    file: &'f Arc<WritableFile>,
+    /// The file as it was when the write began: what lies past that size is new.
+    context: ReadContext<'f>,
+    block: usize,
+    map: LastMap,
+    /// Whether space is reserved for the rest of the write.
+    reserved: bool,
+    /// Whether the file grows by what is written.
+    extends: bool,
+    /// The block that has to reach the device before the size on the disk may grow.
+    tail: Option<u64>,
+}
+
+impl<'f> Writer<'f> {
+    /// A write that ends at byte `end`.
+    fn new(file: &'f Arc<WritableFile>, end: u64) -> Self {
+        let context = file.read_context();
+        Self {
+            file,
+            context,
+            block: file.mapping.block_size().len(),
+            map: LastMap::default(),
+            reserved: false,
+            extends: false,
+            tail: file.progress.lock().tail_of(context.size, end),
+        }
+    }
+
+    /// Writes what one folio has room for from byte `here` on; gives the number of bytes.
+    fn write_folio(&mut self, here: u64, source: Source<'_>) -> Result<usize> {
+        let end = here + source.len();
+        for _ in 0..ATTEMPTS_MAX {
+            self.reserve(here, end, source)?;
+            let Some(mut folio) = self.lock_folio(here, end)? else { continue };
+            let position = folio.folio().position();
+            let within = (here - position) as usize;
+            let length = (end - here).min((folio.folio().len() - within) as u64) as usize;
+            let range = within..within + length;
+            let mut edges = edges(range.clone(), self.block);
+            edges.retain(|edge| folio.folio().uptodate_run(*edge, self.block, true) == 0);
+            if let Some(edge) = self.first_on_device(position, &edges)? {
+                let owned = folio.folio().clone();
+                drop(folio);
+                self.fetch(&owned, edge)?;
+                continue;
+            }
+            for edge in edges {
+                let [before, after] = around(range.clone(), edge..edge + self.block);
+                // SAFETY: the caller of `write` or `zero_range` holds the inode's lock alone.
+                unsafe {
+                    folio.zero(before);
+                    folio.zero(after);
+                }
+            }
+            self.fill(folio, range, source);
+            return Ok(length);
+        }
+        Err(Error::OutOfMemory)
+    }
+
+    /// Reserves space for all that is left of a write of data, unless the blocks of its first folio
+    /// are dirty: then they have space. (They may be written back before they are locked, and then
+    /// they have blocks.)
+    fn reserve(&mut self, here: u64, end: u64, source: Source<'_>) -> Result<()> {
+        if self.reserved || matches!(source, Source::Zeroes(_)) {
+            return Ok(());
+        }
+        if let Some(folio) = self.file.mapping.get(here >> PAGE_SHIFT) {
+            let within = (here - folio.position()) as usize;
+            let length = (end - here).min((folio.len() - within) as u64) as usize;
+            if folio.dirty_run(within, length, true) == length {
+                return Ok(());
+            }
+        }
+        let mapper = &*self.file.mapper;
+        // The folio is not locked: the mapping counts only if nothing has changed by then.
+        self.map = LastMap::default();
+        self.map
+            .at(self.context.mapper, here, || mapper.map_write(FileOffset(here), end - here))?;
+        self.reserved = true;
+        Ok(())
+    }
+
+    /// The folio with byte `here`, locked, as the writer needs it: made if there is none, not under
+    /// writeback, and not lent. `None`: look again.
+    fn lock_folio(&self, here: u64, end: u64) -> Result<Option<LockedFolio>> {
+        let (mapping, page) = (&self.file.mapping, here >> PAGE_SHIFT);
+        let Some(folio) = mapping.get(page) else {
+            let index = page >> mapping.order_min() << mapping.order_min();
+            return match mapping.insert(index, folio_order(index, end)) {
+                Insertion::New(folio) => Ok(Some(folio)),
+                Insertion::Exists { .. } => Ok(None),
+                Insertion::NoMemory => self.make_room().map(|()| None),
+            };
+        };
+        let folio = mapping.lock(&folio);
+        if !mapping.holds(&folio) {
+            return Ok(None);
+        }
+        folio.wait_writeback();
+        Ok(unlent(self.file, folio))
+    }
+
+    /// Makes folios that reclaim may take of this file's dirty ones.
+    fn make_room(&self) -> Result<()> {
+        if self.file.mapping.bytes_dirty() == 0
+            && self.file.mapping.next_under_writeback(0..u64::MAX).is_none()
+        {
+            return Err(Error::OutOfMemory);
+        }
+        write_back(self.file, 0..u64::MAX);
+        wait_for_writeback(self.file, 0..u64::MAX);
+        Ok(())
+    }
+
+    /// The first of these blocks of a locked folio at `position` whose data the device has.
+    fn first_on_device(&mut self, position: u64, blocks: &[usize]) -> Result<Option<usize>> {
+        for &block in blocks {
+            let at = position + block as u64;
+            if at >= self.context.size {
+                continue;
+            }
+            let mapper = self.context.mapper;
+            let ask = || mapper.map_read(FileOffset(at), self.block as u64);
+            match self.map.at(mapper, at, ask)?.kind {
+                IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {}
+                IomapKind::Mapped => return Ok(Some(block)),
+                IomapKind::Inline => {
+                    let problem = Problem::Invalid { field: "inline data at", found: at };
+                    return Err(Error::corrupt("file mapping", Place::default(), problem));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a block of a folio that part of is to be written to.
+    fn fetch(&self, folio: &Folio, block: usize) -> Result<()> {
+        let folio = self.file.mapping.borrow(folio);
+        let at = folio.position() + block as u64;
+        fill_blocks(&self.context, &folio, at, block..block + self.block)
+    }
+
+    /// Puts `source` into a folio whose blocks in `range` are then uptodate, and dirty.
+    fn fill(&mut self, mut folio: LockedFolio, range: Range<usize>, source: Source<'_>) {
+        match source {
+            Source::Data(data) => {
+                // SAFETY: the caller of `write` holds the inode's lock alone.
+                let bytes = unsafe { folio.bytes_mut(range.clone()) };
+                bytes.copy_from_slice(&data[..range.len()]);
+            }
+            // SAFETY: the caller of `write` or `zero_range` holds the inode's lock alone.
+            Source::Zeroes(_) => unsafe { folio.zero(range.clone()) },
+        }
+        let blocks = range.start / self.block * self.block..range.end.next_multiple_of(self.block);
+        folio.set_uptodate(blocks.clone());
+        let position = folio.folio().position();
+        let end = position + range.end as u64;
+        if self.extends && end > self.file.size() {
+            // Before the folio is dirty: writeback leaves out what lies past the end.
+            self.file.set_size(end);
+        }
+        self.file.mapping.set_dirty(&folio, blocks.clone());
+        let is_here = |tail: &u64| {
+            (position + blocks.start as u64..position + blocks.end as u64).contains(tail)
+        };
+        if let Some(tail) = self.tail.take_if(|tail| is_here(tail)) {
+            // Locked, and not under writeback: the write that this waits for has not begun.
+            self.file.progress.lock().wait_for(tail);
+        }
+        folio.folio().visit();
+    }
+
+    /// Makes `range` zeroes, where it is something else.
+    fn zero(&mut self, range: Range<u64>) -> Result<()> {
+        let mut here = range.start;
+        while here < range.end {
+            let (length, is_zero) = self.next_run(here, range.end)?;
+            let end = here + length;
+            while !is_zero && here < end {
+                here += self.write_folio(here, Source::Zeroes(end - here))? as u64;
+            }
+            here = end;
+        }
+        Ok(())
+    }
+
+    /// How many of the bytes from `here` to `end` are all zeroes, or may be something else.
+    fn next_run(&mut self, here: u64, end: u64) -> Result<(u64, bool)> {
+        let (mapping, mapper) = (&self.file.mapping, self.context.mapper);
+        let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
+        let mut run = end - here;
+        if let Some(folio) = mapping.get(pages.start) {
+            let folio = mapping.lock(&folio);
+            // What is on its way to the device is written after that; what is not does not change.
+            folio.wait_writeback();
+            let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
+            run = run.min((folio.len() - within) as u64);
+            let dirty = folio.dirty_run(within, run as usize, true);
+            if dirty > 0 {
+                return Ok((dirty as u64, false));
+            }
+            run = folio.dirty_run(within, run as usize, false) as u64;
+        } else if let Some(page) = mapping.next_cached(pages.start + 1..pages.end) {
+            run = run.min((page << PAGE_SHIFT) - here);
+        }
+        // The block's start, which lies in the file even if `here` is its end.
+        let start = here / self.block as u64 * self.block as u64;
+        let map = map_at(mapper, FileOffset(start), run)?;
+        Ok((run.min(map.end() - here), map.kind != IomapKind::Mapped))
+    }
+
+    /// Gives up what was reserved in `range` for blocks that are not dirty: nothing was written to
+    /// them, and who wrote them before, if anybody, has blocks for them.
+    fn give_up(&self, range: Range<u64>) {
+        if !self.reserved {
+            return;
+        }
+        let (mapping, block) = (&self.file.mapping, self.block as u64);
+        let mut here = range.start / block * block;
+        while here < range.end {
+            let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
+            let (mut clean, mut dirty) = (range.end - here, 0);
+            if let Some(folio) = mapping.get(pages.start) {
+                // Under the lock: what is being written back is mapped by then.
+                let folio = mapping.lock(&folio);
+                let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
+                let run = clean.min((folio.len() - within) as u64) as usize;
+                let clean_run = folio.dirty_run(within, run, false);
+                clean = clean_run as u64;
+                dirty = folio.dirty_run(within + clean_run, run - clean_run, true) as u64;
+            } else if let Some(page) = mapping.next_cached(pages.start + 1..pages.end) {
+                clean = clean.min((page << PAGE_SHIFT) - here);
+            }
+            if clean > 0 {
+                let end = (here + clean).next_multiple_of(block);
+                self.file.mapper.end_write(FileOffset(here)..FileOffset(end));
+            }
+            here += clean + dirty;
+        }
+    }
+}
+
+/// The folio, which is locked and not under writeback, or a copy in its place if it is lent. When
+/// there is no memory for that, the folio is written back and taken out of the cache, and there is
+/// none.
+pub(crate) fn unlent(file: &Arc<WritableFile>, folio: LockedFolio) -> Option<LockedFolio> {
+    if !folio.is_lent() {
+        return Some(folio);
+    }
+    let folio = match file.mapping.replace_by_copy(folio) {
+        Ok(copy) => return Some(copy),
+        Err(folio) => folio,
+    };
+    let owned = folio.folio().clone();
+    let bytes = owned.position()..owned.position() + owned.len() as u64;
+    drop(folio);
+    write_back(file, bytes.clone());
+    wait_for_writeback(file, bytes);
+    // Nobody else writes to it; what could not be written back is lost, as it is anywhere.
+    file.mapping.remove(file.mapping.lock(&file.mapping.borrow(&owned)));
+    None
+}
+
+/// The order of the folio to make at page `index` for a write that ends at byte `end`: as large as
+/// what is left of the write fills.
+fn folio_order(index: u64, end: u64) -> u8 {
+    let pages = end.div_ceil(1 << PAGE_SHIFT).saturating_sub(index);
+    pages.checked_ilog2().unwrap_or(0).min(ORDER_MAX.into()) as u8
+}
+
+/// The starts of the blocks that `range` has some bytes of but not all: two at most.
+fn edges(range: Range<usize>, block: usize) -> SmallVec<[usize; 2]> {
+    let mut edges = SmallVec::new();
+    let (first, last) = (range.start / block * block, range.end / block * block);
+    if first < range.start {
+        edges.push(first);
+    }
+    if last < range.end && (last > first || first == range.start) {
+        edges.push(last);
+    }
+    edges
+}
+
+/// The parts of `block` before and after `range`, which has some of its bytes.
+fn around(range: Range<usize>, block: Range<usize>) -> [Range<usize>; 2] {
+    [
+        block.start..range.start.clamp(block.start, block.end),
+        range.end.clamp(block.start, block.end)..block.end,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folios_are_as_large_as_what_is_left_of_a_write() {
+        for (index, end, order) in [
+            (0, 1, 0),
+            (0, 4096, 0),
+            (0, 4097, 1),
+            (0, 65_536, 4),
+            (0, 61_440, 3),
+            (15, 65_536, 0),
+            (0, 1 << 30, ORDER_MAX),
+            (9, 0, 0),
+        ] {
+            assert_eq!(folio_order(index, end), order, "page {index} to byte {end}");
+        }
+    }
+
+    #[test]
+    fn only_blocks_that_are_written_in_part_are_edges() {
+        for (range, expected) in [
+            (0..1024, &[][..]),
+            (0..4096, &[]),
+            (1..1024, &[0]),
+            (0..1023, &[0]),
+            (100..200, &[0]),
+            (1000..1100, &[0, 1024]),
+            (1024..3000, &[2048]),
+            (1030..3072, &[1024]),
+            (10..5000, &[0, 4096]),
+        ] {
+            assert_eq!(edges(range.clone(), 1024)[..], *expected, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_around_a_range_is_within_the_block() {
+        assert_eq!(around(100..200, 0..1024), [0..100, 200..1024]);
+        assert_eq!(around(100..2000, 1024..2048), [1024..1024, 2000..2048]);
+        assert_eq!(around(100..2000, 0..1024), [0..100, 1024..1024]);
+    }
+}

@@ -1,0 +1,266 @@
+//! Random writes, truncations and readings of one file, compared with a vector of bytes; and what
+//! reaches the device, with what a crash may leave there.
+#![allow(clippy::print_stdout, reason = "the seed of a failure")]
+
+mod support;
+
+use std::sync::Arc;
+
+use base::{Error, FileOffset, Result};
+use device::{FaultDevice, FaultPlan, SharedDevice};
+use iomap::{
+    EndIo, ErrorCursor, FolioSlice, PageCache, ReadOptions, Readahead, WritableFile, lend,
+    punch_cache, read, truncate_cache, wait_for_writeback, write, write_back, zero_range,
+};
+use support::format::{Format, GARBAGE};
+use support::{LateDevice, Random, block_size, cache};
+
+/// A file, and what is known of it.
+struct Subject {
+    format: Arc<Format>,
+    file: Arc<WritableFile>,
+    cursor: ErrorCursor,
+    model: Vec<u8>,
+    /// What was lent, and what it was.
+    lent: Vec<(FolioSlice, Vec<u8>)>,
+    /// Whether the device fails now and then.
+    faulty: bool,
+}
+
+const SIZE_MAX: u64 = 3 << 20;
+
+impl Subject {
+    fn new(random: &mut Random, cache: &Arc<PageCache>, faulty: bool) -> Self {
+        let size = block_size(1024 << random.below(7));
+        let blocks = SIZE_MAX / u64::from(size.bytes()) + random.below(64);
+        // Now and then, space runs out.
+        let blocks = if random.one_in(4) { blocks / 2 + 1 } else { blocks };
+        let run_max = if random.one_in(2) { random.between(1..20) } else { u64::MAX };
+        let format = Format::new(size, blocks, run_max.min(1 << 30));
+        let mut device: SharedDevice = format.device();
+        if faulty {
+            let seed = random.next();
+            let plan = FaultPlan {
+                seed,
+                read_errors: 20_000,
+                write_errors: 40_000,
+                ..FaultPlan::default()
+            };
+            device = Arc::new(FaultDevice::new(device, plan));
+        }
+        if random.one_in(2) {
+            device = Arc::new(LateDevice::new(device, random.next()));
+        }
+        let file = WritableFile::new(
+            cache.new_mapping(size),
+            Arc::clone(&format),
+            device,
+            EndIo::start().expect("a thread"),
+            0,
+            ReadOptions::default(),
+        );
+        let cursor = file.errors().cursor();
+        Self { format, file, cursor, model: Vec::new(), lent: Vec::new(), faulty }
+    }
+
+    /// Something that `random` chooses.
+    fn step(&mut self, random: &mut Random) {
+        let at = random.below(self.model.len() as u64 + 10);
+        let length = random.of_magnitude(1..20).max(1);
+        match random.below(24) {
+            0..=7 => self.write(random, at, length),
+            8 => self.write(random, (at + length).min(SIZE_MAX / 2), length),
+            9 => self.zero(at, at + length),
+            10 => self.truncate(random.below(SIZE_MAX)),
+            11 => self.truncate(at),
+            12 => self.punch(at, at + length),
+            13..=16 => self.read(at, length),
+            17 | 18 => self.lend(random, at, length),
+            19 | 20 => write_back(&self.file, at..at + length),
+            21 => self.format.preallocate(at..(at + length).min(self.model.len() as u64)),
+            22 => self.sync(random),
+            _ => self.check_crash(),
+        }
+    }
+
+    fn write(&mut self, random: &mut Random, at: u64, length: u64) {
+        let mut data: Vec<u8> = (0..length).map(|at| (at >> 5) as u8 ^ random.0 as u8).collect();
+        data.iter_mut().filter(|byte| **byte == GARBAGE).for_each(|byte| *byte = 1);
+        random.next();
+        let before = self.model.len();
+        match write(&self.file, FileOffset(at), &data) {
+            Ok(written) => {
+                let end = at as usize + written;
+                self.model.resize(before.max(end), 0);
+                self.model[at as usize..end].copy_from_slice(&data[..written]);
+            }
+            Err(error) => self.expect_failure(error),
+        }
+        assert_eq!(self.file.size(), self.model.len() as u64);
+    }
+
+    fn zero(&mut self, at: u64, end: u64) {
+        let end = end.min(self.model.len() as u64);
+        let done = zero_range(&self.file, at..end);
+        if self.succeeded(done) && at < end {
+            self.model[at as usize..end as usize].fill(0);
+        }
+    }
+
+    fn truncate(&mut self, size: u64) {
+        let done = truncate_cache(&self.file, size);
+        if self.succeeded(done) {
+            self.format.truncate(size);
+            self.model.resize(size as usize, 0);
+        }
+    }
+
+    fn punch(&mut self, at: u64, end: u64) {
+        let end = end.min(self.model.len() as u64).max(at);
+        match punch_cache(&self.file, at..end) {
+            Ok(blocks) => {
+                self.format.punch(blocks);
+                let at = (at as usize).min(self.model.len());
+                let end = (end as usize).min(self.model.len());
+                self.model[at..end].fill(0);
+            }
+            Err(error) => {
+                self.expect_failure(error);
+                self.reset();
+            }
+        }
+    }
+
+    /// Whether something worked. What failed may be half done.
+    fn succeeded(&mut self, result: Result<()>) -> bool {
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                self.expect_failure(error);
+                self.reset();
+                false
+            }
+        }
+    }
+
+    fn expect_failure(&self, error: Error) {
+        match error {
+            Error::Io(_) if self.faulty => {}
+            Error::NoSpace | Error::OutOfMemory => {}
+            error => panic!("{error}"),
+        }
+    }
+
+    fn read(&mut self, at: u64, length: u64) {
+        let mut buffer = vec![0xaa; length as usize];
+        let context = self.file.read_context();
+        match read(&context, &Readahead::default(), FileOffset(at), &mut buffer) {
+            Ok(got) => self.compare(at, &buffer[..got]),
+            Err(error) => self.expect_failure(error),
+        }
+    }
+
+    fn lend(&mut self, random: &mut Random, at: u64, length: u64) {
+        let context = self.file.read_context();
+        match lend(&context, &Readahead::default(), FileOffset(at), length as usize) {
+            Ok(slice) => {
+                self.compare(at, &slice);
+                let expected = slice.to_vec();
+                self.lent.push((slice, expected));
+            }
+            Err(error) => self.expect_failure(error),
+        }
+        if self.lent.len() > 6 {
+            let (slice, expected) = self.lent.swap_remove(random.below(6) as usize);
+            assert!(*slice == *expected, "changed while it was lent");
+        }
+    }
+
+    fn compare(&mut self, at: u64, got: &[u8]) {
+        let at = at as usize;
+        let expected = &self.model[at.min(self.model.len())..];
+        let differs = got.iter().zip(expected).position(|(got, expected)| got != expected);
+        if let Some(first) = differs {
+            assert!(
+                self.faulty,
+                "byte {} is {} instead of {}, size {}, kinds {:?}",
+                at + first,
+                got[first],
+                expected[first],
+                self.model.len(),
+                self.format.kinds(),
+            );
+            write_back(&self.file, 0..u64::MAX);
+            wait_for_writeback(&self.file, 0..u64::MAX);
+            self.file.errors().check(&self.cursor).expect_err("nothing failed, but bytes differ");
+            self.reset();
+        }
+    }
+
+    /// Empties the file.
+    fn reset(&mut self) {
+        truncate_cache(&self.file, 0).expect("nothing to be read");
+        self.format.truncate(0);
+        self.model.clear();
+        let _ = self.file.errors().check(&self.cursor);
+    }
+
+    /// Has everything reach the device, and looks for it there.
+    fn sync(&mut self, random: &mut Random) {
+        write_back(&self.file, 0..u64::MAX);
+        wait_for_writeback(&self.file, 0..u64::MAX);
+        assert_eq!(self.format.reserved(), 0, "kinds {:?}", self.format.kinds());
+        assert_eq!(self.file.mapping().bytes_dirty(), 0);
+        match self.file.errors().check(&self.cursor) {
+            Ok(()) => {
+                assert_eq!(self.format.size(), self.model.len() as u64);
+                let on_disk = self.format.on_disk();
+                let differs = on_disk.iter().zip(&self.model).position(|(one, two)| one != two);
+                assert_eq!(differs, None, "on the device, kinds {:?}", self.format.kinds());
+                if random.one_in(2) {
+                    self.format.spoil_tail();
+                }
+            }
+            Err(error) => {
+                self.expect_failure(error);
+                self.reset();
+            }
+        }
+    }
+
+    /// What a crash would leave has nothing in it that was never the file's.
+    fn check_crash(&self) {
+        let garbage = self.format.on_disk().iter().position(|byte| *byte == GARBAGE);
+        // A write that failed may leave anything, and a torn one a part.
+        assert!(garbage.is_none() || self.faulty, "garbage at {garbage:?}");
+        assert!(self.format.size() <= self.file.size());
+    }
+}
+
+fn check_seeds(seeds: std::ops::Range<u64>, faulty: bool) {
+    for seed in seeds {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let cache = cache((1 << 20) << random.below(4), random.below(10) as u8);
+        let mut subject = Subject::new(&mut random, &cache, faulty);
+        for _ in 0..200 {
+            subject.step(&mut random);
+        }
+        subject.sync(&mut random);
+        subject.read(0, SIZE_MAX);
+        drop(subject);
+        support::check_empty(&cache);
+        let stats = cache.stats();
+        assert_eq!((stats.bytes_dirty, stats.bytes_writeback), (0, 0));
+    }
+}
+
+#[test]
+fn random_writes_read_back_and_reach_the_device() {
+    check_seeds(0..150, false);
+}
+
+#[test]
+fn a_device_that_fails_loses_only_what_fsync_hears_of() {
+    check_seeds(1000..1100, true);
+}
