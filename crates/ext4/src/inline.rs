@@ -8,37 +8,51 @@ use std::ops::ControlFlow;
 use base::attributes::{DirCursor, DirEntry, FileType};
 use base::{Error, InodeNumber, Place, Problem, Result};
 
-use crate::dir::block::DirFormat;
+use crate::dir::block::{DirFormat, entry_bytes};
 use crate::dir::list::{Emit, list_slots};
-use crate::dir::lookup::find_slot;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::InodeRecord;
 use crate::volume::Volume;
-use crate::xattr::entries::{Entries, Value};
+use crate::xattr::entries::{Entries, Entry, Value};
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 
 const STRUCTURE: &str = "inline data";
+/// Where the entries of attributes begin in an inode's attribute area: after a magic number.
+const ENTRIES_AT: usize = 4;
 /// What an inline directory begins with: the number of the parent's inode.
-const PARENT_BYTES: usize = 4;
+pub(crate) const PARENT_BYTES: usize = 4;
 
 /// The inline data, up to the inode's size. A file may be longer than what the inode holds:
 /// mke2fs makes such files of those that are all hole. The rest reads as zeroes.
 pub(crate) fn data(inode: &Inode) -> Result<Vec<u8>> {
     let record = inode.record();
-    let mut data = [&record.block_area, value(inode.volume(), &record)?].concat();
+    let mut data = [&record.block_area, value(inode.volume(), &record)?.bytes].concat();
     data.truncate(usize::try_from(record.size).unwrap_or(usize::MAX));
     Ok(data)
 }
 
-/// The part of the data that does not fit in the block area. It is there even when it is empty.
-pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<&'r [u8]> {
+/// The part of the data that does not fit in the block area, in the inode's attribute area.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InlineValue<'r> {
+    pub bytes: &'r [u8],
+    /// Where it begins there; means nothing when it is empty.
+    pub at: usize,
+    /// Where the entry of its attribute begins there.
+    pub entry_at: usize,
+}
+
+/// That part; it is there even when it is empty.
+pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<InlineValue<'r>> {
     let place = Place::inode(record.number);
     let has_value_inodes = volume.geometry().features.has(Feature::EaInode);
     let entries = Entries::in_inode(&record.attribute_area, has_value_inodes, place)?;
-    let problem = match entries.find(NameIndex::SYSTEM, INLINE_DATA_NAME).map(|entry| entry.value) {
-        Some(Value::Here(value)) => return Ok(value),
-        Some(Value::InInode { inode, .. }) => {
+    let problem = match entries.find(NameIndex::SYSTEM, INLINE_DATA_NAME) {
+        Some(Entry { value: Value::Here(bytes), start, value_start, .. }) => {
+            let (at, entry_at) = (ENTRIES_AT + value_start, ENTRIES_AT + start);
+            return Ok(InlineValue { bytes, at, entry_at });
+        }
+        Some(Entry { value: Value::InInode { inode, .. }, .. }) => {
             Problem::Invalid { field: "value inode", found: inode.0 }
         }
         None => Problem::Missing("attribute system.data"),
@@ -48,8 +62,8 @@ pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<&'r 
 
 /// An inline directory: the parent, and entries in two parts, neither of which an entry leaves.
 ///
-/// Entries "." and ".." are not stored. Cursors: 0 is ".", 1 is "..", and the others are
-/// positions in the inline data, of which the first four bytes are the parent's number.
+/// Entries "." and ".." are not stored. Cursors are the positions that entries have when the
+/// directory becomes a block: there "." and ".." come first.
 pub(crate) struct InlineDirectory<'a> {
     inode: InodeNumber,
     parent: InodeNumber,
@@ -62,8 +76,10 @@ struct Part<'a> {
     bytes: &'a [u8],
 }
 
-const PARENT_CURSOR: DirCursor = DirCursor(1);
-const FIRST_ENTRY_CURSOR: DirCursor = DirCursor(PARENT_BYTES as u64);
+const PARENT_CURSOR: DirCursor = DirCursor(entry_bytes(1) as u64);
+/// Where the other entries begin in a block.
+pub(crate) const FIRST_ENTRY_AT: usize = entry_bytes(1) + entry_bytes(2);
+const FIRST_ENTRY_CURSOR: DirCursor = DirCursor(FIRST_ENTRY_AT as u64);
 
 impl<'a> InlineDirectory<'a> {
     /// The parts of a directory whose data is inline.
@@ -76,7 +92,7 @@ impl<'a> InlineDirectory<'a> {
             parent: InodeNumber(parent),
             parts: [
                 Part { start: PARENT_BYTES as u64, bytes: entries },
-                Part { start: area.len() as u64, bytes: value(volume, record)? },
+                Part { start: area.len() as u64, bytes: value(volume, record)?.bytes },
             ],
         })
     }
@@ -104,8 +120,8 @@ impl<'a> InlineDirectory<'a> {
             _ => {}
         }
         for (bytes, place) in self.parts() {
-            if let Some(found) = find_slot(format, bytes, place, name)? {
-                return Ok(Some(found));
+            if let Some(found) = format.find(bytes, place, name)? {
+                return Ok(Some(found.inode));
             }
         }
         Ok(None)
@@ -113,7 +129,7 @@ impl<'a> InlineDirectory<'a> {
 
     pub(crate) fn list(&self, format: &DirFormat, from: DirCursor, emit: Emit<'_>) -> Result<()> {
         let kind = format.has_file_types.then_some(FileType::Directory);
-        if from.0 < PARENT_CURSOR.0
+        if from.0 == 0
             && emit(DirEntry { name: b".", inode: self.inode, kind, next: PARENT_CURSOR })
                 .is_break()
         {
@@ -126,7 +142,7 @@ impl<'a> InlineDirectory<'a> {
             }
         }
         for (part, (bytes, place)) in self.parts.iter().zip(self.parts()) {
-            let start = DirCursor(part.start);
+            let start = DirCursor(FIRST_ENTRY_CURSOR.0 + part.start - PARENT_BYTES as u64);
             if list_slots(format, bytes, place, start, from, emit)? == ControlFlow::Break(()) {
                 return Ok(());
             }

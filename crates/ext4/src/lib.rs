@@ -9,6 +9,9 @@
 // The tests inside the crate use what those outside have.
 #[cfg(test)]
 extern crate self as ext4;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 
 pub mod dir;
 pub mod fast_commit;

@@ -33,7 +33,7 @@ impl Inode {
         let record = self.record();
         let area = &record.block_area;
         if self.has(InodeFlags::INLINE_DATA) {
-            return Ok([area, inline::value(self.volume(), &record)?].concat());
+            return Ok([area, inline::value(self.volume(), &record)?.bytes].concat());
         }
         if self.is_fast_symlink() {
             return Ok(area.to_vec());

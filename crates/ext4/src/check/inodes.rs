@@ -323,7 +323,7 @@ impl Check<'_> {
             FileType::Directory => {
                 let record = inode.record();
                 if let Some(value) = self.report.take(inline::value(inode.volume(), &record)) {
-                    let expected = (inode.record().block_area.len() + value.len()) as u64;
+                    let expected = (inode.record().block_area.len() + value.bytes.len()) as u64;
                     let found = inode.size();
                     self.report.compare(STRUCTURE, place, "size", found, expected);
                 }

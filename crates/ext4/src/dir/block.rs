@@ -16,7 +16,7 @@ pub(crate) const HEADER_BYTES: usize = size_of::<RawDirEntryHeader>();
 /// The shortest entry: a header and one byte of name, padded to a multiple of 4.
 pub(crate) const ENTRY_BYTES_MIN: usize = entry_bytes(1);
 /// The file type code that marks the checksum tail.
-const TAIL_FILE_TYPE: u8 = 0xDE;
+pub(crate) const TAIL_FILE_TYPE: u8 = 0xDE;
 
 /// The bytes that an entry with a name of this length needs.
 pub(crate) const fn entry_bytes(name_length: usize) -> usize {
@@ -98,7 +98,13 @@ impl DirFormat {
     /// The type that an entry states, on volumes whose entries state one.
     #[inline]
     pub fn file_type(&self, slot: &Slot<'_>) -> Option<FileType> {
-        file_type_from_code(slot.file_type).filter(|_| self.has_file_types)
+        self.file_type_of(slot.file_type)
+    }
+
+    /// The same of a code.
+    #[inline]
+    pub(super) fn file_type_of(&self, code: u8) -> Option<FileType> {
+        file_type_from_code(code).filter(|_| self.has_file_types)
     }
 
     /// Compares a leaf's checksum with its contents, on volumes with checksums.

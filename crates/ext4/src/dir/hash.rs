@@ -26,6 +26,15 @@ impl HashAlgorithm {
             _ => None,
         }
     }
+
+    /// The `hash_version` that names the algorithm.
+    pub fn to_disk(self) -> u8 {
+        match self {
+            Self::Legacy => 0,
+            Self::HalfMd4 => 1,
+            Self::Tea => 2,
+        }
+    }
 }
 
 /// Everything a name's hash depends on besides the name.

@@ -13,15 +13,15 @@ use super::hash::{HashAlgorithm, NameHasher};
 use crate::ondisk::dir::{RawIndexCount, RawIndexEntry, RawIndexInfo, RawIndexTail};
 
 const STRUCTURE: &str = "directory index";
-const ENTRY_BYTES: usize = size_of::<RawIndexEntry>();
+pub(super) const ENTRY_BYTES: usize = size_of::<RawIndexEntry>();
 /// Where an index node's slots begin: after the unused entry that hides them.
-const NODE_SLOTS_AT: usize = 8;
+pub(super) const NODE_SLOTS_AT: usize = 8;
 /// Where the root's facts lie: after the entries "." and "..", each with a short record.
-const ROOT_INFO_AT: usize = 2 * entry_bytes(2);
+pub(super) const ROOT_INFO_AT: usize = 2 * entry_bytes(2);
 /// Where the root's slots begin.
-const ROOT_SLOTS_AT: usize = ROOT_INFO_AT + size_of::<RawIndexInfo>();
+pub(super) const ROOT_SLOTS_AT: usize = ROOT_INFO_AT + size_of::<RawIndexInfo>();
 /// Bits of a slot's block number; the rest is reserved.
-const BLOCK_MASK: u32 = 0x0FFF_FFFF;
+pub(super) const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
 /// What a directory's index is to be judged by.
 #[derive(Clone, Copy, Debug)]
@@ -174,6 +174,12 @@ impl IndexFormat {
         Ok(IndexNode { first: block_of(head.block.get()), rest })
     }
 
+    /// The slots that fit in a block of which they begin at `slots_at`.
+    pub(super) fn limit(&self, block_bytes: usize, slots_at: usize) -> usize {
+        let tail = if self.dir.checksum_seed.is_some() { size_of::<RawIndexTail>() } else { 0 };
+        block_bytes.saturating_sub(slots_at + tail) / ENTRY_BYTES
+    }
+
     /// The slots that fit and that are in use: the first must be what the block size gives, and
     /// the second is from 1 to that.
     fn limit_and_count(
@@ -184,8 +190,7 @@ impl IndexFormat {
     ) -> Result<(usize, usize)> {
         let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, place)?;
         let place = place.at_byte(slots_at as u64);
-        let tail = if self.dir.checksum_seed.is_some() { size_of::<RawIndexTail>() } else { 0 };
-        let expected = block.len().saturating_sub(slots_at + tail) / ENTRY_BYTES;
+        let expected = self.limit(block.len(), slots_at);
         let (limit, count) = (usize::from(head.limit.get()), usize::from(head.count.get()));
         if limit != expected {
             let (found, expected) = (limit as u64, expected as u64);

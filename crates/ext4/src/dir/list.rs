@@ -1,12 +1,11 @@
 //! Lists a directory's entries from a cursor on.
 //!
-//! A cursor is the byte position of an entry in the directory (for inline directories see
+//! Here a cursor is the byte position of an entry in the directory (for inline directories see
 //! `inline`), and the order is that of the blocks, not of the hashes as in the kernel. On a volume
 //! that is only read, positions never move, so cursors stay good for ever, every entry has one of
 //! its own (names of equal hash share the kernel's), blocks are read in sequence, and nothing is
-//! sorted or kept between calls. Once directories are written, an entry can move to another block
-//! when a leaf splits; cursors of hashed directories then have to be hashes, and can be told from
-//! positions by the top bit, which no position has.
+//! sorted or kept between calls. Where entries can move while a directory is listed, `ordered.rs`
+//! lists it.
 
 use std::ops::ControlFlow;
 
@@ -32,6 +31,9 @@ impl Inode {
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let directory = Directory::open(self)?;
+        if let Some(hasher) = directory.listing_hasher()? {
+            return directory.list_ordered(&hasher, from, emit);
+        }
         if self.has(InodeFlags::INLINE_DATA) {
             let record = self.record();
             let inline = InlineDirectory::open(self.volume(), &record)?;

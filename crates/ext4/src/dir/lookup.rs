@@ -3,30 +3,49 @@
 //! As in the kernel, an index that makes no sense is not used (the entries can be found without
 //! it), but a block of it that is missing or has a wrong checksum is an error.
 
-use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result};
 use iomap::MetadataBuffer;
 
-use super::block::DirFormat;
+use super::hash::NameHasher;
+use super::leaf::Found;
 use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
 use crate::features::Feature;
 use crate::inline::InlineDirectory;
 use crate::inode::Inode;
 use crate::inode_record::InodeFlags;
 
+/// Where a name is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Located {
+    /// The block of the volume that its entry is in.
+    pub block: FsBlock,
+    pub place: Place,
+    pub found: Found,
+}
+
 /// What an index gives.
 enum ByIndex {
-    /// The name's inode, if the name is there.
-    Known(Option<InodeNumber>),
+    /// Where the name is, if it is there.
+    Known(Option<Located>),
     /// The index makes no sense.
     Unusable(Error),
 }
 
+/// The way from an index's root to a leaf.
+pub(super) struct Path {
+    pub hasher: NameHasher,
+    /// Index levels below the root.
+    pub levels: u8,
+    /// The index blocks, the root first: one more than `levels`.
+    pub steps: Vec<Step>,
+}
+
 /// An index block on the way from the root to a leaf, and the slot that was taken.
-struct Step {
-    block: FileBlock,
-    buffer: MetadataBuffer,
-    place: Place,
-    slot: usize,
+pub(super) struct Step {
+    pub block: FileBlock,
+    pub buffer: MetadataBuffer,
+    pub place: Place,
+    pub slot: usize,
 }
 
 impl Inode {
@@ -41,7 +60,7 @@ impl Inode {
             InlineDirectory::open(self.volume(), &self.record())?
                 .find(&directory.format.dir, name)?
         } else {
-            directory.find(name)?
+            directory.find(name)?.map(|located| located.found.inode)
         };
         let inode = found.ok_or(Error::NotFound)?;
         if inode == self.number() && !is_dots(name) {
@@ -52,28 +71,13 @@ impl Inode {
     }
 }
 
-fn is_dots(name: &[u8]) -> bool {
+pub(super) fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-/// The inode of a name among the entries of a block.
-pub(crate) fn find_slot(
-    format: &DirFormat,
-    bytes: &[u8],
-    place: Place,
-    name: &[u8],
-) -> Result<Option<InodeNumber>> {
-    for slot in format.slots(bytes, place) {
-        let slot = slot?;
-        if slot.name == name && slot.inode.is_some() {
-            return Ok(slot.inode);
-        }
-    }
-    Ok(None)
-}
-
 impl Directory<'_> {
-    fn find(&self, name: &[u8]) -> Result<Option<InodeNumber>> {
+    /// Where a name is.
+    pub(super) fn find(&self, name: &[u8]) -> Result<Option<Located>> {
         if is_dots(name) {
             return self.find_in_block(FileBlock(0), name);
         }
@@ -91,7 +95,7 @@ impl Directory<'_> {
         self.find_by_reading_all(name)
     }
 
-    fn find_by_reading_all(&self, name: &[u8]) -> Result<Option<InodeNumber>> {
+    fn find_by_reading_all(&self, name: &[u8]) -> Result<Option<Located>> {
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
         while let Some(block) = self.next_block(at)? {
             self.count_read(&mut blocks_read)?;
@@ -103,57 +107,96 @@ impl Directory<'_> {
         Ok(None)
     }
 
-    fn find_in_block(&self, at: FileBlock, name: &[u8]) -> Result<Option<InodeNumber>> {
+    fn find_in_block(&self, at: FileBlock, name: &[u8]) -> Result<Option<Located>> {
         match self.read(at)? {
-            Some((buffer, place)) => find_slot(&self.format.dir, &buffer, place, name),
+            Some((buffer, place)) => self.find_in(&buffer, place, name),
             None => Ok(None),
         }
     }
 
+    /// Where a name is in a leaf.
+    pub(super) fn find_in(
+        &self,
+        leaf: &MetadataBuffer,
+        place: Place,
+        name: &[u8],
+    ) -> Result<Option<Located>> {
+        let found = self.format.dir.find(leaf, place, name)?;
+        Ok(found.map(|found| Located { block: leaf.block(), place, found }))
+    }
+
     fn find_by_index(&self, name: &[u8]) -> Result<ByIndex> {
-        let (buffer, place) = self.read_named(FileBlock(0), Place::inode(self.inode.number()))?;
-        let (hash, levels, slot) = match self.format.parse_root(&buffer, place) {
-            Ok(root) => {
-                let hash = root.hasher.hash(name).major;
-                (hash, root.levels, root.node.search(hash))
-            }
+        let (mut path, hash) = match self.path_to(name)? {
+            Ok(path) => path,
             Err(error) => return Ok(ByIndex::Unusable(error)),
         };
-        let mut path = vec![Step { block: FileBlock(0), buffer, place, slot }];
-        if let Err(error) = self.descend(&mut path, levels, Some(hash))? {
-            return Ok(ByIndex::Unusable(error));
+        match self.find_from(&mut path, hash, name)? {
+            Ok(found) => Ok(ByIndex::Known(found)),
+            Err(error) => Ok(ByIndex::Unusable(error)),
         }
+    }
+
+    /// The way to the first leaf that may have a name, and the name's hash. The inner result is
+    /// about the index making no sense.
+    pub(super) fn path_to(&self, name: &[u8]) -> Result<Result<(Path, u32), Error>> {
+        let mut hash = 0;
+        let path = self.path_by(|hasher| {
+            hash = hasher.hash(name).major;
+            hash
+        })?;
+        Ok(path.map(|path| (path, hash)))
+    }
+
+    /// The way to the first leaf that may have names of a hash.
+    pub(super) fn path_by(
+        &self,
+        hash: impl FnOnce(&NameHasher) -> u32,
+    ) -> Result<Result<Path, Error>> {
+        let (buffer, place) = self.read_named(FileBlock(0), Place::inode(self.inode.number()))?;
+        let (hash, hasher, levels, slot) = match self.format.parse_root(&buffer, place) {
+            Ok(root) => {
+                let hash = hash(&root.hasher);
+                (hash, root.hasher, root.levels, root.node.search(hash))
+            }
+            Err(error) => return Ok(Err(error)),
+        };
+        let steps = vec![Step { block: FileBlock(0), buffer, place, slot }];
+        let mut path = Path { hasher, levels, steps };
+        Ok(self.descend(&mut path, Some(hash))?.map(|()| path))
+    }
+
+    /// Searches the leaves that may have a name, from the one that the path leads to.
+    fn find_from(
+        &self,
+        path: &mut Path,
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Result<Option<Located>, Error>> {
         let mut leaves_read = 0;
         loop {
             self.count_read(&mut leaves_read)?;
-            let Some((leaf, place)) = self.child(&path)? else {
-                return Ok(ByIndex::Known(None));
-            };
+            let Some((leaf, place)) = self.child(path)? else { return Ok(Ok(None)) };
             let (leaf, place) = self.read_named(leaf, place)?;
-            if let Some(found) = find_slot(&self.format.dir, &leaf, place, name)? {
-                return Ok(ByIndex::Known(Some(found)));
+            if let Some(found) = self.find_in(&leaf, place, name)? {
+                return Ok(Ok(Some(found)));
             }
             // Names of this hash may go on in the next leaf, whose hash then is the same.
-            if !self.advance(&mut path, hash)? {
-                return Ok(ByIndex::Known(None));
+            // The lowest bit only says that the hash goes on.
+            if self.advance(path)?.is_none_or(|next| next & !1 != hash) {
+                return Ok(Ok(None));
             }
-            if let Err(error) = self.descend(&mut path, levels, None)? {
-                return Ok(ByIndex::Unusable(error));
+            if let Err(error) = self.descend(path, None)? {
+                return Ok(Err(error));
             }
         }
     }
 
     /// Extends the path down to the last level of the index: to the slot for `hash`, or to the
     /// first one. The inner result is about the index making no sense.
-    fn descend(
-        &self,
-        path: &mut Vec<Step>,
-        levels: u8,
-        hash: Option<u32>,
-    ) -> Result<Result<(), Error>> {
-        while path.len() <= usize::from(levels) {
+    pub(super) fn descend(&self, path: &mut Path, hash: Option<u32>) -> Result<Result<(), Error>> {
+        while path.steps.len() <= usize::from(path.levels) {
             let Some((block, place)) = self.child(path)? else { break };
-            if path.iter().any(|step| step.block == block) {
+            if path.steps.iter().any(|step| step.block == block) {
                 return Ok(Err(Error::corrupt("directory index", place, Problem::Cycle)));
             }
             let (buffer, place) = self.read_named(block, place)?;
@@ -161,33 +204,31 @@ impl Directory<'_> {
                 Ok(node) => hash.map_or(0, |hash| node.search(hash)),
                 Err(error) => return Ok(Err(error)),
             };
-            path.push(Step { block, buffer, place, slot });
+            path.steps.push(Step { block, buffer, place, slot });
         }
         Ok(Ok(()))
     }
 
-    /// Moves the end of the path to the next leaf's index block, going up where a block ends;
-    /// false when no name of this hash can be there.
-    fn advance(&self, path: &mut Vec<Step>, hash: u32) -> Result<bool> {
-        while let Some(step) = path.last_mut() {
+    /// Moves the end of the path to the next slot, going up where a block ends, and gives that
+    /// slot's hash, with the mark of continued hashes; `None` at the end of the index.
+    pub(super) fn advance(&self, path: &mut Path) -> Result<Option<u32>> {
+        while let Some(step) = path.steps.last_mut() {
             step.slot += 1;
-            let node = self.node(step)?;
-            if step.slot < node.len() {
-                // The lowest bit only says that the hash goes on.
-                return Ok(node.hash(step.slot).is_some_and(|next| next & !1 == hash));
+            if let Some(hash) = self.node(step)?.hash(step.slot) {
+                return Ok(Some(hash));
             }
-            path.pop();
+            path.steps.pop();
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// The block that the end of the path names, and the place that names it.
-    fn child(&self, path: &[Step]) -> Result<Option<(FileBlock, Place)>> {
-        let Some(step) = path.last() else { return Ok(None) };
+    pub(super) fn child(&self, path: &Path) -> Result<Option<(FileBlock, Place)>> {
+        let Some(step) = path.steps.last() else { return Ok(None) };
         Ok(self.node(step)?.block(step.slot).map(|block| (block, step.place)))
     }
 
-    fn node<'s>(&self, step: &'s Step) -> Result<super::index::IndexNode<'s>> {
+    pub(super) fn node<'s>(&self, step: &'s Step) -> Result<super::index::IndexNode<'s>> {
         if step.block == FileBlock(0) {
             self.format.parse_root(&step.buffer, step.place).map(|root| root.node)
         } else {
@@ -196,7 +237,11 @@ impl Directory<'_> {
     }
 
     /// A block that `place` names, and so must be there.
-    fn read_named(&self, at: FileBlock, place: Place) -> Result<(MetadataBuffer, Place)> {
+    pub(super) fn read_named(
+        &self,
+        at: FileBlock,
+        place: Place,
+    ) -> Result<(MetadataBuffer, Place)> {
         self.read(at)?.ok_or_else(|| {
             let (found, max) = (at.0, self.blocks.0.saturating_sub(1));
             let problem = if found > max {

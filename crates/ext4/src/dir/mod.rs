@@ -1,4 +1,4 @@
-//! Directories: entries in blocks, the hash index, listing and lookup.
+//! Directories: entries in blocks, the hash index, listing, lookup, and changing them.
 //! Not here: paths, and names that ignore case.
 
 pub mod block;
@@ -7,6 +7,18 @@ pub mod index;
 
 pub(crate) mod list;
 pub(crate) mod lookup;
+
+mod build;
+mod inline_write;
+mod insert;
+mod leaf;
+mod node;
+mod ordered;
+mod remove;
+mod split;
+
+#[cfg(test)]
+mod change_tests;
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
@@ -68,6 +80,10 @@ impl<'a> Directory<'a> {
             blocks: FileBlock(geometry.block_size.blocks_for(inode.size())),
             is_hashed: inode.has(InodeFlags::INDEX),
         }
+    }
+
+    fn place(&self) -> Place {
+        Place::inode(self.inode.number())
     }
 
     pub(crate) fn format(&self) -> &IndexFormat {

@@ -17,7 +17,7 @@ const BLOCK_STRUCTURE: &str = "extended attribute block";
 /// The end of the entries: four bytes of zero in the place of the next one.
 const TERMINATOR_BYTES: usize = 4;
 /// Entries and values take multiples of this.
-const ALIGNMENT: usize = 4;
+pub(super) const ALIGNMENT: usize = 4;
 /// The longest value that the kernel would read.
 pub const VALUE_BYTES_MAX: u32 = 1 << 24;
 

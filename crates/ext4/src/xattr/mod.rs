@@ -5,6 +5,7 @@ pub mod acl;
 pub mod entries;
 pub mod name;
 
+pub(crate) mod remove;
 pub(crate) mod value;
 
 use base::{Error, Place, Result};

@@ -1,7 +1,5 @@
 //! Allocating and freeing on real images, and what e2fsprogs makes of the bitmaps and counts.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
 mod damage;
 mod inodes;
 mod random;
@@ -11,12 +9,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use base::FsBlock;
-use common::{Image, run};
 use device::{FileDevice, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 
 use super::*;
 use crate::OpenOptions;
+use crate::common::{self, Image, run};
 
 fn open(image: &Image) -> Arc<Volume> {
     let device: SharedDevice = Arc::new(FileDevice::open(&image.path, false).unwrap());

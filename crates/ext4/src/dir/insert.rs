@@ -1,0 +1,351 @@
+//! Gives an inode a name in a directory: finds the room for it, or makes room step by step, each of
+//! which leaves a sound directory.
+//! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index
+//! (`build.rs`).
+
+use base::attributes::FileType;
+use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use iomap::MetadataBuffer;
+
+use super::hash::HashAlgorithm;
+use super::leaf::NewEntry;
+use super::lookup::{Path, is_dots};
+use super::node::{INDEXED_BLOCKS_MAX, NodeKind};
+use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::journal::Handle;
+
+/// More steps than any insertion takes: the inline directory becomes a block, that one gets an
+/// index, the index gets its levels, one node of each and a leaf are divided.
+const STEPS_MAX: u32 = 12;
+
+/// How one step ended.
+pub(super) enum Step {
+    /// The name is there.
+    Inserted,
+    /// There is more room, and the search for it begins anew.
+    MadeRoom,
+}
+
+impl Inode {
+    /// Adds a name to this directory. `Exists` if it is taken, and then nothing is changed.
+    ///
+    /// `NoSpace` when the directory must grow and cannot: the names are as they were, and if this
+    /// was the handle's first change, that is said to it; otherwise the caller undoes what it
+    /// changed before.
+    pub(crate) fn dir_insert(
+        &self,
+        handle: &mut Handle<'_>,
+        name: &[u8],
+        number: InodeNumber,
+        kind: FileType,
+    ) -> Result<()> {
+        check_new_name(name)?;
+        let is_first = !handle.has_changes();
+        let outcome = Directory::for_change(self)
+            .and_then(|directory| directory.check_absent(name))
+            .and_then(|()| self.insert_by_steps(handle, name, number, kind));
+        if outcome == Err(Error::NoSpace) && is_first {
+            handle.undone();
+        }
+        outcome
+    }
+
+    fn insert_by_steps(
+        &self,
+        handle: &mut Handle<'_>,
+        name: &[u8],
+        number: InodeNumber,
+        kind: FileType,
+    ) -> Result<()> {
+        for _ in 0..STEPS_MAX {
+            // What the last step changed is seen by opening the directory anew.
+            let directory = Directory::for_change(self)?;
+            let entry = directory.format.dir.new_entry(name, number, kind);
+            let step = if self.has(InodeFlags::INLINE_DATA) {
+                directory.insert_inline(handle, &entry)?
+            } else if directory.is_hashed {
+                directory.insert_by_hash(handle, &entry)?
+            } else {
+                directory.insert_anywhere(handle, &entry)?
+            };
+            if let Step::Inserted = step {
+                return Ok(());
+            }
+        }
+        let problem = Problem::Missing("room where a leaf was divided");
+        Err(Error::corrupt("directory", Place::inode(self.number()), problem))
+    }
+
+    /// The credits that one insertion needs.
+    pub(crate) fn credits_for_insert(&self) -> u32 {
+        let is_large = self.volume().geometry().features.has(Feature::LargeDir);
+        let levels = if is_large { 3 } else { 2 };
+        // A new block on each level of the index, one for a new level, one leaf, and the block of
+        // an inline directory.
+        let new_blocks = levels + 3;
+        // The path and the inode change too.
+        self.credits_for_map(new_blocks) + new_blocks + levels + 2
+    }
+}
+
+/// Whether a name can be given at all.
+pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if is_dots(name) {
+        return Err(Error::Exists);
+    }
+    if name.is_empty() || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        return Err(Error::InvalidArgument("a name is empty, or has a slash or NUL in it"));
+    }
+    Ok(())
+}
+
+/// A leaf that was read.
+pub(super) struct Leaf {
+    pub buffer: MetadataBuffer,
+    pub place: Place,
+}
+
+impl<'a> Directory<'a> {
+    /// Refuses what cannot be changed yet.
+    pub(super) fn for_change(inode: &'a Inode) -> Result<Self> {
+        let directory = Self::open(inode)?;
+        if inode.has(InodeFlags::CASEFOLD) {
+            let (inode, feature) = (inode.number(), Feature::Casefold.name());
+            return Err(Unsupported::Inode { inode, feature }.into());
+        }
+        if directory.is_hashed && !inode.volume().superblock().has(Feature::DirIndex) {
+            let problem = Problem::Invalid { field: "flags", found: InodeFlags::INDEX.0.into() };
+            return Err(Error::corrupt("inode", directory.place(), problem));
+        }
+        Ok(directory)
+    }
+
+    /// Refuses a name that is there.
+    fn check_absent(&self, name: &[u8]) -> Result<()> {
+        let is_there = match self.inode.has(InodeFlags::INLINE_DATA) {
+            true => self.find_inline(name)?.is_some(),
+            false => self.find(name)?.is_some(),
+        };
+        if is_there { Err(Error::Exists) } else { Ok(()) }
+    }
+
+    /// The hash of a new index; `None` when directories are to stay without.
+    pub(super) fn new_hash(&self) -> Option<HashAlgorithm> {
+        let superblock = self.inode.volume().superblock();
+        superblock
+            .has(Feature::DirIndex)
+            .then(|| HashAlgorithm::from_disk(superblock.directory_hash.default_version))?
+    }
+
+    /// Adds an entry to a directory without an index, in the first block that has room.
+    fn insert_anywhere(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Step> {
+        let (mut at, mut blocks_read) = (FileBlock(0), 0);
+        while let Some(block) = self.next_block(at)? {
+            self.count_read(&mut blocks_read)?;
+            if let Some((buffer, place)) = self.read(block)? {
+                if self.insert_into(handle, &Leaf { buffer, place }, entry)? {
+                    return Ok(Step::Inserted);
+                }
+            }
+            at = FileBlock(block.0 + 1);
+        }
+        match self.new_hash().filter(|_| self.blocks == FileBlock(1)) {
+            Some(algorithm) => self.build_index(handle, algorithm)?,
+            None => {
+                let leaf = self.format.dir.new_leaf([*entry]);
+                self.append(handle, leaf)?;
+                return Ok(Step::Inserted);
+            }
+        }
+        Ok(Step::MadeRoom)
+    }
+
+    /// Adds an entry to a leaf where there is room.
+    pub(super) fn insert_into(
+        &self,
+        handle: &mut Handle<'_>,
+        leaf: &Leaf,
+        entry: &NewEntry<'_>,
+    ) -> Result<bool> {
+        let format = self.format.dir;
+        let entries = format.entries(&leaf.buffer);
+        let Some(room) = format.find_room(entries, leaf.place, entry.bytes())? else {
+            return Ok(false);
+        };
+        self.edit_leaf(handle, leaf.buffer.block(), leaf.place, |bytes| {
+            format.insert(bytes, room, entry);
+        })?;
+        Ok(true)
+    }
+
+    /// Adds an entry to the leaf of its hash, or does what comes first for that.
+    fn insert_by_hash(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Step> {
+        let (path, _) = self.path_to(entry.name)??;
+        let leaf = self.leaf_of(&path)?;
+        if self.insert_into(handle, &leaf, entry)? || self.insert_packed(handle, &leaf, entry)? {
+            return Ok(Step::Inserted);
+        }
+        if self.has_room(&path, path.steps.len() - 1)? {
+            self.divide_leaf(handle, &path, &leaf)?;
+        } else {
+            self.make_room_in_index(handle, &path)?;
+        }
+        Ok(Step::MadeRoom)
+    }
+
+    /// The leaf that a path leads to, which is no part of the index.
+    pub(super) fn leaf_of(&self, path: &Path) -> Result<Leaf> {
+        let fault = |place, problem| Error::corrupt("directory index", place, problem);
+        let Some((at, named_by)) = self.child(path)? else {
+            let place = Place::inode(self.inode.number());
+            return Err(fault(place, Problem::Missing("the slot of a leaf")));
+        };
+        let (buffer, place) = self.read_named(at, named_by)?;
+        if path.steps.iter().any(|step| step.block == at) {
+            return Err(fault(named_by, Problem::Cycle));
+        }
+        // An empty leaf can look like an index block, but not with the slots of one.
+        if self.format.parse_node(&buffer, place).is_ok() {
+            return Err(fault(place, Problem::Repeated("the index block")));
+        }
+        Ok(Leaf { buffer, place })
+    }
+
+    /// Adds an entry to a leaf that has room for it, but in pieces.
+    fn insert_packed(
+        &self,
+        handle: &mut Handle<'_>,
+        leaf: &Leaf,
+        entry: &NewEntry<'_>,
+    ) -> Result<bool> {
+        let format = self.format.dir;
+        let mut entries = Vec::new();
+        for known in format.used(format.entries(&leaf.buffer), leaf.place) {
+            entries.push(known?);
+        }
+        entries.push(*entry);
+        let needed: usize = entries.iter().map(NewEntry::bytes).sum();
+        if needed > format.entries_bytes() {
+            return Ok(false);
+        }
+        let packed = format.new_leaf(entries);
+        self.rewrite(handle, leaf.buffer.block(), leaf.place, &packed)?;
+        Ok(true)
+    }
+
+    /// Whether the path's block of this level can take another slot.
+    fn has_room(&self, path: &Path, level: usize) -> Result<bool> {
+        let step = &path.steps[level];
+        Ok(self.node(step)?.len() < self.format.slots_max(NodeKind::of(step.block)))
+    }
+
+    /// Moves half of a leaf's names to a new one. The last index block has room for it.
+    fn divide_leaf(&self, handle: &mut Handle<'_>, path: &Path, leaf: &Leaf) -> Result<()> {
+        let split = self.format.dir.split_leaf(&path.hasher, &leaf.buffer, leaf.place)?;
+        let split = split.ok_or_else(|| {
+            let problem = Problem::Missing("a second entry in a full leaf");
+            Error::corrupt(STRUCTURE, leaf.place, problem)
+        })?;
+        let at = self.append(handle, split.high)?;
+        self.rewrite(handle, leaf.buffer.block(), leaf.place, &split.low)?;
+        self.insert_slot(handle, path, path.steps.len() - 1, split.hash, at)
+    }
+
+    /// Divides the block of the path that is full below one that is not, or adds a level when all
+    /// are full.
+    fn make_room_in_index(&self, handle: &mut Handle<'_>, path: &Path) -> Result<()> {
+        let mut parent = None;
+        for level in 0..path.steps.len() {
+            if self.has_room(path, level)? {
+                parent = Some(level);
+            }
+        }
+        let full = parent.map_or(0, |parent| parent + 1);
+        let step = &path.steps[full];
+        let mut node: Box<[u8]> = Box::from(&step.buffer[..]);
+        match parent {
+            Some(parent) => {
+                let (upper, hash) = self.format.split_node(&mut node);
+                let at = self.append(handle, upper)?;
+                self.rewrite(handle, step.buffer.block(), step.place, &node)?;
+                self.insert_slot(handle, path, parent, hash, at)
+            }
+            None if path.levels < self.format.levels_max() => {
+                let (at, block) = self.append_blank(handle)?;
+                let lower = self.format.deepen_root(&mut node, at);
+                handle.replace(block, lower);
+                self.rewrite(handle, step.buffer.block(), step.place, &node)
+            }
+            None => Err(Error::NoSpace),
+        }
+    }
+
+    /// Adds a slot for `child` behind the path's slot of this level.
+    fn insert_slot(
+        &self,
+        handle: &mut Handle<'_>,
+        path: &Path,
+        level: usize,
+        hash: u32,
+        child: FileBlock,
+    ) -> Result<()> {
+        let (step, format) = (&path.steps[level], self.format);
+        let kind = NodeKind::of(step.block);
+        handle.edit(step.buffer.block(), STRUCTURE, step.place, |node| {
+            format.insert_slot(node, kind, step.slot, hash, child);
+        })
+    }
+
+    /// Changes a leaf that was read.
+    pub(super) fn edit_leaf(
+        &self,
+        handle: &mut Handle<'_>,
+        block: FsBlock,
+        place: Place,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        let format = self.format.dir;
+        handle.edit(block, STRUCTURE, place, |leaf| {
+            change(leaf);
+            format.seal_leaf(leaf);
+        })
+    }
+
+    /// Gives a block that was read other contents.
+    pub(super) fn rewrite(
+        &self,
+        handle: &mut Handle<'_>,
+        block: FsBlock,
+        place: Place,
+        contents: &[u8],
+    ) -> Result<()> {
+        handle.edit(block, STRUCTURE, place, |bytes| bytes.copy_from_slice(contents))
+    }
+
+    /// Adds a block with these contents to the end of the directory.
+    pub(super) fn append(&self, handle: &mut Handle<'_>, contents: Box<[u8]>) -> Result<FileBlock> {
+        let (at, block) = self.append_blank(handle)?;
+        handle.replace(block, contents);
+        Ok(at)
+    }
+
+    /// Adds a block to the end of the directory, which the caller gives contents.
+    fn append_blank(&self, handle: &mut Handle<'_>) -> Result<(FileBlock, FsBlock)> {
+        let geometry = self.inode.volume().geometry();
+        let size = (self.blocks.0 + 1) << geometry.block_size.shift();
+        let is_large = geometry.features.has(Feature::LargeDir);
+        // Without the feature the upper half of a directory's size means something else.
+        if (!is_large && u32::try_from(size).is_err()) || self.blocks.0 >= INDEXED_BLOCKS_MAX {
+            return Err(Error::NoSpace);
+        }
+        let (at, block) = self.inode.append_block(handle)?;
+        debug_assert_eq!(at, self.blocks, "a directory grows at its end");
+        Ok((at, block))
+    }
+}

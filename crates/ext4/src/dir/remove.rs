@@ -1,0 +1,108 @@
+//! Takes names away from a directory, and changes what they stand for. Blocks stay the directory's
+//! when they become empty.
+//! Not here: adding names.
+
+use base::attributes::FileType;
+use base::{Error, FileBlock, InodeNumber, Result};
+
+use super::lookup::{Located, is_dots};
+use super::node::NodeKind;
+use super::{Directory, STRUCTURE};
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::journal::Handle;
+
+impl Inode {
+    /// Takes a name out of this directory; gives the inode that it stood for.
+    pub(crate) fn dir_remove(&self, handle: &mut Handle<'_>, name: &[u8]) -> Result<InodeNumber> {
+        let directory = Directory::for_change(self)?;
+        check_not_dots(name)?;
+        if self.has(InodeFlags::INLINE_DATA) {
+            return directory.remove_inline(handle, name);
+        }
+        let Located { block, place, found } = directory.locate(name)?;
+        let format = directory.format.dir;
+        directory.edit_leaf(handle, block, place, |leaf| format.remove(leaf, &found))?;
+        Ok(found.inode)
+    }
+
+    /// Makes a name that is there stand for another inode; gives the one before.
+    pub(crate) fn dir_set_entry(
+        &self,
+        handle: &mut Handle<'_>,
+        name: &[u8],
+        number: InodeNumber,
+        kind: FileType,
+    ) -> Result<InodeNumber> {
+        let directory = Directory::for_change(self)?;
+        check_not_dots(name)?;
+        let format = directory.format.dir;
+        let entry = format.new_entry(name, number, kind);
+        if self.has(InodeFlags::INLINE_DATA) {
+            return directory.set_inline_entry(handle, &entry);
+        }
+        let Located { block, place, found } = directory.locate(name)?;
+        directory.edit_leaf(handle, block, place, |leaf| {
+            format.set_inode(leaf, found.range.0, number, entry.code);
+        })?;
+        Ok(found.inode)
+    }
+
+    /// Makes ".." stand for another directory.
+    pub(crate) fn dir_set_parent(
+        &self,
+        handle: &mut Handle<'_>,
+        parent: InodeNumber,
+    ) -> Result<()> {
+        let directory = Directory::for_change(self)?;
+        if self.has(InodeFlags::INLINE_DATA) {
+            return directory.set_inline_parent(handle, parent);
+        }
+        let (buffer, place) = directory.read_named(FileBlock(0), directory.place())?;
+        let dots = directory.format.dir.dots(&buffer, place)?;
+        let (start, code) = (dots.parent_start, dots.entries[1].code);
+        let (format, is_hashed) = (directory.format, directory.is_hashed);
+        handle.edit(buffer.block(), STRUCTURE, place, |block| {
+            format.dir.set_inode(block, start, parent, code);
+            match is_hashed {
+                true => format.seal_node(block, NodeKind::Root),
+                false => format.dir.seal_leaf(block),
+            }
+        })
+    }
+
+    /// Whether this directory has no names but "." and "..".
+    pub(crate) fn dir_is_empty(&self) -> Result<bool> {
+        let directory = Directory::open(self)?;
+        if self.has(InodeFlags::INLINE_DATA) {
+            return directory.is_inline_empty();
+        }
+        let (mut at, mut blocks_read) = (FileBlock(0), 0);
+        while let Some(block) = directory.next_block(at)? {
+            directory.count_read(&mut blocks_read)?;
+            if let Some((buffer, place)) = directory.read(block)? {
+                for entry in directory.format.dir.used(&buffer, place) {
+                    if !is_dots(entry?.name) {
+                        return Ok(false);
+                    }
+                }
+            }
+            at = FileBlock(block.0 + 1);
+        }
+        Ok(true)
+    }
+}
+
+fn check_not_dots(name: &[u8]) -> Result<()> {
+    match is_dots(name) {
+        true => Err(Error::InvalidArgument("\".\" and \"..\" stay")),
+        false => Ok(()),
+    }
+}
+
+impl Directory<'_> {
+    /// Where a name is, which must be there.
+    fn locate(&self, name: &[u8]) -> Result<Located> {
+        self.find(name)?.ok_or(Error::NotFound)
+    }
+}
