@@ -42,9 +42,7 @@ impl Volume {
         // No more than a group has.
         let found = Search::new(self, allocator, claimed as u32).run(handle, goal);
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
-        if used < claimed {
-            allocator.space.lock().give_back(purpose, claimed - used);
-        }
+        allocator.space.lock().settle(purpose, claimed, used);
         let (group, extent) = found?;
         let cluster = u64::from(group) * u64::from(geometry.clusters_per_group());
         let cluster = cluster + u64::from(extent.start);
@@ -112,9 +110,8 @@ impl Volume {
         extent: Extent,
     ) -> Result<()> {
         let mut group = allocator.groups[number.0 as usize].lock();
-        if let Some(error) = &group.damage {
-            return Err(error.clone());
-        }
+        // Counts that lie would be worse by this.
+        self.load_group(number, &mut group)?;
         let mut descriptor = self.group(number)?;
         let bitmap = self.block_bitmap(&descriptor)?;
         let all = extent.start..extent.end();

@@ -16,7 +16,7 @@ use crate::volume::Volume;
 
 pub(super) const BLOCK_BITMAP: &str = "block bitmap";
 pub(super) const INODE_BITMAP: &str = "inode bitmap";
-const DESCRIPTOR: &str = "group descriptor";
+pub(super) const DESCRIPTOR: &str = "group descriptor";
 
 /// Extents in memory, about, over all groups. With more, the indexes of some are dropped.
 const INDEXED_MAX: usize = 1 << 20;
@@ -48,18 +48,19 @@ impl Allocator {
     pub(super) fn release(&self, number: GroupNumber, extent: Extent) {
         let group = &mut *self.groups[number.0 as usize].lock();
         group.deferred.take(extent);
+        if group.damage.is_none() {
+            if let Some(free) = &mut group.free {
+                free.give_back(extent);
+            }
+            let ready = self.tallies[number.0 as usize].ready() + extent.length;
+            self.tell(number, group, ready);
+        }
+        // Only now, so that what is claimed is there (A3).
         let mut space = self.space.lock();
         space.released(extent.length.into());
         if group.damage.is_some() {
             space.lost(extent.length.into());
-            return;
         }
-        drop(space);
-        if let Some(free) = &mut group.free {
-            free.give_back(extent);
-        }
-        let ready = self.tallies[number.0 as usize].ready() + extent.length;
-        self.tell(number, group, ready);
     }
 
     /// Updates the tally of a group, and the count of what its index holds.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
-use super::groups::INODE_BITMAP;
+use super::groups::{DESCRIPTOR, INODE_BITMAP};
 use super::placement::{self, Totals};
 use super::{Allocator, bits};
 use crate::ROOT_INODE;
@@ -57,7 +57,8 @@ impl Volume {
         if descriptor.free_inodes == 0 || allocator.tallies[number.0 as usize].free_inodes() == 0 {
             return Ok(None);
         }
-        let found = self.inode_bitmap(&descriptor).and_then(|bitmap| {
+        let counts = check_counts(&descriptor, geometry);
+        let found = counts.and_then(|()| self.inode_bitmap(&descriptor)).and_then(|bitmap| {
             let index = first_free(&bitmap, geometry, number);
             let place = Place::group(number).at_block(descriptor.inode_bitmap);
             let problem = Problem::Missing("free inode that the descriptor counts");
@@ -68,7 +69,8 @@ impl Volume {
             Ok(found) => found,
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!(%error, group = number.0, "no inode is allocated in a damaged group");
-                allocator.count_inodes(number, 0, descriptor.directories);
+                let directories = allocator.tallies[number.0 as usize].directories();
+                allocator.count_inodes(number, 0, directories);
                 damage.get_or_insert(error);
                 return Ok(None);
             }
@@ -111,11 +113,14 @@ impl Volume {
             let problem = Problem::MarkedFree { count: 1 };
             return Err(Error::corrupt(INODE_BITMAP, place, problem));
         }
-        let directories = descriptor.directories.checked_sub(u32::from(is_directory));
-        descriptor.directories = directories.ok_or_else(|| {
-            let problem = Problem::Missing("directory that is being deleted, in the count");
-            Error::corrupt("group descriptor", place, problem)
-        })?;
+        check_counts(&descriptor, geometry)?;
+        // With this inode in use, not all are free, and if it is a directory, there is one.
+        let in_use = geometry.inodes_per_group - descriptor.free_inodes;
+        if in_use == 0 || descriptor.directories < u32::from(is_directory) {
+            let problem = Problem::Missing("inode in use that is being freed, in the counts");
+            return Err(Error::corrupt(DESCRIPTOR, place, problem));
+        }
+        descriptor.directories -= u32::from(is_directory);
         self.mark_inode(handle, &mut group, &mut descriptor, index, false)?;
         descriptor.free_inodes += 1;
         self.write_descriptor(handle, &descriptor)?;
@@ -147,6 +152,20 @@ impl Allocator {
             inodes_per_group: geometry.inodes_per_group,
         }
     }
+}
+
+/// Refuses counts that are greater than a group's inodes.
+fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
+    let max = geometry.inodes_per_group.into();
+    for (field, count) in
+        [("free inode count", descriptor.free_inodes), ("directory count", descriptor.directories)]
+    {
+        if u64::from(count) > max {
+            let problem = Problem::Range { field, found: count.into(), min: 0, max };
+            return Err(Error::corrupt(DESCRIPTOR, Place::group(descriptor.group), problem));
+        }
+    }
+    Ok(())
 }
 
 /// The first inode of a group that is free and not kept for the format.

@@ -109,19 +109,20 @@ impl Allocator {
             let descriptor = volume.group(number)?;
             // Counts are compared with the bitmap when that is first used.
             let clusters = groups::clusters(geometry, number).min(descriptor.free_clusters);
-            let inodes = geometry.inodes_per_group.min(descriptor.free_inodes);
+            let [inodes, in_group] = [descriptor.free_inodes, descriptor.directories]
+                .map(|count| count.min(geometry.inodes_per_group));
             free += u64::from(clusters);
             free_inodes += u64::from(inodes);
-            directories += u64::from(descriptor.directories);
-            tallies.push(Tally::new(clusters, inodes, descriptor.directories));
+            directories += u64::from(in_group);
+            tallies.push(Tally::new(clusters, inodes, in_group));
             zones.add(geometry, &descriptor);
         }
         let for_root = volume.superblock().counts.blocks_reserved >> geometry.cluster_shift;
         let for_splitting = kernel_reserve(geometry) >> geometry.cluster_shift;
         let counts = &volume.superblock().counts;
         let stored = (counts.blocks_free >> geometry.cluster_shift, counts.inodes_free.into());
-        let (deferred, reserved, releases) = (0, 0, 0);
-        let space = Space { free, deferred, reserved, for_root, for_splitting, releases };
+        let (claimed, deferred, reserved, releases) = (0, 0, 0, 0);
+        let space = Space { free, claimed, deferred, reserved, for_root, for_splitting, releases };
         let new_group = |_| RankedMutex::new(Rank::Group, Group::default());
         Ok(Arc::new(Self {
             layout: layout(volume),
@@ -173,7 +174,7 @@ fn layout(volume: &Volume) -> Layout {
     let shift = u32::from(volume.superblock().raw().log_groups_per_flex);
     // As in the kernel, what makes no sense means that there are none.
     let has_flex = volume.superblock().has(Feature::FlexBg) && shift < u32::BITS;
-    Layout { groups, groups_per_flex: if has_flex { 1 << shift } else { 1 } }
+    Layout { groups, groups_per_flex: if has_flex { groups.min(1 << shift) } else { 1 } }
 }
 
 impl Volume {

@@ -15,15 +15,18 @@ pub(crate) enum Privilege {
 
 /// The volume's free clusters, counted.
 ///
-/// - **A1.** Promised clusters are there: `reserved <= free`, unless damage was found since. So a
-///   reservation is where ENOSPC is met, and what was reserved can be allocated, if need be after
-///   a commit.
-/// - **A2.** Others never take what is ready while it may be needed for a promise:
-///   they are left at most `free - deferred - reserved`.
+/// - **A1.** Promised clusters are there: `reserved <= free - claimed`, unless damage was found
+///   since. So a reservation is where ENOSPC is met, and what was reserved can be allocated, if
+///   need be after a commit.
+/// - **A2.** Others never take what is ready while it may be needed for a promise: they are left
+///   at most `free - claimed - deferred - reserved`.
+/// - **A3.** What is claimed is there in some group until it is taken.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     /// Not in use.
     pub free: u64,
+    /// Of those: about to be allocated.
+    pub claimed: u64,
     /// Of those: not to be used before the transaction that freed them is durable.
     pub deferred: u64,
     /// Of those: promised to delayed allocation.
@@ -43,34 +46,36 @@ impl Space {
         clusters.saturating_sub(self.reserved + self.for_splitting + for_root)
     }
 
-    /// Takes up to `wanted` clusters out of the count; 0 when there are none that may be had now.
+    /// Claims up to `wanted` clusters; 0 when there are none that may be had now.
     pub(super) fn claim(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
-        let ready = self.free.saturating_sub(self.deferred);
+        let ready = self.free.saturating_sub(self.claimed + self.deferred);
         let may_have = match purpose {
             Purpose::Data | Purpose::Metadata => self.beyond_reserves(ready, privilege),
             Purpose::ReservedData => ready.min(self.reserved),
             Purpose::EndOfIo => ready.saturating_sub(self.reserved),
         };
-        let taken = may_have.min(wanted);
-        self.free -= taken;
+        let claimed = may_have.min(wanted);
+        self.claimed += claimed;
         if purpose == Purpose::ReservedData {
-            self.reserved -= taken;
+            self.reserved -= claimed;
         }
-        taken
+        claimed
     }
 
-    /// Undoes a part of a claim.
-    pub(super) fn give_back(&mut self, purpose: Purpose, clusters: u64) {
-        self.free += clusters;
+    /// Ends a claim, of which so many clusters are in use now.
+    pub(super) fn settle(&mut self, purpose: Purpose, claimed: u64, used: u64) {
+        self.claimed -= claimed;
+        self.free = self.free.saturating_sub(used);
         if purpose == Purpose::ReservedData {
-            self.reserved += clusters;
+            self.reserved += claimed - used;
         }
     }
 
     /// Promises clusters, or says that there are not so many. What is not ready yet counts: it is
     /// after a commit.
     pub(super) fn reserve(&mut self, privilege: Privilege, clusters: u64) -> bool {
-        let is_there = self.beyond_reserves(self.free, privilege) >= clusters;
+        let unclaimed = self.free.saturating_sub(self.claimed);
+        let is_there = self.beyond_reserves(unclaimed, privilege) >= clusters;
         if is_there {
             self.reserved += clusters;
         }
@@ -107,7 +112,24 @@ mod tests {
     use proptest::prelude::*;
 
     fn space(free: u64) -> Space {
-        Space { free, deferred: 0, reserved: 0, for_root: 10, for_splitting: 5, releases: 0 }
+        Space {
+            free,
+            claimed: 0,
+            deferred: 0,
+            reserved: 0,
+            for_root: 10,
+            for_splitting: 5,
+            releases: 0,
+        }
+    }
+
+    impl Space {
+        /// A claim that is used at once.
+        fn take(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
+            let claimed = self.claim(purpose, privilege, wanted);
+            self.settle(purpose, claimed, claimed);
+            claimed
+        }
     }
 
     #[test]
@@ -115,11 +137,11 @@ mod tests {
         let mut space = space(30);
         assert!(!space.reserve(Privilege::None, 16));
         assert!(space.reserve(Privilege::None, 15));
-        assert_eq!(space.claim(Purpose::Data, Privilege::None, 1), 0);
-        assert_eq!(space.claim(Purpose::Metadata, Privilege::Root, 100), 10);
-        assert_eq!(space.claim(Purpose::Data, Privilege::Root, 1), 0);
-        assert_eq!(space.claim(Purpose::EndOfIo, Privilege::None, 100), 5);
-        assert_eq!(space.claim(Purpose::ReservedData, Privilege::None, 100), 15);
+        assert_eq!(space.take(Purpose::Data, Privilege::None, 1), 0);
+        assert_eq!(space.take(Purpose::Metadata, Privilege::Root, 100), 10);
+        assert_eq!(space.take(Purpose::Data, Privilege::Root, 1), 0);
+        assert_eq!(space.take(Purpose::EndOfIo, Privilege::None, 100), 5);
+        assert_eq!(space.take(Purpose::ReservedData, Privilege::None, 100), 15);
         assert_eq!((space.free, space.reserved), (0, 0));
     }
 
@@ -129,10 +151,20 @@ mod tests {
         space.freed(4);
         assert!(space.reserve(Privilege::None, 4));
         // What is ready is all there is for the promise and the reserves.
-        assert_eq!(space.claim(Purpose::Data, Privilege::Root, 20), 6);
-        assert_eq!(space.claim(Purpose::EndOfIo, Privilege::None, 20), 5);
+        assert_eq!(space.take(Purpose::Data, Privilege::Root, 20), 6);
+        assert_eq!(space.take(Purpose::EndOfIo, Privilege::None, 20), 5);
         space.released(4);
-        assert_eq!(space.claim(Purpose::ReservedData, Privilege::None, 4), 4);
+        assert_eq!(space.take(Purpose::ReservedData, Privilege::None, 4), 4);
+    }
+
+    #[test]
+    fn what_is_lost_while_it_is_claimed_does_not_come_back() {
+        let mut space = space(100);
+        let claimed = space.claim(Purpose::Data, Privilege::None, 10);
+        assert!(!space.reserve(Privilege::Root, 90));
+        space.lost(100);
+        space.settle(Purpose::Data, claimed, 0);
+        assert_eq!((space.free, space.claimed), (0, 0));
     }
 
     #[derive(Clone, Debug)]
@@ -169,7 +201,7 @@ mod tests {
                         let purpose = purposes[usize::from(purpose)];
                         let taken = space.claim(purpose, privilege(root), wanted);
                         let kept = taken / 2;
-                        space.give_back(purpose, taken - kept);
+                        space.settle(purpose, taken, kept);
                         used += kept;
                     }
                     Step::Reserve(root, count) => {
@@ -188,7 +220,7 @@ mod tests {
                 let mut after = space.clone();
                 after.released(after.deferred);
                 let promised = after.reserved;
-                let had = after.claim(Purpose::ReservedData, Privilege::None, promised);
+                let had = after.take(Purpose::ReservedData, Privilege::None, promised);
                 assert_eq!(had, promised);
             }
         }

@@ -70,3 +70,30 @@ fn a_bitmap_that_gives_away_an_inode_table_is_not_believed() {
     assert!(matches!(problem::<()>(Err(damage.unwrap())), Problem::MarkedFree { count: 8 }));
     close(volume);
 }
+
+#[test]
+fn counts_of_inodes_that_lie_are_met_with_errors() {
+    let image = Image::make(40, &["-t", "ext4", "-b", "1024"]);
+    let number = {
+        let volume = open(&image);
+        let take = |handle: &mut _| volume.allocate_inode(handle, crate::ROOT_INODE, true);
+        let number = volume.change(ALLOCATE_INODE_CREDITS, take).unwrap();
+        close(volume);
+        number
+    };
+    for (field, value) in [("used_dirs_count", 0), ("free_inodes_count", u32::MAX)] {
+        for group in 0..5 {
+            let set = format!("set_bg {group} {field} {value}\nset_bg {group} checksum calc\n");
+            image.debugfs_write(&set);
+        }
+        let volume = open(&image);
+        let free = |handle: &mut _| volume.free_inode(handle, number, true);
+        problem(volume.change(FREE_INODE_CREDITS, free));
+        if field == "free_inodes_count" {
+            let take = |handle: &mut _| volume.allocate_inode(handle, number, true);
+            problem(volume.change(ALLOCATE_INODE_CREDITS, take));
+            assert_eq!(volume.statfs().inodes_free, 0);
+        }
+        close(volume);
+    }
+}
