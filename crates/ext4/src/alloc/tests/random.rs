@@ -58,7 +58,7 @@ impl User {
         if random.below(5) < 2 {
             if let Some((start, count)) = random.pick(&mut self.runs) {
                 // A part may stay, in whole clusters.
-                let kept = random.below(2) * (count / 2) >> volume.geometry().cluster_shift;
+                let kept = (random.below(2) * (count / 2)) >> volume.geometry().cluster_shift;
                 let kept = kept << volume.geometry().cluster_shift;
                 volume.give((FsBlock(start.0 + kept), count - kept)).unwrap();
                 if kept > 0 {
