@@ -83,15 +83,17 @@ impl ExtentStatus {
         }
         let (span, sequence) = (Arc::new(load()?), self.sequence());
         drop(known);
-        let mut known = self.known.write();
-        // M1. A change in between could have been of this span.
-        if self.sequence() == sequence {
-            self.insert(&mut known, Arc::clone(&span));
-        }
+        self.keep(Arc::clone(&span), sequence);
         Ok(span)
     }
 
-    fn insert(&self, known: &mut Known, span: Arc<Span>) {
+    /// Keeps a span that was loaded when the sequence number was `sequence`.
+    fn keep(&self, span: Arc<Span>, sequence: u64) {
+        let mut known = self.known.write();
+        // M1. A change since then could have been of this span.
+        if self.sequence() != sequence {
+            return;
+        }
         let spans = &mut known.spans;
         if spans.iter().any(|known| known.span.start == span.start && known.span.end == span.end) {
             return;
@@ -201,6 +203,20 @@ mod tests {
         drop(status.change());
         assert!(status.known(FileBlock(0)).is_none());
         assert_ne!(status.sequence(), sequence);
+    }
+
+    #[test]
+    fn a_span_that_was_loaded_before_a_change_is_not_kept_after_it() {
+        let status = ExtentStatus::new();
+        let (start, end) = blocks(0, 10);
+        let (span, sequence) = (Arc::new(Span::hole(start, end)), status.sequence());
+        let mut change = status.change();
+        change.changed(FileBlock(20), FileBlock(21), None);
+        change.finish();
+        status.keep(Arc::clone(&span), sequence);
+        assert!(status.known(start).is_none());
+        status.keep(span, status.sequence());
+        assert!(status.known(start).is_some());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Maps blocks where a file has a hole. Not here: how a map takes them in.
 
-use base::{Error, FileBlock, FsBlock, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, Result};
 
 use super::edit::{Map, MapBlocks, MapEdit};
 use super::leaf::length_max;
@@ -131,10 +131,7 @@ impl MapEdit<'_, '_, '_> {
 
     fn map_pointers(&mut self, request: NewBlocks) -> Result<Mapped> {
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
-        if map.geometry.cluster_shift > 0 {
-            // The kernel, too, gives such files no blocks.
-            return Err(Unsupported::Operation("a block map on a volume with clusters").into());
-        }
+        map.check_clusters()?;
         let (at, volume) = (request.at, self.blocks.volume);
         let span = indirect::load_span(volume, &self.record, at)?;
         let wanted = at..FileBlock(at.0 + request.wanted);

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, InodeNumber, Place, Result};
+use base::{FileBlock, FsBlock, InodeNumber, Place, Result, Unsupported};
 
 use super::tree::NodeStore;
 use crate::geometry::Geometry;
@@ -105,6 +105,14 @@ pub(super) struct Leaf {
 }
 
 impl Pointers<'_> {
+    /// Refuses volumes with clusters, where the kernel, too, has no block maps.
+    pub(super) fn check_clusters(&self) -> Result<()> {
+        if self.geometry.cluster_shift > 0 {
+            return Err(Unsupported::Operation("a block map on a volume with clusters").into());
+        }
+        Ok(())
+    }
+
     fn place(&self, block: FsBlock) -> Place {
         Place::inode(self.inode).at_block(block)
     }

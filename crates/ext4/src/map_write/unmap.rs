@@ -82,6 +82,7 @@ impl MapEdit<'_, '_, '_> {
         let holds_metadata = self.holds_metadata();
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
         let Some(leaf) = map.leaf_before(&self.blocks, range)? else { return Ok(Step::Done) };
+        map.check_clusters()?;
         let kept_back = u64::from(map_credits(3) + 1);
         let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
         let runs = leaf.runs.iter().rev().copied();

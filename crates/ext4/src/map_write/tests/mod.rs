@@ -363,6 +363,10 @@ fn a_file_that_was_promised_blocks_gets_them_and_the_nodes_for_them() {
     let promised = (0..=free).rev().find(|&count| volume.reserve(count, Privilege::Root).is_ok());
     let left = promised.unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
+    // A block, and none for a node: the block is given back, and the volume goes on.
+    volume.unreserve(1).unwrap();
+    assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
+    assert_eq!(volume.reserve(1, Privilege::Root), Ok(()));
     let (at, purpose) = (FileBlock(1000), Purpose::ReservedData);
     let request = NewBlocks { at, wanted: 3, unwritten: true, purpose };
     let credits = subject.inode.credits_for_map(1);
@@ -433,7 +437,9 @@ fn a_directory_gets_blocks_at_its_end_and_loses_them() {
             assert_eq!(read.block(), block);
         }
         assert_eq!(inode.size(), size + blocks * 1024);
-        volume.sync().unwrap();
+        let last = inode.read_block(FileBlock(inode.size() / 1024 - 1), "directory");
+        let last = last.unwrap().unwrap().block();
+        assert!(volume.metadata().changed(last).is_some());
         let kept = size / 1024 + 5;
         let mut range = FileBlock(kept)..FileBlock(10_000);
         loop {
@@ -448,6 +454,8 @@ fn a_directory_gets_blocks_at_its_end_and_loses_them() {
             }
         }
         assert!(inode.read_block(FileBlock(kept), "directory").unwrap().is_none());
+        // It is not metadata any more, and not written as such.
+        assert_eq!(volume.metadata().changed(last), None);
         check(&image, &volume, &[]);
     }
 }
