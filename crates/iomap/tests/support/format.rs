@@ -30,6 +30,8 @@ pub struct Format {
     sequence: AtomicU64,
     /// The most blocks of one mapping.
     run_max: u64,
+    /// Held to keep the end of I/O waiting.
+    ends: Mutex<()>,
     pub map_writes: AtomicU64,
     pub map_writebacks: AtomicU64,
     pub end_ios: AtomicU64,
@@ -62,6 +64,7 @@ impl Format {
             state: Mutex::new(state),
             sequence: AtomicU64::new(0),
             run_max,
+            ends: Mutex::default(),
             map_writes: AtomicU64::new(0),
             map_writebacks: AtomicU64::new(0),
             end_ios: AtomicU64::new(0),
@@ -74,6 +77,11 @@ impl Format {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic")
+    }
+
+    /// Has the end of I/O wait until the result is dropped.
+    pub fn pause(&self) -> MutexGuard<'_, ()> {
+        self.ends.lock().expect("no panic")
     }
 
     fn block(&self) -> u64 {
@@ -270,6 +278,7 @@ impl MapWrite for Format {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let _not_paused = self.pause();
         self.end_ios.fetch_add(1, Ordering::Relaxed);
         assert!(finished.windows(2).all(|two| two[0].end() <= two[1].offset.0), "{finished:?}");
         let mut state = self.state();

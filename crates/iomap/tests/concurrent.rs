@@ -1,0 +1,183 @@
+//! Writers, readers, borrowers and flushers of one file at the same time, in a cache that another
+//! file crowds.
+#![allow(clippy::print_stdout, reason = "the seed of a failure")]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::thread;
+
+use base::FileOffset;
+use device::SharedDevice;
+use iomap::{
+    EndIo, Mapping, PageCache, ReadOptions, Readahead, WritableFile, lend, punch_cache, read,
+    truncate_cache, wait_for_writeback, write, write_back, zero_range,
+};
+use support::format::{Format, GARBAGE};
+use support::{LateDevice, ModelFile, Random, block_size, cache, check_empty};
+
+const SIZE_MAX: u64 = 2 << 20;
+const ROUNDS: u64 = 400;
+
+/// A file, and what it holds: locked as the file's inode would be.
+struct Subject {
+    format: Arc<Format>,
+    file: Arc<WritableFile>,
+    model: RwLock<Vec<u8>>,
+    done: AtomicBool,
+    short_of_memory: AtomicU64,
+}
+
+impl Subject {
+    fn new(random: &mut Random, cache: &Arc<PageCache>) -> Self {
+        let size = block_size(1024 << random.below(7));
+        let format = Format::new(size, 2 * SIZE_MAX / u64::from(size.bytes()), 1 << 20);
+        let device: SharedDevice = Arc::new(LateDevice::new(format.device(), random.next()));
+        let (mapping, end_io) = (cache.new_mapping(size), EndIo::start().expect("a thread"));
+        let options = ReadOptions::default();
+        let file = WritableFile::new(mapping, Arc::clone(&format), device, end_io, 0, options);
+        let (model, done) = (RwLock::default(), AtomicBool::new(false));
+        Self { format, file, model, done, short_of_memory: AtomicU64::new(0) }
+    }
+
+    fn change(&self, random: &mut Random) {
+        let mut model = self.model.write().expect("no panic");
+        let at = random.below(model.len() as u64 + 1);
+        let length = random.of_magnitude(1..19).max(1).min(SIZE_MAX - at);
+        let end = (at + length).min(model.len() as u64);
+        match random.below(16) {
+            0 => {
+                let size = random.below(SIZE_MAX);
+                truncate_cache(&self.file, size).expect("memory");
+                self.format.truncate(size);
+                model.resize(size as usize, 0);
+            }
+            1 if at < end => {
+                zero_range(&self.file, at..end).expect("memory");
+                model[at as usize..end as usize].fill(0);
+            }
+            2 if at < end => {
+                let blocks = punch_cache(&self.file, at..end).expect("memory");
+                self.format.punch(blocks);
+                model[at as usize..end as usize].fill(0);
+            }
+            3 => self.sync(&model),
+            _ => {
+                let data: Vec<u8> =
+                    (0..length).map(|at| (at as u8 ^ random.0 as u8) & 0x7f).collect();
+                let written = write(&self.file, FileOffset(at), &data).unwrap_or(0);
+                if written < data.len() {
+                    self.short_of_memory.fetch_add(1, Ordering::Relaxed);
+                }
+                let end = at as usize + written;
+                if end > model.len() && written > 0 {
+                    model.resize(end, 0);
+                }
+                if written > 0 {
+                    model[at as usize..end].copy_from_slice(&data[..written]);
+                }
+            }
+        }
+    }
+
+    fn sync(&self, model: &[u8]) {
+        write_back(&self.file, 0..u64::MAX);
+        wait_for_writeback(&self.file, 0..u64::MAX);
+        assert!(self.format.on_disk() == *model, "the device has something else");
+        assert_eq!(self.format.reserved(), 0);
+    }
+
+    fn look(&self, random: &mut Random, held: &mut Vec<(iomap::FolioSlice, Vec<u8>)>) {
+        let model = self.model.read().expect("no panic");
+        let at = random.below(model.len() as u64 + 1);
+        let length = random.of_magnitude(1..18) as usize;
+        let context = self.file.read_context();
+        if random.one_in(2) {
+            let mut buffer = vec![0; length];
+            let got = read(&context, &Readahead::default(), FileOffset(at), &mut buffer);
+            let got = got.expect("readable");
+            assert!(buffer[..got] == model[at as usize..at as usize + got], "{length} at {at}");
+        } else {
+            let slice = lend(&context, &Readahead::default(), FileOffset(at), length);
+            let slice = slice.expect("readable");
+            assert!(*slice == model[at as usize..at as usize + slice.len()], "{length} at {at}");
+            held.push((slice.clone(), slice.to_vec()));
+        }
+        // What was lent stays, without the lock.
+        drop(model);
+        if held.len() > 4 {
+            let (slice, expected) = held.swap_remove(random.below(4) as usize);
+            assert!(*slice == *expected, "changed while it was lent");
+        }
+    }
+
+    fn flush(&self, random: &mut Random) {
+        let at = random.below(SIZE_MAX);
+        write_back(&self.file, at..at + random.of_magnitude(10..22));
+        if random.one_in(4) {
+            wait_for_writeback(&self.file, 0..u64::MAX);
+        }
+        if random.one_in(8) {
+            let on_disk = self.format.on_disk();
+            assert!(!on_disk.contains(&GARBAGE), "garbage after a crash");
+        }
+    }
+}
+
+/// Reads another file, so that the cache is full.
+fn crowd(file: &ModelFile, mapping: &Mapping, device: &SharedDevice, random: &mut Random) {
+    let context = file.context(mapping, device, ReadOptions::default());
+    let at = random.below(file.size);
+    read(&context, &Readahead::default(), FileOffset(at), &mut [0; 65_536]).expect("readable");
+}
+
+#[test]
+fn everybody_sees_the_file_as_the_lock_orders_it() {
+    for seed in 0..12 {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let cache = cache((3 << 20) << random.below(2), [0, 4, 9][seed as usize % 3]);
+        let subject = Subject::new(&mut random, &cache);
+        let contents = vec![5; 4 << 20];
+        let other = ModelFile::contiguous(block_size(4096), 4 << 20, 0, &contents);
+        let device: SharedDevice = Arc::new(device::MemoryDevice::new(contents));
+        let crowding = cache.new_mapping(block_size(4096));
+        thread::scope(|scope| {
+            for thread in 0..3 {
+                let (subject, mut random) = (&subject, Random(seed << 8 | thread));
+                let (other, crowding, device) = (&other, &crowding, &device);
+                scope.spawn(move || {
+                    let mut held = Vec::new();
+                    while !subject.done.load(Ordering::Relaxed) {
+                        match thread {
+                            0 => subject.flush(&mut random),
+                            1 => crowd(other, crowding, device, &mut random),
+                            _ => subject.look(&mut random, &mut held),
+                        }
+                    }
+                });
+            }
+            let (subject, mut random) = (&subject, Random(seed << 16));
+            scope.spawn(move || {
+                // Set however this thread ends, or the others never do.
+                let _done = SetWhenDropped(&subject.done);
+                for _ in 0..ROUNDS {
+                    subject.change(&mut random);
+                }
+            });
+        });
+        assert!(subject.short_of_memory.load(Ordering::Relaxed) < ROUNDS / 4);
+        subject.sync(&subject.model.read().expect("no panic"));
+        drop((subject, crowding));
+        check_empty(&cache);
+    }
+}
+
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,353 @@
+//! What writes ask of the format and of the device, one behaviour at a time.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use base::{DeviceOffset, Error, FileOffset, Result};
+use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
+use iomap::{
+    EndIo, IomapKind, PageCache, ReadOptions, Readahead, WritableFile, lend, punch_cache, read,
+    truncate_cache, wait_for_writeback, write, write_back, zero_range,
+};
+use support::format::{Format, GARBAGE};
+use support::{block_size, cache};
+
+/// A device that lists its requests, and holds writes back on demand.
+#[derive(Debug)]
+struct Gate {
+    inner: Arc<MemoryDevice>,
+    /// What was submitted, by operation, with the number of bytes.
+    log: Mutex<Vec<(BioOperation, u64)>>,
+    /// Writes of more bytes than this are held.
+    hold_above: Mutex<u64>,
+    held: Mutex<Vec<Bio>>,
+}
+
+impl Gate {
+    fn new(inner: Arc<MemoryDevice>) -> Arc<Self> {
+        let (log, held) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { inner, log, hold_above: Mutex::new(u64::MAX), held })
+    }
+
+    fn take_log(&self) -> Vec<(BioOperation, u64)> {
+        std::mem::take(&mut self.log.lock().expect("no panic"))
+    }
+
+    fn hold_above(&self, bytes: u64) {
+        *self.hold_above.lock().expect("no panic") = bytes;
+    }
+
+    fn release(&self) {
+        self.hold_above(u64::MAX);
+        self.inner.submit(std::mem::take(&mut self.held.lock().expect("no panic")));
+    }
+}
+
+impl BlockDevice for Gate {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for bio in batch {
+            self.log.lock().expect("no panic").push((bio.operation(), bio.length()));
+            let above = *self.hold_above.lock().expect("no panic");
+            if bio.operation() == BioOperation::Write && bio.length() > above {
+                self.held.lock().expect("no panic").push(bio);
+            } else {
+                self.inner.submit(vec![bio]);
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}
+
+struct Setup {
+    format: Arc<Format>,
+    gate: Arc<Gate>,
+    file: Arc<WritableFile>,
+    cache: Arc<PageCache>,
+}
+
+fn setup_with(cache: Arc<PageCache>, block_bytes: u64) -> Setup {
+    let size = block_size(block_bytes);
+    let format = Format::new(size, (16 << 20) / block_bytes, 1 << 20);
+    let gate = Gate::new(format.device());
+    let file = writable(&cache, &format, gate.clone(), block_bytes);
+    Setup { format, gate, file, cache }
+}
+
+fn setup(folio_order_max: u8, block_bytes: u64) -> Setup {
+    setup_with(cache(32 << 20, folio_order_max), block_bytes)
+}
+
+fn writable(
+    cache: &Arc<PageCache>,
+    format: &Arc<Format>,
+    device: SharedDevice,
+    block_bytes: u64,
+) -> Arc<WritableFile> {
+    let (mapping, end_io) = (cache.new_mapping(block_size(block_bytes)), EndIo::start());
+    let (end_io, format) = (end_io.expect("a thread"), Arc::clone(format));
+    let size = format.size();
+    WritableFile::new(mapping, format, device, end_io, size, ReadOptions::default())
+}
+
+impl Setup {
+    fn write(&self, at: u64, data: &[u8]) {
+        assert_eq!(write(&self.file, FileOffset(at), data), Ok(data.len()));
+    }
+
+    fn sync(&self) {
+        write_back(&self.file, 0..u64::MAX);
+        wait_for_writeback(&self.file, 0..u64::MAX);
+    }
+
+    /// The same file with nothing cached.
+    fn reopen(mut self, block_bytes: u64) -> Self {
+        self.file = writable(&self.cache, &self.format, self.gate.clone(), block_bytes);
+        self.gate.take_log();
+        self
+    }
+
+    fn read(&self, at: u64, length: usize) -> Vec<u8> {
+        let mut buffer = vec![0; length];
+        let context = self.file.read_context();
+        let got = read(&context, &Readahead::default(), FileOffset(at), &mut buffer);
+        buffer.truncate(got.expect("readable"));
+        buffer
+    }
+}
+
+#[test]
+fn folios_are_as_large_as_the_write_and_the_option_allow() {
+    for (order_max, length, expected) in
+        [(9, 4096, 0), (9, 65_536, 4), (9, 2 << 20, 9), (0, 65_536, 0), (2, 65_536, 2)]
+    {
+        let setup = setup(order_max, 4096);
+        setup.write(0, &vec![1; length]);
+        let folios = setup.cache.stats().folios;
+        assert_eq!(folios[expected] << expected << 12, length as u64, "{folios:?}");
+    }
+}
+
+#[test]
+fn a_write_reserves_once_and_a_rewrite_of_what_is_dirty_not_at_all() {
+    for order_max in [0, 9] {
+        let setup = setup(order_max, 4096);
+        setup.write(0, &vec![1; 1 << 20]);
+        assert_eq!(setup.format.map_writes.load(Ordering::Relaxed), 1);
+        setup.write(12_345, &vec![2; 4096]);
+        assert_eq!(setup.format.map_writes.load(Ordering::Relaxed), 1);
+        assert!(setup.format.kinds().iter().all(|(_, kind)| *kind == IomapKind::Delalloc));
+        assert_eq!(setup.gate.take_log(), []);
+    }
+}
+
+#[test]
+fn one_request_and_one_call_of_the_format_cover_many_folios() {
+    for order_max in [0, 9] {
+        let setup = setup(order_max, 4096);
+        setup.write(0, &vec![1; 1 << 20]);
+        setup.sync();
+        assert_eq!(setup.gate.take_log(), [(BioOperation::Write, 1 << 20)]);
+        // Once to allocate, and once since that changed what was known.
+        assert!(setup.format.map_writebacks.load(Ordering::Relaxed) <= 2);
+        assert_eq!(setup.format.end_ios.load(Ordering::Relaxed), 1);
+        assert_eq!(setup.format.size(), 1 << 20);
+    }
+}
+
+#[test]
+fn only_dirty_blocks_of_a_large_folio_are_written() {
+    let setup = setup(9, 1024);
+    setup.write(0, &vec![1; 2 << 20]);
+    setup.sync();
+    setup.gate.take_log();
+    setup.write(5000, &[2; 10]);
+    assert_eq!(setup.cache.stats().bytes_dirty, 1024);
+    setup.sync();
+    assert_eq!(setup.gate.take_log(), [(BioOperation::Write, 1024)]);
+}
+
+#[test]
+fn a_block_is_read_first_only_if_it_is_written_in_part_and_has_data() {
+    let setup = setup(9, 4096);
+    setup.write(0, &vec![1; 40_960]);
+    setup.sync();
+    let setup = setup.reopen(4096);
+    setup.write(4096, &vec![2; 8192]);
+    assert_eq!(setup.gate.take_log(), [], "whole blocks");
+    setup.write(20_000, &[3; 4096]);
+    let reads = setup.gate.take_log();
+    assert_eq!(reads.iter().map(|(_, bytes)| bytes).sum::<u64>(), 8192, "{reads:?}");
+    setup.write(50_000, &[4; 10]);
+    assert_eq!(setup.gate.take_log(), [], "new blocks");
+    let mut expected = vec![1; 40_960];
+    expected[4096..12_288].fill(2);
+    expected[20_000..24_096].fill(3);
+    expected.resize(50_000, 0);
+    expected.resize(50_010, 4);
+    assert_eq!(setup.read(0, 1 << 20), expected);
+    setup.sync();
+    assert_eq!(setup.format.on_disk(), expected);
+}
+
+#[test]
+fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written() {
+    let setup = setup(9, 4096);
+    setup.write(0, &[1; 5000]);
+    setup.sync();
+    setup.format.spoil_tail();
+    let setup = setup.reopen(4096);
+    // Far behind the end: its block is read, and made zeroes from there on.
+    setup.write(100_000, &vec![2; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..8192);
+    setup.gate.hold_above(u64::MAX);
+    write_back(&setup.file, 8192..u64::MAX);
+    wait_for_writeback(&setup.file, 8192..u64::MAX);
+    assert_eq!(setup.format.size(), 5000, "the old last block is on its way");
+    setup.gate.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.size(), 104_096);
+    let mut expected = vec![1; 5000];
+    expected.resize(100_000, 0);
+    expected.resize(104_096, 2);
+    assert_eq!(setup.format.on_disk(), expected);
+}
+
+#[test]
+fn the_size_on_the_disk_follows_the_data() {
+    let setup = setup(9, 4096);
+    setup.write(0, &[1; 100]);
+    assert_eq!((setup.file.size(), setup.format.size()), (100, 0));
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.size(), 0);
+    assert_eq!(setup.format.kinds(), [(0, IomapKind::Unwritten)]);
+    setup.gate.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.size(), 100);
+    assert_eq!(setup.format.kinds(), [(0, IomapKind::Mapped)]);
+}
+
+#[test]
+fn a_written_folio_stays_cached_until_the_format_knows() {
+    let setup = setup_with(cache(2 << 20, 9), 4096);
+    setup.write(0, &vec![7; 65_536]);
+    let end_io = setup.format.pause();
+    write_back(&setup.file, 0..u64::MAX);
+    // The device is done. If the folio went now, it would be read as unwritten.
+    let other = writable(&setup.cache, &setup.format, setup.gate.clone(), 4096);
+    let context = iomap::ReadContext { size: 8 << 20, ..other.read_context() };
+    let mut buffer = vec![0; 8 << 20];
+    let _ = read(&context, &Readahead::default(), FileOffset(65_536), &mut buffer);
+    assert_eq!(setup.read(0, 65_536), vec![7; 65_536]);
+    drop(end_io);
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.read(0, 65_536), vec![7; 65_536]);
+}
+
+#[test]
+fn a_cache_full_of_dirty_folios_is_written_back_by_who_needs_room() {
+    let setup = setup_with(cache(512 << 10, 4), 4096);
+    let data: Vec<u8> = (0..4_000_000).map(|at: u32| (at >> 10) as u8 & 0x7f).collect();
+    setup.write(0, &data);
+    assert!(setup.cache.stats().bytes_resident <= 512 << 10);
+    setup.sync();
+    assert!(setup.format.on_disk() == data);
+}
+
+#[test]
+fn a_write_that_fails_is_heard_of_by_every_open_file_once() {
+    let (format, cache) = (Format::new(block_size(4096), 100, 100), cache(1 << 20, 9));
+    let plan = FaultPlan { write_errors: 1_000_000, ..FaultPlan::default() };
+    let device = Arc::new(FaultDevice::new(format.device(), plan));
+    let file = writable(&cache, &format, device, 4096);
+    let cursors = [file.errors().cursor(), file.errors().cursor()];
+    for _ in 0..3 {
+        write(&file, FileOffset(0), &[1; 10_000]).expect("in memory");
+        write_back(&file, 0..u64::MAX);
+        wait_for_writeback(&file, 0..u64::MAX);
+    }
+    for cursor in &cursors {
+        assert!(matches!(file.errors().check(cursor), Err(Error::Io(_))));
+        assert_eq!(file.errors().check(cursor), Ok(()));
+    }
+    assert_eq!(format.size(), 0, "nothing arrived");
+}
+
+#[test]
+fn a_write_without_space_changes_nothing_and_keeps_nothing_reserved() {
+    let (format, cache) = (Format::new(block_size(4096), 10, 100), cache(1 << 20, 9));
+    let file = writable(&cache, &format, format.device(), 4096);
+    assert_eq!(write(&file, FileOffset(0), &vec![1; 65_536]), Err(Error::NoSpace));
+    assert_eq!((file.size(), format.reserved()), (0, 0));
+    assert_eq!(write(&file, FileOffset(100), &[1; 30_000]), Ok(30_000));
+    assert_eq!(format.reserved(), 8);
+}
+
+#[test]
+fn zeroes_are_written_only_over_data() {
+    let setup = setup(9, 4096);
+    setup.write(0, &vec![1; 65_536]);
+    setup.sync();
+    truncate_cache(&setup.file, 1 << 20).expect("memory");
+    setup.format.truncate(1 << 20);
+    setup.format.preallocate(65_536..131_072);
+    setup.gate.take_log();
+    zero_range(&setup.file, 60_000..1 << 20).expect("memory");
+    assert_eq!(setup.cache.stats().bytes_dirty, 8192);
+    assert_eq!(setup.read(59_999, 65_536), [vec![1], vec![0; 65_535]].concat());
+    setup.sync();
+    let writes: u64 = setup.gate.take_log().iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(writes, 8192);
+}
+
+#[test]
+fn what_is_cut_off_does_not_come_back_when_the_file_grows() {
+    for order_max in [0, 9] {
+        let setup = setup(order_max, 4096);
+        setup.write(0, &vec![1; 65_536]);
+        setup.sync();
+        setup.write(30_000, &vec![2; 35_536]);
+        let lent =
+            lend(&setup.file.read_context(), &Readahead::default(), FileOffset(20_480), 4096);
+        let lent = lent.expect("readable");
+        truncate_cache(&setup.file, 21_000).expect("memory");
+        setup.format.truncate(21_000);
+        assert_eq!(*lent, [1; 4096], "a snapshot");
+        truncate_cache(&setup.file, 65_536).expect("memory");
+        setup.format.truncate(65_536);
+        let mut expected = vec![1; 21_000];
+        expected.resize(65_536, 0);
+        assert_eq!(setup.read(0, 65_536), expected);
+        assert_eq!(setup.format.on_disk(), expected, "before the size grew");
+        punch_cache(&setup.file, 100..9000)
+            .map(|blocks| setup.format.punch(blocks))
+            .expect("memory");
+        expected[100..9000].fill(0);
+        assert_eq!(setup.read(0, 65_536), expected);
+        setup.sync();
+        assert_eq!(setup.format.on_disk(), expected);
+        assert!(!setup.format.on_disk().contains(&GARBAGE));
+    }
+}
