@@ -51,8 +51,9 @@ impl MapWrite for Reserved {
 }
 
 fn main() {
-    let mebibytes = std::env::var("BENCH_MIB").ok().and_then(|text| text.parse().ok());
-    let size: usize = mebibytes.unwrap_or(256) << 20;
+    let mebibytes =
+        std::env::var("BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(256);
+    let size: usize = mebibytes << 20;
     let device: SharedDevice = Arc::new(MemoryDevice::new(Vec::new()));
     let caches = [0, 9].map(|order| cache(size as u64 + (64 << 20), order));
     let files = caches.each_ref().map(|cache| {
@@ -62,7 +63,8 @@ fn main() {
         WritableFile::new(mapping, Arc::new(Reserved), Arc::clone(&device), end_io, 0, options)
     });
     let mut plain = vec![1; size];
-    println!("| cached write, {mebibytes:?} MiB | 4 KiB | 64 KiB | 1 MiB |");
+    // The percentages of the rows with large folios: how much more than page by page.
+    println!("| cached write, {mebibytes} MiB | 4 KiB | 64 KiB | 1 MiB |");
     let requests = [4 << 10, 64 << 10, 1 << 20];
     // memcpy; new and again with order 0; new and again with order 9.
     let names = ["memcpy", "order 0, new", "order 0, again", "order 9, new", "order 9, again"];

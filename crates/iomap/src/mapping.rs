@@ -76,8 +76,9 @@ pub trait MapRead: Send + Sync {
 }
 
 /// A format's side of writing a file. Blocks are allocated late, and unwritten: they are written
-/// only once their data is on the device, so that no crash uncovers what they held before. Past the
-/// block that holds the end of the file no block is a written one.
+/// only once their data is on the device, so that no crash uncovers what they held before
+/// (ARCHITECTURE.md, invariant 3). Past the block that holds the end of the file no block is a
+/// written one.
 pub trait MapWrite: MapRead {
     /// Sees to it that all of `length` bytes from `at` on can be written: reserves space for the
     /// blocks that have none. Gives the range that contains `at`, like [`MapRead::map_read`]; never

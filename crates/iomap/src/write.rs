@@ -19,8 +19,9 @@ use crate::writeback::{wait_for_writeback, write_back};
 const ATTEMPTS_MAX: u32 = 64;
 
 /// Writes `data` at byte `at`, in memory. Gives the number of bytes written: less than asked for if
-/// an error came in between, which the next write will meet first. The caller holds the inode's
-/// lock alone.
+/// an error came in between, which the next write will meet first. `OutOfMemory` when the cache is
+/// full of what others have dirty or lent: callers throttle by [`DirtyLimits`](crate::DirtyLimits)
+/// before. The caller holds the inode's lock alone, and no transaction.
 pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<usize> {
     let end = at.0.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX);
     let end = end.ok_or(Error::FileTooLarge)?;
