@@ -165,3 +165,46 @@ fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
     }
     Ok(map)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A file of one hole, and how often that changed.
+    #[derive(Default)]
+    struct Changing(AtomicU64);
+
+    impl MapRead for Changing {
+        fn map_read(&self, _at: FileOffset, length: u64) -> Result<Iomap> {
+            let (offset, kind, flags) = (FileOffset(0), IomapKind::Hole, MapFlags::default());
+            Ok(Iomap { offset, length, kind, address: None, flags })
+        }
+
+        fn inline_data(&self) -> Result<Vec<u8>> {
+            Ok(Vec::new())
+        }
+
+        fn sequence(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_used_again_until_something_changes() {
+        let (file, mut map, mut asked) = (Changing::default(), LastMap::default(), 0);
+        let mut at = |at, changes_meanwhile| {
+            let ask = || {
+                asked += 1;
+                file.0.fetch_add(u64::from(changes_meanwhile), Ordering::Relaxed);
+                file.map_read(FileOffset(at), 100)
+            };
+            map.at(&file, at, ask).map(|_| asked)
+        };
+        assert_eq!((at(0, false), at(99, false)), (Ok(1), Ok(1)));
+        file.0.fetch_add(1, Ordering::Relaxed);
+        assert_eq!((at(99, true), at(99, false), at(0, false)), (Ok(2), Ok(3), Ok(3)));
+        assert!(at(100, false).is_err(), "a mapping that does not contain the byte");
+    }
+}

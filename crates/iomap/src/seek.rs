@@ -1,46 +1,122 @@
-//! SEEK_DATA and SEEK_HOLE from a file's mapping.
+//! SEEK_DATA and SEEK_HOLE from a file's mapping, and from what the cache has in unwritten blocks.
 
 use base::{Error, FileOffset, Result};
+use pagecache::{Mapping, PAGE_SHIFT};
 
-use crate::mapping::{IomapKind, MapRead, map_at};
+use crate::mapping::{IomapKind, map_at};
+use crate::read::ReadContext;
 
-/// The first byte of data at or after `at` in a file of `size` bytes; unwritten blocks are a hole.
-/// `NoSuchOffset` when there is none, or `at` lies at or past the end.
-pub fn seek_data(mapper: &dyn MapRead, size: u64, at: FileOffset) -> Result<FileOffset> {
-    first(mapper, size, at, true)?.ok_or(Error::NoSuchOffset)
+/// How often a range that changes while it is looked at is looked at again.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// The first byte of data at or after `at`; blocks that are unwritten, and not about to be written,
+/// are a hole. `NoSuchOffset` when there is none, or `at` lies at or past the end.
+pub fn seek_data(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
+    first(context, at, true)?.ok_or(Error::NoSuchOffset)
 }
 
-/// The first byte of a hole at or after `at` in a file of `size` bytes; there is one at its end.
-/// `NoSuchOffset` when `at` lies at or past the end.
-pub fn seek_hole(mapper: &dyn MapRead, size: u64, at: FileOffset) -> Result<FileOffset> {
-    if at.0 >= size {
+/// The first byte of a hole at or after `at`; there is one at the end of the file. `NoSuchOffset`
+/// when `at` lies at or past the end.
+pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
+    if at.0 >= context.size() {
         return Err(Error::NoSuchOffset);
     }
-    Ok(first(mapper, size, at, false)?.unwrap_or(FileOffset(size)))
+    Ok(first(context, at, false)?.unwrap_or(FileOffset(context.size())))
 }
 
 /// The first byte at or after `at` that is data, or is not.
-fn first(
-    mapper: &dyn MapRead,
-    size: u64,
-    at: FileOffset,
-    wanted: bool,
-) -> Result<Option<FileOffset>> {
-    let mut here = at;
-    while here.0 < size {
-        let map = map_at(mapper, here, size - here.0)?;
-        if !matches!(map.kind, IomapKind::Hole | IomapKind::Unwritten) == wanted {
-            return Ok(Some(here));
+fn first(context: &ReadContext<'_>, at: FileOffset, wanted: bool) -> Result<Option<FileOffset>> {
+    let mut here = at.0;
+    while here < context.size() {
+        let (is_data, end) = run_at(context, here)?;
+        if is_data == wanted {
+            return Ok(Some(FileOffset(here)));
         }
-        here = FileOffset(map.end());
+        here = end;
     }
     Ok(None)
 }
 
+/// Whether the bytes from `here` on are data, and up to which one that is known.
+fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
+    let mapper = context.mapper;
+    for _ in 0..ATTEMPTS_MAX {
+        let sequence = mapper.sequence();
+        let map = map_at(mapper, FileOffset(here), context.size() - here)?;
+        match map.kind {
+            IomapKind::Hole => return Ok((false, map.end())),
+            IomapKind::Delalloc | IomapKind::Mapped | IomapKind::Inline => {
+                return Ok((true, map.end()));
+            }
+            IomapKind::Unwritten => {
+                let run = cached_run(context.mapping, here, map.end().min(context.size()));
+                // Or what was dirty may be clean by now, and the blocks written.
+                if mapper.sequence() == sequence {
+                    return Ok(run);
+                }
+            }
+        }
+    }
+    // Writeback goes on and on around here: there is data, and zeroes that are called data do no
+    // harm.
+    Ok((true, here + 1))
+}
+
+/// Whether the cache has data at `here` that unwritten blocks are to hold, and up to which byte
+/// before `end` that is so.
+fn cached_run(mapping: &Mapping, here: u64, end: u64) -> (bool, u64) {
+    let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
+    let Some(folio) = mapping.get(pages.start) else {
+        let next = mapping.next_cached(pages.start + 1..pages.end);
+        return (false, next.map_or(end, |page| (page << PAGE_SHIFT).min(end)));
+    };
+    // Locked, it is dirty, under writeback, or neither; not on its way from one to the other.
+    let folio = mapping.lock(&folio);
+    let folio = folio.folio();
+    let within = (here - folio.position()) as usize;
+    let length = (end - here).min((folio.len() - within) as u64) as usize;
+    let run = |is_data| {
+        if folio.is_under_writeback() {
+            // Which blocks is not known any more, but they are among these.
+            folio.uptodate_run(within, length, is_data)
+        } else {
+            folio.dirty_run(within, length, is_data)
+        }
+    };
+    match run(true) {
+        0 => (false, here + run(false) as u64),
+        data => (true, here + data as u64),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use base::BlockSize;
+    use device::{MemoryDevice, SharedDevice};
+    use pagecache::{CacheOptions, PageCache};
+
     use super::*;
-    use crate::mapping::{Iomap, MapFlags};
+    use crate::mapping::{Iomap, MapFlags, MapRead};
+    use crate::read::ReadOptions;
+
+    /// Seeks in a file of `size` bytes of which nothing is cached.
+    fn with_context<R>(mapper: &dyn MapRead, size: u64, seek: impl Fn(&ReadContext<'_>) -> R) -> R {
+        let cache = PageCache::new(CacheOptions { bytes_max: 1 << 20, folio_order_max: 0 });
+        let mapping = cache.unwrap().new_mapping(BlockSize::from_bytes(4096).unwrap());
+        let device: SharedDevice = Arc::new(MemoryDevice::new(Vec::new()));
+        let options = ReadOptions::default();
+        seek(&ReadContext { mapping: &mapping, mapper, device: &device, size, options })
+    }
+
+    fn data(mapper: &dyn MapRead, size: u64, at: FileOffset) -> Result<FileOffset> {
+        with_context(mapper, size, |context| seek_data(context, at))
+    }
+
+    fn hole(mapper: &dyn MapRead, size: u64, at: FileOffset) -> Result<FileOffset> {
+        with_context(mapper, size, |context| seek_hole(context, at))
+    }
 
     /// A file of ranges, one after the other.
     #[derive(Debug)]
@@ -71,19 +147,28 @@ mod tests {
         let file =
             File(vec![(Hole, 10), (Mapped, 10), (Mapped, 10), (Unwritten, 10), (Mapped, 10)]);
         // (from, data, hole), in a file that ends within the last range.
-        for (from, data, hole) in [(0, 10, 0), (9, 10, 9), (15, 15, 30), (35, 40, 35), (44, 44, 45)]
+        for (from, first_data, first_hole) in
+            [(0, 10, 0), (9, 10, 9), (15, 15, 30), (35, 40, 35), (44, 44, 45)]
         {
-            assert_eq!(seek_data(&file, 45, FileOffset(from)), Ok(FileOffset(data)), "from {from}");
-            assert_eq!(seek_hole(&file, 45, FileOffset(from)), Ok(FileOffset(hole)), "from {from}");
+            assert_eq!(
+                data(&file, 45, FileOffset(from)),
+                Ok(FileOffset(first_data)),
+                "from {from}"
+            );
+            assert_eq!(
+                hole(&file, 45, FileOffset(from)),
+                Ok(FileOffset(first_hole)),
+                "from {from}"
+            );
         }
         for from in [45, 46, u64::MAX] {
-            assert_eq!(seek_data(&file, 45, FileOffset(from)), Err(Error::NoSuchOffset));
-            assert_eq!(seek_hole(&file, 45, FileOffset(from)), Err(Error::NoSuchOffset));
+            assert_eq!(data(&file, 45, FileOffset(from)), Err(Error::NoSuchOffset));
+            assert_eq!(hole(&file, 45, FileOffset(from)), Err(Error::NoSuchOffset));
         }
-        assert_eq!(seek_data(&file, 40, FileOffset(31)), Err(Error::NoSuchOffset));
+        assert_eq!(data(&file, 40, FileOffset(31)), Err(Error::NoSuchOffset));
         let file = File(vec![(Hole, 10), (Delalloc, 10)]);
-        assert_eq!(seek_data(&file, 20, FileOffset(0)), Ok(FileOffset(10)));
-        assert_eq!(seek_hole(&File(vec![(Inline, 60)]), 50, FileOffset(3)), Ok(FileOffset(50)));
+        assert_eq!(data(&file, 20, FileOffset(0)), Ok(FileOffset(10)));
+        assert_eq!(hole(&File(vec![(Inline, 60)]), 50, FileOffset(3)), Ok(FileOffset(50)));
     }
 
     #[test]
@@ -102,7 +187,7 @@ mod tests {
             let (address, flags) = (None, MapFlags::default());
             let liar =
                 Liar(Iomap { offset: FileOffset(offset), length, kind: Hole, address, flags });
-            assert!(matches!(seek_data(&liar, 99, FileOffset(5)), Err(Error::Corrupt(_))));
+            assert!(matches!(data(&liar, 99, FileOffset(5)), Err(Error::Corrupt(_))));
         }
     }
 }

@@ -95,8 +95,8 @@ fn nothing_that_a_mapping_says_does_harm() {
                 assert!(slice.iter().all(|&byte| byte < 3), "foreign memory");
             }
         }
-        let _ = seek_data(&liar, size, FileOffset(0));
-        let _ = seek_hole(&liar, size, FileOffset(0));
+        let _ = seek_data(&context, FileOffset(0));
+        let _ = seek_hole(&context, FileOffset(0));
         let mut left = 100;
         let _ = fiemap(&liar, FileOffset(0)..FileOffset(size), &mut |_| {
             left -= 1;

@@ -9,7 +9,7 @@ use base::{DeviceOffset, Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::{
     EndIo, IomapKind, PageCache, ReadOptions, Readahead, WritableFile, lend, punch_cache, read,
-    truncate_cache, wait_for_writeback, write, write_back, zero_range,
+    seek_data, seek_hole, truncate_cache, wait_for_writeback, write, write_back, zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::{block_size, cache};
@@ -306,6 +306,26 @@ fn a_write_without_space_changes_nothing_and_keeps_nothing_reserved() {
 }
 
 #[test]
+fn a_write_that_fails_keeps_nothing_reserved_but_what_was_dirty_before() {
+    let setup = setup(9, 4096);
+    setup.write(0, &[1; 4096]);
+    setup.sync();
+    let device = Arc::new(FaultDevice::new(setup.format.device(), FaultPlan::default()));
+    let file = writable(&setup.cache, &setup.format, device.clone(), 4096);
+    assert_eq!(write(&file, FileOffset(20_480), &[2; 4096]), Ok(4096));
+    device.fail_reads_in(0..u64::MAX);
+    let failed = write(&file, FileOffset(100), &[3; 40_000]);
+    assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+    assert_eq!(setup.format.reserved(), 1);
+    device.heal();
+    write_back(&file, 0..u64::MAX);
+    wait_for_writeback(&file, 0..u64::MAX);
+    assert_eq!(file.errors().check(&file.errors().cursor()), Ok(()));
+    let expected = [vec![1; 4096], vec![0; 16_384], vec![2; 4096]].concat();
+    assert_eq!(setup.format.on_disk(), expected);
+}
+
+#[test]
 fn zeroes_are_written_only_over_data() {
     let setup = setup(9, 4096);
     setup.write(0, &vec![1; 65_536]);
@@ -349,5 +369,33 @@ fn what_is_cut_off_does_not_come_back_when_the_file_grows() {
         setup.sync();
         assert_eq!(setup.format.on_disk(), expected);
         assert!(!setup.format.on_disk().contains(&GARBAGE));
+    }
+}
+
+#[test]
+fn data_in_the_cache_is_data_even_where_blocks_are_unwritten() {
+    let setup = setup(9, 4096);
+    truncate_cache(&setup.file, 1 << 20).expect("memory");
+    setup.format.truncate(1 << 20);
+    setup.format.preallocate(0..1 << 20);
+    let data = |at| seek_data(&setup.file.read_context(), FileOffset(at)).map(|at| at.0);
+    let hole = |at| seek_hole(&setup.file.read_context(), FileOffset(at)).map(|at| at.0);
+    setup.read(600_000, 20_000);
+    assert_eq!((data(0), hole(0)), (Err(Error::NoSuchOffset), Ok(0)), "zeroes that were read");
+    setup.write(100_000, &[1; 5000]);
+    for when in ["dirty", "under writeback", "written"] {
+        // Blocks 24 and 25.
+        assert_eq!((data(0), hole(99_000)), (Ok(98_304), Ok(106_496)), "{when}");
+        assert_eq!((data(106_496), hole(110_000)), (Err(Error::NoSuchOffset), Ok(110_000)));
+        match when {
+            "dirty" => {
+                setup.gate.hold_above(0);
+                write_back(&setup.file, 0..u64::MAX);
+            }
+            _ => {
+                setup.gate.release();
+                wait_for_writeback(&setup.file, 0..u64::MAX);
+            }
+        }
     }
 }

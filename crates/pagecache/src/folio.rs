@@ -107,6 +107,11 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.frame().set_mark(number);
     }
 
+    /// Whether blocks are on their way to the device. It begins under the folio's lock.
+    pub fn is_under_writeback(&self) -> bool {
+        self.frame().is_under_writeback()
+    }
+
     /// Waits while blocks are on their way to the device.
     pub fn wait_writeback(&self) {
         self.frame().wait_writeback(self.cache().bucket(self.frame));

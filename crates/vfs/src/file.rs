@@ -43,13 +43,13 @@ impl File {
     /// The first byte of data at or after `at`; unwritten blocks are not data.
     pub fn seek_data(&self, at: FileOffset) -> Result<FileOffset> {
         let data = self.node.data()?;
-        iomap::seek_data(data.mapper, data.size, at)
+        iomap::seek_data(&self.context(data), at)
     }
 
     /// The first byte of a hole at or after `at`; the end of the file is one.
     pub fn seek_hole(&self, at: FileOffset) -> Result<FileOffset> {
         let data = self.node.data()?;
-        iomap::seek_hole(data.mapper, data.size, at)
+        iomap::seek_hole(&self.context(data), at)
     }
 
     /// Calls `emit` for each allocated extent that touches `range`, in order.
