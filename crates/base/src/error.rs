@@ -382,6 +382,8 @@ pub enum Unsupported {
         /// The feature's name.
         feature: &'static str,
     },
+    /// The contents of an encrypted inode, for which there is no key.
+    Encrypted(InodeNumber),
     /// No known file system was found.
     Format,
     /// No partition table was found.
@@ -396,6 +398,9 @@ impl fmt::Display for Unsupported {
             Self::Features { names } => write!(f, "unsupported features: {}", names.join(", ")),
             Self::Inode { inode, feature } => {
                 write!(f, "inode {inode} uses the feature {feature}, which is not supported yet")
+            }
+            Self::Encrypted(inode) => {
+                write!(f, "inode {inode} uses the feature encrypt, which is not supported yet")
             }
             Self::Format => write!(f, "no known file system found"),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),

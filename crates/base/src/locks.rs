@@ -22,6 +22,8 @@ pub enum Rank {
     Transaction,
     /// The list of orphans.
     Orphans,
+    /// What of one inode is to be allocated later.
+    Delayed,
     /// One inode's cached extents, and its map on disk.
     ExtentMap,
     /// What one inode says of itself.

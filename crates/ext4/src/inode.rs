@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::attributes::{Attributes, FileType};
-use base::locks::{Rank, RankedRwLock};
+use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
+use crate::delayed::Delayed;
 use crate::extent_status::ExtentStatus;
 use crate::features::Feature;
 use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode_write::Pending;
 use crate::map::{FILE_BLOCKS_MAX, Piece, Span};
 use crate::volume::Volume;
 use crate::{extent, indirect, inline};
@@ -30,6 +32,10 @@ pub struct Inode {
     size: AtomicU64,
     /// Its map, as far as it is known; whoever changes the map on disk has it exclusively.
     pub(crate) map: ExtentStatus,
+    /// What has data in the cache, but no place yet.
+    pub(crate) delayed: RankedMutex<Delayed>,
+    /// What is to be told by the next change of the record.
+    pub(crate) pending: Pending,
 }
 
 impl std::fmt::Debug for Inode {
@@ -48,6 +54,8 @@ impl Inode {
             size: AtomicU64::new(record.size),
             record: RankedRwLock::new(Rank::InodeRecord, Arc::new(record)),
             map: ExtentStatus::new(),
+            delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
+            pending: Pending::default(),
         }
     }
 
@@ -85,7 +93,9 @@ impl Inode {
 
     /// What `stat` reports.
     pub fn attributes(&self) -> Attributes {
-        self.record.read().attributes()
+        let mut attributes = self.record.read().attributes();
+        self.pending.show(&mut attributes);
+        attributes
     }
 
     /// Whether it has all flags of `flags`.
@@ -96,8 +106,7 @@ impl Inode {
     /// Refuses, by the feature's name, an inode whose contents cannot be read yet.
     pub fn check_readable(&self) -> Result<()> {
         if self.has(InodeFlags::ENCRYPTED) {
-            let (inode, feature) = (self.number(), Feature::Encrypt.name());
-            return Err(Unsupported::Inode { inode, feature }.into());
+            return Err(Unsupported::Encrypted(self.number()).into());
         }
         Ok(())
     }
@@ -220,8 +229,18 @@ impl MapRead for Inode {
         let geometry = self.volume.geometry();
         let block_size = geometry.block_size;
         let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
-        let piece = self.piece_at(block_size.file_block(at), wanted_end)?;
+        let at = block_size.file_block(at);
+        // First what is delayed, then the map: a block that gets its place in between is seen there.
+        let delayed = self.delayed.lock().around(at);
+        let mut piece = self.piece_at(at, wanted_end)?;
+        if let Piece::Hole { start, end } = piece {
+            piece = Piece::Hole {
+                start: start.max(delayed.range.start),
+                end: end.min(delayed.range.end),
+            };
+        }
         let (kind, block) = match piece {
+            Piece::Hole { .. } if delayed.is_delayed => (IomapKind::Delalloc, None),
             Piece::Hole { .. } => (IomapKind::Hole, None),
             Piece::Run(run) if run.unwritten => (IomapKind::Unwritten, Some(run.block)),
             Piece::Run(run) => (IomapKind::Mapped, Some(run.block)),
@@ -243,5 +262,9 @@ impl MapRead for Inode {
 
     fn inline_data(&self) -> Result<Vec<u8>> {
         inline::data(self)
+    }
+
+    fn sequence(&self) -> u64 {
+        self.map.sequence()
     }
 }

@@ -39,8 +39,26 @@ impl InodeFlags {
     /// Names in the directory ignore case.
     pub const CASEFOLD: Self = Self(0x4000_0000);
 
+    /// What new inodes take over from their directory: secure deletion, undeletion, compression or
+    /// not, sync, no dump, no access times, no tail merging, sync of directories, project
+    /// inheritance, direct access.
+    const INHERITED: u32 = 0x2201_84CF;
+    /// Those that mean something for directories only.
+    const OF_DIRECTORIES: u32 = 0x2003_0000;
+
     /// What FS_IOC_GETFLAGS shows of the flags.
     const VISIBLE: u32 = 0x725B_DFFF;
+
+    /// The flags that a new inode of type `kind` takes over from its directory, which has these.
+    pub(crate) fn inherited_by(self, kind: FileType) -> Self {
+        let flags = self.0 & Self::INHERITED;
+        match kind {
+            FileType::Directory => Self(flags),
+            FileType::Regular => Self(flags & !Self::OF_DIRECTORIES),
+            // No dump and no access times.
+            _ => Self(flags & 0xC0),
+        }
+    }
 
     /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {

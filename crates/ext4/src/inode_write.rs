@@ -1,9 +1,12 @@
 //! Changes inodes: a record becomes bytes again, in the inode table and in memory.
 //! Not here: parsing (`inode_record.rs`), and an inode's data.
 
-use base::attributes::{AttributeChange, Timestamp};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::attributes::{AttributeChange, Attributes, Timestamp};
 use base::checksum::crc32c;
-use base::{InodeNumber, Result};
+use base::{InodeNumber, Result, TransactionId};
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::features::Feature;
@@ -18,7 +21,64 @@ use crate::volume::Volume;
 
 const STRUCTURE: &str = "inode";
 
+/// What an inode will say once something else of it is written too.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// When the contents were last changed through the cache, unless the record says it.
+    modified: Mutex<Option<Timestamp>>,
+    /// The last transaction that changed the inode, plus one to tell none; by its number.
+    last_change: AtomicU64,
+}
+
+impl Pending {
+    /// Adds what is pending to what the record says.
+    pub(crate) fn show(&self, attributes: &mut Attributes) {
+        if let Some(time) = *self.modified.lock() {
+            attributes.modified = time;
+            attributes.changed = time;
+        }
+    }
+
+    fn settle(&self, record: &mut InodeRecord) {
+        if let Some(time) = self.modified.lock().take() {
+            record.modified = time;
+            record.changed = time;
+            record.version = record.version.wrapping_add(1);
+        }
+    }
+}
+
 impl Inode {
+    /// Notes that the contents were changed in the cache. It is written with the next change of the
+    /// inode, at the latest when the inode is synced or released.
+    pub fn note_modified(&self, time: Timestamp) {
+        *self.pending.modified.lock() = Some(time);
+    }
+
+    /// Writes what is pending, so that the inode can be forgotten.
+    pub fn settle(&self) -> Result<()> {
+        if self.pending.modified.lock().is_none() {
+            return Ok(());
+        }
+        self.volume().change(1, |handle| self.update(handle, |_| ()))
+    }
+
+    /// Makes the inode durable as it is; with `data_only`, as far as its data can be read back.
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        if !data_only {
+            self.settle()?;
+        }
+        let last = self.pending.last_change.load(Ordering::Acquire).checked_sub(1);
+        let journal = &self.volume().writer()?.journal;
+        // Ids have 32 bits.
+        let last = last.map(|id| TransactionId(id as u32));
+        if !last.map_or(Ok(false), |id| journal.commit(id))? {
+            // Somebody else's commit may have begun before the data was on the device.
+            self.volume().device().flush()?;
+        }
+        Ok(())
+    }
+
     /// Changes attributes.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         self.volume().change(1, |handle| {
@@ -45,7 +105,10 @@ impl Inode {
     ) -> Result<()> {
         let mut now = self.record.write();
         let mut record = InodeRecord::clone(&now);
+        self.pending.settle(&mut record);
         change(&mut record);
+        let id = u64::from(handle.transaction().0) + 1;
+        self.pending.last_change.store(id, Ordering::Release);
         debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
         self.volume().write_inode_record(handle, &record)?;
         self.publish(&mut now, record);

@@ -22,6 +22,8 @@ pub mod xattr;
 mod alloc;
 mod bitmap;
 mod check;
+mod data_write;
+mod delayed;
 mod extent;
 mod extent_status;
 mod features;
@@ -36,6 +38,8 @@ mod inode_write;
 mod journal;
 mod map;
 mod map_write;
+mod namespace;
+mod orphan_write;
 mod recovery;
 mod statfs;
 mod superblock;
@@ -50,6 +54,7 @@ pub use group::GroupDescriptor;
 pub use inode::Inode;
 pub use inode_record::{InodeFlags, InodeRecord};
 pub use map::{FILE_BLOCKS_MAX, Piece, Run, Span};
+pub use namespace::{Named, NewInode, RenameMode};
 pub use recovery::{OrphanReport, RecoveryReport};
 pub use superblock::{
     Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,

@@ -49,8 +49,10 @@ impl Inode {
         if record.kind != FileType::Symlink || self.has(InodeFlags::INLINE_DATA) {
             return false;
         }
-        if geometry.features.has(Feature::EaInode) {
-            return record.size < record.block_area.len() as u64;
+        // Nor can a target that is too long for the area lie there, blocks or not.
+        let fits = record.size < record.block_area.len() as u64;
+        if geometry.features.has(Feature::EaInode) || !fits {
+            return fits;
         }
         let cluster_sectors =
             u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;

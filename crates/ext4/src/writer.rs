@@ -12,6 +12,7 @@ use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
 use crate::ondisk::superblock::RawSuperblock;
+use crate::orphan_write::OrphanSet;
 use crate::recovery;
 use crate::superblock;
 use crate::volume::{OpenOptions, Probed, Volume};
@@ -24,6 +25,7 @@ const STRUCTURE: &str = "superblock";
 pub(crate) struct Writer {
     pub(crate) journal: Arc<Journal>,
     pub(crate) allocator: Arc<Allocator>,
+    pub(crate) orphans: OrphanSet,
     _worker: Worker,
 }
 
@@ -51,19 +53,32 @@ impl Volume {
             Probed::Ready(volume) => volume,
             Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
         };
+        let orphans = OrphanSet::open(&volume)?;
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
         let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log));
         let allocator = Allocator::load(&volume)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
-        volume.writer = Some(Writer { journal, allocator, _worker });
+        volume.writer = Some(Writer { journal, allocator, orphans, _worker });
+        let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
         volume.write_superblock(|raw| {
             if has_log {
                 set(raw, Feature::NeedsRecovery, true);
             } else {
                 raw.state = (raw.state.get() & !STATE_VALID).into();
             }
+            if has_orphan_file {
+                // Only then is it looked at after a crash.
+                set(raw, Feature::OrphanPresent, true);
+            }
         })?;
-        Ok(Arc::new(volume))
+        let volume = Arc::new(volume);
+        volume.end_orphans()?;
+        Ok(volume)
+    }
+
+    /// Whether the volume is open for writing.
+    pub fn is_writable(&self) -> bool {
+        self.writer.is_some()
     }
 
     /// Replays the log, if the volume has one, and makes it ready to be written.
@@ -165,6 +180,16 @@ impl Volume {
         result
     }
 
+    /// [`change`](Self::change) for operations that need space: tried again after a commit where
+    /// that frees some.
+    pub(crate) fn change_with_space<'v, R>(
+        &'v self,
+        credits: u32,
+        mut operation: impl FnMut(&mut Handle<'v>) -> Result<R>,
+    ) -> Result<R> {
+        self.with_space(|| self.change(credits, &mut operation))
+    }
+
     /// Makes every change up to now durable, and has the superblock count what is free then.
     pub fn sync(&self) -> Result<()> {
         let Writer { journal, allocator, .. } = self.writer()?;
@@ -179,12 +204,16 @@ impl Volume {
     /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
     /// is changed afterwards. A volume that is dropped without this is like one after a crash.
     pub fn close(&self) -> Result<()> {
-        let Writer { journal, allocator, .. } = self.writer()?;
+        let Writer { journal, allocator, orphans, .. } = self.writer()?;
         journal.finish()?;
+        let has_no_orphans = orphans.is_file_empty();
         let was_valid = self.superblock().raw().state.get() & STATE_VALID;
         self.write_superblock(|raw| {
             allocator.store_totals(raw, self.geometry());
             set(raw, Feature::NeedsRecovery, false);
+            if has_no_orphans {
+                set(raw, Feature::OrphanPresent, false);
+            }
             raw.state = (raw.state.get() | was_valid).into();
         })
     }

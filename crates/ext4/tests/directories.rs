@@ -373,7 +373,7 @@ fn encrypted_directories_are_refused_by_name_and_casefolded_ones_are_read() {
     image.debugfs_write(&format!("sif <{many}> flags 0x81800\n"));
     let volume = image.open();
     let inode = volume.inode(many).unwrap();
-    let refused = Error::from(Unsupported::Inode { inode: many, feature: "encrypt" });
+    let refused = Error::from(Unsupported::Encrypted(many));
     assert_eq!(inode.lookup(b"0"), Err(refused.clone()));
     assert_eq!(inode.read_dir(DirCursor(0), &mut |_| panic!("no names")), Err(refused));
 }

@@ -7,18 +7,9 @@ use std::sync::Arc;
 
 use base::InodeNumber;
 use base::attributes::{AttributeChange, Timestamp};
-use common::{Image, run};
+use common::{Image, open_device_for_writing, open_for_writing, run};
 use device::{FileDevice, SharedDevice};
-use ext4::{OpenOptions, Volume};
-use iomap::{CacheOptions, PageCache};
-use testkit::must;
-
-fn open_for_writing(image: &Image) -> Arc<Volume> {
-    let device: SharedDevice = Arc::new(must(FileDevice::open(&image.path, false), "opening"));
-    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
-    let cache = must(PageCache::new(options), "a cache");
-    must(Volume::open_for_writing(device, &cache, &OpenOptions::default()), "opening for writing")
-}
+use ext4::Volume;
 
 fn image(options: &str) -> Image {
     Image::filled(32, options, |folder| {
@@ -96,8 +87,6 @@ fn changed_attributes_are_what_others_see() {
 fn features_that_are_not_written_yet_are_refused_by_name() {
     let image = image("-t ext4 -O project,quota");
     let device: SharedDevice = Arc::new(FileDevice::open(&image.path, false).unwrap());
-    let cache = PageCache::new(CacheOptions::default()).unwrap();
-    let error =
-        Volume::open_for_writing(device, &cache, &OpenOptions::default()).unwrap_err().to_string();
+    let error = open_device_for_writing(device).unwrap_err().to_string();
     assert!(error.contains("quota") && error.contains("project"), "{error}");
 }

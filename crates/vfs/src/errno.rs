@@ -9,7 +9,7 @@ pub fn errno(error: &Error) -> i32 {
         Error::Io(_) => Errno::IO,
         // What Linux file systems return for a corrupt structure ("structure needs cleaning").
         Error::Corrupt(_) => Errno::UCLEAN,
-        Error::Unsupported(Unsupported::Inode { feature: "encrypt", .. }) => Errno::NOKEY,
+        Error::Unsupported(Unsupported::Encrypted(_)) => Errno::NOKEY,
         Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::Open { errno, .. } => return *errno,
         Error::NotFound | Error::NoPartition { .. } => Errno::NOENT,

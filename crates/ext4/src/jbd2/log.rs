@@ -1,10 +1,10 @@
 //! Writes transactions to a journal's log, round and round. Not here: what is in them, and putting
 //! their blocks where they belong, which is what makes room in the log.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use base::{DeviceOffset, Error, FsBlock, Result, TransactionId, Unsupported};
-use std::sync::Arc;
 
 use super::Journal;
 use super::encode::Encoder;
@@ -53,9 +53,10 @@ impl LogWriter {
         journal.superblock.features = wanted;
         let encoder = Encoder::new(&journal.superblock, block_size);
         let head = journal.superblock.log.start;
-        let mut log =
-            Self { journal, encoder, superblock, head, used: 0, next, is_empty_on_disk: true };
-        log.write_superblock(LogState { start: None, sequence: next })?;
+        let is_empty_on_disk = !is_recovering;
+        let mut log = Self { journal, encoder, superblock, head, used: 0, next, is_empty_on_disk };
+        let start = is_recovering.then_some(head);
+        log.write_superblock(LogState { start, sequence: next })?;
         Ok(log)
     }
 

@@ -129,8 +129,9 @@ impl Journal {
         Ok(Handle::new(self, state.running.id, wanted, held))
     }
 
-    /// Makes everything up to transaction `id` durable. Nobody who waits here has a handle open.
-    pub(crate) fn commit(&self, id: TransactionId) -> Result<()> {
+    /// Makes everything up to transaction `id` durable. Nobody who waits here has a handle open. Says
+    /// whether this call has flushed the device, after all that it was to make durable.
+    pub(crate) fn commit(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(Rank::Transaction);
         self.commit_through(id)
     }
@@ -143,7 +144,7 @@ impl Journal {
             false => state.running.id,
         };
         drop(state);
-        self.commit(id)
+        self.commit(id).map(drop)
     }
 
     /// [`commit_all`](Self::commit_all), and writes all of it where it belongs.
@@ -170,12 +171,12 @@ impl Journal {
     }
 
     /// Commits the running transaction and waits for others' commits until `id` is durable.
-    fn commit_through(&self, id: TransactionId) -> Result<()> {
+    fn commit_through(&self, id: TransactionId) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
             state.check()?;
             if state.committed.is_at_or_after(id) {
-                return Ok(());
+                return Ok(false);
             }
             if !state.is_committing {
                 break;
@@ -206,7 +207,7 @@ impl Journal {
             }
         }
         self.changed.notify_all();
-        result
+        result.map(|()| true)
     }
 
     /// Makes a transaction durable, and what it frees free.

@@ -91,6 +91,17 @@ impl Image {
     }
 }
 
+/// The volume on an image, to be written.
+pub fn open_for_writing(image: &Image) -> Arc<Volume> {
+    let device: SharedDevice = Arc::new(must(FileDevice::open(&image.path, false), "opening"));
+    must(open_device_for_writing(device), "opening for writing")
+}
+
+pub fn open_device_for_writing(device: SharedDevice) -> base::Result<Arc<Volume>> {
+    let cache = PageCache::new(CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() })?;
+    Volume::open_for_writing(device, &cache, &OpenOptions::default())
+}
+
 /// The volume in `bytes`.
 pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
     open_device(Arc::new(MemoryDevice::new(bytes)))

@@ -1,0 +1,257 @@
+//! The format's side of writing file data: space is reserved when data comes into the cache, blocks
+//! are allocated when it is written out, and marked written when it is on the device.
+//! Not here: the cache, and the maps on disk.
+
+use std::ops::Range;
+
+use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
+use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
+
+use crate::alloc::{Privilege, Purpose};
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::journal::Handle;
+use crate::map::Piece;
+use crate::map_write::{NewBlocks, Progress, empty_root};
+use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
+use crate::xattr::remove::remove_from_inode;
+
+impl MapWrite for Inode {
+    fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        let wanted = self.blocks_of(at, length)?;
+        if self.has(InodeFlags::INLINE_DATA) {
+            self.leave_inode()?;
+        }
+        self.reserve_holes(&wanted)?;
+        self.map_read(at, length)
+    }
+
+    fn end_write(&self, unused: Range<FileOffset>) {
+        let block_size = self.volume().geometry().block_size;
+        let end = FileBlock(block_size.blocks_for(unused.end.0));
+        self.forget_delayed(&(block_size.file_block(unused.start)..end));
+    }
+
+    fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        let map = self.map_read(at, length)?;
+        match map.kind {
+            IomapKind::Mapped | IomapKind::Unwritten => return Ok(map),
+            IomapKind::Delalloc => {}
+            IomapKind::Hole | IomapKind::Inline => {
+                let at = self.volume().geometry().block_size.file_block(at);
+                let place = Place::inode(self.number()).at_file_block(at);
+                let problem = Problem::Missing("reservation for data in the cache");
+                return Err(Error::corrupt("file mapping", place, problem));
+            }
+        }
+        let wanted = self.blocks_of(at, length)?;
+        self.allocate_delayed(&wanted)?;
+        self.map_read(at, length)
+    }
+
+    fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let block_size = self.volume().geometry().block_size;
+        let blocks = |range: &FinishedRange| {
+            block_size.file_block(range.offset)..FileBlock(block_size.blocks_for(range.end()))
+        };
+        let unwritten = finished.iter().filter(|range| range.kind == IomapKind::Unwritten);
+        let mut left: Vec<Range<FileBlock>> = unwritten.map(blocks).rev().collect();
+        let grows = |inode: &Self| size.0 > inode.size();
+        while !left.is_empty() || grows(self) {
+            let calls = (left.len() as u32).clamp(1, CONVERTED_AT_ONCE);
+            let credits =
+                self.credits_for_map(calls).min(self.volume().writer()?.journal.credits_max());
+            self.volume().change(credits, |handle| {
+                while let Some(range) = left.pop() {
+                    let count = range.end.0 - range.start.0;
+                    let needed = u64::from(self.credits_for_map(1));
+                    if handle.has_changes() && handle.credits_left() < needed {
+                        left.push(range);
+                        return Ok(());
+                    }
+                    if let Progress::More(at) = self.convert_written(handle, range.start, count)? {
+                        left.push(at..range.end);
+                        return Ok(());
+                    }
+                }
+                if grows(self) {
+                    self.update(handle, |record| record.size = record.size.max(size.0))?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Ranges that are marked written in one transaction, if they can be so many.
+const CONVERTED_AT_ONCE: u32 = 16;
+
+impl Inode {
+    /// The blocks that have bytes in a range.
+    fn blocks_of(&self, at: FileOffset, length: u64) -> Result<Range<FileBlock>> {
+        let block_size = self.volume().geometry().block_size;
+        let end = at.0.checked_add(length.max(1)).ok_or(Error::FileTooLarge)?;
+        let end = FileBlock(block_size.blocks_for(end));
+        if end > self.map_end() {
+            return Err(Error::FileTooLarge);
+        }
+        Ok(block_size.file_block(at)..end)
+    }
+
+    /// Reserves space for those of `wanted` that have neither a place nor a reservation. All or
+    /// nothing. Only writers come here, one at a time; writeback may give places meanwhile.
+    fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<()> {
+        let shift = self.volume().geometry().cluster_shift;
+        let mut holes: Vec<Range<FileBlock>> = Vec::new();
+        let mut at = wanted.start;
+        while at < wanted.end {
+            let delayed = self.delayed.lock().around(at);
+            if delayed.is_delayed {
+                at = delayed.range.end;
+                continue;
+            }
+            // What was delayed and got a place in between is seen here.
+            let piece = self.piece_at(at, wanted.end)?;
+            let end = piece.end().min(wanted.end);
+            if let Piece::Hole { .. } = piece {
+                let end = end.min(delayed.range.end);
+                holes.push(at..end);
+                at = end;
+            } else {
+                at = end;
+            }
+        }
+        for (index, hole) in holes.iter().enumerate() {
+            let has_cluster = self.clusters_at_ends(hole, shift)?;
+            let has = |cluster| has_cluster.contains(&cluster);
+            let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
+            if let Err(error) = self.volume().reserve(clusters, Privilege::Root) {
+                for hole in &holes[..index] {
+                    self.forget_delayed(hole);
+                }
+                return Err(error);
+            }
+            self.delayed.lock().insert(hole, shift, has);
+        }
+        Ok(())
+    }
+
+    /// Of the first and the last cluster of a hole, those that the file has already.
+    fn clusters_at_ends(&self, hole: &Range<FileBlock>, shift: u32) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
+        if shift == 0 {
+            return Ok(found);
+        }
+        for at in [hole.start.0, hole.end.0 - 1] {
+            let cluster = at >> shift;
+            let (mut at, end) = (FileBlock(cluster << shift), FileBlock((cluster + 1) << shift));
+            while at < end.min(self.map_end()) {
+                match self.piece_at(at, end)? {
+                    Piece::Run(_) => {
+                        found.push(cluster);
+                        break;
+                    }
+                    Piece::Hole { end, .. } => at = end,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forgets that blocks are to be allocated, and gives up what is reserved for them.
+    pub(crate) fn forget_delayed(&self, blocks: &Range<FileBlock>) {
+        let shift = self.volume().geometry().cluster_shift;
+        let released = self.delayed.lock().remove(blocks, shift);
+        // Only on volumes open for writing is anything delayed.
+        let given_up = self.volume().unreserve(released);
+        debug_assert!(given_up.is_ok() || released == 0);
+    }
+
+    /// Sees to it that delayed blocks before `end`, from where on nothing is mapped any more, have a
+    /// cluster of their own reserved if they had counted on one that was just given back.
+    pub(crate) fn reserve_again(&self, end: FileBlock) -> Result<()> {
+        let shift = self.volume().geometry().cluster_shift;
+        let Some(last) = end.0.checked_sub(1).filter(|_| shift > 0) else { return Ok(()) };
+        let first = FileBlock(last >> shift << shift);
+        let mut at = first;
+        while at < end {
+            let delayed = self.delayed.lock().around(at);
+            let range = at..delayed.range.end.min(end);
+            at = range.end;
+            if !delayed.is_delayed {
+                continue;
+            }
+            let has_cluster = self.clusters_at_ends(&range, shift)?;
+            let has = |cluster| has_cluster.contains(&cluster);
+            let clusters = self.delayed.lock().clusters_wanted(&range, shift, has);
+            self.volume().reserve(clusters, Privilege::Root)?;
+            self.delayed.lock().insert(&range, shift, has);
+        }
+        Ok(())
+    }
+
+    /// Gives the first delayed blocks of `wanted` their place.
+    fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
+        let volume = self.volume();
+        let (at, shift) = (wanted.start, volume.geometry().cluster_shift);
+        let Some(run) = self.delayed.lock().run_at(at) else { return Ok(()) };
+        let unwritten = self.has(InodeFlags::EXTENTS);
+        let wanted = run.end.min(wanted.end).0 - at.0;
+        let purpose = Purpose::ReservedData;
+        let run = volume.change_with_space(self.credits_for_map(1), |handle| {
+            let mapped =
+                self.map_new_blocks(handle, NewBlocks { at, wanted, unwritten, purpose })?;
+            let run = mapped.run;
+            if mapped.is_new && !run.unwritten {
+                // Before the blocks belong to the file durably: what they held must never be seen.
+                let size = volume.geometry().block_size;
+                let offset = size.device_offset(run.block).expect("it lies in the volume");
+                volume.device().write_zeroes(offset, run.length << size.shift())?;
+            }
+            Ok(run)
+        })?;
+        self.delayed.lock().allocated(&(run.start..run.end()), shift);
+        Ok(())
+    }
+
+    /// Moves inline data into a block, as the kernel does when a file is written to.
+    fn leave_inode(&self) -> Result<()> {
+        let volume = self.volume();
+        let data = self.inline_data()?;
+        let block_size = volume.geometry().block_size;
+        let has_extents = volume.geometry().features.has(Feature::Extent);
+        volume.change_with_space(self.credits_for_map(2) + 1, |handle| {
+            self.drop_inline_data(handle, has_extents)?;
+            if data.iter().all(|&byte| byte == 0) {
+                return Ok(());
+            }
+            let (at, unwritten, purpose) = (FileBlock(0), false, Purpose::Data);
+            let wanted = NewBlocks { at, wanted: 1, unwritten, purpose };
+            let run = self.map_new_blocks(handle, wanted)?.run;
+            let mut block = data.clone();
+            block.resize(block_size.len(), 0);
+            // The flush before the commit makes this durable before the file has the block.
+            let offset = block_size.device_offset(run.block).expect("it lies in the volume");
+            volume.device().write_at(offset, &block)
+        })
+    }
+
+    /// Makes a file without data of one whose data is inline.
+    fn drop_inline_data(&self, handle: &mut Handle<'_>, has_extents: bool) -> Result<()> {
+        let has_value_inodes = self.volume().geometry().features.has(Feature::EaInode);
+        let mut area = self.record().attribute_area.clone();
+        let (name, place) = ((NameIndex::SYSTEM, INLINE_DATA_NAME), Place::inode(self.number()));
+        remove_from_inode(&mut area, name, has_value_inodes, place)?;
+        self.update(handle, |record| {
+            record.attribute_area = area;
+            record.flags.0 &= !InodeFlags::INLINE_DATA.0;
+            record.block_area = [0; 60];
+            if has_extents {
+                record.flags.0 |= InodeFlags::EXTENTS.0;
+                record.block_area = empty_root();
+            }
+        })
+    }
+}

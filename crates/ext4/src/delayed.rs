@@ -1,0 +1,245 @@
+//! Delayed allocation: which file blocks of an inode have data in the cache but no place on the
+//! device yet, and the clusters that are reserved for them, so that they will get one.
+//! Not here: the volume's count of free clusters.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use base::FileBlock;
+
+/// The delayed blocks of one inode.
+#[derive(Debug, Default)]
+pub(crate) struct Delayed {
+    blocks: Ranges,
+    /// Clusters of the file for which one of the volume is reserved. The same ranges as `blocks` when
+    /// clusters are blocks.
+    clusters: Ranges,
+}
+
+/// Blocks of one kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Around {
+    pub range: Range<FileBlock>,
+    pub is_delayed: bool,
+}
+
+impl Delayed {
+    /// The delayed blocks from `at` on, if `at` is one.
+    pub(crate) fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
+        self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
+    }
+
+    /// The blocks around `at` that are delayed as it is, or are not as it is not.
+    pub(crate) fn around(&self, at: FileBlock) -> Around {
+        let (range, is_delayed) = match self.blocks.containing(at.0) {
+            Some(range) => (range, true),
+            None => {
+                let before = self.blocks.0.range(..=at.0).next_back().map_or(0, |(_, &end)| end);
+                (before..self.blocks.next_from(at.0).unwrap_or(u64::MAX), false)
+            }
+        };
+        Around { range: FileBlock(range.start)..FileBlock(range.end), is_delayed }
+    }
+
+    /// The clusters that would have to be reserved for `blocks` beside those that are.
+    /// `has_cluster` says of the first and last cluster of the range whether the file has it already:
+    /// between them it has none of them.
+    pub(crate) fn clusters_wanted(
+        &self,
+        blocks: &Range<FileBlock>,
+        cluster_shift: u32,
+        has_cluster: impl Fn(u64) -> bool,
+    ) -> u64 {
+        let clusters = clusters_of(blocks, cluster_shift);
+        let ends = [clusters.start, clusters.end - 1];
+        let distinct = if ends[0] == ends[1] { 1 } else { 2 };
+        let there = ends[..distinct]
+            .iter()
+            .filter(|&&cluster| !self.clusters.contains(cluster) && has_cluster(cluster))
+            .count() as u64;
+        self.clusters.missing(&clusters) - there
+    }
+
+    /// Adds blocks, and the clusters reserved for them, less those that the file has.
+    pub(crate) fn insert(
+        &mut self,
+        blocks: &Range<FileBlock>,
+        cluster_shift: u32,
+        has_cluster: impl Fn(u64) -> bool,
+    ) {
+        self.blocks.insert(blocks.start.0..blocks.end.0);
+        let mut clusters = clusters_of(blocks, cluster_shift);
+        let skip = |cluster: u64| !self.clusters.contains(cluster) && has_cluster(cluster);
+        if skip(clusters.start) {
+            clusters.start += 1;
+        }
+        if clusters.start < clusters.end && skip(clusters.end - 1) {
+            clusters.end -= 1;
+        }
+        self.clusters.insert(clusters);
+    }
+
+    /// Removes blocks that have a place now. It was taken from what was reserved.
+    pub(crate) fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
+        self.blocks.remove(blocks.start.0..blocks.end.0);
+        self.clusters.remove(clusters_of(blocks, cluster_shift));
+    }
+
+    /// Removes blocks whose data is gone. Gives the number of clusters that need not be reserved
+    /// any more.
+    pub(crate) fn remove(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) -> u64 {
+        self.blocks.remove(blocks.start.0..blocks.end.0);
+        let mut clusters = clusters_of(blocks, cluster_shift);
+        // Clusters that are shared with blocks which stay delayed stay reserved.
+        let keeps = |cluster: u64| {
+            let first = cluster << cluster_shift;
+            self.blocks.next_from(first).is_some_and(|next| next >> cluster_shift == cluster)
+        };
+        if clusters.start < clusters.end && keeps(clusters.start) {
+            clusters.start += 1;
+        }
+        if clusters.start < clusters.end && keeps(clusters.end - 1) {
+            clusters.end -= 1;
+        }
+        self.clusters.remove(clusters)
+    }
+}
+
+fn clusters_of(blocks: &Range<FileBlock>, cluster_shift: u32) -> Range<u64> {
+    if blocks.start >= blocks.end {
+        return 0..0;
+    }
+    blocks.start.0 >> cluster_shift..((blocks.end.0 - 1) >> cluster_shift) + 1
+}
+
+/// A set of numbers as ranges that neither touch nor overlap: ends by starts.
+#[derive(Debug, Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn containing(&self, at: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.0.range(..=at).next_back()?;
+        (at < end).then_some(start..end)
+    }
+
+    fn contains(&self, at: u64) -> bool {
+        self.containing(at).is_some()
+    }
+
+    fn next_from(&self, at: u64) -> Option<u64> {
+        if self.contains(at) {
+            return Some(at);
+        }
+        self.0.range(at..).next().map(|(&start, _)| start)
+    }
+
+    /// How many of `range` are not in the set.
+    fn missing(&self, range: &Range<u64>) -> u64 {
+        let length = range.end.saturating_sub(range.start);
+        let first = self.containing(range.start).map(|found| found.start).unwrap_or(range.start);
+        let within = self
+            .0
+            .range(first..range.end.max(first))
+            .map(|(&start, &end)| end.min(range.end).saturating_sub(start.max(range.start)));
+        length - within.sum::<u64>()
+    }
+
+    fn insert(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        // Whatever overlaps or touches becomes one with it.
+        while let Some((&before, &until)) = self.0.range(..=end).next_back() {
+            if until < start {
+                break;
+            }
+            start = start.min(before);
+            end = end.max(until);
+            self.0.remove(&before);
+        }
+        self.0.insert(start, end);
+    }
+
+    /// Removes what there is of `range`; gives how many that were.
+    fn remove(&mut self, range: Range<u64>) -> u64 {
+        let mut removed = 0;
+        while range.start < range.end {
+            let Some((&start, &end)) = self.0.range(..range.end).next_back() else { break };
+            if end <= range.start {
+                break;
+            }
+            self.0.remove(&start);
+            if start < range.start {
+                self.0.insert(start, range.start);
+            }
+            if end > range.end {
+                self.0.insert(range.end, end);
+            }
+            removed += end.min(range.end) - start.max(range.start);
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(start: u64, length: u64) -> Range<FileBlock> {
+        FileBlock(start)..FileBlock(start + length)
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_and_reservations_agree_with_sets(
+            steps in prop::collection::vec((any::<bool>(), 0..60_u64, 1..20_u64), 1..60),
+            shift in 0..4_u32,
+            mapped in prop::collection::btree_set(0..10_u64, 0..4),
+        ) {
+            let mut delayed = Delayed::default();
+            let (mut blocks, mut reserved) = (BTreeSet::new(), BTreeSet::<u64>::new());
+            // A file has a cluster only where none of a written range's inner clusters lies.
+            for (is_insert, start, length) in steps {
+                let one = range(start, length);
+                let all: Vec<u64> = (start..start + length).collect();
+                let clusters: BTreeSet<u64> = all.iter().map(|at| at >> shift).collect();
+                let ends = [*clusters.first().unwrap(), *clusters.last().unwrap()];
+                let has = |cluster: u64| ends.contains(&cluster) && mapped.contains(&cluster);
+                if is_insert {
+                    let wanted = clusters
+                        .iter()
+                        .filter(|&&one| !reserved.contains(&one) && !has(one))
+                        .count() as u64;
+                    prop_assert_eq!(delayed.clusters_wanted(&one, shift, has), wanted);
+                    delayed.insert(&one, shift, has);
+                    blocks.extend(all);
+                    reserved.extend(clusters.into_iter().filter(|&one| !has(one)));
+                } else {
+                    for at in &all {
+                        blocks.remove(at);
+                    }
+                    let before = reserved.len();
+                    reserved.retain(|one| {
+                        !clusters.contains(one) || blocks.iter().any(|at| at >> shift == *one)
+                    });
+                    let freed = (before - reserved.len()) as u64;
+                    prop_assert_eq!(delayed.remove(&one, shift), freed);
+                }
+                for at in 0..80 {
+                    prop_assert_eq!(delayed.clusters.contains(at), reserved.contains(&at));
+                    prop_assert_eq!(delayed.run_at(FileBlock(at)).is_some(), blocks.contains(&at));
+                    let around = delayed.around(FileBlock(at));
+                    prop_assert_eq!(around.is_delayed, blocks.contains(&at));
+                    let FileBlock(end) = around.range.end;
+                    let same = (at..end.min(80)).all(|one| blocks.contains(&one) == around.is_delayed);
+                    prop_assert!(same && (end >= 80 || blocks.contains(&end) != around.is_delayed));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! New inodes, with a name or without. Not here: what they inherit beyond flags (the caller says).
+
+use std::sync::Arc;
+
+use base::attributes::{DeviceNumber, FileType, Timestamp};
+use base::{Error, FileBlock, InodeNumber, Result};
+
+use super::{INODE_CREDITS, can_have_more, count_subdirectory, is_directory, touch};
+use crate::alloc::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, FREE_INODE_CREDITS, Purpose};
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::journal::Handle;
+use crate::map::FILE_BLOCKS_MAX;
+use crate::map_write::{NewBlocks, empty_root};
+use crate::ondisk::inode::BASE_BYTES;
+use crate::orphan_write::ORPHAN_CREDITS;
+use crate::volume::Volume;
+
+/// Longer targets of symbolic links do not fit in an inode, with the NUL that follows them.
+const FAST_TARGET_BYTES_MAX: usize = 59;
+/// The extra fields that are known here, in bytes.
+const EXTRA_BYTES: usize = 32;
+/// What a new inode takes: itself, its first block, and giving both back.
+const ALLOCATION_CREDITS: u32 =
+    ALLOCATE_INODE_CREDITS + FREE_INODE_CREDITS + INODE_CREDITS + 2 * ALLOCATE_CREDITS + 2;
+
+/// What a new inode is to be.
+#[derive(Clone, Debug)]
+pub struct NewInode<'a> {
+    /// Its type.
+    pub kind: FileType,
+    /// The low 12 bits of `st_mode`.
+    pub permissions: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// For character and block devices.
+    pub device: DeviceNumber,
+    /// For symbolic links.
+    pub target: &'a [u8],
+    /// Extended attributes that it begins with.
+    pub xattrs: &'a [(&'a [u8], &'a [u8])],
+    /// All of its times.
+    pub time: Timestamp,
+}
+
+impl Inode {
+    /// Makes an inode with a name in this directory.
+    pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Inode>> {
+        self.check_holds_names()?;
+        self.check_absent(name)?;
+        let is_directory = new.kind == FileType::Directory;
+        if is_directory && !can_have_more(self) {
+            return Err(Error::TooManyLinks);
+        }
+        let credits = ALLOCATION_CREDITS + INODE_CREDITS + self.credits_for_insert();
+        self.volume().change_with_space(credits, |handle| {
+            let inode = self.make(handle, new, if is_directory { 2 } else { 1 })?;
+            let filled = inode.fill(handle, self.number(), new);
+            let named =
+                filled.and_then(|()| self.dir_insert(handle, name, inode.number(), new.kind));
+            if let Err(error) = named {
+                inode.unmake(handle)?;
+                return Err(error);
+            }
+            if is_directory {
+                count_subdirectory(handle, self)?;
+            }
+            touch(handle, self, new.time)?;
+            Ok(inode)
+        })
+    }
+
+    /// Makes an inode without a name, in the neighbourhood of this directory; it is deleted when
+    /// it is released before it gets one.
+    pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<Inode>> {
+        self.check_holds_names()?;
+        if new.kind == FileType::Directory {
+            return Err(Error::IsDirectory);
+        }
+        self.volume().change_with_space(ALLOCATION_CREDITS + ORPHAN_CREDITS, |handle| {
+            let inode = self.make(handle, new, 0)?;
+            if let Err(error) = inode.fill(handle, self.number(), new) {
+                inode.unmake(handle)?;
+                return Err(error);
+            }
+            self.volume().add_orphan(handle, &inode)?;
+            Ok(inode)
+        })
+    }
+
+    /// Refuses what is no directory, or is one no more.
+    pub(super) fn check_holds_names(&self) -> Result<()> {
+        if !is_directory(self) {
+            return Err(Error::NotDirectory);
+        }
+        if self.record().links == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// Refuses a name that is taken.
+    pub(super) fn check_absent(&self, name: &[u8]) -> Result<()> {
+        match self.lookup(name) {
+            Ok(_) => Err(Error::Exists),
+            Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes an inode and writes what is to be in it, save its data.
+    fn make(&self, handle: &mut Handle<'_>, new: &NewInode<'_>, links: u16) -> Result<Arc<Inode>> {
+        let volume = self.volume();
+        let is_directory = new.kind == FileType::Directory;
+        let number = volume.allocate_inode(handle, self.number(), is_directory)?;
+        let record = record_of(volume, number, new, links, self.record().flags);
+        volume.write_new_inode(handle, &record)?;
+        Ok(Arc::new(Inode::new(Arc::clone(volume), record)))
+    }
+
+    /// Writes the data that an inode begins with: entries of a directory, a link's target.
+    fn fill(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        parent: InodeNumber,
+        new: &NewInode<'_>,
+    ) -> Result<()> {
+        match new.kind {
+            FileType::Directory => self.dir_init(handle, parent),
+            FileType::Symlink if new.target.len() > FAST_TARGET_BYTES_MAX => {
+                let (at, unwritten, purpose) = (FileBlock(0), false, Purpose::Metadata);
+                let wanted = NewBlocks { at, wanted: 1, unwritten, purpose };
+                let run = self.map_new_blocks(handle, wanted)?.run;
+                let mut bytes = vec![0; self.volume().geometry().block_size.len()];
+                bytes[..new.target.len()].copy_from_slice(new.target);
+                handle.replace(run.block, bytes);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back an inode that was made in this handle and got no name.
+    fn unmake(self: &Arc<Self>, handle: &mut Handle<'_>) -> Result<()> {
+        self.unmap(handle, FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
+        self.update(handle, |record| record.links = 0)?;
+        self.volume().free_inode(handle, self.number(), is_directory(self))?;
+        handle.undone();
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Puts the record of a new inode into the table, over whatever was there.
+    fn write_new_inode(&self, handle: &mut Handle<'_>, record: &InodeRecord) -> Result<()> {
+        let geometry = self.geometry();
+        let (block, at, place) = self.inode_place(record.number)?;
+        handle.edit(block, "inode", place, |table| {
+            let bytes = &mut table[at..at + geometry.inode_size as usize];
+            bytes.fill(0);
+            record.store(bytes, geometry);
+        })
+    }
+}
+
+/// What a new inode says.
+fn record_of(
+    volume: &Volume,
+    number: InodeNumber,
+    new: &NewInode<'_>,
+    links: u16,
+    parent: InodeFlags,
+) -> InodeRecord {
+    let geometry = volume.geometry();
+    let has_map = matches!(new.kind, FileType::Regular | FileType::Directory)
+        || new.kind == FileType::Symlink && new.target.len() > FAST_TARGET_BYTES_MAX;
+    let uses_extents = has_map && geometry.features.has(Feature::Extent);
+    let mut flags = parent.inherited_by(new.kind);
+    if uses_extents {
+        flags.0 |= InodeFlags::EXTENTS.0;
+    }
+    let generation = random();
+    let extra = extra_bytes(volume);
+    let start = BASE_BYTES + extra;
+    let size = match new.kind {
+        FileType::Symlink => new.target.len() as u64,
+        _ => 0,
+    };
+    InodeRecord {
+        number,
+        kind: new.kind,
+        permissions: new.permissions & 0o7777,
+        uid: new.uid,
+        gid: new.gid,
+        links,
+        size,
+        blocks: 0,
+        flags,
+        generation,
+        version: 0,
+        accessed: new.time,
+        changed: new.time,
+        modified: new.time,
+        created: (extra >= 24).then_some(new.time),
+        deleted: 0,
+        project: geometry.features.has(Feature::Project).then_some(0),
+        attribute_block: None,
+        block_area: if uses_extents { empty_root() } else { area_of(new, has_map) },
+        attribute_area: vec![0; (geometry.inode_size as usize).saturating_sub(start)].into(),
+        attribute_area_start: start.min(geometry.inode_size as usize),
+        checksum_seed: geometry.inode_seed(number, generation),
+    }
+}
+
+/// The block area of an inode without an extent tree.
+fn area_of(new: &NewInode<'_>, has_map: bool) -> [u8; 60] {
+    let mut area = [0; 60];
+    match new.kind {
+        FileType::Symlink if !has_map => area[..new.target.len()].copy_from_slice(new.target),
+        FileType::CharacterDevice | FileType::BlockDevice => {
+            let DeviceNumber { major, minor } = new.device;
+            // The old form has 8 bits for each; the new one 12 and 20.
+            if major < 256 && minor < 256 {
+                area[..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
+            } else {
+                let packed = minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12;
+                area[4..8].copy_from_slice(&packed.to_le_bytes());
+            }
+        }
+        _ => {}
+    }
+    area
+}
+
+/// How many bytes of extra fields new inodes have.
+fn extra_bytes(volume: &Volume) -> usize {
+    let room = (volume.geometry().inode_size as usize).saturating_sub(BASE_BYTES);
+    let wanted = usize::from(volume.superblock().raw().want_extra_isize.get());
+    let wanted = if wanted == 0 { EXTRA_BYTES } else { wanted };
+    if wanted > room || wanted % 4 != 0 { EXTRA_BYTES.min(room) } else { wanted }
+}
+
+/// A number that nobody foresees, for generations of inodes.
+fn random() -> u32 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0) as u32
+}

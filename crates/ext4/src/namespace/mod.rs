@@ -1,0 +1,62 @@
+//! Names and the inodes behind them: creating, linking, removing and renaming. Every operation is
+//! one transaction. The caller has the locks of all inodes it names, for writing.
+//! Not here: the blocks of directories (`dir`), rights, and who else must be told.
+
+mod create;
+mod names;
+mod release;
+mod rename;
+
+pub use create::NewInode;
+pub use rename::{Named, RenameMode};
+
+use base::Result;
+use base::attributes::{FileType, Timestamp};
+
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::journal::Handle;
+
+/// Links of an inode, at most; of directories where they are not counted any further.
+const LINKS_MAX: u16 = 65_000;
+/// Blocks that one inode takes of a handle: its table block.
+const INODE_CREDITS: u32 = 1;
+
+/// Notes that the contents of a directory have changed at `time`.
+fn touch(handle: &mut Handle<'_>, directory: &Inode, time: Timestamp) -> Result<()> {
+    directory.update(handle, |record| {
+        record.modified = time;
+        record.changed = time;
+        record.version = record.version.wrapping_add(1);
+    })
+}
+
+/// Whether one more subdirectory can be counted in `directory`, or need not be.
+fn can_have_more(directory: &Inode) -> bool {
+    let is_uncounted = directory.volume().geometry().features.has(Feature::DirNlink);
+    directory.record().links < LINKS_MAX || is_uncounted
+}
+
+/// Counts a subdirectory that has come. A directory with more than can be counted has 1 link.
+fn count_subdirectory(handle: &mut Handle<'_>, directory: &Inode) -> Result<()> {
+    directory.update(handle, |record| {
+        record.links = match record.links {
+            1 => 1,
+            links if links >= LINKS_MAX => 1,
+            links => links + 1,
+        };
+    })
+}
+
+/// Counts a subdirectory that has gone.
+fn uncount_subdirectory(handle: &mut Handle<'_>, directory: &Inode) -> Result<()> {
+    directory.update(handle, |record| {
+        if record.links > 2 {
+            record.links -= 1;
+        }
+    })
+}
+
+fn is_directory(inode: &Inode) -> bool {
+    inode.kind() == FileType::Directory
+}

@@ -1,0 +1,116 @@
+//! More names for inodes, and fewer. Not here: new inodes, renames.
+
+use std::sync::Arc;
+
+use base::attributes::Timestamp;
+use base::{Error, InodeNumber, Place, Problem, Result};
+
+use super::{INODE_CREDITS, LINKS_MAX, is_directory, touch, uncount_subdirectory};
+use crate::inode::Inode;
+use crate::journal::Handle;
+use crate::orphan_write::ORPHAN_CREDITS;
+
+impl Inode {
+    /// Gives `inode`, which is no directory, one more name, in this directory.
+    pub fn link(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
+        self.check_holds_names()?;
+        if is_directory(inode) {
+            return Err(Error::NotPermitted("directories have one name"));
+        }
+        if inode.record().links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        self.check_absent(name)?;
+        let credits = self.credits_for_insert() + 2 * INODE_CREDITS + ORPHAN_CREDITS;
+        self.volume().change_with_space(credits, |handle| {
+            self.dir_insert(handle, name, inode.number(), inode.kind())?;
+            if inode.record().links == 0 {
+                self.volume().remove_orphan(handle, inode)?;
+            }
+            inode.update(handle, |record| {
+                record.links += 1;
+                record.changed = time;
+            })?;
+            touch(handle, self, time)
+        })
+    }
+
+    /// Removes the name of `inode`, which is no directory, from this directory. Without any name it
+    /// lives on until it is released.
+    pub fn unlink(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
+        self.check_holds_names()?;
+        if is_directory(inode) {
+            return Err(Error::IsDirectory);
+        }
+        self.volume().change(self.credits_for_removal(), |handle| {
+            self.remove_name(handle, name, inode.number())?;
+            drop_link(handle, inode, time)?;
+            touch(handle, self, time)
+        })
+    }
+
+    /// Removes the empty directory `inode`, whose name is in this one.
+    pub fn rmdir(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
+        self.check_holds_names()?;
+        if !is_directory(inode) {
+            return Err(Error::NotDirectory);
+        }
+        if !inode.dir_is_empty()? {
+            return Err(Error::NotEmpty);
+        }
+        self.volume().change(self.credits_for_removal(), |handle| {
+            self.remove_name(handle, name, inode.number())?;
+            drop_directory(handle, inode, time)?;
+            uncount_subdirectory(handle, self)?;
+            touch(handle, self, time)
+        })
+    }
+
+    fn credits_for_removal(&self) -> u32 {
+        // A leaf, both inodes.
+        1 + 2 * INODE_CREDITS + ORPHAN_CREDITS
+    }
+
+    /// Removes a name, which must stand for this inode.
+    fn remove_name(&self, handle: &mut Handle<'_>, name: &[u8], inode: InodeNumber) -> Result<()> {
+        let found = self.lookup(name)?;
+        if found != inode {
+            let problem = Problem::Mismatch { field: "inode", found: found.0, expected: inode.0 };
+            return Err(Error::corrupt("directory entry", Place::inode(self.number()), problem));
+        }
+        self.dir_remove(handle, name).map(drop)
+    }
+}
+
+/// Counts one name less.
+pub(super) fn drop_link(
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    time: Timestamp,
+) -> Result<()> {
+    let links = inode.record().links;
+    if links == 0 {
+        let problem = Problem::Invalid { field: "link count", found: 0 };
+        return Err(Error::corrupt("inode", Place::inode(inode.number()), problem));
+    }
+    if links == 1 {
+        inode.volume().add_orphan(handle, inode)?;
+    }
+    inode.update(handle, |record| {
+        record.links -= 1;
+        record.changed = time;
+    })
+}
+
+/// Takes its name from a directory, which is empty.
+pub(super) fn drop_directory(
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    time: Timestamp,
+) -> Result<()> {
+    inode.volume().add_orphan(handle, inode)?;
+    inode.update(handle, |record| {
+        record.links = 0;
+        record.changed = time;
+    })
+}

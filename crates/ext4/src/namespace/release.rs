@@ -1,0 +1,101 @@
+//! The end of inodes: what nobody names and nobody uses is deleted; and cutting files off.
+//! Both may take several transactions; until the last one the inode is an orphan, so that a
+//! recovery goes on where a crash ended it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base::attributes::Timestamp;
+use base::{FileBlock, Result};
+
+use super::{INODE_CREDITS, is_directory};
+use crate::alloc::FREE_INODE_CREDITS;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::map::FILE_BLOCKS_MAX;
+use crate::map_write::Progress;
+use crate::orphan_write::ORPHAN_CREDITS;
+use crate::volume::Volume;
+
+impl Inode {
+    /// Says that nobody uses the inode any more. One without a name is deleted.
+    pub fn release(self: &Arc<Self>) -> Result<()> {
+        if self.record().links > 0 {
+            return Ok(());
+        }
+        self.cut(FileBlock(0))?;
+        let volume = self.volume();
+        let credits = ORPHAN_CREDITS + INODE_CREDITS + FREE_INODE_CREDITS;
+        volume.change(credits, |handle| {
+            volume.remove_orphan(handle, self)?;
+            let seconds = now().seconds;
+            self.update(handle, |record| {
+                record.size = 0;
+                // The field has 32 bits.
+                record.deleted = seconds as u32;
+            })?;
+            volume.free_inode(handle, self.number(), is_directory(self))
+        })
+    }
+
+    /// Sets the size of a regular file. What lies past it is given back; the rest of the block that
+    /// holds the new end is the caller's to zero.
+    pub fn set_size(self: &Arc<Self>, size: u64, time: Timestamp) -> Result<()> {
+        let volume = self.volume();
+        let shrinks = size < self.size();
+        let set = |record: &mut crate::inode_record::InodeRecord| {
+            record.size = size;
+            record.modified = time;
+            record.changed = time;
+        };
+        volume.change(ORPHAN_CREDITS + INODE_CREDITS, |handle| {
+            if shrinks {
+                volume.add_orphan(handle, self)?;
+            }
+            self.update(handle, set)
+        })?;
+        if shrinks {
+            self.cut(FileBlock(volume.geometry().block_size.blocks_for(size)))?;
+            volume.change(ORPHAN_CREDITS, |handle| volume.remove_orphan(handle, self))?;
+        }
+        Ok(())
+    }
+
+    /// Unmaps everything from `start` on, in as many transactions as it takes.
+    fn cut(&self, start: FileBlock) -> Result<()> {
+        if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        let volume = self.volume();
+        self.forget_delayed(&(start..FileBlock(FILE_BLOCKS_MAX)));
+        let mut end = FileBlock(FILE_BLOCKS_MAX);
+        loop {
+            let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
+            let progress = volume.change(credits, |handle| self.unmap(handle, start..end))?;
+            match progress {
+                Progress::Done => return self.reserve_again(start),
+                Progress::More(left) => end = left,
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Deletes and truncates what a crash has left half done.
+    pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
+        for inode in self.writer()?.orphans.adopt(self)? {
+            if inode.record().links == 0 {
+                inode.release()?;
+            } else {
+                inode.cut(FileBlock(self.geometry().block_size.blocks_for(inode.size())))?;
+                self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, &inode))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+}

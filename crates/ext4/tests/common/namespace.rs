@@ -1,0 +1,387 @@
+//! Random operations on names, done to a volume and to a model of it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::attributes::{DeviceNumber, DirCursor, FileType, Timestamp};
+use base::{Error, InodeNumber, Result};
+use ext4::{Inode, Named, NewInode, RenameMode, Volume};
+
+/// A tree as a crash may leave it: paths, and what each stands for.
+pub type Tree = BTreeMap<String, Entry>;
+
+/// What a path stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The same for all names of one inode.
+    pub inode: u64,
+    pub kind: FileType,
+    pub links: u32,
+    pub permissions: u16,
+    pub target: Vec<u8>,
+}
+
+/// A seeded source of numbers.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) ^ (self.0 >> 17 & 0xFFFF)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        if from.is_empty() { None } else { from.get(self.below(from.len() as u64) as usize) }
+    }
+}
+
+/// A volume under test, its inodes in memory, and the model.
+pub struct World {
+    pub volume: Arc<Volume>,
+    pub tree: Tree,
+    /// Inodes in memory, by path; `""` is the root.
+    nodes: BTreeMap<u64, Arc<Inode>>,
+    random: Random,
+    counter: u64,
+    /// The longest directory that the operations make, in names.
+    names_max: usize,
+}
+
+const ROOT: u64 = 2;
+
+fn time(counter: u64) -> Timestamp {
+    Timestamp { seconds: 1_700_000_000 + counter as i64, nanoseconds: 5 }
+}
+
+impl World {
+    /// A world for a volume whose root has nothing in it but what mke2fs puts there.
+    pub fn new(volume: Arc<Volume>, seed: u64, names_max: usize) -> Self {
+        let root = Arc::new(volume.inode(InodeNumber(ROOT)).unwrap());
+        let nodes = BTreeMap::from([(ROOT, root)]);
+        let mut world =
+            Self { volume, tree: Tree::new(), nodes, random: Random(seed), counter: 0, names_max };
+        world.tree = read_tree(&world.volume);
+        let paths: Vec<(String, u64)> =
+            world.tree.iter().map(|(path, entry)| (path.clone(), entry.inode)).collect();
+        for (_, number) in paths {
+            let inode = world.volume.inode(InodeNumber(number)).unwrap();
+            world.nodes.insert(number, Arc::new(inode));
+        }
+        world
+    }
+
+    fn directories(&self) -> Vec<String> {
+        let all = self.tree.iter().filter(|(_, entry)| entry.kind == FileType::Directory);
+        let mut all: Vec<String> =
+            all.map(|(path, _)| path.clone()).filter(|path| path != "/lost+found").collect();
+        all.push(String::new());
+        all
+    }
+
+    fn others(&self, kind: impl Fn(FileType) -> bool) -> Vec<String> {
+        let all = self.tree.iter().filter(|(_, entry)| kind(entry.kind));
+        all.map(|(path, _)| path.clone()).filter(|path| path != "/lost+found").collect()
+    }
+
+    fn number(&self, path: &str) -> u64 {
+        if path.is_empty() { ROOT } else { self.tree[path].inode }
+    }
+
+    fn node(&self, path: &str) -> Arc<Inode> {
+        Arc::clone(&self.nodes[&self.number(path)])
+    }
+
+    fn links_of_parent(&mut self, path: &str, more: bool) {
+        let (parent, _) = split(path);
+        if let Some(entry) = self.tree.get_mut(parent) {
+            entry.links = if more { entry.links + 1 } else { entry.links - 1 };
+        }
+    }
+
+    /// Does one operation; false when it could not be done for want of space.
+    pub fn step(&mut self) -> bool {
+        self.counter += 1;
+        let done = match self.random.below(100) {
+            0..=34 => self.create(),
+            35..=44 => self.link(),
+            45..=64 => self.unlink(),
+            65..=72 => self.rmdir(),
+            73..=94 => self.rename(),
+            _ => self.change_mode(),
+        };
+        match done {
+            Ok(()) => true,
+            Err(Error::NoSpace) => false,
+            Err(error) => panic!("operation {}: {error}", self.counter),
+        }
+    }
+
+    fn new_path(&mut self) -> String {
+        let directories = self.directories();
+        let directory = self.random.pick(&directories).unwrap().clone();
+        let name_bytes = 1 + self.random.below(60) as usize;
+        let name = format!("{}-{}", self.counter, "n".repeat(name_bytes));
+        let crowded = self.tree.keys().filter(|path| split(path).0 == directory).count();
+        if crowded > self.names_max { format!("/{name}") } else { format!("{directory}/{name}") }
+    }
+
+    fn create(&mut self) -> Result<()> {
+        let path = self.new_path();
+        let (parent, name) = split(&path);
+        let target = vec![b't'; 1 + self.random.below(120) as usize];
+        let kind = match self.random.below(10) {
+            0..=4 => FileType::Regular,
+            5..=7 => FileType::Directory,
+            8 => FileType::Symlink,
+            _ => FileType::Fifo,
+        };
+        let permissions = 0o600 + self.random.below(64) as u16;
+        let target = if kind == FileType::Symlink { target } else { Vec::new() };
+        let new = NewInode {
+            kind,
+            permissions,
+            uid: 7,
+            gid: 70_000,
+            device: DeviceNumber::default(),
+            target: &target,
+            xattrs: &[],
+            time: time(self.counter),
+        };
+        let inode = self.node(parent).create(name.as_bytes(), &new)?;
+        let number = inode.number().0;
+        assert!(self.nodes.insert(number, inode).is_none(), "an inode in use was given away");
+        let links = if kind == FileType::Directory { 2 } else { 1 };
+        let entry = Entry { inode: number, kind, links, permissions, target };
+        if kind == FileType::Directory {
+            self.links_of_parent(&path, true);
+        }
+        self.tree.insert(path, entry);
+        Ok(())
+    }
+
+    fn link(&mut self) -> Result<()> {
+        let all = self.others(|kind| kind != FileType::Directory);
+        let Some(from) = self.random.pick(&all).cloned() else { return Ok(()) };
+        let path = self.new_path();
+        let (parent, name) = split(&path);
+        let inode = self.node(&from);
+        self.node(parent).link(name.as_bytes(), &inode, time(self.counter))?;
+        let entry = self.tree[&from].clone();
+        self.tree.insert(path, entry);
+        self.count_links(inode.number().0);
+        Ok(())
+    }
+
+    fn count_links(&mut self, number: u64) {
+        let count = self.tree.values().filter(|entry| entry.inode == number).count() as u32;
+        for entry in self.tree.values_mut().filter(|entry| entry.inode == number) {
+            if entry.kind != FileType::Directory {
+                entry.links = count;
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u64) -> Result<()> {
+        self.count_links(number);
+        if self.tree.values().all(|entry| entry.inode != number) {
+            self.nodes.remove(&number).expect("it was in use").release()?;
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self) -> Result<()> {
+        let all = self.others(|kind| kind != FileType::Directory);
+        let Some(path) = self.random.pick(&all).cloned() else { return Ok(()) };
+        let (parent, name) = split(&path);
+        let inode = self.node(&path);
+        self.node(parent).unlink(name.as_bytes(), &inode, time(self.counter))?;
+        let entry = self.tree.remove(&path).unwrap();
+        drop(inode);
+        self.forget(entry.inode)
+    }
+
+    fn rmdir(&mut self) -> Result<()> {
+        let all = self.others(|kind| kind == FileType::Directory);
+        let Some(path) = self.random.pick(&all).cloned() else { return Ok(()) };
+        let (parent, name) = split(&path);
+        let inode = self.node(&path);
+        let is_empty = !self.tree.keys().any(|other| split(other).0 == path);
+        let done = self.node(parent).rmdir(name.as_bytes(), &inode, time(self.counter));
+        if !is_empty {
+            assert_eq!(done, Err(Error::NotEmpty), "{path}");
+            return Ok(());
+        }
+        done?;
+        self.links_of_parent(&path, false);
+        let entry = self.tree.remove(&path).unwrap();
+        drop(inode);
+        self.forget(entry.inode)
+    }
+
+    fn rename(&mut self) -> Result<()> {
+        let all = self.others(|_| true);
+        let Some(from) = self.random.pick(&all).cloned() else { return Ok(()) };
+        let onto = if self.random.below(2) == 0 {
+            self.random.pick(&all).cloned().unwrap()
+        } else {
+            self.new_path()
+        };
+        let within = |outer: &str, inner: &str| inner.starts_with(&format!("{outer}/"));
+        // What the caller of the format sees to.
+        if from == onto || within(&from, &onto) || within(&onto, &from) {
+            return Ok(());
+        }
+        let exchange = self.tree.contains_key(&onto) && self.random.below(3) == 0;
+        let moved = self.node(&from);
+        let replaced = self.tree.contains_key(&onto).then(|| self.node(&onto));
+        let mode = if exchange { RenameMode::Exchange } else { RenameMode::Move };
+        let (from_parent, from_name) = split(&from);
+        let (onto_parent, onto_name) = split(&onto);
+        let (from_parent, onto_parent) = (self.node(from_parent), self.node(onto_parent));
+        let done = moved.rename(
+            Named { directory: &from_parent, name: from_name.as_bytes() },
+            Named { directory: &onto_parent, name: onto_name.as_bytes() },
+            replaced.as_ref(),
+            &mode,
+            time(self.counter),
+        );
+        if exchange {
+            done?;
+            self.exchange(&from, &onto);
+            return Ok(());
+        }
+        if let Some(expected) = self.refusal(&from, &onto) {
+            assert_eq!(done, Err(expected), "{from} to {onto}");
+            return Ok(());
+        }
+        done?;
+        if replaced.is_some_and(|one| one.number() == moved.number()) {
+            return Ok(());
+        }
+        let gone = self.tree.remove(&onto);
+        if gone.as_ref().is_some_and(|entry| entry.kind == FileType::Directory) {
+            self.links_of_parent(&onto, false);
+        }
+        self.move_tree(&from, &onto);
+        match gone {
+            Some(entry) => self.forget(entry.inode),
+            None => Ok(()),
+        }
+    }
+
+    fn refusal(&self, from: &str, onto: &str) -> Option<Error> {
+        let is_directory = |path: &str| self.tree[path].kind == FileType::Directory;
+        let existing = self.tree.get(onto)?;
+        if existing.inode == self.tree[from].inode {
+            return None;
+        }
+        match (is_directory(from), is_directory(onto)) {
+            (true, false) => Some(Error::NotDirectory),
+            (false, true) => Some(Error::IsDirectory),
+            (true, true) if self.tree.keys().any(|path| split(path).0 == onto) => {
+                Some(Error::NotEmpty)
+            }
+            _ => None,
+        }
+    }
+
+    fn take_tree(&mut self, path: &str) -> Vec<(String, Entry)> {
+        let prefix = format!("{path}/");
+        let below: Vec<String> =
+            self.tree.keys().filter(|one| one.starts_with(&prefix)).cloned().collect();
+        let mut taken = vec![(String::new(), self.tree.remove(path).unwrap())];
+        for one in below {
+            let entry = self.tree.remove(&one).unwrap();
+            taken.push((one[path.len()..].to_owned(), entry));
+        }
+        if taken[0].1.kind == FileType::Directory {
+            self.links_of_parent(path, false);
+        }
+        taken
+    }
+
+    fn put_tree(&mut self, path: &str, taken: Vec<(String, Entry)>) {
+        if taken[0].1.kind == FileType::Directory {
+            self.links_of_parent(path, true);
+        }
+        self.tree.extend(taken.into_iter().map(|(rest, entry)| (format!("{path}{rest}"), entry)));
+    }
+
+    fn move_tree(&mut self, from: &str, onto: &str) {
+        let taken = self.take_tree(from);
+        self.put_tree(onto, taken);
+    }
+
+    fn exchange(&mut self, one: &str, other: &str) {
+        let (first, second) = (self.take_tree(one), self.take_tree(other));
+        self.put_tree(other, first);
+        self.put_tree(one, second);
+    }
+
+    fn change_mode(&mut self) -> Result<()> {
+        let all = self.others(|_| true);
+        let Some(path) = self.random.pick(&all).cloned() else { return Ok(()) };
+        let permissions = self.random.below(0o1000) as u16;
+        let change = base::attributes::AttributeChange {
+            permissions: Some(permissions),
+            ..Default::default()
+        };
+        self.node(&path).set_attributes(&change)?;
+        let number = self.number(&path);
+        for entry in self.tree.values_mut().filter(|entry| entry.inode == number) {
+            entry.permissions = permissions;
+        }
+        Ok(())
+    }
+}
+
+/// The parent and the name; the root is `""`.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').expect("paths begin with a slash")
+}
+
+/// Everything in the volume.
+pub fn read_tree(volume: &Arc<Volume>) -> Tree {
+    let mut tree = Tree::new();
+    let mut ahead = vec![(String::new(), InodeNumber(ROOT))];
+    while let Some((path, number)) = ahead.pop() {
+        let directory = volume.inode(number).unwrap();
+        let mut names = Vec::new();
+        directory
+            .read_dir(DirCursor::default(), &mut |entry| {
+                names.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.inode));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        for (name, number) in names.into_iter().filter(|(name, _)| name != "." && name != "..") {
+            let inode = volume.inode(number).unwrap();
+            let attributes = inode.attributes();
+            let path = format!("{path}/{name}");
+            assert_eq!(directory.lookup(name.as_bytes()), Ok(number), "{path}");
+            if attributes.kind == FileType::Directory {
+                assert_eq!(inode.lookup(b".."), Ok(directory.number()), "{path}");
+                ahead.push((path.clone(), number));
+            }
+            let target = match attributes.kind {
+                FileType::Symlink => inode.read_link().unwrap(),
+                _ => Vec::new(),
+            };
+            let entry = Entry {
+                inode: number.0,
+                kind: attributes.kind,
+                links: attributes.links,
+                permissions: attributes.permissions,
+                target,
+            };
+            assert!(tree.insert(path, entry).is_none());
+        }
+    }
+    tree
+}

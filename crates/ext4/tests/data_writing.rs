@@ -1,0 +1,204 @@
+//! Files written through the cache: what a model, e2fsck and the kernel say of their data.
+
+mod common;
+#[path = "common/namespace.rs"]
+#[expect(dead_code, reason = "only its random numbers are used here")]
+mod namespace;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use base::FileOffset;
+use base::attributes::{DeviceNumber, FileType, Timestamp};
+use common::{Image, open_for_writing, run};
+use ext4::{Inode, NewInode, ROOT_INODE, Volume};
+use iomap::{
+    CacheOptions, EndIo, ErrorCursor, PageCache, ReadOptions, Readahead, WritableFile,
+    truncate_cache, wait_for_writeback, write, write_back, zero_range,
+};
+use namespace::Random;
+use testkit::{LoopMount, private_mounts};
+
+const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
+
+fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
+    let new = NewInode {
+        kind: FileType::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: DeviceNumber::default(),
+        target: &[],
+        xattrs: &[],
+        time: TIME,
+    };
+    volume.inode(ROOT_INODE).unwrap().create(name.as_bytes(), &new).unwrap()
+}
+
+/// A file and what must be in it.
+struct Subject {
+    inode: Arc<Inode>,
+    file: Arc<WritableFile>,
+    model: Vec<u8>,
+    errors: ErrorCursor,
+}
+
+impl Subject {
+    fn new(volume: &Arc<Volume>, cache: &Arc<PageCache>, end_io: &Arc<EndIo>, name: &str) -> Self {
+        let inode = new_file(volume, name);
+        let mapping = cache.new_mapping(volume.geometry().block_size);
+        let file = WritableFile::new(
+            mapping,
+            Arc::clone(&inode),
+            Arc::clone(volume.device()),
+            Arc::clone(end_io),
+            0,
+            ReadOptions::default(),
+        );
+        let errors = file.errors().cursor();
+        Self { inode, file, model: Vec::new(), errors }
+    }
+
+    fn write(&mut self, at: usize, data: &[u8]) {
+        let old = self.model.len();
+        if at > old {
+            zero_range(&self.file, old as u64..at as u64).unwrap();
+        }
+        assert_eq!(write(&self.file, FileOffset(at as u64), data).unwrap(), data.len());
+        self.model.resize(old.max(at + data.len()), 0);
+        self.model[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn truncate(&mut self, size: usize) {
+        truncate_cache(&self.file, size as u64).unwrap();
+        self.inode.set_size(size as u64, TIME).unwrap();
+        self.model.resize(size, 0);
+    }
+
+    fn sync(&self) {
+        write_back(&self.file, 0..u64::MAX);
+        wait_for_writeback(&self.file, 0..u64::MAX);
+        self.file.errors().check(&self.errors).unwrap();
+        self.inode.sync(false).unwrap();
+    }
+
+    fn check(&self, what: &str) {
+        let mut found = vec![0; self.model.len() + 1];
+        let read = iomap::read(
+            &self.file.read_context(),
+            &Readahead::default(),
+            FileOffset(0),
+            &mut found,
+        );
+        assert_eq!(read.unwrap(), self.model.len(), "{what}");
+        found.pop();
+        let differs = found.iter().zip(&self.model).position(|(one, other)| one != other);
+        assert_eq!(differs, None, "{what}");
+    }
+}
+
+fn check(options: &str, seed: u64, steps: usize, format: Option<&str>) {
+    let arguments: Vec<&str> = options.split_whitespace().collect();
+    let image = Image::make(64, &arguments);
+    let volume = open_for_writing(&image);
+    let cache =
+        PageCache::new(CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() }).unwrap();
+    let end_io = EndIo::start().unwrap();
+    let mut random = Random(seed);
+    let names = ["a", "b", "c"];
+    let mut subjects: Vec<Subject> =
+        names.iter().map(|name| Subject::new(&volume, &cache, &end_io, name)).collect();
+    for step in 0..steps {
+        let subject = &mut subjects[random.below(3) as usize];
+        let at = random.below(600_000) as usize;
+        match random.below(20) {
+            0..=11 => {
+                let at = if random.below(3) == 0 { subject.model.len() } else { at };
+                let bits = random.below(17);
+                let length = 1 + random.below(1 << bits) as usize;
+                let byte = random.below(255) as u8 + 1;
+                let data: Vec<u8> = (0..length).map(|index| byte ^ index as u8).collect();
+                subject.write(at, &data);
+            }
+            12..=14 => subject.truncate(at),
+            15..=17 => subject.sync(),
+            _ => subject.check(&format!("{options}, seed {seed}, step {step}")),
+        }
+    }
+    for subject in &subjects {
+        subject.check(&format!("{options}, seed {seed}, at the end"));
+        subject.sync();
+    }
+    let models: Vec<Vec<u8>> = subjects.iter().map(|one| one.model.clone()).collect();
+    drop(subjects);
+    volume.close().unwrap();
+    drop(volume);
+    run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+    let read_only = image.open();
+    for (name, model) in names.iter().zip(&models) {
+        let number = read_only.inode(ROOT_INODE).unwrap().lookup(name.as_bytes()).unwrap();
+        let inode = read_only.inode(number).unwrap();
+        assert!(common::contents(&read_only, &inode) == *model, "{options}: {name} on disk");
+    }
+    if let Some(format) = format {
+        private_mounts();
+        let mount = LoopMount::new(&image.path, format, "ro");
+        for (name, model) in names.iter().zip(&models) {
+            assert!(std::fs::read(mount.path().join(name)).unwrap() == *model, "{options}: {name}");
+        }
+    }
+}
+
+#[test]
+fn random_writes_agree_with_the_model_and_the_kernel() {
+    for (index, (format, options)) in [
+        ("ext4", "-t ext4 -b 1024"),
+        ("ext4", "-t ext4 -b 4096"),
+        ("ext4", "-t ext4 -b 4096 -O bigalloc -C 65536"),
+        ("ext3", "-t ext3 -b 1024"),
+        ("ext2", "-t ext2 -b 4096"),
+        ("ext4", "-t ext4 -b 2048 -O ^has_journal"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        check(options, 10 + index as u64, 400, Some(format));
+    }
+}
+
+#[test]
+fn random_writes_with_large_blocks_agree_with_the_model() {
+    for (index, options) in ["-t ext4 -b 16384", "-t ext4 -b 65536"].iter().enumerate() {
+        check(options, 30 + index as u64, 400, None);
+    }
+}
+
+#[test]
+fn inline_data_moves_into_a_block_when_it_is_written_to() {
+    let image = Image::filled(32, "-t ext4 -b 4096 -O inline_data", |folder| {
+        std::fs::write(folder.join("small"), "inline contents").unwrap();
+    });
+    let volume = open_for_writing(&image);
+    let number = volume.inode(ROOT_INODE).unwrap().lookup(b"small").unwrap();
+    let inode = Arc::new(volume.inode(number).unwrap());
+    let cache = PageCache::new(CacheOptions::default()).unwrap();
+    let file = WritableFile::new(
+        cache.new_mapping(volume.geometry().block_size),
+        Arc::clone(&inode),
+        Arc::clone(volume.device()),
+        EndIo::start().unwrap(),
+        inode.size(),
+        ReadOptions::default(),
+    );
+    write(&file, FileOffset(7), b"CONTENTS and more of them").unwrap();
+    write_back(&file, 0..u64::MAX);
+    wait_for_writeback(&file, 0..u64::MAX);
+    inode.sync(false).unwrap();
+    volume.close().unwrap();
+    drop((file, inode, volume));
+    run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+    let expected = b"inline CONTENTS and more of them";
+    let read_only = image.open();
+    let inode = read_only.inode(number).unwrap();
+    assert_eq!(common::contents(&read_only, &inode), expected);
+}
