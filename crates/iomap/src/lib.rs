@@ -28,7 +28,7 @@ pub use file::WritableFile;
 pub use limits::DirtyLimits;
 pub use mapping::{FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite};
 pub use metadata::{MetadataBuffer, MetadataCache};
-pub use pagecache::{CacheOptions, CacheStats, Mapping, PageCache};
+pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};

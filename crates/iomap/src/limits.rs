@@ -1,7 +1,7 @@
 //! How much of a cache may be dirty: when writeback should start, and when writers should wait.
 //! Not here: the threads that do so.
 
-use pagecache::CacheStats;
+use pagecache::DirtyStats;
 
 /// Two thresholds, in bytes that are dirty or on their way to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,12 +23,12 @@ impl DirtyLimits {
     }
 
     /// Whether writeback should start in the background.
-    pub fn needs_flush(&self, stats: &CacheStats) -> bool {
+    pub fn needs_flush(&self, stats: &DirtyStats) -> bool {
         stats.bytes_dirty > self.background
     }
 
     /// Whether who wants to write has to see to it first that less is dirty.
-    pub fn must_throttle(&self, stats: &CacheStats) -> bool {
+    pub fn must_throttle(&self, stats: &DirtyStats) -> bool {
         stats.bytes_dirty.saturating_add(stats.bytes_writeback) > self.hard
     }
 }
@@ -48,7 +48,7 @@ mod tests {
             (0, 201, false, true),
             (150, 51, true, true),
         ] {
-            let stats = CacheStats { bytes_dirty, bytes_writeback, ..CacheStats::default() };
+            let stats = DirtyStats { bytes_dirty, bytes_writeback };
             assert_eq!(limits.needs_flush(&stats), flush, "{bytes_dirty}");
             assert_eq!(limits.must_throttle(&stats), throttle, "{bytes_dirty} {bytes_writeback}");
         }

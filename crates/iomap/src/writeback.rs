@@ -106,6 +106,8 @@ impl<'f> Collector<'f> {
                     Err(error) => {
                         self.file.errors.record(error);
                         self.file.mapper.end_write(FileOffset(at)..FileOffset(end));
+                        // Nothing else would end the waiting for it.
+                        self.file.progress.lock().end(std::iter::once(at..end), 0);
                         break;
                     }
                 };

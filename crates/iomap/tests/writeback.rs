@@ -4,6 +4,8 @@ mod support;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use base::{DeviceOffset, Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
@@ -182,7 +184,7 @@ fn only_dirty_blocks_of_a_large_folio_are_written() {
     setup.sync();
     setup.gate.take_log();
     setup.write(5000, &[2; 10]);
-    assert_eq!(setup.cache.stats().bytes_dirty, 1024);
+    assert_eq!(setup.cache.dirty_stats().bytes_dirty, 1024);
     setup.sync();
     assert_eq!(setup.gate.take_log(), [(BioOperation::Write, 1024)]);
 }
@@ -247,6 +249,30 @@ fn the_size_on_the_disk_follows_the_data() {
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(setup.format.size(), 100);
     assert_eq!(setup.format.kinds(), [(0, IomapKind::Mapped)]);
+}
+
+#[test]
+fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
+    let setup = setup(9, 4096);
+    setup.write(0, &vec![1; 1 << 20]);
+    setup.sync();
+    setup.write(0, &[2; 4096]);
+    let paused = setup.format.pause();
+    write_back(&setup.file, 0..u64::MAX);
+    // The end of that write is about to say that the file reaches as far as it did.
+    while setup.format.waiting.load(Ordering::Relaxed) == 0 {
+        thread::yield_now();
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            truncate_cache(&setup.file, 65_536).expect("memory");
+            setup.format.truncate(65_536);
+        });
+        thread::sleep(Duration::from_millis(30));
+        drop(paused);
+    });
+    setup.sync();
+    assert_eq!(setup.format.size(), 65_536);
 }
 
 #[test]
@@ -335,7 +361,7 @@ fn zeroes_are_written_only_over_data() {
     setup.format.preallocate(65_536..131_072);
     setup.gate.take_log();
     zero_range(&setup.file, 60_000..1 << 20).expect("memory");
-    assert_eq!(setup.cache.stats().bytes_dirty, 8192);
+    assert_eq!(setup.cache.dirty_stats().bytes_dirty, 8192);
     assert_eq!(setup.read(59_999, 65_536), [vec![1], vec![0; 65_535]].concat());
     setup.sync();
     let writes: u64 = setup.gate.take_log().iter().map(|(_, bytes)| bytes).sum();

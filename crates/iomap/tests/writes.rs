@@ -251,7 +251,7 @@ fn check_seeds(seeds: std::ops::Range<u64>, faulty: bool) {
         drop(subject);
         support::check_empty(&cache);
         let stats = cache.stats();
-        assert_eq!((stats.bytes_dirty, stats.bytes_writeback), (0, 0));
+        assert_eq!((stats.dirty.bytes_dirty, stats.dirty.bytes_writeback), (0, 0));
     }
 }
 

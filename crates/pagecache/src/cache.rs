@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 use crate::PAGE_SHIFT;
 use crate::mapping::Mapping;
-use crate::options::{CacheOptions, CacheStats, ORDER_MAX};
+use crate::options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX};
 use crate::pool::Pool;
 use crate::sync::Bucket;
 
@@ -71,10 +71,14 @@ impl PageCache {
 
     /// The counters.
     pub fn stats(&self) -> CacheStats {
-        CacheStats {
+        CacheStats { dirty: self.dirty_stats(), ..self.pool.stats() }
+    }
+
+    /// What the device does not have yet. Takes no lock, so that writers may ask each time.
+    pub fn dirty_stats(&self) -> DirtyStats {
+        DirtyStats {
             bytes_dirty: self.dirty.load(Ordering::Relaxed),
             bytes_writeback: self.writeback.load(Ordering::Relaxed),
-            ..self.pool.stats()
         }
     }
 

@@ -34,7 +34,7 @@ pub use self::{
     fill::{FillPiece, LockedFolio},
     folio::{Folio, FolioHandle, FolioRef, LentFolio},
     mapping::{Insertion, Mapping},
-    options::{CacheOptions, CacheStats, ORDER_MAX},
+    options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX},
 };
 
 /// log2 of [`PAGE_SIZE`].

@@ -31,10 +31,8 @@ pub struct CacheStats {
     pub bytes_resident: u64,
     /// The most bytes that were in folios at once.
     pub bytes_resident_max: u64,
-    /// Bytes in blocks that differ from the device's.
-    pub bytes_dirty: u64,
-    /// Bytes in blocks that are on their way to the device.
-    pub bytes_writeback: u64,
+    /// Bytes that the device does not have yet.
+    pub dirty: DirtyStats,
     /// Bytes in the nodes of the index; they count against the limit, too.
     pub bytes_index: u64,
     /// Folios now, by order.
@@ -43,4 +41,13 @@ pub struct CacheStats {
     pub folios_reclaimed: u64,
     /// Bytes in those.
     pub bytes_reclaimed: u64,
+}
+
+/// How much of a cache the device does not have yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DirtyStats {
+    /// Bytes in blocks that differ from the device's.
+    pub bytes_dirty: u64,
+    /// Bytes in blocks that are on their way to the device.
+    pub bytes_writeback: u64,
 }

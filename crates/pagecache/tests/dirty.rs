@@ -41,7 +41,7 @@ fn write(mapping: &Mapping, folio: &mut LockedFolio, range: Range<usize>, byte: 
 /// The bytes dirty and under writeback of the cache, and dirty of the mapping.
 fn bytes(mapping: &Mapping) -> (u64, u64, u64) {
     let stats = mapping.cache().stats();
-    (stats.bytes_dirty, stats.bytes_writeback, mapping.bytes_dirty())
+    (stats.dirty.bytes_dirty, stats.dirty.bytes_writeback, mapping.bytes_dirty())
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn reclaim_takes_neither_dirty_folios_nor_those_under_writeback() {
     assert!(mapping.get(0).is_some() && mapping.get(16).is_none());
     drop(mapping);
     let stats = cache.stats();
-    assert_eq!((stats.bytes_dirty, stats.bytes_resident), (0, 0));
+    assert_eq!((stats.dirty.bytes_dirty, stats.bytes_resident), (0, 0));
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub struct Format {
     pub map_writes: AtomicU64,
     pub map_writebacks: AtomicU64,
     pub end_ios: AtomicU64,
+    /// How many ends of I/O wait, or have waited.
+    pub waiting: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +70,7 @@ impl Format {
             map_writes: AtomicU64::new(0),
             map_writebacks: AtomicU64::new(0),
             end_ios: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
         })
     }
 
@@ -278,6 +281,8 @@ impl MapWrite for Format {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let paused = self.ends.try_lock().is_err();
+        self.waiting.fetch_add(u64::from(paused), Ordering::Relaxed);
         let _not_paused = self.pause();
         self.end_ios.fetch_add(1, Ordering::Relaxed);
         assert!(finished.windows(2).all(|two| two[0].end() <= two[1].offset.0), "{finished:?}");
