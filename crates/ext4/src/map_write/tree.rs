@@ -461,7 +461,11 @@ fn parse(
     let (header, table) = RawExtentHeader::ref_from_prefix(bytes)
         .unwrap_or_else(|_| unreachable!("a node that was verified has a header"));
     let count = header.entries.get().into();
-    let entries = table.as_chunks().0.iter().take(count).map(|&entry| Entry(entry)).collect();
+    let entries = table
+        .chunks_exact(ENTRY_BYTES)
+        .take(count)
+        .map(|entry| Entry(entry.try_into().expect("chunks have exactly the size of an entry")))
+        .collect();
     Ok(Step { block, depth, entries, index: 0, range })
 }
 
