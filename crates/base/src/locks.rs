@@ -12,10 +12,10 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub enum Rank {
     /// The volume's namespace as a whole: renames of directories.
     Rename = 1,
-    /// The table of inodes in memory.
-    InodeTable,
     /// One inode: its names if it is a directory, its data and size if it is a file.
     Inode,
+    /// The table of inodes in memory. Nothing is loaded or freed under it.
+    InodeTable,
     /// The list of inodes that writeback has to visit.
     DirtyInodes,
     /// A handle of the journal: not a lock, but waiting for room in the journal is like one.
@@ -115,6 +115,11 @@ impl<T> RankedRwLock<T> {
     /// A lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self { rank, inner: RwLock::new(value) }
+    }
+
+    /// The value, without waiting: nobody else can have it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
     }
 
     /// Waits until nobody writes. Panics in builds with debug assertions when the order is broken.

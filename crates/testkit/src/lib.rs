@@ -12,6 +12,7 @@ mod image;
 mod ioctl;
 mod kind;
 mod manifest;
+pub mod memory;
 mod mount;
 pub mod toy;
 pub mod tree;

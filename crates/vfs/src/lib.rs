@@ -2,19 +2,30 @@
 //! Not here: any format beyond a thin adapter, any transport.
 #![forbid(unsafe_code)]
 
+mod acl;
+mod change;
+mod clock;
 mod errno;
 mod ext4;
 mod file;
 mod file_system;
+mod locked;
+mod namespace;
 mod node;
 mod node_table;
 mod path;
+mod path_change;
 mod probe;
+mod rename;
+mod rights;
 mod volume;
 
 pub use errno::errno;
 pub use file::File;
 pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget, XattrMode};
+pub use namespace::Creation;
 pub use node::Node;
 pub use path::Follow;
+pub use rename::RenameFlags;
+pub use rights::{Credentials, Privileges};
 pub use volume::{Volume, VolumeOptions};

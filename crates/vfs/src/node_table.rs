@@ -1,9 +1,10 @@
 //! The inodes in memory: each is loaded once, and those in no use stay until room is needed.
-//! Not here: loading (the caller does it, without the table's lock).
+//! Inodes without a name are only known here while somebody uses them: the last user deletes them.
+//! Not here: loading (the caller does it, without the table's lock), and deleting.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use base::InodeNumber;
 use base::locks::{Rank, RankedMutex};
@@ -23,13 +24,39 @@ pub(crate) struct NodeTable {
 #[derive(Debug, Default)]
 struct Inner {
     nodes: HashMap<InodeNumber, Entry>,
-    clock: VecDeque<InodeNumber>,
+    clock: VecDeque<(InodeNumber, Serial)>,
+    serial: Serial,
 }
+
+/// Tells an entry from earlier ones of the same number.
+pub(crate) type Serial = u64;
 
 #[derive(Debug)]
 struct Entry {
-    node: Arc<Node>,
+    node: Reference,
     referenced: bool,
+    serial: Serial,
+}
+
+#[derive(Debug)]
+enum Reference {
+    /// It stays while it is not used.
+    Named(Arc<Node>),
+    /// It goes with its last user.
+    Nameless(Weak<Node>),
+    /// Somebody is loading it. Whoever has loaded a node whose number has had another entry
+    /// meanwhile loads it again: the inode may have been changed, and have left the table since.
+    Loading,
+}
+
+impl Reference {
+    fn node(&self) -> Option<Arc<Node>> {
+        match self {
+            Self::Named(node) => Some(Arc::clone(node)),
+            Self::Nameless(node) => node.upgrade(),
+            Self::Loading => None,
+        }
+    }
 }
 
 impl NodeTable {
@@ -38,44 +65,138 @@ impl NodeTable {
         Self { inner: RankedMutex::new(Rank::InodeTable, Inner::default()), nodes_max }
     }
 
-    pub(crate) fn get(&self, number: InodeNumber) -> Option<Arc<Node>> {
+    /// The node, or what [`loaded`](Self::loaded) and [`not_loaded`](Self::not_loaded) want to hear
+    /// from who loads it.
+    pub(crate) fn get(&self, number: InodeNumber) -> Result<Arc<Node>, Serial> {
         let mut inner = self.inner.lock();
-        let entry = inner.nodes.get_mut(&number)?;
-        entry.referenced = true;
-        Some(Arc::clone(&entry.node))
+        if let Some(entry) = inner.nodes.get_mut(&number) {
+            entry.referenced = true;
+            if let Some(node) = entry.node.node() {
+                return Ok(node);
+            }
+            if matches!(entry.node, Reference::Loading) {
+                return Err(entry.serial);
+            }
+        }
+        inner.put(number, Reference::Loading);
+        Err(inner.serial)
     }
 
-    /// Adds a node that was just loaded, unless another thread was faster: then that one's.
-    pub(crate) fn insert(&self, node: Arc<Node>) -> Arc<Node> {
-        let number = node.number();
+    /// Adds a node that was just loaded, unless another thread was faster: then that one's. `None`
+    /// when it may be out of date.
+    pub(crate) fn loaded(&self, node: Arc<Node>, serial: Serial) -> Option<Arc<Node>> {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
-        if let Some(entry) = inner.nodes.get(&number) {
-            return Arc::clone(&entry.node);
+        let entry = inner.nodes.get(&node.number())?;
+        if let Some(there) = entry.node.node() {
+            return Some(there);
+        }
+        if entry.serial != serial {
+            return None;
         }
         inner.trim(self.nodes_max, &mut dropped);
-        inner.nodes.insert(number, Entry { node: Arc::clone(&node), referenced: false });
-        inner.clock.push_back(number);
+        inner.put(node.number(), Reference::Named(Arc::clone(&node)));
         drop(inner);
         // Nodes are freed without the lock: each frees its cached data.
         drop(dropped);
-        node
+        Some(node)
+    }
+
+    /// A node could not be loaded.
+    pub(crate) fn not_loaded(&self, number: InodeNumber, serial: Serial) {
+        let mut inner = self.inner.lock();
+        if inner.nodes.get(&number).is_some_and(|entry| entry.serial == serial) {
+            inner.nodes.remove(&number);
+        }
+    }
+
+    /// Adds the node of an inode that was just made. Whatever has its number is of an earlier one.
+    pub(crate) fn insert_new(&self, node: &Arc<Node>, named: bool) {
+        let mut dropped = Vec::new();
+        let mut inner = self.inner.lock();
+        inner.trim(self.nodes_max, &mut dropped);
+        let reference = if named {
+            Reference::Named(Arc::clone(node))
+        } else {
+            Reference::Nameless(Arc::downgrade(node))
+        };
+        dropped.extend(inner.put(node.number(), reference));
+        drop(inner);
+        drop(dropped);
+    }
+
+    /// Has a node that lost its last name go with its last user.
+    pub(crate) fn lose_name(&self, node: &Arc<Node>) {
+        let mut inner = self.inner.lock();
+        let dropped = inner.put(node.number(), Reference::Nameless(Arc::downgrade(node)));
+        drop(inner);
+        drop(dropped);
+    }
+
+    /// Keeps a node that had no name and got one.
+    pub(crate) fn get_name(&self, node: &Arc<Node>) {
+        self.insert_new(node, true);
+    }
+
+    /// Forgets a nameless node that nobody uses any more, before its number can be used again.
+    pub(crate) fn remove_dead(&self, number: InodeNumber, node: *const Node) {
+        let mut inner = self.inner.lock();
+        let entry = inner.nodes.get(&number);
+        if entry.is_some_and(
+            |entry| matches!(&entry.node, Reference::Nameless(dead) if dead.as_ptr() == node),
+        ) {
+            inner.nodes.remove(&number);
+        }
+    }
+
+    /// Lets go of all nodes.
+    pub(crate) fn clear(&self) {
+        let inner = std::mem::take(&mut *self.inner.lock());
+        drop(inner);
     }
 }
 
 impl Inner {
+    /// Puts an entry into the table and gives the node that it takes the place of.
+    fn put(&mut self, number: InodeNumber, node: Reference) -> Option<Arc<Node>> {
+        self.serial += 1;
+        let serial = self.serial;
+        if matches!(node, Reference::Named(_)) {
+            self.clock.push_back((number, serial));
+        }
+        let before = self.nodes.insert(number, Entry { node, referenced: false, serial });
+        // Entries that were replaced leave their place in the clock behind.
+        if self.clock.len() > 2 * self.nodes.len() + SCAN_MAX {
+            let nodes = &self.nodes;
+            self.clock.retain(|(number, serial)| {
+                nodes.get(number).is_some_and(|entry| entry.serial == *serial)
+            });
+        }
+        match before?.node {
+            Reference::Named(node) => Some(node),
+            Reference::Nameless(_) | Reference::Loading => None,
+        }
+    }
+
     fn trim(&mut self, nodes_max: usize, dropped: &mut Vec<Arc<Node>>) {
         for _ in 0..SCAN_MAX {
             if self.nodes.len() < nodes_max {
                 return;
             }
-            let Some(number) = self.clock.pop_front() else { return };
+            let Some((number, serial)) = self.clock.pop_front() else { return };
             let Some(entry) = self.nodes.get_mut(&number) else { continue };
-            let in_use = Arc::strong_count(&entry.node) > 1;
+            if entry.serial != serial {
+                continue;
+            }
+            let Reference::Named(node) = &entry.node else { continue };
+            // Nobody can begin to use it meanwhile: that takes the table's lock.
+            let in_use = Arc::strong_count(node) > 1;
             if in_use || std::mem::take(&mut entry.referenced) {
-                self.clock.push_back(number);
-            } else if let Some(entry) = self.nodes.remove(&number) {
-                dropped.push(entry.node);
+                self.clock.push_back((number, serial));
+            } else if let Some(Entry { node: Reference::Named(node), .. }) =
+                self.nodes.remove(&number)
+            {
+                dropped.push(node);
             }
         }
     }

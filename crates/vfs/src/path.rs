@@ -46,7 +46,7 @@ pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<N
             }
             _ => {}
         }
-        let next = volume.entry_node(here.number(), here.lookup(&name)?)?;
+        let next = volume.lookup(&here, &name)?;
         let last = ahead.is_empty();
         let followed = !last || follow == Follow::Yes || must_be_directory;
         if next.kind() != FileType::Symlink || !followed {

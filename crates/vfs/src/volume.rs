@@ -4,13 +4,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
+use base::locks::{Rank, RankedMutex};
 use base::{BlockSize, Error, InodeNumber, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::ReadOptions;
 use pagecache::{CacheOptions, Mapping, PageCache};
 
 use crate::file_system::FileSystem;
-use crate::node::Node;
+use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
 
@@ -41,11 +42,11 @@ impl Default for VolumeOptions {
     }
 }
 
-/// An open volume.
+/// An open volume. One that is open for writing has to be closed; dropped without that it is like
+/// after a crash.
 #[derive(Debug)]
 pub struct Volume {
-    shared: Arc<Shared>,
-    nodes: NodeTable,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What nodes and files need of their volume.
@@ -53,6 +54,11 @@ pub struct Volume {
 pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) read_options: ReadOptions,
+    pub(crate) is_writable: bool,
+    pub(crate) nodes: NodeTable,
+    /// Held while a directory moves to another one: the way from any directory to the root stays
+    /// as it is meanwhile.
+    pub(crate) moves: RankedMutex<()>,
     cache: Arc<PageCache>,
     block_size: BlockSize,
 }
@@ -79,8 +85,16 @@ impl Volume {
         options: &VolumeOptions,
     ) -> Self {
         let block_size = file_system.block_size();
-        let shared = Shared { file_system, read_options: options.read, cache, block_size };
-        Self { shared: Arc::new(shared), nodes: NodeTable::new(options.nodes_max) }
+        let shared = Shared {
+            is_writable: file_system.is_writable(),
+            file_system,
+            read_options: options.read,
+            nodes: NodeTable::new(options.nodes_max),
+            moves: RankedMutex::new(Rank::Rename, ()),
+            cache,
+            block_size,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The root directory.
@@ -88,13 +102,30 @@ impl Volume {
         self.node(self.shared.file_system.root())
     }
 
-    /// The node of an inode number. `NotFound` when the inode is not in use.
+    /// The node of an inode number. `NotFound` when the inode is not in use. Where the volume is
+    /// open for writing, the number is of an inode that the caller knows will stay:
+    /// [`lookup`](Self::lookup) is the way to one that has just been found by its name.
     pub fn node(&self, number: InodeNumber) -> Result<Arc<Node>> {
-        if let Some(node) = self.nodes.get(number) {
-            return Ok(node);
+        let nodes = &self.shared.nodes;
+        loop {
+            let serial = match nodes.get(number) {
+                Ok(node) => return Ok(node),
+                Err(serial) => serial,
+            };
+            let inode = self.shared.file_system.load_inode(number);
+            let inode = inode.inspect_err(|_| nodes.not_loaded(number, serial))?;
+            let node = Node::new(number, inode, Arc::clone(&self.shared), Life::Named);
+            if let Some(node) = nodes.loaded(Arc::new(node), serial) {
+                return Ok(node);
+            }
         }
-        let inode = self.shared.file_system.load_inode(number)?;
-        Ok(self.nodes.insert(Arc::new(Node::new(number, inode, Arc::clone(&self.shared)))))
+    }
+
+    /// The node that `name` stands for in `directory`.
+    pub fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Arc<Node>> {
+        // Under the lock the name stays, and with it the inode.
+        let _lock = directory.lock_shared();
+        self.entry_node(directory.number(), directory.lookup_locked(name)?)
     }
 
     /// The node that an entry of `directory` stands for. An entry must stand for one in use.
@@ -130,8 +161,32 @@ impl Volume {
         self.shared.file_system.check(found)
     }
 
+    /// Whether the volume is open for writing.
+    pub fn is_writable(&self) -> bool {
+        self.shared.is_writable
+    }
+
+    /// Makes every change up to now durable.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.file_system.sync()
+    }
+
+    /// Ends writing: everything is durable, and the volume says that it is sound. What is changed
+    /// afterwards fails. Files without a name that are still in use are deleted when the volume is
+    /// opened for writing next.
+    pub fn close(&self) -> Result<()> {
+        self.shared.file_system.close()
+    }
+
     /// The folio cache.
     pub fn cache(&self) -> &Arc<PageCache> {
         &self.shared.cache
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // Nodes know their volume, and the volume's table knows them.
+        self.shared.nodes.clear();
     }
 }

@@ -61,8 +61,7 @@ impl Server {
     ) -> Outcome {
         reply.limit(operation.size as usize);
         let directory = self.known(header.node)?;
-        // Names first, inodes afterwards: a format may walk a directory under its lock, and the
-        // lock of the inode table comes before that.
+        // Names first, inodes afterwards: the directory is locked while it is listed.
         let mut names = Vec::new();
         let mut entries = Vec::new();
         let mut room = reply.room();
@@ -79,16 +78,23 @@ impl Server {
         });
         for (name, inode, kind, next) in entries {
             let entry = DirEntry { name: &names[name], inode, kind, next };
-            self.push_entry_plus(reply, &entry)?;
+            self.push_entry_plus(reply, &directory.node, &entry)?;
         }
         finish(end, reply)
     }
 
-    fn push_entry_plus(&self, reply: &mut Reply<'_>, entry: &DirEntry<'_>) -> Result<(), Errno> {
+    fn push_entry_plus(
+        &self,
+        reply: &mut Reply<'_>,
+        directory: &vfs::Node,
+        entry: &DirEntry<'_>,
+    ) -> Result<(), Errno> {
         // The kernel asks for neither; and an inode that does not load is no reason to hide the
         // other names: LOOKUP will say what is wrong with it.
         let node = match entry.name {
             b"." | b".." => None,
+            // What the name stood for when it was listed may be gone by now.
+            _ if self.volume.is_writable() => self.volume.lookup(directory, entry.name).ok(),
             _ => self.volume.node(entry.inode).ok(),
         };
         let kind = node.as_ref().map(|node| node.kind()).or(entry.kind);

@@ -28,15 +28,14 @@ impl Server {
             return Err(Errno::NAMETOOLONG.into());
         }
         let directory = self.known(header.node)?;
-        let number = match directory.node.lookup(name) {
-            Ok(number) => number,
+        let node = match self.volume.lookup(&directory.node, name) {
+            Ok(node) => node,
             Err(Error::NotFound) => {
                 reply.push(&self.entry(0, 0, Attr::default()))?;
                 return Ok(Answer::Payload);
             }
             Err(error) => return Err(error.into()),
         };
-        let node = self.volume.entry_node(directory.node.number(), number)?;
         if reply.room() < size_of::<EntryOut>() {
             return Err(Errno::RANGE.into());
         }

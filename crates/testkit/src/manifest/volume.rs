@@ -58,17 +58,18 @@ impl Manifest {
 
 /// The names in a directory, checked against the inodes and types that its entries give.
 fn entries_of(node: &Arc<Node>, shown: &str) -> Vec<Vec<u8>> {
-    let mut names = Vec::new();
+    let mut entries = Vec::new();
     let mut emit = |entry: base::attributes::DirEntry<'_>| {
-        let found = must(node.lookup(entry.name), format_args!("{shown}: lookup"));
-        assert_eq!(found, entry.inode, "{shown}: {}", escape(entry.name));
-        if entry.name != b"." && entry.name != b".." {
-            names.push(entry.name.to_vec());
-        }
+        entries.push((entry.name.to_vec(), entry.inode));
         ControlFlow::Continue(())
     };
     must(node.read_dir(DirCursor::default(), &mut emit), shown);
-    names
+    for (name, number) in &entries {
+        let found = must(node.lookup(name), format_args!("{shown}: lookup"));
+        assert_eq!(found, *number, "{shown}: {}", escape(name));
+    }
+    let names = entries.into_iter().map(|(name, _)| name);
+    names.filter(|name| name != b"." && name != b"..").collect()
 }
 
 fn statfs_facts(volume: &Volume) -> Facts {

@@ -1,0 +1,252 @@
+//! A file system in memory that can be written to, and that holds its caller to what `vfs` says of
+//! the traits: who is locked, what is loaded once, what is released and when. It panics otherwise.
+//!
+//! It has no data: files are holes of the size that was set.
+
+mod inode;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use base::attributes::{
+    Attributes, CheckSummary, DeviceNumber, FileType, StatFs, Timestamp, VolumeInfo,
+};
+use base::{BlockSize, Error, InodeNumber, Result};
+use device::{MemoryDevice, SharedDevice};
+use vfs::{FileSystem, Inode, NewInode};
+
+use inode::MemoryInode;
+
+/// The root's number.
+pub const ROOT: u64 = 2;
+
+/// The file system.
+#[derive(Debug)]
+pub struct MemoryFileSystem {
+    disk: Arc<Disk>,
+    device: SharedDevice,
+}
+
+/// What lasts: inodes by number.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    inodes: Mutex<BTreeMap<u64, Record>>,
+    loads: AtomicUsize,
+    released: AtomicUsize,
+    syncs: AtomicUsize,
+    closed: AtomicBool,
+    writable: bool,
+}
+
+/// An inode on disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) attributes: Attributes,
+    pub(crate) entries: BTreeMap<Vec<u8>, u64>,
+    pub(crate) parent: u64,
+    pub(crate) target: Vec<u8>,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Grows with every change: inodes in memory must know of all of them.
+    pub(crate) version: u64,
+}
+
+impl MemoryFileSystem {
+    /// One with an empty root directory that belongs to root.
+    pub fn new() -> Arc<Self> {
+        Self::with_mode(true)
+    }
+
+    /// One that is open read-only.
+    pub fn read_only() -> Arc<Self> {
+        Self::with_mode(false)
+    }
+
+    fn with_mode(writable: bool) -> Arc<Self> {
+        let new = NewInode {
+            kind: FileType::Directory,
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            device: DeviceNumber::default(),
+            target: b"",
+            xattrs: &[],
+            time: Timestamp::default(),
+        };
+        let root = Record::new(ROOT, &new, 2, ROOT);
+        Arc::new(Self {
+            disk: Arc::new(Disk {
+                inodes: Mutex::new(BTreeMap::from([(ROOT, root)])),
+                loads: AtomicUsize::default(),
+                released: AtomicUsize::default(),
+                syncs: AtomicUsize::default(),
+                closed: AtomicBool::default(),
+                writable,
+            }),
+            device: Arc::new(MemoryDevice::new(vec![0; 4096])),
+        })
+    }
+
+    /// How often an inode was loaded.
+    pub fn loads(&self) -> usize {
+        self.disk.loads.load(Ordering::Relaxed)
+    }
+
+    /// How many inodes were released.
+    pub fn released(&self) -> usize {
+        self.disk.released.load(Ordering::Relaxed)
+    }
+
+    /// How often the volume, or an inode, was made durable.
+    pub fn syncs(&self) -> usize {
+        self.disk.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Whether the volume was closed.
+    pub fn is_closed(&self) -> bool {
+        self.disk.closed.load(Ordering::Relaxed)
+    }
+
+    /// Sets the flags of an inode, which nobody has in memory, as chattr does.
+    pub fn set_flags(&self, number: InodeNumber, flags: u32) {
+        let mut inodes = self.disk.inodes();
+        inodes.get_mut(&number.0).expect("the inode is there").attributes.flags = flags;
+    }
+
+    /// Has a name in a directory stand for any inode, as no sound volume would.
+    pub fn damage_entry(&self, directory: InodeNumber, name: &[u8], number: u64) {
+        let mut inodes = self.disk.inodes();
+        let record = inodes.get_mut(&directory.0).expect("the directory is there");
+        record.entries.insert(name.to_vec(), number);
+    }
+
+    /// How many inodes there are, those without a name included.
+    pub fn inode_count(&self) -> usize {
+        self.disk.inodes().len()
+    }
+
+    /// Checks that the tree is one. Gives the number of inodes without a name.
+    pub fn verify(&self) -> usize {
+        verify::verify(&self.disk.inodes())
+    }
+}
+
+impl Disk {
+    pub(crate) fn inodes(&self) -> MutexGuard<'_, BTreeMap<u64, Record>> {
+        self.inodes.lock().expect("no call has panicked")
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        let writable = self.writable && !self.closed.load(Ordering::Relaxed);
+        if writable { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+
+    pub(crate) fn note_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_release(&self) {
+        self.released.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Record {
+    pub(crate) fn new(number: u64, new: &NewInode<'_>, links: u32, parent: u64) -> Self {
+        let attributes = Attributes {
+            inode: InodeNumber(number),
+            kind: new.kind,
+            permissions: new.permissions,
+            links,
+            uid: new.uid,
+            gid: new.gid,
+            size: new.target.len() as u64,
+            blocks: 0,
+            device: new.device,
+            accessed: new.time,
+            modified: new.time,
+            changed: new.time,
+            created: Some(new.time),
+            generation: 1,
+            flags: 0,
+            project: None,
+        };
+        let owned = |&(name, value): &(&[u8], &[u8])| (name.to_vec(), value.to_vec());
+        Self {
+            attributes,
+            entries: BTreeMap::new(),
+            parent,
+            target: new.target.to_vec(),
+            xattrs: new.xattrs.iter().map(owned).collect(),
+            version: 0,
+        }
+    }
+}
+
+impl FileSystem for MemoryFileSystem {
+    fn root(&self) -> InodeNumber {
+        InodeNumber(ROOT)
+    }
+
+    fn block_size(&self) -> BlockSize {
+        BlockSize::from_bytes(4096).expect("it is one")
+    }
+
+    fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
+        self.disk.loads.fetch_add(1, Ordering::Relaxed);
+        let version = match self.disk.inodes().get(&number.0) {
+            Some(record) if record.attributes.links > 0 => record.version,
+            _ => return Err(Error::NotFound),
+        };
+        // Long enough for others to load it, change it and forget it meanwhile.
+        for _ in 0..20 {
+            std::thread::yield_now();
+        }
+        Ok(Arc::new(MemoryInode::new(&self.disk, number.0, version)))
+    }
+
+    fn statfs(&self) -> StatFs {
+        StatFs {
+            block_size: 4096,
+            blocks: 100,
+            blocks_free: 50,
+            blocks_available: 40,
+            inodes: 1000,
+            inodes_free: 1000 - self.inode_count() as u64,
+            name_bytes_max: 255,
+        }
+    }
+
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo {
+            format: "memory",
+            label: Vec::new(),
+            uuid: [0; 16],
+            features: Vec::new(),
+            details: Vec::new(),
+        }
+    }
+
+    fn check(&self, _found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+        CheckSummary::default()
+    }
+
+    fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    fn is_writable(&self) -> bool {
+        self.disk.writable
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.disk.note_sync();
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.disk.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Changing what an inode says of itself: attributes, size, extended attributes. What goes with a
+//! change happens here: ACLs follow the mode and the mode follows ACLs, and files lose their
+//! privileges.
+
+use base::attributes::{AttributeChange, Attributes, FileType};
+use base::{Error, Result};
+
+use crate::acl::{self, Acl};
+use crate::clock::now;
+use crate::file_system::XattrMode;
+use crate::node::{Node, NodeState};
+use crate::rights::{self, Credentials, Privileges, SETGID, without_privileges};
+
+/// The attribute that gives programs capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+/// The largest value of an extended attribute that Linux knows, in bytes.
+const XATTR_BYTES_MAX: usize = 65_536;
+
+impl Node {
+    /// Changes attributes. The time of the inode's own change is now, unless it is given.
+    pub fn set_attributes(&self, change: &AttributeChange, by: &Credentials) -> Result<()> {
+        self.check_writable()?;
+        let mut state = self.lock();
+        let attributes = self.attributes();
+        rights::may_change_attributes(&attributes, change, by)?;
+        let mut change = *change;
+        change.changed = change.changed.or_else(|| Some(now()));
+        if let Some(permissions) = &mut change.permissions {
+            *permissions &= 0o7777;
+            if !by.may_set_gid_bit(change.gid.unwrap_or(attributes.gid)) {
+                *permissions &= !SETGID;
+            }
+        }
+        let gives_away = change.uid.is_some() || change.gid.is_some();
+        if gives_away && self.kind() != FileType::Directory {
+            self.drop_capability(&mut state)?;
+            let left = without_privileges(self.kind(), attributes.permissions);
+            change.permissions = change.permissions.or(Some(left));
+        }
+        state.is_plain &= change.permissions.is_none();
+        match change.permissions {
+            Some(permissions) if permissions & 0o777 != attributes.permissions & 0o777 => {
+                self.change_mode(permissions, &change)
+            }
+            _ => self.inode().set_attributes(&change),
+        }
+    }
+
+    /// Changes the mode with all of `change`, and has the ACL say the same.
+    fn change_mode(&self, permissions: u16, change: &AttributeChange) -> Result<()> {
+        if self.kind() == FileType::Symlink {
+            return self.inode().set_attributes(change);
+        }
+        let acl = match self.inode().get_xattr(acl::ACCESS) {
+            Err(Error::NoAttribute) => None,
+            value => Acl::parse(&value?)?,
+        };
+        let Some(mut acl) = acl else { return self.inode().set_attributes(change) };
+        acl.set_mode(permissions);
+        self.inode().set_xattr(acl::ACCESS, &acl.to_value(), XattrMode::Either, change)
+    }
+
+    /// Sets the size of a regular file.
+    pub fn set_size(&self, size: u64, privileges: Privileges) -> Result<()> {
+        self.check_writable()?;
+        match self.kind() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+        }
+        let mut state = self.lock();
+        rights::may_overwrite(&self.attributes())?;
+        self.inode().data()?;
+        self.drop_privileges(&mut state, privileges)?;
+        self.inode().set_size(size, now())
+    }
+
+    /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too; with
+    /// [`Privileges::Drop`] it takes away the setgid bit.
+    pub fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        privileges: Privileges,
+    ) -> Result<()> {
+        self.check_writable()?;
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(Error::InvalidArgument("too large for an extended attribute"));
+        }
+        let mut state = self.lock();
+        let attributes = self.attributes();
+        rights::may_overwrite(&attributes)?;
+        let mut change = AttributeChange { changed: Some(now()), ..AttributeChange::default() };
+        match name {
+            acl::ACCESS => {
+                let permissions = match self.acl(value)? {
+                    None => return self.remove_if_there(name, &change),
+                    Some(acl) if acl.is_mode() => {
+                        change.permissions = Some(acl.apply_to(attributes.permissions));
+                        self.forget_set_gid(&mut change, privileges);
+                        return self.replace_acl_by_mode(&change);
+                    }
+                    Some(acl) => acl.apply_to(attributes.permissions),
+                };
+                change.permissions = Some(permissions);
+                self.forget_set_gid(&mut change, privileges);
+            }
+            acl::DEFAULT if self.kind() != FileType::Directory => {
+                return Err(Error::NotPermitted("only directories have a default ACL"));
+            }
+            acl::DEFAULT if self.acl(value)?.is_none() => {
+                return self.remove_if_there(name, &change);
+            }
+            CAPABILITY => state.is_plain = false,
+            _ => {}
+        }
+        self.inode().set_xattr(name, value, mode, &change)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let _lock = self.lock();
+        rights::may_overwrite(&self.attributes())?;
+        let change = AttributeChange { changed: Some(now()), ..AttributeChange::default() };
+        self.inode().remove_xattr(name, &change)
+    }
+
+    /// Makes the inode durable; with `data_only`, as far as its data can be read back.
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        self.inode().sync(data_only)
+    }
+
+    /// Takes from a file what it must not keep when its contents change. The caller has the lock.
+    pub(crate) fn drop_privileges(
+        &self,
+        state: &mut NodeState,
+        privileges: Privileges,
+    ) -> Result<()> {
+        if state.is_plain {
+            return Ok(());
+        }
+        self.drop_capability(state)?;
+        let Attributes { permissions, .. } = self.attributes();
+        let left = without_privileges(self.kind(), permissions);
+        if left != permissions {
+            if privileges == Privileges::Keep {
+                return Ok(());
+            }
+            self.inode().set_attributes(&AttributeChange {
+                permissions: Some(left),
+                changed: Some(now()),
+                ..AttributeChange::default()
+            })?;
+        }
+        state.is_plain = true;
+        Ok(())
+    }
+
+    fn drop_capability(&self, state: &mut NodeState) -> Result<()> {
+        if state.is_plain {
+            return Ok(());
+        }
+        let change = AttributeChange { changed: Some(now()), ..AttributeChange::default() };
+        match self.inode().get_xattr(CAPABILITY) {
+            Ok(_) => self.inode().remove_xattr(CAPABILITY, &change),
+            Err(Error::NoAttribute) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn acl(&self, value: &[u8]) -> Result<Option<Acl>> {
+        if self.kind() == FileType::Symlink {
+            return Err(Error::NotPermitted("symbolic links have no ACL"));
+        }
+        Acl::parse(value)
+    }
+
+    fn forget_set_gid(&self, change: &mut AttributeChange, privileges: Privileges) {
+        if let (Some(permissions), Privileges::Drop) = (&mut change.permissions, privileges) {
+            *permissions &= !SETGID;
+        }
+    }
+
+    /// Sets a mode in place of an ACL that says no more than it.
+    fn replace_acl_by_mode(&self, change: &AttributeChange) -> Result<()> {
+        match self.inode().remove_xattr(acl::ACCESS, change) {
+            Err(Error::NoAttribute) => self.inode().set_attributes(change),
+            done => done,
+        }
+    }
+
+    fn remove_if_there(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        match self.inode().remove_xattr(name, change) {
+            Err(Error::NoAttribute) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.volume().is_writable { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+}

@@ -1,0 +1,116 @@
+//! Changes by path, for the command line and simple users. Every path is taken from the root.
+//! Not here: the changes themselves (`namespace.rs`, `rename.rs`).
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, Result};
+
+use crate::namespace::Creation;
+use crate::node::Node;
+use crate::path::Follow;
+use crate::rename::RenameFlags;
+use crate::rights::Credentials;
+use crate::volume::Volume;
+
+/// The last name of a path, and the directory that it is in.
+struct Place<'a> {
+    directory: Arc<Node>,
+    name: &'a [u8],
+    /// The path ends with a slash: only a directory can be meant.
+    is_directory: bool,
+}
+
+impl Volume {
+    /// Makes an empty regular file. `Exists` when there is anything at `path`.
+    pub fn create_file(
+        &self,
+        path: &[u8],
+        permissions: u16,
+        by: &Credentials,
+    ) -> Result<Arc<Node>> {
+        self.create_at(path, &Creation::of(FileType::Regular, permissions), by)
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, path: &[u8], permissions: u16, by: &Credentials) -> Result<Arc<Node>> {
+        self.create_at(path, &Creation::of(FileType::Directory, permissions), by)
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub fn symlink(&self, target: &[u8], path: &[u8], by: &Credentials) -> Result<Arc<Node>> {
+        self.create_at(path, &Creation::symlink(target), by)
+    }
+
+    /// Makes an inode of any kind at `path`.
+    pub fn create_at(
+        &self,
+        path: &[u8],
+        what: &Creation<'_>,
+        by: &Credentials,
+    ) -> Result<Arc<Node>> {
+        let place = self.place(path)?.ok_or(Error::Exists)?;
+        if what.kind != FileType::Directory {
+            self.refuse_slash(&place)?;
+        }
+        self.create(&place.directory, place.name, what, by)
+    }
+
+    /// Gives the file at `path`, or the symbolic link itself, one more name.
+    pub fn link_at(&self, path: &[u8], new_path: &[u8]) -> Result<()> {
+        let node = self.resolve(path, Follow::No)?;
+        let place = self.place(new_path)?.ok_or(Error::Exists)?;
+        self.refuse_slash(&place)?;
+        self.link(&place.directory, place.name, &node)
+    }
+
+    /// Removes what is at `path`; a directory only if it is empty. A symbolic link at the end is
+    /// removed itself.
+    pub fn remove(&self, path: &[u8], by: &Credentials) -> Result<()> {
+        let root = || Error::InvalidArgument("the root directory stays");
+        let place = self.place(path)?.ok_or_else(root)?;
+        let node = self.lookup(&place.directory, place.name)?;
+        match node.kind() {
+            FileType::Directory => self.rmdir(&place.directory, place.name, by),
+            _ if place.is_directory => Err(Error::NotDirectory),
+            _ => self.unlink(&place.directory, place.name, by),
+        }
+    }
+
+    /// Moves what is at `path` to `new_path`.
+    pub fn rename_at(
+        &self,
+        path: &[u8],
+        new_path: &[u8],
+        flags: RenameFlags,
+        by: &Credentials,
+    ) -> Result<()> {
+        let root = || Error::InvalidArgument("the root directory stays");
+        let from = self.place(path)?.ok_or_else(root)?;
+        let to = self.place(new_path)?.ok_or_else(root)?;
+        if from.is_directory || to.is_directory {
+            self.lookup(&from.directory, from.name)?.require_directory()?;
+        }
+        self.rename((&from.directory, from.name), (&to.directory, to.name), flags, by)
+    }
+
+    /// Refuses a name for a directory where something else is to be made.
+    fn refuse_slash(&self, place: &Place<'_>) -> Result<()> {
+        if place.is_directory {
+            self.lookup(&place.directory, place.name)?;
+            return Err(Error::Exists);
+        }
+        Ok(())
+    }
+
+    /// Where a path's last name is. `None` when it has none: it leads to the root.
+    fn place<'a>(&self, path: &'a [u8]) -> Result<Option<Place<'a>>> {
+        let is_slash = |byte: &u8| *byte == b'/';
+        let Some(end) = path.iter().rposition(|byte| !is_slash(byte)) else { return Ok(None) };
+        let start = path[..end].iter().rposition(is_slash).map_or(0, |slash| slash + 1);
+        let directory = self.resolve(&path[..start], Follow::Yes)?;
+        directory.require_directory()?;
+        let (name, is_directory) = (&path[start..=end], end + 1 < path.len());
+        Ok(Some(Place { directory, name, is_directory }))
+    }
+}

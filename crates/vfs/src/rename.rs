@@ -1,0 +1,225 @@
+//! Renaming: from one name to another, in place of what has it, or in exchange for it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use base::attributes::{DeviceNumber, FileType};
+use base::{Error, InodeNumber, Place, Problem, Result};
+
+use crate::clock::now;
+use crate::file_system::{NewInode, RenameMode, RenameTarget};
+use crate::locked::Locked;
+use crate::namespace::check_name;
+use crate::node::{Life, Node};
+use crate::rights::{self, Credentials};
+use crate::volume::Volume;
+
+/// How to rename, as renameat2(2) has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RenameFlags {
+    /// Fail when the new name is taken.
+    pub no_replace: bool,
+    /// Exchange what the two names stand for.
+    pub exchange: bool,
+    /// Leave a whiteout at the old name, for overlay file systems.
+    pub whiteout: bool,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug)]
+struct Named<'a> {
+    directory: &'a Arc<Node>,
+    name: &'a [u8],
+}
+
+/// What a rename is about, as it was before anything was locked.
+struct Found {
+    moved: Arc<Node>,
+    replaced: Option<Arc<Node>>,
+    /// The directories' counts of changes up to which this holds.
+    changes: (u64, u64),
+}
+
+impl Volume {
+    /// Gives what `name` in `directory` stands for the name `to_name` in `to_directory`. Nothing
+    /// happens when both names are of one inode.
+    pub fn rename(
+        &self,
+        (directory, name): (&Arc<Node>, &[u8]),
+        (to_directory, to_name): (&Arc<Node>, &[u8]),
+        flags: RenameFlags,
+        by: &Credentials,
+    ) -> Result<()> {
+        self.check_writable()?;
+        check_name(name)?;
+        check_name(to_name)?;
+        to_directory.require_directory()?;
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Error::InvalidArgument("an exchange replaces nothing and leaves nothing"));
+        }
+        let from = Named { directory, name };
+        let to = Named { directory: to_directory, name: to_name };
+        loop {
+            let found = self.find(from, to)?;
+            match &found.replaced {
+                None if flags.exchange => return Err(Error::NotFound),
+                Some(_) if flags.no_replace => return Err(Error::Exists),
+                _ => {}
+            }
+            // Until the end nothing moves to another directory that could bring one into itself.
+            let moves = found.moves_directory(from, to).then(|| self.shared.moves.lock());
+            if moves.is_some() {
+                self.check_no_loop(&found, from, to, flags)?;
+            }
+            let replaced = found.replaced.as_ref();
+            let nodes = [Some(from.directory), Some(to.directory), Some(&found.moved), replaced];
+            let mut locked = Locked::new(nodes);
+            let changes =
+                (locked.state(from.directory).changes, locked.state(to.directory).changes);
+            if changes == found.changes {
+                return self.rename_found(&found, from, to, flags, by, &mut locked);
+            }
+        }
+    }
+
+    fn find(&self, from: Named<'_>, to: Named<'_>) -> Result<Found> {
+        let (moved, from_changes) = self.lookup_to_change(from.directory, from.name)?;
+        let (replaced, to_changes) = self.lookup_or_absent(to)?;
+        Ok(Found { moved, replaced, changes: (from_changes, to_changes) })
+    }
+
+    /// What has the name, and the count of changes up to which that holds.
+    fn lookup_or_absent(&self, named: Named<'_>) -> Result<(Option<Arc<Node>>, u64)> {
+        let changes = named.directory.lock_shared().map_or(0, |state| state.changes);
+        match self.lookup_to_change(named.directory, named.name) {
+            Ok((node, changes)) => Ok((Some(node), changes)),
+            // Should the name have come and gone, then the count has grown since.
+            Err(Error::NotFound) => Ok((None, changes)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses to bring a directory into itself. Directories stay where they are meanwhile.
+    fn check_no_loop(
+        &self,
+        found: &Found,
+        from: Named<'_>,
+        to: Named<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let loops = Error::InvalidArgument("a directory cannot move into itself");
+        if self.way_to_root(to.directory)?.contains(&found.moved.number()) {
+            return Err(loops);
+        }
+        let Some(replaced) = &found.replaced else { return Ok(()) };
+        if self.way_to_root(from.directory)?.contains(&replaced.number()) {
+            return Err(if flags.exchange { loops } else { Error::NotEmpty });
+        }
+        Ok(())
+    }
+
+    /// A directory and all that it lies in.
+    fn way_to_root(&self, directory: &Arc<Node>) -> Result<HashSet<InodeNumber>> {
+        let root = self.shared.file_system.root();
+        let mut way = HashSet::new();
+        let mut here = Arc::clone(directory);
+        while way.insert(here.number()) {
+            if here.number() == root {
+                return Ok(way);
+            }
+            here = self.lookup(&here, b"..")?;
+        }
+        let place = Place::inode(here.number());
+        Err(Error::corrupt("directory", place, Problem::Cycle))
+    }
+
+    fn rename_found(
+        &self,
+        found: &Found,
+        from: Named<'_>,
+        to: Named<'_>,
+        flags: RenameFlags,
+        by: &Credentials,
+        locked: &mut Locked<'_>,
+    ) -> Result<()> {
+        let (moved, replaced) = (&found.moved, found.replaced.as_ref());
+        locked.begin_change(from.directory)?;
+        locked.begin_change(to.directory)?;
+        if replaced.is_some_and(|replaced| replaced.number() == moved.number()) {
+            return Ok(());
+        }
+        check_allowed(found, from, to, flags, by)?;
+        // ".." of what moves is another one afterwards.
+        for node in [Some(moved), replaced].into_iter().flatten() {
+            locked.state(node).changes += 1;
+        }
+        let whiteout = match flags.whiteout {
+            true => Some(self.make_whiteout(from.directory, by)?),
+            false => None,
+        };
+        let mode = match &whiteout {
+            Some(whiteout) => RenameMode::Whiteout(&**whiteout.inode()),
+            None if flags.exchange => RenameMode::Exchange,
+            None => RenameMode::Move,
+        };
+        let target = RenameTarget {
+            directory: &**to.directory.inode(),
+            name: to.name,
+            replaced: replaced.map(|node| &**node.inode()),
+        };
+        from.directory.inode().rename(from.name, &**moved.inode(), target, mode, now())?;
+        if let Some(whiteout) = whiteout {
+            // Nobody else has it yet.
+            whiteout.lock_nested().life = Life::Named;
+            self.shared.nodes.get_name(&whiteout);
+        }
+        if let (Some(replaced), false) = (replaced, flags.exchange) {
+            self.note_lost_name(replaced, locked);
+        }
+        Ok(())
+    }
+
+    /// What a whiteout is: a character device 0:0. It gets its name with the rename.
+    fn make_whiteout(&self, directory: &Arc<Node>, by: &Credentials) -> Result<Arc<Node>> {
+        let inode = directory.inode().create_unnamed(&NewInode {
+            kind: FileType::CharacterDevice,
+            permissions: 0,
+            uid: by.uid,
+            gid: by.gid,
+            device: DeviceNumber::default(),
+            target: b"",
+            xattrs: &[],
+            time: now(),
+        })?;
+        Ok(self.new_node(inode, Life::Nameless))
+    }
+}
+
+impl Found {
+    /// Whether a directory gets another parent.
+    fn moves_directory(&self, from: Named<'_>, to: Named<'_>) -> bool {
+        let is_directory = |node: &Arc<Node>| node.kind() == FileType::Directory;
+        from.directory.number() != to.directory.number()
+            && (is_directory(&self.moved) || self.replaced.as_ref().is_some_and(is_directory))
+    }
+}
+
+/// Whether the kinds fit, and the caller may.
+fn check_allowed(
+    found: &Found,
+    from: Named<'_>,
+    to: Named<'_>,
+    flags: RenameFlags,
+    by: &Credentials,
+) -> Result<()> {
+    let (from, to) = (from.directory.attributes(), to.directory.attributes());
+    rights::may_remove(&from, &found.moved.attributes(), by)?;
+    let Some(replaced) = &found.replaced else { return rights::may_change(&to) };
+    rights::may_remove(&to, &replaced.attributes(), by)?;
+    let is_directory = |node: &Arc<Node>| node.kind() == FileType::Directory;
+    match (is_directory(&found.moved), is_directory(replaced)) {
+        (true, false) if !flags.exchange => Err(Error::NotDirectory),
+        (false, true) if !flags.exchange => Err(Error::IsDirectory),
+        _ => Ok(()),
+    }
+}

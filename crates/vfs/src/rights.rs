@@ -1,0 +1,123 @@
+//! Who may do what, as far as that is decided here: ownership, sticky directories, flags of inodes,
+//! and the privileges that files lose.
+//!
+//! Not here: whether mode and ACL let somebody read, write or search. A mount leaves that to the
+//! kernel, and a user of the library sees the whole image.
+
+use base::attributes::{AttributeChange, Attributes, FileType};
+use base::{Error, Result};
+
+/// The setuid, setgid and sticky bits.
+pub(crate) const SETUID: u16 = 0o4000;
+pub(crate) const SETGID: u16 = 0o2000;
+pub(crate) const STICKY: u16 = 0o1000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// Flags as FS_IOC_GETFLAGS numbers them.
+const IMMUTABLE: u32 = 0x10;
+const APPEND_ONLY: u32 = 0x20;
+
+/// For whom something is done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// The owner of what is made.
+    pub uid: u32,
+    /// The group of what is made, where no directory hands down its own.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+    /// Ownership need not be checked: it was already, or the caller is above it.
+    pub privileged: bool,
+}
+
+impl Credentials {
+    /// Those of root.
+    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), privileged: true };
+
+    fn is_in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    fn owns(&self, attributes: &Attributes) -> bool {
+        self.privileged || self.uid == attributes.uid
+    }
+
+    /// Whether files of group `gid` may have the setgid bit at this caller's wish.
+    pub(crate) fn may_set_gid_bit(&self, gid: u32) -> bool {
+        self.privileged || self.is_in_group(gid)
+    }
+}
+
+/// Whether the caller may do what takes setuid and setgid from a file, and leave them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Privileges {
+    /// They stay.
+    Keep,
+    /// They go: the contents are somebody else's now.
+    Drop,
+}
+
+/// Whether anything of the inode may be changed: not of an immutable one.
+pub(crate) fn may_change(attributes: &Attributes) -> Result<()> {
+    forbid(attributes, IMMUTABLE)
+}
+
+/// Whether what is there may be changed, not only added to.
+pub(crate) fn may_overwrite(attributes: &Attributes) -> Result<()> {
+    forbid(attributes, IMMUTABLE | APPEND_ONLY)
+}
+
+/// Whether a name may be removed from `directory` that stands for `inode`.
+pub(crate) fn may_remove(
+    directory: &Attributes,
+    inode: &Attributes,
+    by: &Credentials,
+) -> Result<()> {
+    may_overwrite(directory)?;
+    may_overwrite(inode)?;
+    let sticky = directory.permissions & STICKY != 0;
+    if sticky && !by.owns(inode) && !by.owns(directory) {
+        return Err(Error::NotPermitted("the directory is sticky"));
+    }
+    Ok(())
+}
+
+/// Whether attributes may be changed so.
+pub(crate) fn may_change_attributes(
+    now: &Attributes,
+    change: &AttributeChange,
+    by: &Credentials,
+) -> Result<()> {
+    may_overwrite(now)?;
+    if by.privileged {
+        return Ok(());
+    }
+    if !by.owns(now) {
+        return Err(Error::NotPermitted("the caller is not the owner"));
+    }
+    if change.uid.is_some_and(|uid| uid != now.uid) {
+        return Err(Error::NotPermitted("only root gives files away"));
+    }
+    if change.gid.is_some_and(|gid| gid != now.gid && !by.is_in_group(gid)) {
+        return Err(Error::NotPermitted("the caller is not in the group"));
+    }
+    Ok(())
+}
+
+/// The permissions that are left when a file's contents or owner change.
+pub(crate) fn without_privileges(kind: FileType, permissions: u16) -> u16 {
+    // Setgid without group execute is a mark for mandatory locks, on directories for inheritance.
+    let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+    match kind {
+        FileType::Directory => permissions,
+        _ => permissions & !SETUID & !setgid,
+    }
+}
+
+fn forbid(attributes: &Attributes, flags: u32) -> Result<()> {
+    match attributes.flags & flags {
+        0 => Ok(()),
+        found if found & IMMUTABLE != 0 => Err(Error::NotPermitted("it is immutable")),
+        _ => Err(Error::NotPermitted("it is append-only")),
+    }
+}

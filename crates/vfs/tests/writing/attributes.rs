@@ -1,0 +1,165 @@
+//! Changing attributes, sizes and extended attributes.
+
+use base::Error;
+use base::attributes::{AttributeChange, Timestamp};
+use vfs::{Privileges, XattrMode};
+
+use crate::*;
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// A file with setuid, setgid and capabilities.
+fn privileged(volume: &Volume, path: &str, permissions: u16) -> Arc<Node> {
+    let file = create(volume, path);
+    file.set_xattr(CAPABILITY, b"caps", XattrMode::Create, Privileges::Keep).unwrap();
+    chmod(&file, permissions);
+    file
+}
+
+fn chmod(node: &Node, permissions: u16) {
+    let change = AttributeChange { permissions: Some(permissions), ..AttributeChange::default() };
+    node.set_attributes(&change, &ROOT).unwrap();
+}
+
+fn permissions(node: &Node) -> u16 {
+    node.attributes().permissions
+}
+
+fn set_xattr(node: &Node, name: &[u8], value: &[u8]) -> Result<(), Error> {
+    node.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
+}
+
+#[test]
+fn only_what_is_given_changes_and_the_time_of_change_with_it() {
+    let (volume, _) = volume();
+    let file = create(&volume, "/file");
+    let before = file.attributes();
+    let modified = Timestamp { seconds: -5, nanoseconds: 7 };
+    let change = AttributeChange { modified: Some(modified), ..AttributeChange::default() };
+    file.set_attributes(&change, &ROOT).unwrap();
+    let after = file.attributes();
+    assert!(after.changed > before.changed);
+    assert_eq!(after, base::attributes::Attributes { modified, changed: after.changed, ..before });
+}
+
+#[test]
+fn a_truncation_takes_privileges_that_the_caller_may_not_keep() {
+    let (volume, _) = volume();
+    let file = privileged(&volume, "/a", 0o6755);
+    file.set_size(10, Privileges::Keep).unwrap();
+    assert_eq!(permissions(&file), 0o6755);
+    assert_eq!(file.get_xattr(CAPABILITY), Err(Error::NoAttribute), "capabilities always go");
+    file.set_size(20, Privileges::Drop).unwrap();
+    assert_eq!((permissions(&file), file.attributes().size), (0o755, 20));
+    let file = privileged(&volume, "/b", 0o6745);
+    file.set_size(0, Privileges::Drop).unwrap();
+    assert_eq!(permissions(&file), 0o2745, "without group execute setgid is a mark");
+    // What is found once is not looked for again until it may have come back.
+    set_xattr(&file, CAPABILITY, b"caps").unwrap();
+    chmod(&file, 0o4711);
+    file.set_size(1, Privileges::Drop).unwrap();
+    assert_eq!(permissions(&file), 0o711);
+    assert_eq!(file.get_xattr(CAPABILITY), Err(Error::NoAttribute));
+    let directory = mkdir(&volume, "/d");
+    assert_eq!(directory.set_size(0, Privileges::Keep), Err(Error::IsDirectory));
+}
+
+#[test]
+fn a_new_owner_does_not_get_the_privileges() {
+    let (volume, _) = volume();
+    let give = AttributeChange { uid: Some(9), ..AttributeChange::default() };
+    let file = privileged(&volume, "/file", 0o6755);
+    file.set_attributes(&give, &ROOT).unwrap();
+    assert_eq!((permissions(&file), file.attributes().uid), (0o755, 9));
+    assert_eq!(file.get_xattr(CAPABILITY), Err(Error::NoAttribute));
+    let directory = mkdir(&volume, "/d");
+    chmod(&directory, 0o2755);
+    directory.set_attributes(&give, &ROOT).unwrap();
+    assert_eq!(permissions(&directory), 0o2755);
+    // Unless they are given on purpose.
+    let restore = AttributeChange { permissions: Some(0o4755), ..give };
+    file.set_attributes(&restore, &ROOT).unwrap();
+    assert_eq!(permissions(&file), 0o4755);
+}
+
+/// An ACL with an entry for user 1000.
+fn acl(owner: u8, named: u8, group: u8, mask: u8, other: u8) -> Vec<u8> {
+    let mut value = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in [
+        (1, owner, u32::MAX),
+        (2, named, 1000),
+        (4, group, u32::MAX),
+        (16, mask, u32::MAX),
+        (32, other, u32::MAX),
+    ] {
+        value.extend([tag, 0, permissions, 0]);
+        value.extend(u32::to_le_bytes(id));
+    }
+    value
+}
+
+#[test]
+fn mode_and_acl_follow_each_other() {
+    let (volume, _) = volume();
+    let file = create(&volume, "/file");
+    chmod(&file, 0o2750);
+    set_xattr(&file, ACCESS, &acl(7, 6, 4, 6, 1)).unwrap();
+    assert_eq!(permissions(&file), 0o2761);
+    chmod(&file, 0o640);
+    assert_eq!(file.get_xattr(ACCESS).unwrap(), acl(6, 6, 4, 4, 0));
+    // The setgid bit goes when somebody from outside the group sets an ACL.
+    chmod(&file, 0o2640);
+    file.set_xattr(ACCESS, &acl(7, 6, 4, 6, 1), XattrMode::Either, Privileges::Drop).unwrap();
+    assert_eq!(permissions(&file), 0o761);
+    // An ACL that is no more than a mode becomes one.
+    let plain: Vec<u8> = [
+        [2, 0, 0, 0].as_slice(),
+        &[1, 0, 6, 0, 255, 255, 255, 255],
+        &[4, 0, 4, 0, 255, 255, 255, 255],
+        &[32, 0, 0, 0, 255, 255, 255, 255],
+    ]
+    .concat();
+    set_xattr(&file, ACCESS, &plain).unwrap();
+    assert_eq!((permissions(&file), file.get_xattr(ACCESS)), (0o640, Err(Error::NoAttribute)));
+    // An empty one removes what is there.
+    set_xattr(&file, ACCESS, &acl(7, 6, 4, 6, 1)).unwrap();
+    set_xattr(&file, ACCESS, &[2, 0, 0, 0]).unwrap();
+    assert_eq!(file.get_xattr(ACCESS), Err(Error::NoAttribute));
+}
+
+#[test]
+fn acls_are_checked() {
+    let (volume, _) = volume();
+    let file = create(&volume, "/file");
+    let link = volume.symlink(b"x", b"/link", &ROOT).unwrap();
+    let invalid = set_xattr(&file, ACCESS, b"nonsense");
+    assert!(matches!(invalid, Err(Error::InvalidArgument(_))));
+    let value = acl(7, 7, 7, 7, 7);
+    assert!(matches!(set_xattr(&file, DEFAULT, &value), Err(Error::NotPermitted(_))));
+    assert!(matches!(set_xattr(&link, ACCESS, &value), Err(Error::NotPermitted(_))));
+    let directory = mkdir(&volume, "/d");
+    set_xattr(&directory, DEFAULT, &value).unwrap();
+    set_xattr(&directory, DEFAULT, &[2, 0, 0, 0]).unwrap();
+    assert_eq!(directory.get_xattr(DEFAULT), Err(Error::NoAttribute));
+    set_xattr(&directory, DEFAULT, &[2, 0, 0, 0]).unwrap();
+}
+
+#[test]
+fn extended_attributes_are_made_replaced_and_removed() {
+    let (volume, _) = volume();
+    let file = create(&volume, "/file");
+    let set = |mode| file.set_xattr(b"user.a", b"value", mode, Privileges::Keep);
+    assert_eq!(set(XattrMode::Replace), Err(Error::NoAttribute));
+    assert_eq!(set(XattrMode::Create), Ok(()));
+    assert_eq!(set(XattrMode::Create), Err(Error::Exists));
+    assert_eq!(set(XattrMode::Replace), Ok(()));
+    assert_eq!(file.get_xattr(b"user.a").unwrap(), b"value");
+    let before = file.attributes().changed;
+    file.remove_xattr(b"user.a").unwrap();
+    assert!(file.attributes().changed > before);
+    assert_eq!(file.remove_xattr(b"user.a"), Err(Error::NoAttribute));
+    let large = vec![0; 65_537];
+    assert!(matches!(set_xattr(&file, b"user.b", &large), Err(Error::InvalidArgument(_))));
+}
