@@ -455,3 +455,66 @@ fn new_directories_have_their_dots() {
         subject.check();
     }
 }
+
+#[test]
+fn damaged_directories_are_changed_or_refused_but_never_panic() {
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % below as u64) as usize
+    };
+    for options in ["-b 1024", "-b 4096 -O inline_data"] {
+        let options = format!("-t ext4 {options} -O ^metadata_csum,^has_journal");
+        for count in [2, 900] {
+            let mut subject = Subject::new(8, &options);
+            (0..count).for_each(|number| subject.insert(format!("name {number}").as_bytes()));
+            let (many, target) = (subject.many.number(), subject.target.number());
+            let blocks: Vec<usize> = (0..subject.many.size() >> 10)
+                .filter_map(|at| {
+                    let offset = base::FileOffset(at << 10);
+                    let map = iomap::MapRead::map_read(&subject.many, offset, 1).unwrap();
+                    map.address.map(|address| (address.0 + offset.0 - map.offset.0) as usize)
+                })
+                .collect();
+            let (table, at, _) = subject.volume.inode_place(many).unwrap();
+            let block_size = subject.volume.geometry().block_size;
+            let inode = block_size.device_offset(table).unwrap().0 as usize + at;
+            subject.volume.close().unwrap();
+            let sound = subject.image.bytes();
+            for _ in 0..150 {
+                let mut bytes = sound.clone();
+                for _ in 0..1 + next(4) {
+                    let (start, length) = match blocks.len() {
+                        0 => (inode + 40, 216),
+                        _ if next(8) == 0 => (inode + 40, 60),
+                        // Most of what matters lies at the start.
+                        blocks_count => (blocks[next(blocks_count)], 8 << next(8)),
+                    };
+                    bytes[start + next(length)] = [0, 1, 12, 0xFF, next(256) as u8][next(5)];
+                }
+                let _ = use_damaged(bytes, many, target);
+            }
+        }
+    }
+}
+
+/// Does a bit of everything in a directory, whatever comes of it.
+fn use_damaged(bytes: Vec<u8>, many: InodeNumber, target: InodeNumber) -> Result<()> {
+    let cache = PageCache::new(CacheOptions { bytes_max: 16 << 20, ..CacheOptions::default() })?;
+    let device: SharedDevice = Arc::new(device::MemoryDevice::new(bytes));
+    let volume = Volume::open_for_writing(device, &cache, &OpenOptions::default())?;
+    let many = volume.inode(many)?;
+    for number in 0..60 {
+        let (new, old) = (format!("new {number}"), format!("name {}", number * 7));
+        let _ = many.read_dir(DirCursor(0), &mut |_| ControlFlow::Continue(()));
+        let _ = volume.change(many.credits_for_insert(), |handle| {
+            many.dir_insert(handle, new.repeat(1 + number % 9).as_bytes(), target, FileType::Fifo)
+        });
+        let _ = volume.change(2, |handle| many.dir_remove(handle, old.as_bytes()));
+    }
+    let _ = volume.change(2, |handle| many.dir_set_parent(handle, target));
+    let _ = many.dir_is_empty();
+    Ok(())
+}

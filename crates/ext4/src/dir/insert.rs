@@ -207,7 +207,8 @@ impl<'a> Directory<'a> {
             return Err(fault(place, Problem::Missing("the slot of a leaf")));
         };
         let (buffer, place) = self.read_named(at, named_by)?;
-        if path.steps.iter().any(|step| step.block == at) {
+        let is_same = |block: FsBlock| block == buffer.block();
+        if path.steps.iter().any(|step| step.block == at || is_same(step.buffer.block())) {
             return Err(fault(named_by, Problem::Cycle));
         }
         // An empty leaf can look like an index block, but not with the slots of one.
@@ -297,9 +298,14 @@ impl<'a> Directory<'a> {
     ) -> Result<()> {
         let (step, format) = (&path.steps[level], self.format);
         let kind = NodeKind::of(step.block);
-        handle.edit(step.buffer.block(), STRUCTURE, step.place, |node| {
-            format.insert_slot(node, kind, step.slot, hash, child);
-        })
+        let is_done = handle.edit(step.buffer.block(), STRUCTURE, step.place, |node| {
+            format.insert_slot(node, kind, step.slot, hash, child)
+        })?;
+        if !is_done {
+            let problem = Problem::Shared { blocks: 1 };
+            return Err(Error::corrupt("directory index", step.place, problem));
+        }
+        Ok(())
     }
 
     /// Changes a leaf that was read.

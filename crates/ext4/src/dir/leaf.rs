@@ -261,7 +261,8 @@ impl DirFormat {
 
 /// What of an entry others could have.
 fn room_of(slot: &Slot<'_>) -> Room {
-    let taken = slot.inode.map_or(0, |_| entry_bytes(slot.name.len()));
+    // Also an entry without a name, which is corrupt, has the least length.
+    let taken = slot.inode.map_or(0, |_| entry_bytes(slot.name.len().max(1)));
     Room { start: slot.start, taken, end: slot.end }
 }
 

@@ -65,7 +65,9 @@ impl IndexFormat {
     }
 
     /// Adds a slot behind slot `after` of a block that is not full: `hash` is the least one of
-    /// `block`, with the mark of continued hashes.
+    /// `block`, with the mark of continued hashes. False, and nothing done, when the block is not
+    /// what was parsed before: a volume can lie about which of its blocks are free.
+    #[must_use]
     pub(crate) fn insert_slot(
         &self,
         node: &mut [u8],
@@ -73,15 +75,18 @@ impl IndexFormat {
         after: usize,
         hash: u32,
         block: FileBlock,
-    ) {
+    ) -> bool {
         let (at, count) = (kind.slots_at(), count_in(node, kind));
-        assert!(after < count && count < self.slots_max(kind), "a slot behind another, with room");
+        if after >= count || count >= self.slots_max(kind) {
+            return false;
+        }
         let (start, end) = (at + (after + 1) * ENTRY_BYTES, at + count * ENTRY_BYTES);
         node.copy_within(start..end, start + ENTRY_BYTES);
         let entry = RawIndexEntry { hash: hash.into(), block: raw_block(block).into() };
         node[start..start + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
         head_of(node, kind).count = (count as u16 + 1).into();
         self.seal_node(node, kind);
+        true
     }
 
     /// Moves the upper half of the slots of a block below the root to a new block, which is given
@@ -147,7 +152,10 @@ impl IndexFormat {
     pub(crate) fn seal_node(&self, node: &mut [u8], kind: NodeKind) {
         let Some(seed) = self.dir.checksum_seed else { return };
         let used = kind.slots_at() + count_in(node, kind) * ENTRY_BYTES;
-        let checksum = crc32c(crc32c(seed, &node[..used]), &[0; size_of::<RawIndexTail>()]);
+        let checksum = crc32c(
+            crc32c(seed, node.get(..used).unwrap_or_default()),
+            &[0; size_of::<RawIndexTail>()],
+        );
         let tail = RawIndexTail { reserved: 0.into(), checksum: checksum.into() };
         let at = kind.slots_at() + self.slots_max(kind) * ENTRY_BYTES;
         node[at..at + size_of_val(&tail)].copy_from_slice(tail.as_bytes());
@@ -244,7 +252,8 @@ mod tests {
                     }
                 } else {
                     let after = model.partition_point(|&(other, _)| other <= hash) - 1;
-                    format.insert_slot(&mut node, kind, after, hash, FileBlock(block));
+                    let block_at = FileBlock(block);
+                    prop_assert!(format.insert_slot(&mut node, kind, after, hash, block_at));
                     model.insert(after + 1, (hash, block));
                 }
                 prop_assert_eq!(&slots(&format, &node, kind), &model);
