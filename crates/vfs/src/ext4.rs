@@ -4,13 +4,15 @@ use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{Attributes, CheckSummary, DirCursor, DirEntry, StatFs, VolumeInfo};
+use base::attributes::{
+    AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
+};
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::MapRead;
 use pagecache::PageCache;
 
-use crate::file_system::{FileData, FileSystem, Inode};
+use crate::file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};
 use crate::volume::VolumeOptions;
 
 /// Opens the volume on `device`, if it has the format's magic number.
@@ -22,11 +24,19 @@ pub(crate) fn open(
     if !ext4::Superblock::has_magic(device)? {
         return Ok(None);
     }
+    let writable = options.writable;
+    if writable && options.no_recovery {
+        return Err(Error::InvalidArgument("writing to a volume as it lies"));
+    }
     let options = ext4::OpenOptions {
         no_recovery: options.no_recovery,
         journal_device: options.journal_device.clone(),
     };
-    let volume = ext4::Volume::open(Arc::clone(device), cache, &options)?;
+    let volume = if writable {
+        ext4::Volume::open_for_writing(Arc::clone(device), cache, &options)?
+    } else {
+        ext4::Volume::open(Arc::clone(device), cache, &options)?
+    };
     Ok(Some(Arc::new(Ext4 { volume })))
 }
 
@@ -45,7 +55,7 @@ impl FileSystem for Ext4 {
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
-        Ok(Arc::new(Ext4Inode { inode: self.volume.inode(number)? }))
+        Ok(wrap(Arc::new(self.volume.inode(number)?)))
     }
 
     fn statfs(&self) -> StatFs {
@@ -63,11 +73,38 @@ impl FileSystem for Ext4 {
     fn device(&self) -> &SharedDevice {
         self.volume.device()
     }
+
+    fn is_writable(&self) -> bool {
+        self.volume.is_writable()
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.is_writable() { self.volume.sync() } else { Ok(()) }
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.is_writable() { self.volume.close() } else { Ok(()) }
+    }
 }
 
 #[derive(Debug)]
 struct Ext4Inode {
-    inode: ext4::Inode,
+    inode: Arc<ext4::Inode>,
+}
+
+/// The format's own inode behind one that a caller names.
+fn own(inode: &dyn Inode) -> Result<&Arc<ext4::Inode>> {
+    let own = inode.as_any().downcast_ref::<Ext4Inode>();
+    own.map(|own| &own.inode).ok_or(Error::InvalidArgument("an inode of another volume"))
+}
+
+fn wrap(inode: Arc<ext4::Inode>) -> Arc<dyn Inode> {
+    Arc::new(Ext4Inode { inode })
+}
+
+fn new_inode<'a>(new: &NewInode<'a>) -> ext4::NewInode<'a> {
+    let NewInode { kind, permissions, uid, gid, device, target, xattrs, time } = *new;
+    ext4::NewInode { kind, permissions, uid, gid, device, target, xattrs, time }
 }
 
 impl Inode for Ext4Inode {
@@ -108,7 +145,62 @@ impl Inode for Ext4Inode {
             return Err(Error::WrongType("it has no data blocks"));
         }
         self.inode.check_readable()?;
-        let mapper: &dyn MapRead = &self.inode;
+        let mapper: &dyn MapRead = &*self.inode;
         Ok(FileData { mapper, size: self.inode.size() })
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.inode.create(name, &new_inode(new)).map(wrap)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.inode.create_unnamed(&new_inode(new)).map(wrap)
+    }
+
+    fn link(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        self.inode.link(name, own(inode)?, time)
+    }
+
+    fn unlink(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        self.inode.unlink(name, own(inode)?, time)
+    }
+
+    fn rmdir(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        self.inode.rmdir(name, own(inode)?, time)
+    }
+
+    fn rename(
+        &self,
+        name: &[u8],
+        moved: &dyn Inode,
+        to: RenameTarget<'_>,
+        mode: RenameMode<'_>,
+        time: Timestamp,
+    ) -> Result<()> {
+        let from = ext4::Named { directory: &self.inode, name };
+        let target = ext4::Named { directory: own(to.directory)?, name: to.name };
+        let replaced = to.replaced.map(own).transpose()?;
+        let mode = match mode {
+            RenameMode::Move => ext4::RenameMode::Move,
+            RenameMode::Exchange => ext4::RenameMode::Exchange,
+            RenameMode::Whiteout(inode) => ext4::RenameMode::Whiteout(Arc::clone(own(inode)?)),
+        };
+        own(moved)?.rename(from, target, replaced, &mode, time)
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.inode.set_attributes(change)
+    }
+
+    fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
+        self.inode.set_size(size, time)
+    }
+
+    fn released(&self) -> Result<()> {
+        self.inode.release()
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.inode.sync(data_only)
     }
 }

@@ -22,6 +22,8 @@ pub struct VolumeOptions {
     pub cache: CacheOptions,
     /// The read path's switches and bounds.
     pub read: ReadOptions,
+    /// Open it for writing; otherwise the device is not written at all.
+    pub writable: bool,
     /// Look at the volume as it lies, without replaying its journal.
     pub no_recovery: bool,
     /// The device of the journal, when the volume has it outside.
@@ -35,6 +37,7 @@ impl Default for VolumeOptions {
         Self {
             cache: CacheOptions::default(),
             read: ReadOptions::default(),
+            writable: false,
             no_recovery: false,
             journal_device: None,
             nodes_max: 16_384,
@@ -70,8 +73,8 @@ impl Shared {
 }
 
 impl Volume {
-    /// Opens the volume on `device`, read-only, whatever its format. A dirty journal is replayed
-    /// into memory; the device is not written.
+    /// Opens the volume on `device`, whatever its format. A dirty journal is replayed: into memory,
+    /// so that the device is not written, or in its place when the volume is opened for writing.
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let file_system = crate::probe::open(device, &cache, options)?;
