@@ -48,8 +48,8 @@ pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<us
 }
 
 /// Makes the bytes of `range` that lie in the file zeroes: in memory, and only where the device, or
-/// the cache, may have something else. Reserves and allocates nothing. The caller holds the inode's
-/// lock alone.
+/// the cache, may have something else. Reserves and allocates nothing. Inline data is only taken out
+/// of the cache: the format changes that itself. The caller holds the inode's lock alone.
 pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
     let end = range.end.min(file.size());
     Writer::new(file, end).zero(range.start..end)
@@ -289,7 +289,23 @@ impl<'f> Writer<'f> {
         // The block's start, which lies in the file even if `here` is its end.
         let start = here / self.block as u64 * self.block as u64;
         let map = map_at(mapper, FileOffset(start), run)?;
+        if map.kind == IomapKind::Inline {
+            self.forget(pages.start);
+            return Ok((run, true));
+        }
+        if map.end() <= here {
+            let problem = Problem::Invalid { field: "end of range", found: map.end() };
+            return Err(Error::corrupt("file mapping", Place::default(), problem));
+        }
         Ok((run.min(map.end() - here), map.kind != IomapKind::Mapped))
+    }
+
+    /// Takes the folio with `page`, which is clean, out of the cache: what it has of inline data is
+    /// the format's to change.
+    fn forget(&self, page: u64) {
+        if let Some(folio) = self.file.mapping.get(page) {
+            self.file.mapping.remove(self.file.mapping.lock(&folio));
+        }
     }
 
     /// Gives up what was reserved in `range` for blocks that are not dirty: nothing was written to

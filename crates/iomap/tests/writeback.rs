@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,8 +11,9 @@ use std::time::Duration;
 use base::{DeviceOffset, Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::{
-    EndIo, IomapKind, PageCache, ReadOptions, Readahead, WritableFile, lend, punch_cache, read,
-    seek_data, seek_hole, truncate_cache, wait_for_writeback, write, write_back, zero_range,
+    EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache, ReadOptions,
+    Readahead, WritableFile, lend, punch_cache, read, seek_data, seek_hole, truncate_cache,
+    wait_for_writeback, write, write_back, zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::{block_size, cache};
@@ -253,7 +255,7 @@ fn the_size_on_the_disk_follows_the_data() {
 
 #[test]
 fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
-    let setup = setup(9, 4096);
+    let setup = setup(0, 4096);
     setup.write(0, &vec![1; 1 << 20]);
     setup.sync();
     setup.write(0, &[2; 4096]);
@@ -424,4 +426,62 @@ fn data_in_the_cache_is_data_even_where_blocks_are_unwritten() {
             }
         }
     }
+}
+
+/// A file within its inode.
+#[derive(Debug)]
+struct InlineFile(Mutex<Vec<u8>>);
+
+impl MapRead for InlineFile {
+    fn map_read(&self, _: FileOffset, _: u64) -> Result<Iomap> {
+        let length = self.inline_data()?.len().max(1) as u64;
+        let (kind, flags) = (IomapKind::Inline, MapFlags::default());
+        Ok(Iomap { offset: FileOffset(0), length, kind, address: None, flags })
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        Ok(self.0.lock().expect("no panic").clone())
+    }
+}
+
+impl MapWrite for InlineFile {
+    fn map_write(&self, _: FileOffset, _: u64) -> Result<Iomap> {
+        Err(Error::NoSpace)
+    }
+
+    fn end_write(&self, _: Range<FileOffset>) {}
+
+    fn map_writeback(&self, _: FileOffset, _: u64) -> Result<Iomap> {
+        panic!("nothing is dirty")
+    }
+
+    fn end_io(&self, _: &[FinishedRange], _: FileOffset) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn inline_data_that_is_cut_off_does_not_come_back() {
+    let inline = Arc::new(InlineFile(Mutex::new(vec![1; 100])));
+    let mapping = cache(1 << 20, 9).new_mapping(block_size(4096));
+    let device = Arc::new(MemoryDevice::new(Vec::new()));
+    let (end_io, options) = (EndIo::start().expect("a thread"), ReadOptions::default());
+    let file = WritableFile::new(mapping, inline.clone(), device, end_io, 100, options);
+    let expect = |size: usize| {
+        let mut buffer = vec![9; 200];
+        let context = file.read_context();
+        let got = read(&context, &Readahead::default(), FileOffset(0), &mut buffer);
+        assert_eq!(got, Ok(size));
+        let expected = [vec![1; size.min(50)], vec![0; size - size.min(50)]].concat();
+        assert_eq!(buffer[..size], expected);
+    };
+    let mut buffer = [0; 100];
+    read(&file.read_context(), &Readahead::default(), FileOffset(0), &mut buffer).expect("inline");
+    for size in [50, 70, 90] {
+        truncate_cache(&file, size).expect("memory");
+        inline.0.lock().expect("no panic").resize(size as usize, 0);
+        expect(size as usize);
+    }
+    assert_eq!(write(&file, FileOffset(120), b"not inline"), Err(Error::NoSpace));
+    expect(90);
 }
