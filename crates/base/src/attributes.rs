@@ -127,6 +127,17 @@ pub struct AttributeChange {
     pub changed: Option<Timestamp>,
 }
 
+/// What setting an extended attribute expects to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Anything.
+    Either,
+    /// None of that name: else `Exists`.
+    Create,
+    /// One of that name: else `NoAttribute`.
+    Replace,
+}
+
 /// A place in a directory. Zero is the start; other values come from [`DirEntry::next`] and mean
 /// something only to the format that gave them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -20,6 +20,8 @@ pub enum Rank {
     DirtyInodes,
     /// A handle of the journal: not a lock, but waiting for room in the journal is like one.
     Transaction,
+    /// Which inodes share what holds extended attributes.
+    SharedAttributes,
     /// The list of orphans.
     Orphans,
     /// What of one inode is to be allocated later.

@@ -81,19 +81,7 @@ impl Inode {
 
     /// Changes attributes.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
-        self.volume().change(1, |handle| {
-            self.update(handle, |record| {
-                let set = |field: &mut Timestamp, to: Option<Timestamp>| {
-                    *field = to.unwrap_or(*field);
-                };
-                record.permissions = change.permissions.unwrap_or(record.permissions) & 0o7777;
-                record.uid = change.uid.unwrap_or(record.uid);
-                record.gid = change.gid.unwrap_or(record.gid);
-                set(&mut record.accessed, change.accessed);
-                set(&mut record.modified, change.modified);
-                set(&mut record.changed, change.changed);
-            })
-        })
+        self.volume().change(1, |handle| self.update(handle, |record| record.apply(change)))
     }
 
     /// Changes what the inode says, on disk and in memory. The caller has the inode's lock for
@@ -132,6 +120,19 @@ impl Volume {
 }
 
 impl InodeRecord {
+    /// Changes attributes.
+    pub(crate) fn apply(&mut self, change: &AttributeChange) {
+        let set = |field: &mut Timestamp, to: Option<Timestamp>| {
+            *field = to.unwrap_or(*field);
+        };
+        self.permissions = change.permissions.unwrap_or(self.permissions) & 0o7777;
+        self.uid = change.uid.unwrap_or(self.uid);
+        self.gid = change.gid.unwrap_or(self.gid);
+        set(&mut self.accessed, change.accessed);
+        set(&mut self.modified, change.modified);
+        set(&mut self.changed, change.changed);
+    }
+
     /// Writes the record over the inode's bytes: all of them but the fields that a record does not
     /// have stay as they are.
     pub(crate) fn store(&self, bytes: &mut [u8], geometry: &Geometry) {

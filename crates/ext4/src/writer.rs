@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use base::locks::{Rank, RankedMutex};
 use base::{Error, FsBlock, Place, Result, Unsupported};
 use device::SharedDevice;
 use iomap::PageCache;
@@ -26,6 +27,8 @@ pub(crate) struct Writer {
     pub(crate) journal: Arc<Journal>,
     pub(crate) allocator: Arc<Allocator>,
     pub(crate) orphans: OrphanSet,
+    /// Held by who changes how many inodes use an attribute block, or a value in an inode.
+    pub(crate) shared_attributes: RankedMutex<()>,
     _worker: Worker,
 }
 
@@ -58,7 +61,8 @@ impl Volume {
         let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log));
         let allocator = Allocator::load(&volume)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
-        volume.writer = Some(Writer { journal, allocator, orphans, _worker });
+        let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());
+        volume.writer = Some(Writer { journal, allocator, orphans, shared_attributes, _worker });
         let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
         volume.write_superblock(|raw| {
             if has_log {
@@ -219,7 +223,7 @@ impl Volume {
     }
 }
 
-fn set(raw: &mut RawSuperblock, feature: Feature, value: bool) {
+pub(crate) fn set(raw: &mut RawSuperblock, feature: Feature, value: bool) {
     let (set, bit) = feature.position();
     let field = match set {
         FeatureSet::Compatible => &mut raw.feature_compat,

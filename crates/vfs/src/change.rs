@@ -2,12 +2,11 @@
 //! change happens here: ACLs follow the mode and the mode follows ACLs, and files lose their
 //! privileges.
 
-use base::attributes::{AttributeChange, Attributes, FileType};
+use base::attributes::{AttributeChange, Attributes, FileType, XattrMode};
 use base::{Error, Result};
 
 use crate::acl::{self, Acl};
 use crate::clock::now;
-use crate::file_system::XattrMode;
 use crate::node::{Node, NodeState};
 use crate::rights::{self, Credentials, Privileges, SETGID, without_privileges};
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs,
-    Timestamp, VolumeInfo,
+    Timestamp, VolumeInfo, XattrMode,
 };
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
@@ -231,17 +231,6 @@ pub enum RenameMode<'a> {
     Exchange,
     /// As a move, but the old name stands for this inode afterwards, which had none.
     Whiteout(&'a dyn Inode),
-}
-
-/// What setting an extended attribute expects to find.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum XattrMode {
-    /// Anything.
-    Either,
-    /// None of that name: else `Exists`.
-    Create,
-    /// One of that name: else `NoAttribute`.
-    Replace,
 }
 
 /// What the I/O path needs to read an inode's data.

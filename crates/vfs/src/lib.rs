@@ -20,9 +20,10 @@ mod rename;
 mod rights;
 mod volume;
 
+pub use base::attributes::XattrMode;
 pub use errno::errno;
 pub use file::File;
-pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget, XattrMode};
+pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};
 pub use namespace::Creation;
 pub use node::Node;
 pub use path::Follow;

@@ -1,10 +1,10 @@
-//! POSIX ACLs: from the form that ext4 stores to the form that `getxattr(2)` gives.
+//! POSIX ACLs: from the form that ext4 stores to the form that `getxattr(2)` gives, and back.
 //! Not here: what the permissions mean.
 
 use base::view::view_at;
-use base::{Error, Place, Problem, Result};
-use zerocopy::IntoBytes;
+use base::{Error, Place, Problem, Result, Unsupported};
 use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ondisk::xattr::{RawAclEntry, RawAclHeader, RawAclXattrEntry};
 
@@ -13,6 +13,12 @@ const STORED_VERSION: u32 = 1;
 const XATTR_VERSION: u32 = 2;
 /// The id in entries that are not about a named user or group.
 const NO_ID: u32 = u32::MAX;
+const OWNER: u16 = 0x01;
+const NAMED_USER: u16 = 0x02;
+const OWNING_GROUP: u16 = 0x04;
+const NAMED_GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
 
 /// The ACL that `stored` holds, as `getxattr(2)` gives it. One without entries is no attribute.
 pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
@@ -36,12 +42,10 @@ pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
         let entry: &RawAclEntry = view_at(stored, at, STRUCTURE, place)?;
         let id_at = at + size_of::<RawAclEntry>();
         let (id, end) = match entry.tag.get() {
-            // A named user, a named group.
-            0x02 | 0x08 => {
+            NAMED_USER | NAMED_GROUP => {
                 (*view_at::<U32>(stored, id_at, STRUCTURE, place)?, id_at + size_of::<U32>())
             }
-            // The owner, the owning group, the mask, everybody else.
-            0x01 | 0x04 | 0x10 | 0x20 => (NO_ID.into(), id_at),
+            OWNER | OWNING_GROUP | MASK | OTHERS => (NO_ID.into(), id_at),
             tag => {
                 let problem = Problem::Invalid { field: "tag", found: tag.into() };
                 return Err(Error::corrupt(STRUCTURE, place.at_byte(at as u64), problem));
@@ -52,6 +56,50 @@ pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
         at = end;
     }
     Ok(xattr)
+}
+
+/// The ACL that `xattr` gives, in the form that ext4 stores; `None` when it has no entries, which
+/// stands for no ACL. It must have the entries that Linux asks for, in their order.
+pub fn to_stored(xattr: &[u8]) -> Result<Option<Vec<u8>>> {
+    const BAD: Error = Error::InvalidArgument("no sound ACL");
+    let Some((version, entries)) = xattr.split_first_chunk() else { return Err(BAD) };
+    if u32::from_le_bytes(*version) != XATTR_VERSION {
+        return Err(Unsupported::Operation("an ACL of another version").into());
+    }
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    let entries = <[RawAclXattrEntry]>::ref_from_bytes(entries).map_err(|_| BAD)?;
+    let mut stored = STORED_VERSION.to_le_bytes().to_vec();
+    let (mut next_min, mut has_named, mut has_mask) = (OWNER, false, false);
+    for entry in entries {
+        let (tag, permissions) = (entry.tag.get(), entry.permissions.get());
+        if permissions > 0o7 {
+            return Err(BAD);
+        }
+        let is_named = matches!(tag, NAMED_USER | NAMED_GROUP);
+        if is_named && entry.id.get() == NO_ID {
+            return Err(BAD);
+        }
+        // What may follow: tags rise, and of named users and groups there are any number.
+        next_min = match tag {
+            OWNER if next_min == OWNER => NAMED_USER,
+            NAMED_USER if next_min == NAMED_USER => NAMED_USER,
+            OWNING_GROUP if next_min == NAMED_USER => NAMED_GROUP,
+            NAMED_GROUP if next_min == NAMED_GROUP => NAMED_GROUP,
+            MASK if next_min == NAMED_GROUP => OTHERS,
+            OTHERS if next_min == OTHERS || next_min == NAMED_GROUP => u16::MAX,
+            _ => return Err(BAD),
+        };
+        has_named |= is_named;
+        has_mask |= tag == MASK;
+        stored.extend(RawAclEntry { tag: entry.tag, permissions: entry.permissions }.as_bytes());
+        if is_named {
+            stored.extend(entry.id.as_bytes());
+        }
+    }
+    let is_complete = next_min == u16::MAX && (has_mask || !has_named);
+    if is_complete { Ok(Some(stored)) } else { Err(BAD) }
 }
 
 #[cfg(test)]
@@ -79,6 +127,61 @@ mod tests {
             &[0x20, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF],
         ];
         assert_eq!(to_xattr(&stored.concat(), Place::default()).unwrap(), expected.concat());
+        assert_eq!(to_stored(&expected.concat()).unwrap().unwrap(), stored.concat());
+    }
+
+    /// Entries of the form of `getxattr(2)`, the named ones with id 7.
+    fn xattr(tags: &[u16]) -> Vec<u8> {
+        let mut bytes = vec![2, 0, 0, 0];
+        for &tag in tags {
+            let id = if matches!(tag, NAMED_USER | NAMED_GROUP) { 7 } else { NO_ID };
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend([5, 0]);
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_acl_is_complete_and_in_order_or_refused() {
+        for tags in [
+            &[1, 4, 0x20][..],
+            &[1, 4, 0x10, 0x20],
+            &[1, 2, 2, 4, 8, 8, 0x10, 0x20],
+            &[1, 2, 4, 0x10, 0x20],
+        ] {
+            let stored = to_stored(&xattr(tags)).unwrap().unwrap();
+            assert_eq!(to_xattr(&stored, Place::default()).unwrap(), xattr(tags));
+        }
+        for tags in [
+            &[1][..],
+            &[1, 4],
+            &[4, 0x20],
+            &[1, 0x20],
+            &[1, 4, 2, 0x10, 0x20],
+            &[1, 1, 4, 0x20],
+            &[1, 4, 0x20, 0x20],
+            &[1, 4, 0x20, 0x10],
+            &[1, 4, 0x10, 0x10, 0x20],
+            &[1, 2, 4, 0x20],
+            &[1, 4, 8, 0x20],
+            &[1, 3, 4, 0x20],
+            &[1, 4, 0x40, 0x20],
+        ] {
+            let refused = to_stored(&xattr(tags));
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{tags:?} {refused:?}");
+        }
+        assert_eq!(to_stored(&xattr(&[])), Ok(None));
+        let mut bad = xattr(&[1, 4, 0x20]);
+        assert!(to_stored(&bad[..bad.len() - 1]).is_err());
+        assert!(to_stored(&bad[..3]).is_err());
+        bad[6] = 8;
+        assert!(to_stored(&bad).is_err());
+        bad[0] = 1;
+        assert!(matches!(to_stored(&bad), Err(Error::Unsupported(_))));
+        let mut without_id = xattr(&[1, 2, 4, 0x10, 0x20]);
+        without_id[16..20].fill(0xFF);
+        assert!(to_stored(&without_id).is_err());
     }
 
     #[test]
@@ -100,6 +203,8 @@ mod tests {
         #[test]
         fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0_u8..0x21, 4..64)) {
             let _ = to_xattr(&bytes, Place::default());
+            bytes[..4].copy_from_slice(&[2, 0, 0, 0]);
+            let _ = to_stored(&bytes);
             bytes[..4].copy_from_slice(&[1, 0, 0, 0]);
             let _ = to_xattr(&bytes, Place::default());
         }

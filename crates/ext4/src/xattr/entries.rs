@@ -15,9 +15,9 @@ use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT
 const STRUCTURE: &str = "extended attribute";
 const BLOCK_STRUCTURE: &str = "extended attribute block";
 /// The end of the entries: four bytes of zero in the place of the next one.
-const TERMINATOR_BYTES: usize = 4;
+pub(crate) const TERMINATOR_BYTES: usize = 4;
 /// Entries and values take multiples of this.
-pub(super) const ALIGNMENT: usize = 4;
+pub(crate) const ALIGNMENT: usize = 4;
 /// The longest value that the kernel would read.
 pub const VALUE_BYTES_MAX: u32 = 1 << 24;
 
@@ -187,7 +187,12 @@ fn name_of<'a>(bytes: &'a [u8], at: usize, raw: &RawXattrEntry) -> Option<&'a [u
 }
 
 fn entry_bytes(raw: &RawXattrEntry) -> usize {
-    (size_of::<RawXattrEntry>() + usize::from(raw.name_length)).next_multiple_of(ALIGNMENT)
+    padded_entry_bytes(raw.name_length.into())
+}
+
+/// The bytes of an entry with a name of so many.
+pub(crate) fn padded_entry_bytes(name_bytes: usize) -> usize {
+    (size_of::<RawXattrEntry>() + name_bytes).next_multiple_of(ALIGNMENT)
 }
 
 /// A byte from where `place` points.

@@ -1,5 +1,5 @@
 //! Extended attributes: in the inode, in a block, with values in inodes of their own; POSIX ACLs.
-//! Not here: who may see which.
+//! Reading is here; `write.rs` changes them. Not here: who may see and change which.
 
 pub mod acl;
 pub mod entries;
@@ -7,6 +7,14 @@ pub mod name;
 
 pub(crate) mod remove;
 pub(crate) mod value;
+
+mod body;
+mod holders;
+mod set;
+#[cfg(test)]
+mod set_tests;
+mod share;
+mod write;
 
 use base::{Error, Place, Result};
 use iomap::MetadataBuffer;

@@ -1,14 +1,22 @@
 //! Names of extended attributes: the prefixes that the volume stores as numbers.
 
+use base::{Error, Result, Unsupported};
+
 /// The number that stands for a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NameIndex(pub u8);
 
 impl NameIndex {
+    /// `user.`
+    pub const USER: Self = Self(1);
     /// `system.posix_acl_access`; no name follows.
     pub const ACL_ACCESS: Self = Self(2);
     /// `system.posix_acl_default`; no name follows.
     pub const ACL_DEFAULT: Self = Self(3);
+    /// `trusted.`
+    pub const TRUSTED: Self = Self(4);
+    /// `security.`
+    pub const SECURITY: Self = Self(6);
     /// `system.`, also of the attribute that holds inline data.
     pub const SYSTEM: Self = Self(7);
 }
@@ -16,14 +24,17 @@ impl NameIndex {
 /// The name under [`NameIndex::SYSTEM`] whose value is inline data, not an attribute.
 pub const INLINE_DATA_NAME: &[u8] = b"data";
 
+/// The longest name after a prefix.
+const NAME_BYTES_MAX: usize = 255;
+
 /// Prefixes by number, and whether a name follows. The kernel and e2fsprogs agree on them; the
 /// numbers left out (5 Lustre, 9 encryption) have no names that `listxattr(2)` could give.
 const PREFIXES: [(NameIndex, &[u8], bool); 8] = [
-    (NameIndex(1), b"user.", true),
+    (NameIndex::USER, b"user.", true),
     (NameIndex::ACL_ACCESS, b"system.posix_acl_access", false),
     (NameIndex::ACL_DEFAULT, b"system.posix_acl_default", false),
-    (NameIndex(4), b"trusted.", true),
-    (NameIndex(6), b"security.", true),
+    (NameIndex::TRUSTED, b"trusted.", true),
+    (NameIndex::SECURITY, b"security.", true),
     (NameIndex::SYSTEM, b"system.", true),
     (NameIndex(8), b"system.richacl", false),
     (NameIndex(10), b"gnu.", true),
@@ -51,6 +62,31 @@ pub fn split_name(full: &[u8]) -> Option<(NameIndex, &[u8])> {
     ((index, name) != (NameIndex::SYSTEM, INLINE_DATA_NAME)).then_some((index, name))
 }
 
+/// How the volume stores the name of an attribute that is to be set or removed. Other names are the
+/// format's own affair, or nobody's: Linux takes no more either.
+pub fn changeable_name(full: &[u8]) -> Result<(NameIndex, &[u8])> {
+    const CHANGEABLE: [NameIndex; 5] = [
+        NameIndex::USER,
+        NameIndex::ACL_ACCESS,
+        NameIndex::ACL_DEFAULT,
+        NameIndex::TRUSTED,
+        NameIndex::SECURITY,
+    ];
+    if PREFIXES.iter().any(|(_, prefix, takes_name)| *takes_name && *prefix == full) {
+        return Err(Error::InvalidArgument("a prefix alone is no attribute's name"));
+    }
+    let (index, name) = split_name(full)
+        .filter(|(index, _)| CHANGEABLE.contains(index))
+        .ok_or(Unsupported::Operation("changing attributes with such a name"))?;
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::InvalidArgument("the attribute's name is too long"));
+    }
+    if name.contains(&0) {
+        return Err(Error::InvalidArgument("the attribute's name has a NUL in it"));
+    }
+    Ok((index, name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +105,30 @@ mod tests {
         ] {
             assert_eq!(full_name(NameIndex(index), name).unwrap(), full);
             assert_eq!(split_name(full), Some((NameIndex(index), name)));
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_changed_are_told_from_bad_ones() {
+        let longest = [&b"user."[..], &[b'n'; 255]].concat();
+        for (full, index) in [
+            (&b"user.x"[..], 1),
+            (&longest, 1),
+            (b"system.posix_acl_access", 2),
+            (b"system.posix_acl_default", 3),
+            (b"trusted.x", 4),
+            (b"security.x", 6),
+        ] {
+            assert_eq!(changeable_name(full).unwrap().0, NameIndex(index));
+        }
+        for full in [&b"system.data"[..], b"system.x", b"system.richacl", b"gnu.x", b"x", b""] {
+            let refused = changeable_name(full);
+            assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        }
+        let too_long = [&longest[..], b"n"].concat();
+        for full in [&too_long[..], b"user.", b"trusted.", b"user.a\0b"] {
+            let refused = changeable_name(full);
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
         }
     }
 

@@ -1,0 +1,32 @@
+//! Blocks of attributes that several inodes use. Not here: what they hold.
+
+use base::{FsBlock, InodeNumber, Place, Result};
+use zerocopy::FromBytes;
+
+use super::body::seal_block;
+use super::entries::block_header;
+use crate::journal::Handle;
+use crate::ondisk::xattr::RawXattrBlockHeader;
+use crate::volume::Volume;
+
+/// How many inodes use an attribute block.
+pub(super) fn references(block: &[u8], place: Place) -> Result<u32> {
+    Ok(block_header(block, place)?.reference_count.get())
+}
+
+/// Says of a block that was read, and that more than one inode uses, that one does so no more.
+pub(super) fn count_down(
+    volume: &Volume,
+    handle: &mut Handle<'_>,
+    user: InodeNumber,
+    block: FsBlock,
+) -> Result<()> {
+    let place = Place::inode(user).at_block(block);
+    handle.edit(block, "extended attribute block", place, |bytes| {
+        let Ok((header, _)) = RawXattrBlockHeader::mut_from_prefix(bytes) else {
+            unreachable!("a block has more bytes than the header");
+        };
+        header.reference_count = (header.reference_count.get() - 1).into();
+        seal_block(bytes, block, volume.geometry().metadata_seed());
+    })
+}

@@ -1,0 +1,249 @@
+//! Sets and removes extended attributes of an inode, and releases those of one that is deleted.
+//! Not here: what goes where (`set.rs`), bytes (`body.rs`), who may do it.
+//!
+//! Other inodes may use the inode's attribute block too. What it holds does not change then: an
+//! inode that changes its attributes gets a block of its own. New blocks are never shared.
+
+use base::attributes::{AttributeChange, FileType, XattrMode};
+use base::{Error, FsBlock, Place, Problem, Result, Unsupported};
+
+use super::body::{self, Attribute, Stored};
+use super::entries::Entries;
+use super::name::{NameIndex, changeable_name};
+use super::set::{Attributes, Room};
+use super::{acl, holders, share};
+use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::InodeRecord;
+use crate::journal::Handle;
+use crate::ondisk::inode::BASE_BYTES;
+use crate::volume::Volume;
+
+/// Blocks that change with an inode's attributes: its own, the superblock, a new block, the old.
+const CREDITS: u32 = 2 + ALLOCATE_CREDITS + 1 + FREE_METADATA_CREDITS;
+
+impl Inode {
+    /// Sets an extended attribute, named as [`get_xattr`](Self::get_xattr) does, POSIX ACLs in that
+    /// form too; and with it, at once, the attributes in `change`. The caller has the inode's lock
+    /// exclusively.
+    ///
+    /// `NoSpace` when the format has no room for it, or the volume; `Unsupported` for names that it
+    /// cannot store.
+    pub fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        let (index, name) = changeable_name(name)?;
+        let value = self.stored_value(index, value)?;
+        self.change_attributes(change, |room, attributes| {
+            match (mode, attributes.contains(index, name)) {
+                (XattrMode::Create, true) => return Err(Error::Exists),
+                (XattrMode::Replace, false) => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            match &value {
+                Some(value) => attributes.set(room, index, name, value),
+                None => {
+                    attributes.remove(index, name);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// Removes an extended attribute; and with it, at once, changes the attributes in `change`.
+    /// `NoAttribute` when there is none of that name. The caller has the inode's lock exclusively.
+    pub fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        let (index, name) = changeable_name(name)?;
+        self.change_attributes(change, |_, attributes| match attributes.remove(index, name) {
+            true => Ok(()),
+            false => Err(Error::NoAttribute),
+        })
+    }
+
+    /// Gives an inode that was made in this handle its first attributes, named as
+    /// [`get_xattr`](Self::get_xattr) does. After `NoSpace`, nothing of it is left.
+    pub(crate) fn store_new_xattrs(
+        &self,
+        handle: &mut Handle<'_>,
+        xattrs: &[(&[u8], &[u8])],
+    ) -> Result<()> {
+        let (room, before) = (self.attribute_room(), self.all_attributes()?);
+        let mut after = before.clone();
+        for (name, value) in xattrs {
+            let (index, name) = changeable_name(name)?;
+            if let Some(value) = self.stored_value(index, value)? {
+                after.set(&room, index, name, &value)?;
+            }
+        }
+        self.exchange_attributes(handle, &before, after, |_| {})
+    }
+
+    /// Gives back what holds the attributes of an inode that is being deleted, as far as that lies
+    /// outside of it. In a transaction of its own.
+    pub(crate) fn release_attributes(&self) -> Result<()> {
+        let before = self.all_attributes()?;
+        let mut after = before.clone();
+        after.block.clear();
+        after.area.retain(|attribute| matches!(attribute.value, Stored::Here(_)));
+        if before == after && self.record().attribute_block.is_none() {
+            return Ok(());
+        }
+        self.volume()
+            .change(CREDITS, |handle| self.exchange_attributes(handle, &before, after, |_| {}))
+    }
+
+    /// A value as the volume stores it; `None` for an ACL without entries, which is none.
+    fn stored_value(&self, index: NameIndex, value: &[u8]) -> Result<Option<Vec<u8>>> {
+        /// As Linux has it.
+        const VALUE_BYTES_MAX: usize = 64 << 10;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::InvalidArgument("the attribute's value is too long"));
+        }
+        let is_default = index == NameIndex::ACL_DEFAULT;
+        if !is_default && index != NameIndex::ACL_ACCESS {
+            return Ok(Some(value.to_vec()));
+        }
+        if self.kind() == FileType::Symlink {
+            return Err(Unsupported::Operation("an ACL of a symbolic link").into());
+        }
+        let stored = acl::to_stored(value)?;
+        if is_default && stored.is_some() && self.kind() != FileType::Directory {
+            return Err(Error::NotPermitted("only directories have default ACLs"));
+        }
+        Ok(stored)
+    }
+
+    /// Everything that the inode has, `system.data` and what no user sees included.
+    fn all_attributes(&self) -> Result<Attributes> {
+        let record = self.record();
+        let all = |entries: Entries<'_>| entries.iter().map(|it| Attribute::of(&it)).collect();
+        let area = all(self.attributes_here(&record)?);
+        let block = all(self.attributes_in(self.attribute_block()?.as_ref())?);
+        Ok(Attributes { area, block })
+    }
+
+    fn attribute_room(&self) -> Room {
+        let record = self.record();
+        let geometry = self.volume().geometry();
+        // The kernel sees nothing in inodes without any extra fields.
+        let has_extra = record.attribute_area_start > BASE_BYTES;
+        Room {
+            area: if has_extra { record.attribute_area.len() } else { 0 },
+            block: geometry.block_size.len(),
+            has_value_inodes: geometry.features.has(Feature::EaInode),
+        }
+    }
+
+    /// Makes of the attributes what `edit` makes of them.
+    fn change_attributes(
+        &self,
+        change: &AttributeChange,
+        edit: impl FnOnce(&Room, &mut Attributes) -> Result<()>,
+    ) -> Result<()> {
+        let volume = self.volume();
+        volume.writer()?;
+        let before = self.all_attributes()?;
+        let mut after = before.clone();
+        edit(&self.attribute_room(), &mut after)?;
+        volume.with_space(|| {
+            volume.change(CREDITS, |handle| {
+                self.exchange_attributes(handle, &before, after.clone(), |record| {
+                    record.apply(change);
+                })
+            })
+        })
+    }
+
+    /// Stores `after` where `before` is stored, with another change of the record. `NoSpace` leaves
+    /// everything as it was.
+    fn exchange_attributes(
+        &self,
+        handle: &mut Handle<'_>,
+        before: &Attributes,
+        after: Attributes,
+        change: impl FnOnce(&mut InodeRecord),
+    ) -> Result<()> {
+        let volume = self.volume();
+        let (record, geometry) = (self.record(), volume.geometry());
+        self.check_room(&after)?;
+        let _shared = volume.writer()?.shared_attributes.lock();
+        let old = record.attribute_block;
+        let is_shared = self.attribute_block_references()? > 1;
+        if holders::changes(before, &after, is_shared) {
+            return Err(Unsupported::Operation("changing attribute values in inodes").into());
+        }
+        let block = match old {
+            _ if before.block == after.block => old,
+            _ if after.block.is_empty() => None,
+            Some(old) if !is_shared => Some(old),
+            _ => {
+                let goal = volume.goal_of_inode(self.number())?;
+                let (block, _) = volume.allocate_blocks(handle, goal, 1, Purpose::Metadata)?;
+                Some(block)
+            }
+        };
+        match old {
+            Some(old) if block != Some(old) && is_shared => {
+                share::count_down(volume, handle, self.number(), old)?;
+            }
+            Some(old) if block != Some(old) => volume.free_metadata_block(handle, old)?,
+            _ => {}
+        }
+        let area = (before.area != after.area)
+            .then(|| body::area(&after.area, record.attribute_area.len()));
+        if let Some(block) = block.filter(|_| before.block != after.block) {
+            let mut bytes = body::block(after.block, geometry.block_size.len());
+            body::seal_block(&mut bytes, block, geometry.metadata_seed());
+            handle.replace(block, bytes);
+        }
+        volume.note_attributes(handle)?;
+        let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
+        self.update(handle, |record| {
+            let blocks = record.blocks + sectors * u64::from(block.is_some());
+            record.blocks = blocks.saturating_sub(sectors * u64::from(old.is_some()));
+            record.attribute_block = block;
+            if let Some(area) = area {
+                record.attribute_area = area;
+            }
+            change(record);
+        })
+    }
+
+    /// What is stored fits where it is, unless values lie on top of each other.
+    fn check_room(&self, attributes: &Attributes) -> Result<()> {
+        let area = attributes.area.is_empty()
+            || body::fits_area(&attributes.area, self.record().attribute_area.len());
+        let block = self.volume().geometry().block_size.len();
+        if area && body::fits_block(&attributes.block, block) {
+            return Ok(());
+        }
+        let problem = Problem::Repeated("part of a value");
+        Err(Error::corrupt("extended attribute", Place::inode(self.number()), problem))
+    }
+
+    /// How many inodes use the attribute block, if there is one.
+    fn attribute_block_references(&self) -> Result<u32> {
+        let Some(block) = self.attribute_block()? else { return Ok(0) };
+        share::references(&block, Place::inode(self.number()).at_block(block.block()))
+    }
+}
+
+impl Volume {
+    /// Notes that there are attributes on the volume, if that is not noted yet.
+    fn note_attributes(&self, handle: &mut Handle<'_>) -> Result<()> {
+        if self.geometry().features.has(Feature::ExtAttr) {
+            return Ok(());
+        }
+        self.edit_superblock(handle, |raw| crate::writer::set(raw, Feature::ExtAttr, true))
+    }
+
+    /// The credits that [`Inode::store_new_xattrs`] needs, beside those for making the inode.
+    pub(crate) fn credits_for_xattrs(&self) -> u32 {
+        CREDITS
+    }
+}

@@ -1,0 +1,359 @@
+//! Extended attributes that are set and removed: what e2fsck, debugfs and the kernel make of them
+//! afterwards.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use base::attributes::{AttributeChange, Timestamp, XattrMode};
+use base::{Error, InodeNumber};
+use common::{Image, run};
+use device::{FileDevice, SharedDevice};
+use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
+use iomap::{CacheOptions, PageCache};
+use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
+use testkit::hostile::Seeded;
+use testkit::{LoopMount, must, private_mounts};
+
+type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+type Tree = BTreeMap<String, Attributes>;
+
+const XATTR_BYTES_MAX: usize = 64 << 10;
+const UNCHANGED: AttributeChange = AttributeChange {
+    permissions: None,
+    uid: None,
+    gid: None,
+    accessed: None,
+    modified: None,
+    changed: None,
+};
+
+fn open_for_writing(image: &Image) -> Arc<Volume> {
+    let device: SharedDevice = Arc::new(must(FileDevice::open(&image.path, false), "opening"));
+    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
+    let cache = must(PageCache::new(options), "a cache");
+    must(Volume::open_for_writing(device, &cache, &OpenOptions::default()), "opening for writing")
+}
+
+fn inode(volume: &Arc<Volume>, name: &str) -> Inode {
+    let root = volume.inode(ROOT_INODE).unwrap();
+    volume.inode(root.lookup(name.as_bytes()).unwrap()).unwrap()
+}
+
+const FILES: [&str; 6] = ["a", "b", "c", "folder", "link", "inline"];
+
+fn fill(folder: &Path) {
+    for name in ["a", "b", "c"] {
+        std::fs::write(folder.join(name), name.repeat(5000)).unwrap();
+    }
+    std::fs::create_dir(folder.join("folder")).unwrap();
+    std::fs::write(folder.join("folder/file"), b"x").unwrap();
+    std::os::unix::fs::symlink("target", folder.join("link")).unwrap();
+    std::fs::write(folder.join("inline"), [7; 100]).unwrap();
+}
+
+/// Kinds of volumes that the kernel here mounts, and others.
+const KINDS: &[(&str, bool)] = &[
+    ("-t ext4 -b 1024", true),
+    ("-t ext4 -b 4096 -I 1024 -O inline_data", true),
+    ("-t ext4 -b 4096 -I 128 -O ^metadata_csum,uninit_bg,^has_journal", true),
+    ("-t ext4 -b 1024 -O ea_inode", true),
+    ("-t ext4 -b 4096 -O ea_inode,inline_data,metadata_csum_seed", true),
+    ("-t ext4 -b 4096 -O bigalloc,ea_inode -C 16384", true),
+    ("-t ext2 -b 2048 -I 256 -O ^ext_attr", true),
+    ("-t ext3 -b 1024 -I 128", true),
+    ("-t ext4 -b 65536", false),
+    ("-t ext4 -b 65536 -I 4096 -O ea_inode", false),
+];
+
+/// What the host says the files of a mounted volume have.
+fn of_host(folder: &Path) -> Tree {
+    let of_file = |name: &&str| {
+        let path = folder.join(name);
+        let mut names = vec![0; XATTR_BYTES_MAX];
+        let length = llistxattr(&path, &mut names[..]).unwrap();
+        let names = names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty());
+        let values = names.map(|name| {
+            let mut value = vec![0; XATTR_BYTES_MAX];
+            let length = lgetxattr(&path, CString::new(name).unwrap(), &mut value[..]).unwrap();
+            (name.to_vec(), value[..length].to_vec())
+        });
+        ((*name).to_owned(), values.collect())
+    };
+    FILES.iter().map(of_file).collect()
+}
+
+fn of_ours(volume: &Arc<Volume>) -> Tree {
+    let of_file = |name: &&str| {
+        let inode = inode(volume, name);
+        let names = inode.list_xattrs().unwrap();
+        let count = names.len();
+        let all: Attributes =
+            names.into_iter().map(|it| (it.clone(), inode.get_xattr(&it).unwrap())).collect();
+        assert_eq!(all.len(), count, "a name twice");
+        ((*name).to_owned(), all)
+    };
+    FILES.iter().map(of_file).collect()
+}
+
+/// The volume is sound, and everybody finds these attributes on it.
+#[track_caller]
+fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    let volume = image.open();
+    let mut findings = Vec::new();
+    volume.check(&mut |error| {
+        findings.push(error.to_string());
+        ControlFlow::Continue(())
+    });
+    assert!(findings.is_empty(), "{what}: {findings:?}");
+    assert!(of_ours(&volume) == *expected, "{what}: read back");
+    if is_mountable {
+        let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
+        let found = of_host(mount.path());
+        for name in FILES {
+            let sizes = |tree: &Tree| -> Vec<(String, usize)> {
+                let all = tree[name].iter();
+                all.map(|(it, value)| (String::from_utf8_lossy(it).into(), value.len())).collect()
+            };
+            let (ours, theirs) = (sizes(expected), sizes(&found));
+            assert!(found[name] == expected[name], "{what}, {name}: {ours:?}, host: {theirs:?}");
+        }
+        assert_eq!(std::fs::read(mount.path().join("inline")).unwrap(), [7; 100]);
+        assert_eq!(std::fs::read_dir(mount.path().join("folder")).unwrap().count(), 1);
+        mount.unmount();
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        return;
+    }
+    for (file, attributes) in expected {
+        for (name, value) in attributes {
+            let name = String::from_utf8(name.clone()).unwrap();
+            let got = image.scratch.path("value");
+            image.debugfs(&format!("ea_get -f {} /{file} {name}", got.display()));
+            assert!(std::fs::read(&got).unwrap() == *value, "{what}, {file}: {name}");
+        }
+    }
+}
+
+/// A size of every order, often small.
+fn size(random: &mut Seeded) -> usize {
+    match random.below(8) {
+        0 => 0,
+        1 | 2 => random.below(16) as usize,
+        3 | 4 => random.below(120) as usize,
+        5 => random.below(1000) as usize,
+        6 => random.below(5000) as usize,
+        _ => random.below(XATTR_BYTES_MAX as u64 + 1) as usize,
+    }
+}
+
+fn name(random: &mut Seeded) -> String {
+    let prefix = ["user.", "trusted.", "security."][random.below(3) as usize];
+    let length = if random.below(10) == 0 { 200 } else { 1 + random.below(4) };
+    format!("{prefix}{}{}", "n".repeat(length as usize), random.below(4))
+}
+
+/// Sets and removes at random; what could not be set for want of room is as it was.
+fn change_at_random(volume: &Arc<Volume>, tree: &mut Tree, seed: u64, steps: u32) {
+    let mut random = Seeded::new(seed);
+    // A file, then the others: each has room for a part only.
+    let inodes: Vec<Inode> = FILES.iter().map(|name| inode(volume, name)).collect();
+    let mut refused = 0;
+    for step in 0..steps {
+        let which = random.below(FILES.len() as u64) as usize;
+        let attributes = tree.get_mut(FILES[which]).unwrap();
+        let name = name(&mut random).into_bytes();
+        if random.below(3) == 0 {
+            let removed = inodes[which].remove_xattr(&name, &UNCHANGED);
+            let expected = attributes.remove(&name).map(|_| ()).ok_or(Error::NoAttribute);
+            assert_eq!(removed, expected, "step {step}");
+            continue;
+        }
+        let value = vec![random.below(256) as u8; size(&mut random)];
+        match inodes[which].set_xattr(&name, &value, XattrMode::Either, &UNCHANGED) {
+            Ok(()) => {
+                attributes.insert(name, value);
+            }
+            Err(Error::NoSpace) => refused += 1,
+            Err(error) => panic!("step {step}: {error}"),
+        }
+    }
+    assert!(refused < steps / 2, "{refused} of {steps} refused");
+}
+
+#[test]
+fn what_is_set_and_removed_is_what_others_see() {
+    private_mounts();
+    for (seed, (options, is_mountable)) in KINDS.iter().enumerate() {
+        let image = Image::filled(32, options, fill);
+        let mut tree: Tree = FILES.iter().map(|&name| (name.to_owned(), BTreeMap::new())).collect();
+        for round in 0..3 {
+            let volume = open_for_writing(&image);
+            change_at_random(&volume, &mut tree, seed as u64 * 100 + round, 60);
+            assert!(of_ours(&volume) == tree, "{options}");
+            volume.close().unwrap();
+            drop(volume);
+            judge(&image, &tree, *is_mountable, &format!("{options}, round {round}"));
+        }
+        // Nothing is left behind when all are gone.
+        let volume = open_for_writing(&image);
+        for (file, attributes) in &mut tree {
+            for (name, _) in std::mem::take(attributes) {
+                inode(&volume, file).remove_xattr(&name, &UNCHANGED).unwrap();
+            }
+        }
+        volume.close().unwrap();
+        drop(volume);
+        judge(&image, &tree, *is_mountable, options);
+        assert!(image.debugfs("stat /a").contains("File ACL: 0"), "{options}");
+    }
+}
+
+#[test]
+fn what_the_kernel_wrote_is_changed_and_stays_sound() {
+    private_mounts();
+    for (options, is_mountable) in KINDS {
+        if !is_mountable {
+            continue;
+        }
+        let image = Image::filled(32, options, fill);
+        let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
+        // Blocks, and values in inodes, that several files share.
+        for file in FILES {
+            for (name, size) in [("trusted.a", 300), ("trusted.b", 20), ("security.c", 200)] {
+                let path = mount.path().join(file);
+                lsetxattr(&path, name, &vec![b'v'; size], XattrFlags::empty()).unwrap();
+            }
+            if options.contains("ea_inode") {
+                for size in [5000, 60_000] {
+                    let (path, name) = (mount.path().join(file), format!("trusted.of {size}"));
+                    lsetxattr(&path, name, &vec![b'l'; size], XattrFlags::empty()).unwrap();
+                }
+            }
+        }
+        let mut tree = of_host(mount.path());
+        mount.unmount();
+        for round in 0..2 {
+            let volume = open_for_writing(&image);
+            assert!(of_ours(&volume) == tree, "{options}");
+            if round == 0 {
+                let file = inode(&volume, "a");
+                file.remove_xattr(b"trusted.a", &UNCHANGED).unwrap();
+                tree.get_mut("a").unwrap().remove(&b"trusted.a"[..]);
+                let file = inode(&volume, "folder");
+                let name = b"security.c";
+                file.set_xattr(name, b"other", XattrMode::Replace, &UNCHANGED).unwrap();
+                tree.get_mut("folder").unwrap().insert(name.to_vec(), b"other".to_vec());
+            } else {
+                change_at_random(&volume, &mut tree, 7, 60);
+                for file in FILES {
+                    for (name, _) in std::mem::take(tree.get_mut(file).unwrap()) {
+                        inode(&volume, file).remove_xattr(&name, &UNCHANGED).unwrap();
+                    }
+                }
+            }
+            volume.close().unwrap();
+            drop(volume);
+            judge(&image, &tree, true, &format!("{options}, round {round}"));
+        }
+    }
+}
+
+#[test]
+fn acls_are_what_the_kernel_enforces() {
+    private_mounts();
+    let folder = tempfile::tempdir().unwrap();
+    for acl in ["u::rwx,u:1000:r-x,g::r--,g:77:rwx,m::rwx,o::---", "d:u::rwx,d:g::r-x,d:o::r--"] {
+        run(Command::new("setfacl").args(["-m", acl]).arg(folder.path()));
+    }
+    let acl = |name: &str| {
+        let mut value = vec![0; 1000];
+        let length = lgetxattr(folder.path(), name, &mut value[..]).unwrap();
+        value[..length].to_vec()
+    };
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    let values = [(access, acl(access)), (default, acl(default))];
+    for options in ["-t ext4 -b 1024", "-t ext4 -I 128 -b 4096"] {
+        let image = Image::filled(32, options, fill);
+        let volume = open_for_writing(&image);
+        let mut tree: Tree = FILES.iter().map(|&name| (name.to_owned(), BTreeMap::new())).collect();
+        let change = AttributeChange { permissions: Some(0o770), ..UNCHANGED };
+        for (name, value) in &values {
+            let set = |file: &str| {
+                inode(&volume, file).set_xattr(name.as_bytes(), value, XattrMode::Create, &change)
+            };
+            set("folder").unwrap();
+            tree.get_mut("folder").unwrap().insert(name.as_bytes().to_vec(), value.clone());
+            assert!(matches!(set("link"), Err(Error::Unsupported(_))));
+            if *name == default {
+                assert!(matches!(set("a"), Err(Error::NotPermitted(_))));
+            }
+        }
+        // One without entries is none.
+        let root = volume.inode(ROOT_INODE).unwrap();
+        root.set_xattr(access.as_bytes(), &values[0].1, XattrMode::Either, &UNCHANGED).unwrap();
+        root.set_xattr(access.as_bytes(), &[2, 0, 0, 0], XattrMode::Either, &UNCHANGED).unwrap();
+        assert!(root.list_xattrs().unwrap().is_empty());
+        let bad = root.set_xattr(access.as_bytes(), &[2, 0, 0], XattrMode::Either, &UNCHANGED);
+        assert!(matches!(bad, Err(Error::InvalidArgument(_))), "{bad:?}");
+        volume.close().unwrap();
+        drop(volume);
+        judge(&image, &tree, true, options);
+        let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
+        let text = |folder: &Path| {
+            let text = run(Command::new("getfacl").args(["-n", "-c", "-p"]).arg(folder));
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(text(&mount.path().join("folder")), text(folder.path()), "{options}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_changes_nothing() {
+    let image = Image::filled(32, "-t ext4 -b 1024 -O ^has_journal", fill);
+    let volume = open_for_writing(&image);
+    let file = inode(&volume, "a");
+    let set =
+        |name: &str, value: &[u8], mode| file.set_xattr(name.as_bytes(), value, mode, &UNCHANGED);
+    set("user.there", b"value", XattrMode::Create).unwrap();
+    assert_eq!(set("user.there", b"other", XattrMode::Create), Err(Error::Exists));
+    assert_eq!(set("user.absent", b"other", XattrMode::Replace), Err(Error::NoAttribute));
+    assert_eq!(file.remove_xattr(b"user.absent", &UNCHANGED), Err(Error::NoAttribute));
+    assert_eq!(set("user.large", &[1; 1024], XattrMode::Either), Err(Error::NoSpace));
+    let too_long = set("user.large", &[1; XATTR_BYTES_MAX + 1], XattrMode::Either);
+    assert!(matches!(too_long, Err(Error::InvalidArgument(_))), "{too_long:?}");
+    let inline_data = set("system.data", b"x", XattrMode::Either);
+    assert!(matches!(inline_data, Err(Error::Unsupported(_))), "{inline_data:?}");
+    volume.sync().unwrap();
+    let before = image.bytes();
+    let again = set("user.there", b"other", XattrMode::Create);
+    assert_eq!(again, Err(Error::Exists));
+    volume.sync().unwrap();
+    assert!(image.bytes() == before);
+    // The volume goes on working.
+    set("user.there", b"other", XattrMode::Replace).unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let volume = image.open();
+    assert_eq!(inode(&volume, "a").get_xattr(b"user.there").unwrap(), b"other");
+}
+
+#[test]
+fn attributes_change_with_the_extended_ones() {
+    let image = Image::filled(32, "-t ext4", fill);
+    let volume = open_for_writing(&image);
+    let file = inode(&volume, "a");
+    let changed = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
+    let change = AttributeChange { changed: Some(changed), permissions: Some(0o640), ..UNCHANGED };
+    file.set_xattr(b"user.a", &[1; 900], XattrMode::Either, &change).unwrap();
+    volume.close().unwrap();
+    drop((file, volume));
+    let seen = image.open().inode(InodeNumber(inode(&image.open(), "a").number().0)).unwrap();
+    let seen = seen.attributes();
+    assert_eq!((seen.changed, seen.permissions, seen.blocks), (changed, 0o640, 40 + 8 - 8));
+}
