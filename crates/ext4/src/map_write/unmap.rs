@@ -108,9 +108,10 @@ fn affordable(
 ) -> Option<FileBlock> {
     let mut start = None;
     for run in runs {
+        let in_groups = u64::from(FREE_CREDITS) * groups(geometry, &run);
         let blocks = if holds_metadata {
-            // Each in a group of its own, at worst, and revoked.
-            run.length.min(credits / u64::from(FREE_CREDITS + 1))
+            // Each is revoked.
+            run.length.min(credits.saturating_sub(in_groups))
         } else {
             blocks_in_groups(geometry, &run, credits / u64::from(FREE_CREDITS))
         };
@@ -121,9 +122,8 @@ fn affordable(
         if blocks < run.length {
             break;
         }
-        let cost = if holds_metadata { FREE_CREDITS + 1 } else { FREE_CREDITS };
-        let times = if holds_metadata { blocks } else { groups(geometry, &run) };
-        credits = credits.saturating_sub(u64::from(cost) * times);
+        let revoked = if holds_metadata { run.length } else { 0 };
+        credits = credits.saturating_sub(in_groups + revoked);
     }
     start
 }

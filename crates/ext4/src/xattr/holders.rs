@@ -1,32 +1,271 @@
-//! Inodes that hold values: which are referred to more often, or less, when attributes change.
+//! Inodes that hold values: makes them, counts the attributes that refer to them, and deletes them
+//! with the last. Not here: reading them (`value.rs`).
+//!
+//! What such an inode keeps in the place of other inodes' times and version is described there.
+//! New ones have one reference; more come about only where a block of attributes is copied.
 
-use base::InodeNumber;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use super::body::{Attribute, Stored};
+use base::attributes::{FileType, Timestamp};
+use base::checksum::crc32c;
+use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+
+use super::body::{Attribute, Stored, hash};
 use super::set::Attributes;
+use super::value;
+use crate::alloc::{ALLOCATE_INODE_CREDITS, FREE_CREDITS, FREE_INODE_CREDITS, Purpose};
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::journal::Handle;
+use crate::map::FILE_BLOCKS_MAX;
+use crate::map_write::{NewBlocks, Progress, empty_root};
+use crate::volume::Volume;
 
-/// Whether inodes that hold values are to be made, or are referred to by more or fewer attributes.
-/// A block that others use goes on referring to its values.
-pub(super) fn changes(before: &Attributes, after: &Attributes, is_shared: bool) -> bool {
-    let all = |attributes: &[Attribute]| {
-        attributes.iter().any(|it| matches!(it.value, Stored::ToInode(_)))
-    };
-    let mut old: Vec<InodeNumber> = holders(&before.area).collect();
-    let mut new: Vec<InodeNumber> = holders(&after.area).collect();
-    if before.block != after.block {
-        if !is_shared {
-            old.extend(holders(&before.block));
+const STRUCTURE: &str = "extended attribute value";
+/// What the map of a value takes, while it lies in a few pieces.
+const MAP_CREDITS: u32 = 20;
+/// What mapping one more piece may take, and what follows when the value is there.
+const PIECE_CREDITS: u64 = 12 + 8;
+
+/// Inodes with values, and how many references each gains or loses.
+pub(super) type ReferenceChanges = BTreeMap<InodeNumber, i64>;
+
+/// How references to values change. A block that others use goes on referring to its values.
+pub(super) fn reference_changes(
+    before: &Attributes,
+    after: &Attributes,
+    is_shared: bool,
+) -> ReferenceChanges {
+    let mut changes = ReferenceChanges::new();
+    let mut count = |attributes: &[Attribute], by: i64| {
+        for attribute in attributes {
+            if let Stored::InInode { inode, .. } = attribute.value {
+                *changes.entry(inode).or_default() += by;
+            }
         }
-        new.extend(holders(&after.block));
+    };
+    count(&before.area, -1);
+    count(&after.area, 1);
+    if before.block != after.block {
+        count(&before.block, if is_shared { 0 } else { -1 });
+        count(&after.block, 1);
     }
-    old.sort_unstable();
-    new.sort_unstable();
-    all(&after.area) || all(&after.block) || old != new
+    changes.retain(|_, by| *by != 0);
+    changes
 }
 
-fn holders(attributes: &[Attribute]) -> impl Iterator<Item = InodeNumber> {
-    attributes.iter().filter_map(|attribute| match attribute.value {
-        Stored::InInode { inode, .. } => Some(inode),
-        _ => None,
-    })
+/// What values in inodes add to the block count of the inode with these attributes, in units of
+/// 512 bytes.
+pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
+    let geometry = volume.geometry();
+    let cluster = u64::from(geometry.block_size.bytes()) << geometry.cluster_shift;
+    let sizes = attributes.area.iter().chain(&attributes.block).map(|it| match &it.value {
+        Stored::InInode { size, .. } => u64::from(*size),
+        Stored::ToInode(value) => value.len() as u64,
+        Stored::Here(_) => 0,
+    });
+    sizes.map(|size| size.next_multiple_of(cluster) / 512).sum()
+}
+
+/// What making and deleting inodes for this change may take, whether the block is shared or not.
+pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) -> u32 {
+    let blocks = |bytes: u64| volume.geometry().block_size.blocks_for(bytes) as u32;
+    let both = || after.area.iter().chain(&after.block);
+    let made = both().map(|it| match &it.value {
+        Stored::ToInode(value) => {
+            ALLOCATE_INODE_CREDITS + 1 + MAP_CREDITS + blocks(value.len() as u64)
+        }
+        _ => 0,
+    });
+    let gone = reference_changes(before, after, false);
+    let counted = before.area.iter().chain(&before.block).chain(both()).map(|it| match &it.value {
+        Stored::InInode { inode, size } if gone.contains_key(inode) => {
+            1 + blocks((*size).into()) + MAP_CREDITS + FREE_CREDITS + FREE_INODE_CREDITS
+        }
+        Stored::InInode { .. } => 1,
+        _ => 0,
+    });
+    made.chain(counted).fold(0, u32::saturating_add)
+}
+
+/// An inode that gains or loses references.
+pub(super) struct Holder {
+    inode: Inode,
+    /// How many it has then.
+    references: u64,
+}
+
+impl Inode {
+    /// The inodes with values whose references change, all known to be what they should be.
+    pub(super) fn holders(&self, changes: &ReferenceChanges) -> Result<Vec<Holder>> {
+        let holder = |(&number, &by): (&InodeNumber, &i64)| {
+            let place = Place::inode(number);
+            let inode = match self.volume().special_inode(number) {
+                Err(Error::NotFound) => {
+                    return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("inode")));
+                }
+                inode => inode?,
+            };
+            let record = inode.record();
+            value::check_kind(&record)?;
+            // Those of Lustre are not counted.
+            let is_of_lustre = record.modified.seconds as u64 == self.number().0
+                && record.generation == self.record().generation;
+            let now = if is_of_lustre { 1 } else { value::reference_count(&record) };
+            let references = now.checked_add_signed(by).ok_or_else(|| {
+                let problem = Problem::Missing("reference that is being removed, in the count");
+                Error::corrupt(STRUCTURE, place, problem)
+            })?;
+            Ok(Holder { inode, references })
+        };
+        changes.iter().map(holder).collect()
+    }
+
+    /// Gives the values that need inodes such. `NoSpace` leaves none.
+    pub(super) fn make_holders(
+        &self,
+        handle: &mut Handle<'_>,
+        attributes: &mut Attributes,
+    ) -> Result<Vec<Inode>> {
+        let mut made = Vec::new();
+        for attribute in attributes.area.iter_mut().chain(&mut attributes.block) {
+            let Stored::ToInode(value) = &attribute.value else { continue };
+            let checksum = crc32c(self.volume().geometry().checksum_seed, value);
+            let size = value.len() as u32;
+            match self.make_holder(handle, value, checksum) {
+                Ok(holder) => {
+                    let inode = holder.number();
+                    attribute.value = Stored::InInode { inode, size };
+                    attribute.hash = hash(&attribute.name, &checksum.to_le_bytes());
+                    made.push(holder);
+                }
+                Err(error) => {
+                    if error == Error::NoSpace {
+                        unmake(handle, &made)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    fn make_holder(&self, handle: &mut Handle<'_>, value: &[u8], checksum: u32) -> Result<Self> {
+        let volume = self.volume();
+        let number = volume.allocate_inode(handle, self.number(), false)?;
+        let record = self.holder_record(number, value.len() as u64, checksum);
+        let (block, at, place) = volume.inode_place(number)?;
+        let geometry = volume.geometry();
+        handle.edit(block, "inode", place, |table| {
+            let bytes = &mut table[at..at + geometry.inode_size as usize];
+            bytes.fill(0);
+            record.store(bytes, geometry);
+        })?;
+        let holder = Inode::new(Arc::clone(volume), record);
+        match holder.write_value(handle, value) {
+            Ok(()) => Ok(holder),
+            Err(error) => {
+                if error == Error::NoSpace {
+                    holder.delete_holder(handle)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What an inode that holds a value of this one says.
+    fn holder_record(&self, number: InodeNumber, size: u64, checksum: u32) -> InodeRecord {
+        let (owner, geometry) = (self.record(), self.volume().geometry());
+        let generation = RandomState::new().hash_one(number.0) as u32;
+        let uses_extents = geometry.features.has(Feature::Extent);
+        let map_flag = if uses_extents { InodeFlags::EXTENTS.0 } else { 0 };
+        let (seconds, now) = (|seconds| Timestamp { seconds, nanoseconds: 0 }, now());
+        InodeRecord {
+            number,
+            kind: FileType::Regular,
+            permissions: 0o600,
+            links: 1,
+            size,
+            blocks: 0,
+            flags: InodeFlags(InodeFlags::EA_INODE.0 | map_flag),
+            generation,
+            // The reference count's low half; its high half is the time of change.
+            version: 1,
+            changed: seconds(0),
+            accessed: seconds(checksum.into()),
+            modified: now,
+            created: owner.created.map(|_| now),
+            deleted: 0,
+            attribute_block: None,
+            block_area: if uses_extents { empty_root() } else { [0; 60] },
+            attribute_area: vec![0; owner.attribute_area.len()].into(),
+            checksum_seed: geometry.inode_seed(number, generation),
+            ..InodeRecord::clone(&owner)
+        }
+    }
+
+    fn write_value(&self, handle: &mut Handle<'_>, value: &[u8]) -> Result<()> {
+        let block_size = self.volume().geometry().block_size;
+        let mut rest = value.chunks(block_size.len());
+        let mut at = FileBlock(0);
+        while rest.len() > 0 {
+            let wanted = rest.len() as u64;
+            if handle.credits_left() < wanted + PIECE_CREDITS {
+                return Err(Error::NoSpace);
+            }
+            let purpose = Purpose::Metadata;
+            let request = NewBlocks { at, wanted, unwritten: false, purpose };
+            let run = self.map_new_blocks(handle, request)?.run;
+            for (index, part) in (0..run.length).zip(rest.by_ref()) {
+                let mut bytes = part.to_vec();
+                bytes.resize(block_size.len(), 0);
+                handle.replace(FsBlock(run.block.0 + index), bytes);
+            }
+            at = run.end();
+        }
+        Ok(())
+    }
+
+    /// Takes an inode that holds a value, and that nothing refers to, out of use.
+    fn delete_holder(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
+        if self.unmap(handle, all)? != Progress::Done {
+            return Err(Unsupported::Operation("deleting an attribute value in pieces").into());
+        }
+        self.update(handle, |record| {
+            record.links = 0;
+            record.size = 0;
+            record.version = 0;
+            // The field has 32 bits.
+            record.deleted = now().seconds as u32;
+        })?;
+        self.volume().free_inode(handle, self.number(), false)
+    }
+}
+
+impl Holder {
+    /// Writes the count of references; without any, the inode is deleted.
+    pub(super) fn count(&self, handle: &mut Handle<'_>) -> Result<()> {
+        if self.references == 0 {
+            return self.inode.delete_holder(handle);
+        }
+        self.inode.update(handle, |record| {
+            record.changed = Timestamp { seconds: (self.references >> 32) as i64, nanoseconds: 0 };
+            record.version = self.references & 0xFFFF_FFFF;
+        })
+    }
+}
+
+/// Deletes inodes that were made in this handle.
+pub(super) fn unmake(handle: &mut Handle<'_>, made: &[Inode]) -> Result<()> {
+    made.iter().try_for_each(|holder| holder.delete_holder(handle))
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }

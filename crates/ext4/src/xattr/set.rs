@@ -26,6 +26,9 @@ pub(super) struct Room {
     pub block: usize,
     /// Whether values may have inodes of their own.
     pub has_value_inodes: bool,
+    /// Whether attributes with such values go into the block only. Without a block, e2fsck takes a
+    /// link whose block count is not zero for one with blocks, even if all of them are of values.
+    pub is_link: bool,
 }
 
 /// The attributes of an inode.
@@ -80,7 +83,8 @@ impl Attributes {
         };
         let mut attribute = Attribute { index, name: name.into(), value, hash: 0 };
         let area = with(&self.area, attribute.clone());
-        if fits_area(&area, room.area) {
+        let is_kept_out = room.is_link && !matches!(attribute.value, Stored::Here(_));
+        if !is_kept_out && fits_area(&area, room.area) {
             self.area = area;
             self.block.retain(|attribute| !attribute.is(index, name));
             return Ok(());

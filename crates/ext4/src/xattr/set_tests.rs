@@ -117,11 +117,9 @@ impl Stand {
 fn room() -> impl Strategy<Value = Room> {
     let area = prop_oneof![Just(0_usize), (0_usize..30).prop_map(|n| 4 * n), Just(96), Just(864)];
     let block = prop_oneof![Just(1024_usize), Just(4096), Just(65536)];
-    (area, block, any::<bool>()).prop_map(|(area, block, has_value_inodes)| Room {
-        area,
-        block,
-        has_value_inodes,
-    })
+    (area, block, any::<bool>(), any::<bool>()).prop_map(
+        |(area, block, has_value_inodes, is_link)| Room { area, block, has_value_inodes, is_link },
+    )
 }
 
 fn operation() -> impl Strategy<Value = (Key, Option<Vec<u8>>)> {
@@ -181,7 +179,7 @@ proptest! {
     }
 }
 
-const PLAIN: Room = Room { area: 96, block: 1024, has_value_inodes: false };
+const PLAIN: Room = Room { area: 96, block: 1024, has_value_inodes: false, is_link: false };
 
 /// Where the attribute of this name is: 'a' in the area, 'b' in the block, capitals when its value
 /// is to get an inode.
@@ -232,7 +230,18 @@ fn large_values_get_inodes_where_the_volume_has_such() {
     // The inode has no room for more entries.
     assert_eq!(set(&mut it, &room, b"red", 896), "A");
     assert_eq!(set(&mut it, &room, b"tan", 896), "B");
-    assert_eq!(set(&mut it, &room, b"tan", 1), "b");
+    // The value in the block leaves less than an eighth of it already.
+    assert_eq!(set(&mut it, &room, b"tan", 1), "B");
+    assert_eq!(set(&mut it, &room, b"tan", 0), "b");
+}
+
+#[test]
+fn a_link_with_a_value_in_an_inode_has_a_block() {
+    let room = Room { has_value_inodes: true, is_link: true, ..PLAIN };
+    let mut it = Attributes::default();
+    assert_eq!(set(&mut it, &room, b"one", 8), "a");
+    assert_eq!(set(&mut it, &room, b"two", 5000), "B");
+    assert_eq!(set(&mut it, &room, b"one", 5000), "B");
 }
 
 #[test]

@@ -64,6 +64,17 @@ pub(crate) fn reference_count(holder: &InodeRecord) -> u64 {
 
 /// Whether an inode can hold a value of this size.
 fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
+    check_kind(holder)?;
+    if holder.size != u64::from(size) || size > VALUE_BYTES_MAX {
+        let problem =
+            Problem::Mismatch { field: "size", found: holder.size, expected: size.into() };
+        return Err(fault(holder.number, problem));
+    }
+    Ok(())
+}
+
+/// Whether an inode can hold a value.
+pub(super) fn check_kind(holder: &InodeRecord) -> Result<()> {
     let problem = if !holder.flags.contains(InodeFlags::EA_INODE)
         || holder.flags.contains(InodeFlags::INLINE_DATA)
         || holder.flags.contains(InodeFlags::ENCRYPTED)
@@ -71,8 +82,6 @@ fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
         Problem::Invalid { field: "flags", found: holder.flags.0.into() }
     } else if holder.kind != FileType::Regular {
         Problem::Invalid { field: "mode", found: holder.kind.mode_bits().into() }
-    } else if holder.size != u64::from(size) || size > VALUE_BYTES_MAX {
-        Problem::Mismatch { field: "size", found: holder.size, expected: size.into() }
     } else {
         return Ok(());
     };

@@ -9,9 +9,10 @@ use base::{Error, FsBlock, Place, Problem, Result, Unsupported};
 
 use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
+use super::holders::{credits, reference_changes, sectors, unmake};
 use super::name::{NameIndex, changeable_name};
 use super::set::{Attributes, Room};
-use super::{acl, holders, share};
+use super::{acl, share};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
 use crate::features::Feature;
 use crate::inode::Inode;
@@ -84,17 +85,27 @@ impl Inode {
     }
 
     /// Gives back what holds the attributes of an inode that is being deleted, as far as that lies
-    /// outside of it. In a transaction of its own.
+    /// outside of it. In transactions of its own.
     pub(crate) fn release_attributes(&self) -> Result<()> {
-        let before = self.all_attributes()?;
-        let mut after = before.clone();
-        after.block.clear();
-        after.area.retain(|attribute| matches!(attribute.value, Stored::Here(_)));
-        if before == after && self.record().attribute_block.is_none() {
-            return Ok(());
+        let is_elsewhere = |it: &Attribute| !matches!(it.value, Stored::Here(_));
+        loop {
+            let before = self.all_attributes()?;
+            let mut after = before.clone();
+            // One by one: each may take a transaction. Those in a block that others use stay.
+            if let Some(index) = before.area.iter().position(is_elsewhere) {
+                after.area.remove(index);
+            } else if self.attribute_block_references()? > 1 {
+                after.block.clear();
+            } else if let Some(index) = before.block.iter().position(is_elsewhere) {
+                after.block.remove(index);
+            } else {
+                after.block.clear();
+            }
+            if before == after && self.record().attribute_block.is_none() {
+                return Ok(());
+            }
+            self.exchange_alone(&before, &after, &AttributeChange::default())?;
         }
-        self.volume()
-            .change(CREDITS, |handle| self.exchange_attributes(handle, &before, after, |_| {}))
     }
 
     /// A value as the volume stores it; `None` for an ACL without entries, which is none.
@@ -136,6 +147,7 @@ impl Inode {
             area: if has_extra { record.attribute_area.len() } else { 0 },
             block: geometry.block_size.len(),
             has_value_inodes: geometry.features.has(Feature::EaInode),
+            is_link: self.kind() == FileType::Symlink,
         }
     }
 
@@ -150,12 +162,25 @@ impl Inode {
         let before = self.all_attributes()?;
         let mut after = before.clone();
         edit(&self.attribute_room(), &mut after)?;
-        volume.with_space(|| {
-            volume.change(CREDITS, |handle| {
-                self.exchange_attributes(handle, &before, after.clone(), |record| {
-                    record.apply(change);
-                })
-            })
+        volume.with_space(|| self.exchange_alone(&before, &after, change))
+    }
+
+    /// Stores `after` where `before` is stored, in a transaction of its own.
+    fn exchange_alone(
+        &self,
+        before: &Attributes,
+        after: &Attributes,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        let volume = self.volume();
+        volume.change(CREDITS.saturating_add(credits(volume, before, after)), |handle| {
+            let result = self.exchange_attributes(handle, before, after.clone(), |record| {
+                record.apply(change);
+            });
+            if result == Err(Error::NoSpace) {
+                handle.undone();
+            }
+            result
         })
     }
 
@@ -174,19 +199,21 @@ impl Inode {
         let _shared = volume.writer()?.shared_attributes.lock();
         let old = record.attribute_block;
         let is_shared = self.attribute_block_references()? > 1;
-        if holders::changes(before, &after, is_shared) {
-            return Err(Unsupported::Operation("changing attribute values in inodes").into());
+        let needed = u64::from(credits(volume, before, &after));
+        let holders = self.holders(&reference_changes(before, &after, is_shared))?;
+        if needed > 0 && handle.credits_left() < needed {
+            let operation = "changing such large attribute values with so small a journal";
+            return Err(Unsupported::Operation(operation).into());
         }
+        let mut after = after;
+        let made = self.make_holders(handle, &mut after)?;
         let block = match old {
-            _ if before.block == after.block => old,
             _ if after.block.is_empty() => None,
+            _ if before.block == after.block => old,
             Some(old) if !is_shared => Some(old),
-            _ => {
-                let goal = volume.goal_of_inode(self.number())?;
-                let (block, _) = volume.allocate_blocks(handle, goal, 1, Purpose::Metadata)?;
-                Some(block)
-            }
+            _ => Some(self.new_attribute_block(handle, &made)?),
         };
+        holders.iter().try_for_each(|holder| holder.count(handle))?;
         match old {
             Some(old) if block != Some(old) && is_shared => {
                 share::count_down(volume, handle, self.number(), old)?;
@@ -196,22 +223,40 @@ impl Inode {
         }
         let area = (before.area != after.area)
             .then(|| body::area(&after.area, record.attribute_area.len()));
+        let values_after = sectors(volume, &after);
         if let Some(block) = block.filter(|_| before.block != after.block) {
             let mut bytes = body::block(after.block, geometry.block_size.len());
             body::seal_block(&mut bytes, block, geometry.metadata_seed());
             handle.replace(block, bytes);
         }
         volume.note_attributes(handle)?;
-        let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
+        let of_block = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
+        let of_block = |block: Option<_>| if block.is_some() { of_block } else { 0 };
+        let added = of_block(block) + values_after;
+        let removed = of_block(old) + sectors(volume, before);
         self.update(handle, |record| {
-            let blocks = record.blocks + sectors * u64::from(block.is_some());
-            record.blocks = blocks.saturating_sub(sectors * u64::from(old.is_some()));
+            record.blocks = (record.blocks + added).saturating_sub(removed);
             record.attribute_block = block;
             if let Some(area) = area {
                 record.attribute_area = area;
             }
             change(record);
         })
+    }
+
+    /// A block for attributes. `NoSpace` after deleting the inodes that were `made`.
+    fn new_attribute_block(&self, handle: &mut Handle<'_>, made: &[Inode]) -> Result<FsBlock> {
+        let volume = self.volume();
+        let goal = volume.goal_of_inode(self.number())?;
+        match volume.allocate_blocks(handle, goal, 1, Purpose::Metadata) {
+            Ok((block, _)) => Ok(block),
+            Err(error) => {
+                if error == Error::NoSpace {
+                    unmake(handle, made)?;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// What is stored fits where it is, unless values lie on top of each other.
@@ -243,7 +288,17 @@ impl Volume {
     }
 
     /// The credits that [`Inode::store_new_xattrs`] needs, beside those for making the inode.
-    pub(crate) fn credits_for_xattrs(&self) -> u32 {
-        CREDITS
+    pub(crate) fn credits_for_xattrs(&self, xattrs: &[(&[u8], &[u8])]) -> u32 {
+        let mut new = Attributes::default();
+        if self.geometry().features.has(Feature::EaInode) {
+            // At worst, none finds room elsewhere.
+            new.block.extend(xattrs.iter().map(|(name, value)| Attribute {
+                index: NameIndex::USER,
+                name: (*name).into(),
+                value: Stored::ToInode(value.to_vec()),
+                hash: 0,
+            }));
+        }
+        CREDITS.saturating_add(credits(self, &Attributes::default(), &new))
     }
 }
