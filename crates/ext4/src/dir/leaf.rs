@@ -206,12 +206,12 @@ impl DirFormat {
         rest[..padding].fill(0);
     }
 
-    pub(super) fn set_length(&self, bytes: &mut [u8], start: usize, length: usize) {
+    pub(crate) fn set_length(&self, bytes: &mut [u8], start: usize, length: usize) {
         header_at(bytes, start).record_length = self.raw_length(length).into();
     }
 
     /// How an entry's length is written: the reverse of what reading it does.
-    pub(super) fn raw_length(&self, length: usize) -> u16 {
+    fn raw_length(&self, length: usize) -> u16 {
         debug_assert!((ENTRY_BYTES_MIN..=self.block_size.len()).contains(&length) || length == 0);
         u16::try_from(length).unwrap_or(u16::MAX)
     }

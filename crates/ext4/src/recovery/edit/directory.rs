@@ -4,22 +4,15 @@
 use std::collections::BTreeMap;
 
 use base::attributes::FileType;
-use base::checksum::crc32c;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::Editor;
 use super::map::FileMap;
 use crate::dir::block::{DirFormat, entry_bytes};
 use crate::dir::index::IndexFormat;
 use crate::map::Run;
-use crate::ondisk::dir::{RawDirEntryHeader, RawDirTail};
 
 const STRUCTURE: &str = "directory block";
-const HEADER_BYTES: usize = size_of::<RawDirEntryHeader>();
-const TAIL_BYTES: usize = size_of::<RawDirTail>();
-/// The file type code that marks the checksum tail.
-const TAIL_FILE_TYPE: u8 = 0xDE;
 
 /// A directory whose blocks are being changed.
 pub(crate) struct DirectoryEdit<'a> {
@@ -43,17 +36,6 @@ impl DirectoryEdit<'_> {
         Place::inode(self.format.dir.inode).at_file_block(at)
     }
 
-    /// Bytes of a leaf that can hold entries.
-    fn room(&self) -> usize {
-        let tail = if self.format.dir.checksum_seed.is_some() { TAIL_BYTES } else { 0 };
-        self.format.dir.block_size.len() - tail
-    }
-
-    /// A leaf without its tail.
-    fn entries<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
-        bytes.get(..self.room()).unwrap_or_default()
-    }
-
     /// The first block at or after `at` that is mapped.
     fn next_block(&self, at: FileBlock) -> Option<FileBlock> {
         let at = self.map.next_block(at)?;
@@ -67,17 +49,7 @@ impl DirectoryEdit<'_> {
 
     /// Puts a leaf in its place, with its tail and checksum.
     fn write_leaf(&mut self, at: FileBlock, mut bytes: Box<[u8]>) -> Result<()> {
-        if let Some(seed) = self.format.dir.checksum_seed {
-            let (entries, tail) = bytes.split_at_mut(self.room());
-            let raw = RawDirTail {
-                inode: 0.into(),
-                record_length: (TAIL_BYTES as u16).into(),
-                name_length: 0,
-                file_type: TAIL_FILE_TYPE,
-                checksum: crc32c(seed, entries).into(),
-            };
-            tail.copy_from_slice(raw.as_bytes());
-        }
+        self.format.dir.seal_leaf(&mut bytes);
         let Some(block) = self.map.block_at(at) else {
             unreachable!("a leaf is written where it was read or just mapped");
         };
@@ -104,7 +76,9 @@ impl DirectoryEdit<'_> {
             let hits = self.find(at, &bytes, names)?;
             for &(previous, start, end) in &hits {
                 match previous {
-                    Some(previous) => self.set_length(&mut bytes, previous, end - previous),
+                    Some(previous) => {
+                        self.format.dir.set_length(&mut bytes, previous, end - previous)
+                    }
                     None => bytes[start..start + 4].fill(0),
                 }
             }
@@ -125,7 +99,7 @@ impl DirectoryEdit<'_> {
     ) -> Result<Vec<(Option<usize>, usize, usize)>> {
         let mut hits = Vec::new();
         let mut previous = None;
-        for slot in self.format.dir.slots(self.entries(bytes), self.place(at)) {
+        for slot in self.format.dir.slots(self.format.dir.entries(bytes), self.place(at)) {
             let slot = slot?;
             if slot.inode.is_some() && names.get(slot.name).copied() == slot.inode {
                 hits.push((previous, slot.start, slot.end));
@@ -140,12 +114,8 @@ impl DirectoryEdit<'_> {
     /// Begins a directory: its first block, with the entries "." and "..".
     pub(crate) fn begin(&mut self, parent: InodeNumber) -> Result<()> {
         let at = self.append()?;
-        let room = self.room();
-        let mut bytes = vec![0; self.format.dir.block_size.len()].into_boxed_slice();
-        let (own, first) = (self.format.dir.inode, entry_bytes(1));
-        self.write_entry(&mut bytes, 0..first, b".", own, FileType::Directory);
-        self.write_entry(&mut bytes, first..room, b"..", parent, FileType::Directory);
-        self.write_leaf(at, bytes)
+        let format = self.format.dir;
+        self.write_leaf(at, format.new_leaf(format.dot_entries(parent)))
     }
 
     /// Adds a name, which must not be there.
@@ -166,10 +136,8 @@ impl DirectoryEdit<'_> {
             self.cursor = FileBlock(at.0 + 1);
         }
         let at = self.append()?;
-        let room = self.room();
-        let mut bytes = vec![0; self.format.dir.block_size.len()].into_boxed_slice();
-        self.write_entry(&mut bytes, 0..room, name, inode, kind);
-        self.write_leaf(at, bytes)
+        let format = self.format.dir;
+        self.write_leaf(at, format.new_leaf([format.new_entry(name, inode, kind)]))
     }
 
     /// Adds a name to a leaf. False when there is no room.
@@ -181,21 +149,13 @@ impl DirectoryEdit<'_> {
         kind: FileType,
     ) -> Result<bool> {
         let Some(mut bytes) = self.read(at)? else { return Ok(false) };
-        let needed = entry_bytes(name.len());
-        let mut found = None;
-        for slot in self.format.dir.slots(self.entries(&bytes), self.place(at)) {
-            let slot = slot?;
-            let taken = slot.inode.map_or(0, |_| entry_bytes(slot.name.len()));
-            if slot.end - slot.start >= taken + needed {
-                found = Some((slot.start, taken, slot.end));
-                break;
-            }
-        }
-        let Some((start, taken, end)) = found else { return Ok(false) };
-        if taken > 0 {
-            self.set_length(&mut bytes, start, taken);
-        }
-        self.write_entry(&mut bytes, start + taken..end, name, inode, kind);
+        let format = self.format.dir;
+        let entry = format.new_entry(name, inode, kind);
+        let entries = format.entries(&bytes);
+        let Some(room) = format.find_room(entries, self.place(at), entry.bytes())? else {
+            return Ok(false);
+        };
+        format.insert(&mut bytes, room, &entry);
         self.write_leaf(at, bytes)?;
         Ok(true)
     }
@@ -224,7 +184,7 @@ impl DirectoryEdit<'_> {
 
     /// Turns the blocks of the index into leaves: the first keeps "." and "..".
     fn make_linear(&mut self) -> Result<()> {
-        let room = self.room();
+        let room = self.format.dir.entries_bytes();
         let mut next = FileBlock(0);
         while let Some(at) = self.next_block(next) {
             next = FileBlock(at.0 + 1);
@@ -235,10 +195,10 @@ impl DirectoryEdit<'_> {
             if at == FileBlock(0) {
                 let second = entry_bytes(1);
                 bytes[second + entry_bytes(2)..].fill(0);
-                self.set_length(&mut bytes, second, room - second);
+                self.format.dir.set_length(&mut bytes, second, room - second);
             } else {
                 bytes.fill(0);
-                self.set_length(&mut bytes, 0, room);
+                self.format.dir.set_length(&mut bytes, 0, room);
             }
             self.write_leaf(at, bytes)?;
         }
@@ -274,53 +234,6 @@ impl DirectoryEdit<'_> {
         self.map.insert(Run { start: at, length: 1, block, unwritten: false });
         self.blocks += 1;
         Ok(at)
-    }
-
-    fn write_entry(
-        &self,
-        bytes: &mut [u8],
-        range: std::ops::Range<usize>,
-        name: &[u8],
-        inode: InodeNumber,
-        kind: FileType,
-    ) {
-        let code = if self.format.dir.has_file_types { file_type_code(kind) } else { 0 };
-        let header = RawDirEntryHeader {
-            // Inode numbers have 32 bits, names at most 255 bytes.
-            inode: (inode.0 as u32).into(),
-            record_length: self.encode_length(range.len()).into(),
-            name_length: name.len() as u8,
-            file_type: code,
-        };
-        let entry = &mut bytes[range];
-        entry.fill(0);
-        entry[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-        entry[HEADER_BYTES..HEADER_BYTES + name.len()].copy_from_slice(name);
-    }
-
-    fn set_length(&self, bytes: &mut [u8], start: usize, length: usize) {
-        let encoded = self.encode_length(length);
-        if let Ok((header, _)) = RawDirEntryHeader::mut_from_prefix(&mut bytes[start..]) {
-            header.record_length = encoded.into();
-        }
-    }
-
-    /// How an entry's length is written: see `DirFormat::slots` for blocks of 64 KiB.
-    fn encode_length(&self, length: usize) -> u16 {
-        if length == 1 << 16 { u16::MAX } else { length as u16 }
-    }
-}
-
-/// The code of a type in directory entries.
-fn file_type_code(kind: FileType) -> u8 {
-    match kind {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::CharacterDevice => 3,
-        FileType::BlockDevice => 4,
-        FileType::Fifo => 5,
-        FileType::Socket => 6,
-        FileType::Symlink => 7,
     }
 }
 
