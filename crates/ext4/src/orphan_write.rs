@@ -67,15 +67,20 @@ impl OrphanSet {
     }
 
     /// Takes in the orphans that the volume has, as it was opened: those of the list, in its order,
-    /// and those of the file. Gives all of them.
+    /// and those of the file. Gives all of them. Where the list leads to what is no orphan, it ends,
+    /// as it does for the kernel; then a check of the volume has to find the rest.
     pub(crate) fn adopt(&self, volume: &Arc<Volume>) -> Result<Vec<Arc<Inode>>> {
         let mut inner = self.inner.lock();
         let mut next = volume.superblock().inodes.last_orphan;
         while let Some(number) = next {
-            let inode = load(volume, number, "orphan list")?;
-            if inner.list.iter().any(|known| known.number() == number) {
-                return Err(Error::corrupt("orphan list", Place::inode(number), Problem::Cycle));
-            }
+            let inode = match load(volume, number, "orphan list") {
+                Ok(inode) if inner.list.iter().all(|known| known.number() != number) => inode,
+                Err(error @ Error::Io(_)) => return Err(error),
+                cut => {
+                    tracing::warn!("the orphan list ends at inode {number}: {:?}", cut.err());
+                    break;
+                }
+            };
             let following = inode.record().deleted;
             next = (following != 0).then_some(InodeNumber(following.into()));
             inner.list.push(inode);
@@ -92,6 +97,11 @@ impl OrphanSet {
         Ok(all)
     }
 
+    /// Whether there is no list; then the superblock must not name one.
+    pub(crate) fn is_list_empty(&self) -> bool {
+        self.inner.lock().list.is_empty()
+    }
+
     /// Whether the volume's superblock may say that the orphan file is empty.
     pub(crate) fn is_file_empty(&self) -> bool {
         self.inner.lock().in_file.is_empty()
@@ -103,6 +113,11 @@ fn load(volume: &Arc<Volume>, number: InodeNumber, structure: &'static str) -> R
     let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
     if !(min..=max).contains(&number.0) {
         let problem = Problem::Range { field: "inode", found: number.0, min, max };
+        return Err(Error::corrupt(structure, Place::inode(number), problem));
+    }
+    let (group, index) = geometry.inode_position(number)?;
+    if !volume.inode_bitmap(&volume.group(group)?)?.is_set(index) {
+        let problem = Problem::Missing("mark in the inode bitmap");
         return Err(Error::corrupt(structure, Place::inode(number), problem));
     }
     volume.special_inode(number).map(Arc::new)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
+    XattrMode,
 };
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
@@ -194,6 +195,20 @@ impl Inode for Ext4Inode {
 
     fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
         self.inode.set_size(size, time)
+    }
+
+    fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        self.inode.set_xattr(name, value, mode, change)
+    }
+
+    fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        self.inode.remove_xattr(name, change)
     }
 
     fn released(&self) -> Result<()> {

@@ -55,7 +55,10 @@ impl Inode {
         if is_directory && !can_have_more(self) {
             return Err(Error::TooManyLinks);
         }
-        let credits = ALLOCATION_CREDITS + INODE_CREDITS + self.credits_for_insert();
+        let credits = ALLOCATION_CREDITS
+            + INODE_CREDITS
+            + self.credits_for_insert()
+            + self.credits_for_new_xattrs(new);
         self.volume().change_with_space(credits, |handle| {
             let inode = self.make(handle, new, if is_directory { 2 } else { 1 })?;
             let filled = inode.fill(handle, self.number(), new);
@@ -80,7 +83,8 @@ impl Inode {
         if new.kind == FileType::Directory {
             return Err(Error::IsDirectory);
         }
-        self.volume().change_with_space(ALLOCATION_CREDITS + ORPHAN_CREDITS, |handle| {
+        let credits = ALLOCATION_CREDITS + ORPHAN_CREDITS + self.credits_for_new_xattrs(new);
+        self.volume().change_with_space(credits, |handle| {
             let inode = self.make(handle, new, 0)?;
             if let Err(error) = inode.fill(handle, self.number(), new) {
                 inode.unmake(handle)?;
@@ -89,6 +93,14 @@ impl Inode {
             self.volume().add_orphan(handle, &inode)?;
             Ok(inode)
         })
+    }
+
+    fn credits_for_new_xattrs(&self, new: &NewInode<'_>) -> u32 {
+        match new.xattrs {
+            [] => 0,
+            // To store them, and to take them back.
+            xattrs => self.volume().credits_for_xattrs(xattrs).saturating_mul(2),
+        }
     }
 
     /// Refuses what is no directory, or is one no more.
@@ -118,13 +130,16 @@ impl Inode {
         Ok(Arc::new(Inode::new(Arc::clone(volume), record)))
     }
 
-    /// Writes the data that an inode begins with: entries of a directory, a link's target.
+    /// Writes what an inode begins with: attributes, entries of a directory, a link's target.
     fn fill(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
         parent: InodeNumber,
         new: &NewInode<'_>,
     ) -> Result<()> {
+        if !new.xattrs.is_empty() {
+            self.store_new_xattrs(handle, new.xattrs)?;
+        }
         match new.kind {
             FileType::Directory => self.dir_init(handle, parent),
             FileType::Symlink if new.target.len() > FAST_TARGET_BYTES_MAX => {
@@ -142,7 +157,12 @@ impl Inode {
 
     /// Gives back an inode that was made in this handle and got no name.
     fn unmake(self: &Arc<Self>, handle: &mut Handle<'_>) -> Result<()> {
-        self.unmap(handle, FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
+        if self.has_map() && !self.has(InodeFlags::INLINE_DATA) {
+            self.unmap(handle, FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
+        }
+        if self.record().attribute_block.is_some() {
+            self.drop_new_xattrs(handle)?;
+        }
         self.update(handle, |record| record.links = 0)?;
         self.volume().free_inode(handle, self.number(), is_directory(self))?;
         handle.undone();

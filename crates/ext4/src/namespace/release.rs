@@ -24,6 +24,7 @@ impl Inode {
             return Ok(());
         }
         self.cut(FileBlock(0))?;
+        self.release_attributes()?;
         let volume = self.volume();
         let credits = ORPHAN_CREDITS + INODE_CREDITS + FREE_INODE_CREDITS;
         volume.change(credits, |handle| {
@@ -90,6 +91,12 @@ impl Volume {
                 inode.cut(FileBlock(self.geometry().block_size.blocks_for(inode.size())))?;
                 self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, &inode))?;
             }
+        }
+        if self.superblock().inodes.last_orphan.is_some() && self.writer()?.orphans.is_list_empty()
+        {
+            self.change(1, |handle| {
+                self.edit_superblock(handle, |raw| raw.last_orphan = 0.into())
+            })?;
         }
         Ok(())
     }

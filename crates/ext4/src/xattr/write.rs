@@ -84,6 +84,14 @@ impl Inode {
         self.exchange_attributes(handle, &before, after, |_| {})
     }
 
+    /// Takes back what [`store_new_xattrs`](Self::store_new_xattrs) stored outside of the inode.
+    pub(crate) fn drop_new_xattrs(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let before = self.all_attributes()?;
+        let mut after = before.clone();
+        after.block.clear();
+        self.exchange_attributes(handle, &before, after, |_| {})
+    }
+
     /// Gives back what holds the attributes of an inode that is being deleted, as far as that lies
     /// outside of it. In transactions of its own.
     pub(crate) fn release_attributes(&self) -> Result<()> {

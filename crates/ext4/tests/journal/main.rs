@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::DeviceOffset;
-use device::SharedDevice;
+use device::{OpenDevice, SharedDevice};
 use ext4::{OpenOptions, RecoveryReport, Volume};
 use iomap::{CacheOptions, PageCache};
 use tempfile::TempDir;
@@ -148,6 +148,19 @@ fn recover_by_us(folder: &Path, snapshot: &Path) -> (PathBuf, RecoveryReport) {
     (ours, report)
 }
 
+/// A copy of `snapshot` after it was open for writing, with nothing written.
+fn recover_in_place(folder: &Path, snapshot: &Path) -> PathBuf {
+    let written = copy(snapshot, folder, "written");
+    let device = must(
+        device::open(&written, OpenDevice { read_only: false, ..OpenDevice::default() }),
+        "open",
+    );
+    let cache = must(PageCache::new(CacheOptions::default()), "a cache");
+    let volume = Volume::open_for_writing(device, &cache, &OpenOptions::default());
+    must(must(volume, "open for writing").close(), "close");
+    written
+}
+
 fn check_snapshot(folder: &Path, snapshot: &Path, what: &str) {
     let (ours, report) = recover_by_us(folder, snapshot);
     assert!(report.log.transactions > 0 && report.log.damage.is_none(), "{what}: {report:?}");
@@ -156,12 +169,15 @@ fn check_snapshot(folder: &Path, snapshot: &Path, what: &str) {
     let kernels = copy(snapshot, folder, "kernels");
     recover_by_kernel(&kernels);
     assert_eq!(complaints(&ours), complaints(&kernels), "{what}: ours left, the kernel's right");
+    let written = recover_in_place(folder, snapshot);
+    assert_eq!(complaints(&written), "", "{what}: opened for writing");
 
     let fixed = copy(snapshot, folder, "fixed");
     recover_by_e2fsck(&fixed);
     let ours = manifest(&ours);
     ours.assert_equal("ours", &manifest(&kernels), "the kernel's");
     ours.assert_equal("ours", &manifest(&fixed), "e2fsck's");
+    ours.assert_equal("ours", &manifest(&written), "ours, opened for writing");
 }
 
 #[test]
@@ -229,6 +245,9 @@ fn check_fast_commits(name: &str, make: &Mke2fs, operations: Operations, seeds: 
         let what = format!("{name}, seed {seed}");
         let (ours, report) = recover_by_us(folder.path(), &snapshot);
         assert_eq!(complaints(&ours), "", "{what}: {report:?}");
+        let written = recover_in_place(folder.path(), &snapshot);
+        assert_eq!(complaints(&written), "", "{what}: opened for writing");
+        manifest(&ours).assert_equal("ours", &manifest(&written), "ours, opened for writing");
         // The next round goes on from our state: the kernel itself cannot mount every volume
         // whose fast commits it wrote.
         must(std::fs::copy(&ours, &image), "copy");
