@@ -6,6 +6,7 @@ pub mod protocol;
 
 mod mount;
 mod node_table;
+mod open_files;
 mod operations;
 mod reply;
 mod request;

@@ -79,6 +79,16 @@ impl NodeTable {
         id
     }
 
+    /// Takes all lookups of all nodes but the root's back.
+    pub fn clear(&self) {
+        let mut entries = self.entries.lock();
+        let root = entries.remove(&ROOT_NODE);
+        let others = std::mem::take(&mut *entries);
+        entries.extend(root.map(|root| (ROOT_NODE, root)));
+        drop(entries);
+        drop(others);
+    }
+
     /// Takes lookups back; at none left the node is released.
     pub fn forget(&self, id: u64, lookups: u64) {
         if id == ROOT_NODE {

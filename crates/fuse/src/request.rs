@@ -47,6 +47,13 @@ pub fn name(rest: &[u8]) -> Result<&[u8], Errno> {
     }
 }
 
+/// The two names that `rest` holds, each without the NUL that ends it.
+pub fn two_names(rest: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let end = rest.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+    let (first, second) = rest.split_at(end + 1);
+    Ok((name(first)?, name(second)?))
+}
+
 #[cfg(test)]
 mod tests {
     use zerocopy::IntoBytes;
@@ -90,6 +97,10 @@ mod tests {
         assert_eq!(name(b"a b\0"), Ok(&b"a b"[..]));
         for broken in [&b""[..], b"\0", b"abc", b"a\0b\0", b"a\0\0"] {
             assert_eq!(name(broken), Err(Errno::INVAL), "{broken:?}");
+        }
+        assert_eq!(two_names(b"a\0bc\0"), Ok((&b"a"[..], &b"bc"[..])));
+        for broken in [&b""[..], b"a\0", b"a\0b", b"\0b\0", b"a\0b\0c\0"] {
+            assert_eq!(two_names(broken), Err(Errno::INVAL), "{broken:?}");
         }
     }
 }

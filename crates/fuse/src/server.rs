@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::node_table::{Known, NodeTable};
+use crate::open_files::OpenFiles;
 use crate::operations::{InitRefused, Negotiated};
 use crate::protocol::{InHeader, Opcode};
 use crate::reply::{Answer, Outcome, Reply};
@@ -20,12 +21,15 @@ use crate::request::Request;
 pub struct ServerOptions {
     /// How long the kernel may use names, absent names and attributes without asking again.
     pub valid: Duration,
+    /// Where the volume can be written to, the kernel collects what is written. Small writes get
+    /// faster, large ones slower.
+    pub writeback_cache: bool,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        // A volume that is open read-only does not change.
-        Self { valid: Duration::from_secs(24 * 60 * 60) }
+        // A volume that is open read-only does not change, any other one only through its server.
+        Self { valid: Duration::from_secs(24 * 60 * 60), writeback_cache: false }
     }
 }
 
@@ -34,6 +38,7 @@ impl Default for ServerOptions {
 pub struct Server {
     pub(crate) volume: Arc<vfs::Volume>,
     pub(crate) nodes: NodeTable,
+    pub(crate) files: OpenFiles,
     pub(crate) options: ServerOptions,
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
@@ -50,6 +55,7 @@ impl Server {
         Ok(Self {
             volume,
             nodes,
+            files: OpenFiles::default(),
             options,
             block_size: statfs.block_size,
             name_bytes_max: statfs.name_bytes_max as usize,
@@ -96,13 +102,13 @@ impl Server {
             GetXattr => call(self, Self::get_xattr, request, reply),
             ListXattr => call(self, Self::list_xattr, request, reply),
             Ioctl => call(self, Self::ioctl, request, reply),
-            // Nothing is ever dirty, and no state hangs on an open file.
-            Release | ReleaseDir | Flush | Fsync | FsyncDir | SyncFs | Destroy => {
-                Ok(Answer::Payload)
+            // Closing a file writes nothing.
+            ReleaseDir | Flush | Destroy => Ok(Answer::Payload),
+            Release | Fsync | FsyncDir | SyncFs | SetAttr | SymLink | MkNod | MkDir | Unlink
+            | RmDir | Rename | Rename2 | Link | Write | SetXattr | RemoveXattr | Create
+            | TmpFile | Fallocate | CopyFileRange | CopyFileRange64 => {
+                self.dispatch_change(opcode, request, reply)
             }
-            SetAttr | SymLink | MkNod | MkDir | Unlink | RmDir | Rename | Rename2 | Link
-            | Write | SetXattr | RemoveXattr | Create | TmpFile | Fallocate | CopyFileRange
-            | CopyFileRange64 => Err(Errno::ROFS.into()),
             // ENOSYS: the kernel never asks again. It checks access by itself
             // (default_permissions), keeps locks by itself, and no operation here waits for
             // anything that an interrupt could cut short.
@@ -110,6 +116,55 @@ impl Server {
             | RemoveMapping => Err(Errno::NOSYS.into()),
             NotifyReply => Ok(Answer::Silent),
         }
+    }
+
+    /// What changes something, and makes changes durable.
+    fn dispatch_change(
+        &self,
+        opcode: Opcode,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        use Opcode::*;
+        if !self.volume.is_writable() {
+            return match opcode {
+                // Nothing is ever dirty, and no state hangs on an open file.
+                Release | Fsync | FsyncDir | SyncFs => Ok(Answer::Payload),
+                _ => Err(Errno::ROFS.into()),
+            };
+        }
+        match opcode {
+            SetAttr => call(self, Self::set_attr, request, reply),
+            SymLink => call(self, Self::make_symlink, request, reply),
+            MkNod => call(self, Self::make_node, request, reply),
+            MkDir => call(self, Self::make_directory, request, reply),
+            Create => call(self, Self::create, request, reply),
+            TmpFile => call(self, Self::create_unnamed, request, reply),
+            Link => call(self, Self::link, request, reply),
+            Unlink => call(self, Self::unlink, request, reply),
+            RmDir => call(self, Self::remove_directory, request, reply),
+            Rename => call(self, Self::rename, request, reply),
+            Rename2 => call(self, Self::rename2, request, reply),
+            SetXattr => call(self, Self::set_xattr, request, reply),
+            RemoveXattr => call(self, Self::remove_xattr, request, reply),
+            Fsync => call(self, Self::fsync, request, reply),
+            FsyncDir => call(self, Self::fsync_directory, request, reply),
+            SyncFs => call(self, Self::sync_volume, request, reply),
+            Release => call(self, Self::release, request, reply),
+            // ENOSYS: the kernel never asks again, and copies by reading and writing.
+            _ => Err(Errno::NOSYS.into()),
+        }
+    }
+
+    /// Ends serving a volume that can be written to: everything is durable afterwards. Files
+    /// without a name go.
+    pub fn close(&self) -> Result<()> {
+        if !self.volume.is_writable() {
+            return Ok(());
+        }
+        self.files.clear();
+        self.nodes.clear();
+        self.volume.close()
     }
 
     /// What INIT led to, once it has been answered.

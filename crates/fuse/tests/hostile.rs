@@ -4,7 +4,7 @@ mod support;
 
 use fuse::protocol::Opcode;
 use proptest::prelude::*;
-use support::{exchange, request_as, server_and_gate};
+use support::{exchange, request_as, server_and_gate, writable_server};
 
 fn node() -> impl Strategy<Value = u64> {
     prop_oneof![0..20_u64, 995..1005_u64, any::<u64>()]
@@ -43,5 +43,35 @@ proptest! {
                 prop_assert!((1..512).contains(&errno));
             }
         }
+    }
+
+    #[test]
+    fn requests_that_change_something_leave_a_sound_tree(
+        requests in proptest::collection::vec(
+            (
+                prop_oneof![Just(0_u32), 4..54_u32],
+                1..8_u64,
+                0..8_u64,
+                "[ab]{1}",
+                "[ab]{1}",
+                0..8_u32,
+            ),
+            1..60,
+        )
+    ) {
+        let (server, file_system) = writable_server(u64::MAX);
+        for (opcode, node, other, name, second, flags) in requests {
+            // The fixed parts of all of them are small numbers here; names follow at once, or later.
+            let name = [name.as_bytes(), b"\0"].concat();
+            let names = [&name[..], second.as_bytes(), b"\0"].concat();
+            let length = [8, 16, 4 * flags as usize][flags as usize % 3];
+            let fixed = [&other.to_ne_bytes()[..], &flags.to_ne_bytes(), &[0; 40]].concat();
+            for rest in [&name, &names] {
+                let body = [&fixed[..length], &rest[..]].concat();
+                exchange(&server, &request_as(0, opcode, node, &[&body]));
+            }
+        }
+        file_system.verify();
+        prop_assert!(server.close().is_ok());
     }
 }

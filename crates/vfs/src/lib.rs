@@ -21,8 +21,9 @@ mod rights;
 mod volume;
 
 pub use base::attributes::XattrMode;
+pub use clock::now;
 pub use errno::errno;
-pub use file::File;
+pub use file::{File, OpenMode};
 pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};
 pub use namespace::Creation;
 pub use node::Node;

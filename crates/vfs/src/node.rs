@@ -10,8 +10,9 @@ use base::{Error, FileOffset, InodeNumber, Result};
 use iomap::FiemapExtent;
 use pagecache::Mapping;
 
-use crate::file::File;
+use crate::file::{File, OpenMode};
 use crate::file_system::{FileData, Inode};
+use crate::rights;
 use crate::volume::Shared;
 
 /// An inode in use. Two holders of the same number hold the same node. The last holder of one that
@@ -126,13 +127,33 @@ impl Node {
 
     /// Opens a regular file for reading.
     pub fn open(self: &Arc<Self>) -> Result<File> {
+        self.open_for(OpenMode::default())
+    }
+
+    /// Opens a regular file.
+    pub fn open_for(self: &Arc<Self>, mode: OpenMode) -> Result<File> {
         match self.kind {
             FileType::Regular => {
                 self.inode.data()?;
-                Ok(File::new(Arc::clone(self)))
+                if mode.write {
+                    self.check_open_for_writing(mode)?;
+                }
+                Ok(File::new(Arc::clone(self), mode))
             }
             FileType::Directory => Err(Error::IsDirectory),
             _ => Err(Error::WrongType("not a regular file")),
+        }
+    }
+
+    fn check_open_for_writing(&self, mode: OpenMode) -> Result<()> {
+        if !self.volume.is_writable {
+            return Err(Error::ReadOnly);
+        }
+        let attributes = self.attributes();
+        if mode.append {
+            rights::may_change(&attributes)
+        } else {
+            rights::may_overwrite(&attributes)
         }
     }
 

@@ -66,9 +66,11 @@ pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
 }
 
 fn options(request: &MountRequest<'_>) -> OsString {
-    let mut list = b"ro,default_permissions,subtype=".to_vec();
+    let mut list = b"default_permissions,subtype=".to_vec();
     list.extend_from_slice(SUBTYPE.as_bytes());
     for (named, wanted) in [
+        (",ro", !request.options.writable),
+        (",rw", request.options.writable),
         (",nosuid", !request.options.suid),
         (",suid", request.options.suid),
         (",nodev", !request.options.dev),

@@ -3,6 +3,8 @@
 /// Mount options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
+    /// The volume can be written to.
+    pub writable: bool,
     /// Users other than the one who mounts have access, as far as modes and ACLs allow.
     pub allow_other: bool,
     /// Setuid and setgid count. Off unless asked for: the image may be anybody's.
@@ -17,7 +19,14 @@ pub struct MountOptions {
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { allow_other: false, suid: false, dev: false, exec: true, fsname: None }
+        Self {
+            writable: false,
+            allow_other: false,
+            suid: false,
+            dev: false,
+            exec: true,
+            fsname: None,
+        }
     }
 }
 

@@ -56,7 +56,8 @@ fn data(request: &MountRequest<'_>, device: i32) -> String {
 }
 
 fn mount_flags(request: &MountRequest<'_>) -> MountFlags {
-    let mut flags = MountFlags::RDONLY;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, !request.options.writable);
     flags.set(MountFlags::NOSUID, !request.options.suid);
     flags.set(MountFlags::NODEV, !request.options.dev);
     flags.set(MountFlags::NOEXEC, !request.options.exec);

@@ -19,13 +19,18 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let attributes = self.known(header.node)?.node.attributes();
-        reply.push(&AttrOut {
+        reply.push(&self.attr_out(&attributes))?;
+        Ok(Answer::Payload)
+    }
+
+    /// The answer that tells attributes.
+    pub(crate) fn attr_out(&self, attributes: &Attributes) -> AttrOut {
+        AttrOut {
             valid: self.options.valid.as_secs(),
             valid_nanoseconds: self.options.valid.subsec_nanos(),
             padding: 0,
-            attr: self.attr(&attributes),
-        })?;
-        Ok(Answer::Payload)
+            attr: self.attr(attributes),
+        }
     }
 
     /// STATX: what GETATTR tells, and the time of creation.

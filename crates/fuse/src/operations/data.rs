@@ -1,21 +1,32 @@
 //! OPEN, READ and LSEEK of regular files.
 
+use std::sync::Arc;
+
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use vfs::{Node, OpenMode};
+
+use super::change::privileges;
 
 use crate::protocol::{
-    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, InHeader, LseekIn, LseekOut, OpenIn, OpenOut,
-    ReadIn, SEEK_DATA, SEEK_HOLE,
+    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, InHeader, LseekIn, LseekOut,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE,
 };
-use crate::reply::{Answer, Contents, Outcome, Reply};
+use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
 
 /// The bits of `OFlags` that say whether a file is opened for reading or writing.
 const ACCESS_MODE: OFlags = OFlags::ACCMODE;
 
+/// How the kernel is to treat an open file.
+fn open_flags(flags: OFlags) -> u32 {
+    let direct = if flags.contains(OFlags::DIRECT) { FOPEN_DIRECT_IO } else { 0 };
+    FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
+}
+
 impl Server {
-    /// OPEN. Handles are not needed: the kernel keeps the node for as long as the file is open.
+    /// OPEN.
     pub(crate) fn open(
         &self,
         header: &InHeader,
@@ -24,14 +35,37 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let flags = OFlags::from_bits_retain(operation.flags);
-        if flags & ACCESS_MODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC) {
-            return Err(Errno::ROFS.into());
-        }
-        self.known(header.node)?.file()?;
-        let direct = if flags.contains(OFlags::DIRECT) { FOPEN_DIRECT_IO } else { 0 };
-        let flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct;
-        reply.push(&OpenOut { handle: 0, flags, backing: 0 })?;
+        let known = self.known(header.node)?;
+        let opened = if self.volume.is_writable() {
+            self.open_node(&known.node, flags, operation.open_flags)?
+        } else {
+            if flags & ACCESS_MODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC) {
+                return Err(Errno::ROFS.into());
+            }
+            known.file()?;
+            // A handle is not needed: the kernel keeps the node for as long as the file is open.
+            OpenOut { handle: 0, flags: open_flags(flags), backing: 0 }
+        };
+        reply.push(&opened)?;
         Ok(Answer::Payload)
+    }
+
+    /// Opens a file of a volume that can be written to.
+    pub(crate) fn open_node(
+        &self,
+        node: &Arc<Node>,
+        flags: OFlags,
+        kill: u32,
+    ) -> Result<OpenOut, Failure> {
+        let mode = OpenMode {
+            write: flags & ACCESS_MODE != OFlags::RDONLY,
+            append: flags.contains(OFlags::APPEND),
+        };
+        let file = node.open_for(mode)?;
+        if flags.contains(OFlags::TRUNC) {
+            node.set_size(0, privileges(kill & OPEN_KILL_SUIDGID != 0))?;
+        }
+        Ok(OpenOut { handle: self.files.add(file), flags: open_flags(flags), backing: 0 })
     }
 
     /// READ. The transport fetches the bytes.

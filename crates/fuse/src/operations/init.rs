@@ -36,6 +36,15 @@ const WANTED: InitFlags = InitFlags(
         | InitFlags::NO_EXPORT_SUPPORT.0,
 );
 
+/// What is wanted where the volume can be written to. Nobody else changes the files: what the kernel
+/// has cached stays valid however often their times change.
+const WANTED_TO_WRITE: InitFlags = InitFlags(
+    WANTED.0 & !InitFlags::AUTO_INVAL_DATA.0
+        | InitFlags::EXPLICIT_INVAL_DATA.0
+        | InitFlags::DONT_MASK.0
+        | InitFlags::SETXATTR_EXT.0,
+);
+
 /// What was agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
@@ -67,7 +76,7 @@ impl Server {
         rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        match negotiate(init, rest) {
+        match negotiate(init, rest, self.wanted()) {
             Ok((out, negotiated)) => {
                 // A newer major version asks again with ours: nothing is agreed on before.
                 if let Some(negotiated) = negotiated {
@@ -82,10 +91,27 @@ impl Server {
             }
         }
     }
+
+    fn wanted(&self) -> InitFlags {
+        match (self.volume.is_writable(), self.options.writeback_cache) {
+            (false, _) => WANTED,
+            (true, false) => WANTED_TO_WRITE,
+            (true, true) => WANTED_TO_WRITE | InitFlags::WRITEBACK_CACHE,
+        }
+    }
+
+    /// Whether both sides have named a feature.
+    pub(crate) fn agreed_on(&self, feature: InitFlags) -> bool {
+        matches!(self.negotiated(), Some(Ok(negotiated)) if negotiated.flags.contains(feature))
+    }
 }
 
 /// The answer to the kernel's offer.
-fn negotiate(init: &InitIn, rest: &[u8]) -> Result<(InitOut, Option<Negotiated>), InitRefused> {
+fn negotiate(
+    init: &InitIn,
+    rest: &[u8],
+    wanted: InitFlags,
+) -> Result<(InitOut, Option<Negotiated>), InitRefused> {
     let mut out = InitOut {
         major: MAJOR,
         minor: MINOR,
@@ -114,7 +140,7 @@ fn negotiate(init: &InitIn, rest: &[u8]) -> Result<(InitOut, Option<Negotiated>)
             offered = offered | InitFlags(u64::from(extension.flags2) << 32);
         }
     }
-    let flags = offered & WANTED;
+    let flags = offered & wanted;
     out.flags = flags.0 as u32;
     out.flags2 = (flags.0 >> 32) as u32;
     Ok((out, Some(Negotiated { minor: init.minor.min(MINOR), flags })))
@@ -135,13 +161,13 @@ mod tests {
     #[test]
     fn only_offered_features_are_taken() {
         let (init, rest) = offer(7, 45, u64::MAX);
-        let (out, negotiated) = negotiate(&init, &rest).unwrap();
+        let (out, negotiated) = negotiate(&init, &rest, WANTED).unwrap();
         assert_eq!(negotiated, Some(Negotiated { minor: 45, flags: WANTED }));
         assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, WANTED.0);
         assert_eq!((out.major, out.minor, out.max_readahead), (7, 45, 131_072));
 
         let (init, rest) = offer(7, 31, InitFlags::ASYNC_READ.0 | InitFlags::OVER_IO_URING.0);
-        let (out, negotiated) = negotiate(&init, &rest).unwrap();
+        let (out, negotiated) = negotiate(&init, &rest, WANTED).unwrap();
         assert_eq!((out.flags, out.flags2), (1, 0));
         assert_eq!(negotiated.unwrap().minor, 31);
     }
@@ -150,20 +176,20 @@ mod tests {
     fn the_second_half_of_the_flags_counts_only_with_init_ext() {
         let high = InitFlags::DIRECT_IO_ALLOW_MMAP;
         let (init, rest) = offer(7, 45, high.0);
-        assert_eq!(negotiate(&init, &rest).unwrap().0.flags2, 0);
+        assert_eq!(negotiate(&init, &rest, WANTED).unwrap().0.flags2, 0);
         let (init, rest) = offer(7, 45, high.0 | InitFlags::INIT_EXT.0);
-        assert_eq!(negotiate(&init, &rest).unwrap().0.flags2, 1 << 4);
-        assert_eq!(negotiate(&init, &[]).unwrap().0.flags2, 0);
+        assert_eq!(negotiate(&init, &rest, WANTED).unwrap().0.flags2, 1 << 4);
+        assert_eq!(negotiate(&init, &[], WANTED).unwrap().0.flags2, 0);
     }
 
     #[test]
     fn old_kernels_are_refused_and_newer_ones_asked_again() {
         for (major, minor) in [(7, 30), (7, 0), (6, 99), (0, 0)] {
             let (init, rest) = offer(major, minor, 0);
-            assert_eq!(negotiate(&init, &rest).unwrap_err(), InitRefused { major, minor });
+            assert_eq!(negotiate(&init, &rest, WANTED).unwrap_err(), InitRefused { major, minor });
         }
         let (init, rest) = offer(8, 0, u64::MAX);
-        let (out, negotiated) = negotiate(&init, &rest).unwrap();
+        let (out, negotiated) = negotiate(&init, &rest, WANTED).unwrap();
         assert_eq!((out.major, out.flags, negotiated), (7, 0, None));
     }
 }

@@ -2,11 +2,15 @@
 //! header, the operation's fixed part (`()` where there is none), what follows it, the reply.
 
 mod attributes;
+mod change;
+mod create;
 mod data;
 mod directories;
 mod init;
 mod ioctl;
 mod names;
+mod remove;
+mod sync;
 mod xattrs;
 
 pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};

@@ -22,9 +22,7 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let name = request::name(rest)?;
-        if !NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
-            return Err(Errno::OPNOTSUPP.into());
-        }
+        check_namespace(name)?;
         let value = self.known(header.node)?.node.get_xattr(name)?;
         answer(&value, operation.size, reply)
     }
@@ -45,6 +43,14 @@ impl Server {
             }
         }
         answer(&list, operation.size, reply)
+    }
+}
+
+/// Refuses names that no file can carry.
+pub(super) fn check_namespace(name: &[u8]) -> Result<(), Errno> {
+    match NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
+        true => Ok(()),
+        false => Err(Errno::OPNOTSUPP),
     }
 }
 

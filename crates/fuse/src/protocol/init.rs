@@ -19,6 +19,10 @@ impl InitFlags {
     pub const AUTO_INVAL_DATA: Self = Self(1 << 12);
     /// READDIRPLUS is there.
     pub const DO_READDIRPLUS: Self = Self(1 << 13);
+    /// The kernel leaves the umask to the server, which knows of default ACLs.
+    pub const DONT_MASK: Self = Self(1 << 6);
+    /// The kernel keeps what is written, and writes it later.
+    pub const WRITEBACK_CACHE: Self = Self(1 << 16);
     /// The kernel chooses between READDIR and READDIRPLUS by use.
     pub const READDIRPLUS_AUTO: Self = Self(1 << 14);
     /// Direct I/O is split into requests under way at once.
@@ -37,8 +41,12 @@ impl InitFlags {
     pub const CACHE_SYMLINKS: Self = Self(1 << 23);
     /// Informs: ENOSYS as the answer to OPENDIR means that no OPENDIR is needed, ever.
     pub const NO_OPENDIR_SUPPORT: Self = Self(1 << 24);
+    /// Cached pages stay until the server says otherwise.
+    pub const EXPLICIT_INVAL_DATA: Self = Self(1 << 25);
     /// Clearing setuid and setgid on write is the server's task, as the message flags say.
     pub const HANDLE_KILLPRIV_V2: Self = Self(1 << 28);
+    /// SETXATTR has flags of its own.
+    pub const SETXATTR_EXT: Self = Self(1 << 29);
     /// The messages have `flags2`.
     pub const INIT_EXT: Self = Self(1 << 30);
     /// Shared mappings of files opened for direct I/O work.

@@ -2,11 +2,13 @@
 //! numbers are native-endian, records are padded to 8 bytes. Not here: what the messages mean.
 
 mod attributes;
+mod changes;
 mod init;
 mod messages;
 mod opcode;
 
 pub use attributes::*;
+pub use changes::*;
 pub use init::*;
 pub use messages::*;
 pub use opcode::Opcode;

@@ -17,8 +17,9 @@ use seccompiler::{
 /// The user and group that root becomes: nobody.
 const NOBODY: u32 = 65_534;
 
-/// Gives up everything that serving does not need.
-pub fn confine() {
+/// Gives up everything that serving does not need; with `writable`, serving an image that is open
+/// for writing.
+pub fn confine(writable: bool) {
     if let Err(error) = drop_privileges() {
         tracing::warn!("cannot drop privileges: {error}");
     }
@@ -27,7 +28,7 @@ pub fn confine() {
         Ok(RulesetStatus::NotEnforced) => tracing::info!("the kernel has no Landlock"),
         Err(error) => tracing::warn!("cannot set up Landlock: {error}"),
     }
-    if let Err(error) = filter_system_calls() {
+    if let Err(error) = filter_system_calls(writable) {
         tracing::warn!("cannot filter system calls: {error}");
     }
 }
@@ -114,10 +115,20 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
+/// What writing to an open image needs besides.
+const ALLOWED_TO_WRITE: &[libc::c_long] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+];
+
 /// Everything else gets ENOSYS, to which the C library has an answer: it does without.
-fn filter_system_calls() -> Result<(), Box<dyn std::error::Error>> {
+fn filter_system_calls(writable: bool) -> Result<(), Box<dyn std::error::Error>> {
+    let writing = if writable { ALLOWED_TO_WRITE } else { &[] };
     let mut rules: Vec<(i64, Vec<SeccompRule>)> =
-        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
+        ALLOWED.iter().chain(writing).map(|&call| (call, Vec::new())).collect();
     // Memory, but none that can be executed.
     let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
     rules.push((libc::SYS_mmap, vec![not_executable.clone()]));

@@ -18,6 +18,8 @@ use crate::mount::{self, Force, MountError, MountRequest};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it may take once it was told to, whoever uses the mount.
 const PATIENCE_AT_QUIT: Duration = Duration::from_secs(10);
+/// The same when it may have much to write first.
+const PATIENCE_TO_WRITE: Duration = Duration::from_secs(600);
 
 /// The guard's part: see the module above.
 pub fn run<E>(
@@ -125,7 +127,10 @@ impl Guard<'_> {
                 // or somebody insists.
                 Ok(Event::Timeout | Event::Signal | Event::Message(Message::Asked)) if !told => {
                     told = true;
-                    patience = Some(PATIENCE_AT_QUIT);
+                    patience = Some(match self.plan.options.writable {
+                        true => PATIENCE_TO_WRITE,
+                        false => PATIENCE_AT_QUIT,
+                    });
                     let _ = self.control.send(&Message::Quit);
                 }
                 Ok(Event::Signal | Event::Message(Message::Asked)) => {}

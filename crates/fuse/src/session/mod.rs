@@ -65,6 +65,8 @@ pub enum SessionError<E> {
     Open(E),
     /// The root directory cannot be read.
     Root(base::Error),
+    /// Not everything that was written could be made durable at the end.
+    Close(base::Error),
     /// Mounting or unmounting failed.
     Mount(MountError),
     /// The kernel is too old.
@@ -86,6 +88,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
         match self {
             Self::Open(error) => error.fmt(f),
             Self::Root(error) => write!(f, "the root directory: {error}"),
+            Self::Close(error) => write!(f, "closing the volume: {error}"),
             Self::Mount(error) => error.fmt(f),
             Self::Init(error) => error.fmt(f),
             Self::Reported(status) => write!(f, "the server ended with status {status}"),

@@ -31,7 +31,7 @@ pub fn run<P, E>(
     let signals = Signals::take().map_err(host("take signals"))?;
     let control = Control::new(socket);
     if plan.confine {
-        confine::confine();
+        confine::confine(plan.options.writable);
     }
     let volume = open(prepared).map_err(SessionError::Open)?;
     let block_size = volume.statfs().block_size;
@@ -53,7 +53,10 @@ pub fn run<P, E>(
         process::leave_streams(&null).map_err(host("leave the terminal"))?;
     }
     let _ = control.send(&Message::Serving);
-    serve(plan, server, channel, &control, &signals)
+    let served = serve(plan, Arc::clone(&server), channel, &control, &signals);
+    // The kernel does not say that it has gone: what is not durable yet becomes so here.
+    server.close().map_err(SessionError::Close)?;
+    served
 }
 
 /// Serves until the mount has gone, or the guard wants an end.

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuse::protocol::{InHeader, Opcode, OutHeader};
+use fuse::protocol::{InHeader, InitIn, InitInExtension, Opcode, OutHeader};
 use fuse::{Answer, Reply, Request, Server, ServerOptions};
 use parking_lot::{Condvar, Mutex};
+use testkit::memory::MemoryFileSystem;
 use testkit::toy::{BLOCK_BYTES, Content, Data, Hook, Toy};
+use vfs::{Volume, VolumeOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use testkit::toy::ROOT;
@@ -124,6 +126,20 @@ fn root() -> Content {
         ("waits-2", WAITS[2]),
         ("missing", MISSING),
     ])
+}
+
+/// A server for an empty volume that can be written to, of a kernel that offers these features.
+pub fn writable_server(flags: u64) -> (Server, Arc<MemoryFileSystem>) {
+    let file_system = MemoryFileSystem::new();
+    let mut options = VolumeOptions::default();
+    options.cache.bytes_max = 4 << 20;
+    let cache = iomap::PageCache::new(options.cache).unwrap();
+    let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options);
+    let server = Server::new(Arc::new(volume), ServerOptions::default()).unwrap();
+    let init = InitIn { major: 7, minor: 45, max_readahead: 4096, flags: flags as u32 };
+    let extension = InitInExtension { flags2: (flags >> 32) as u32, unused: [0; 11] };
+    ask(&server, Opcode::Init, 0, &[init.as_bytes(), extension.as_bytes()]);
+    (server, file_system)
 }
 
 /// The bytes of a request by root.

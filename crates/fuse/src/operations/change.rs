@@ -1,0 +1,109 @@
+//! SETATTR, SETXATTR and REMOVEXATTR. Whether the caller may was checked by the kernel.
+
+use base::attributes::{AttributeChange, Timestamp};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use vfs::{Credentials, Privileges, XattrMode};
+use zerocopy::FromBytes;
+
+use super::xattrs::check_namespace;
+use crate::protocol::{
+    FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_GID, FATTR_KILL_SUIDGID, FATTR_MODE,
+    FATTR_MTIME, FATTR_MTIME_NOW, FATTR_SIZE, FATTR_UID, InHeader, InitFlags,
+    SETXATTR_ACL_KILL_SGID, SetAttrIn, SetXattrIn, SetXattrInExtension,
+};
+use crate::reply::{Answer, Outcome, Reply};
+use crate::request;
+use crate::server::Server;
+
+impl Server {
+    /// SETATTR. The answer is that of GETATTR.
+    pub(crate) fn set_attr(
+        &self,
+        header: &InHeader,
+        operation: &SetAttrIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let node = &self.known(header.node)?.node;
+        if operation.valid & FATTR_SIZE != 0 {
+            node.set_size(operation.size, privileges(operation.valid & FATTR_KILL_SUIDGID != 0))?;
+        }
+        let change = change(operation)?;
+        if change != AttributeChange::default() {
+            node.set_attributes(&change, &Credentials::ROOT)?;
+        }
+        reply.push(&self.attr_out(&node.attributes()))?;
+        Ok(Answer::Payload)
+    }
+
+    /// SETXATTR: the name and the value follow.
+    pub(crate) fn set_xattr(
+        &self,
+        header: &InHeader,
+        operation: &SetXattrIn,
+        rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let (extra_flags, rest) = if self.agreed_on(InitFlags::SETXATTR_EXT) {
+            let (extension, rest) =
+                SetXattrInExtension::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+            (extension.extra_flags, rest)
+        } else {
+            (0, rest)
+        };
+        let end = rest.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+        let (name, value) = (&rest[..end], &rest[end + 1..]);
+        check_namespace(name)?;
+        let value = value.get(..operation.size as usize).ok_or(Errno::INVAL)?;
+        let flags = XattrFlags::from_bits(operation.flags).ok_or(Errno::INVAL)?;
+        let mode = match (flags.contains(XattrFlags::CREATE), flags.contains(XattrFlags::REPLACE)) {
+            (false, false) => XattrMode::Either,
+            (true, false) => XattrMode::Create,
+            (false, true) => XattrMode::Replace,
+            (true, true) => return Err(Errno::INVAL.into()),
+        };
+        let privileges = privileges(extra_flags & SETXATTR_ACL_KILL_SGID != 0);
+        self.known(header.node)?.node.set_xattr(name, value, mode, privileges)?;
+        Ok(Answer::Payload)
+    }
+
+    /// REMOVEXATTR.
+    pub(crate) fn remove_xattr(
+        &self,
+        header: &InHeader,
+        (): &(),
+        rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let name = request::name(rest)?;
+        check_namespace(name)?;
+        self.known(header.node)?.node.remove_xattr(name)?;
+        Ok(Answer::Payload)
+    }
+}
+
+/// What is to become of setuid and setgid, as the kernel says.
+pub(super) fn privileges(kill: bool) -> Privileges {
+    if kill { Privileges::Drop } else { Privileges::Keep }
+}
+
+fn change(operation: &SetAttrIn) -> Result<AttributeChange, Errno> {
+    let has = |flag| operation.valid & flag != 0;
+    let time = |flag, seconds: u64, nanoseconds: u32| match has(flag) {
+        true if nanoseconds >= 1_000_000_000 => Err(Errno::INVAL),
+        true => Ok(Some(Timestamp { seconds: seconds as i64, nanoseconds })),
+        false => Ok(None),
+    };
+    let now = vfs::now();
+    let accessed = time(FATTR_ATIME, operation.accessed, operation.accessed_nanoseconds)?;
+    let modified = time(FATTR_MTIME, operation.modified, operation.modified_nanoseconds)?;
+    Ok(AttributeChange {
+        permissions: has(FATTR_MODE).then_some((operation.mode & 0o7777) as u16),
+        uid: has(FATTR_UID).then_some(operation.uid),
+        gid: has(FATTR_GID).then_some(operation.gid),
+        accessed: if has(FATTR_ATIME_NOW) { Some(now) } else { accessed },
+        modified: if has(FATTR_MTIME_NOW) { Some(now) } else { modified },
+        changed: time(FATTR_CTIME, operation.changed, operation.changed_nanoseconds)?,
+    })
+}

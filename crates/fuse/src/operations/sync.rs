@@ -1,0 +1,60 @@
+//! FSYNC, FSYNCDIR, SYNCFS and RELEASE.
+
+use crate::protocol::{FSYNC_FDATASYNC, FsyncIn, InHeader, ReleaseIn};
+use crate::reply::{Answer, Outcome, Reply};
+use crate::server::Server;
+
+impl Server {
+    /// FSYNC. Tells of an error of writeback that this open file has not heard of.
+    pub(crate) fn fsync(
+        &self,
+        header: &InHeader,
+        operation: &FsyncIn,
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let data_only = operation.flags & FSYNC_FDATASYNC != 0;
+        match self.files.get(operation.handle) {
+            Some(file) => file.sync(data_only)?,
+            None => self.known(header.node)?.node.sync(data_only)?,
+        }
+        Ok(Answer::Payload)
+    }
+
+    /// FSYNCDIR.
+    pub(crate) fn fsync_directory(
+        &self,
+        header: &InHeader,
+        operation: &FsyncIn,
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let data_only = operation.flags & FSYNC_FDATASYNC != 0;
+        self.known(header.node)?.node.sync(data_only)?;
+        Ok(Answer::Payload)
+    }
+
+    /// SYNCFS.
+    pub(crate) fn sync_volume(
+        &self,
+        _header: &InHeader,
+        (): &(),
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        self.volume.sync()?;
+        Ok(Answer::Payload)
+    }
+
+    /// RELEASE.
+    pub(crate) fn release(
+        &self,
+        _header: &InHeader,
+        operation: &ReleaseIn,
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        self.files.remove(operation.handle);
+        Ok(Answer::Payload)
+    }
+}

@@ -1,0 +1,238 @@
+//! The fixed parts of the messages that change something.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// SETATTR (`fuse_setattr_in`).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct SetAttrIn {
+    /// Which of the other fields count: FATTR_*.
+    pub valid: u32,
+    /// Zero.
+    pub padding: u32,
+    /// An open file.
+    pub handle: u64,
+    /// The size in bytes.
+    pub size: u64,
+    /// For mandatory locks.
+    pub lock_owner: u64,
+    /// Last access, in seconds: the bits of a signed number.
+    pub accessed: u64,
+    /// Last change of the contents, in seconds.
+    pub modified: u64,
+    /// Last change of the inode, in seconds.
+    pub changed: u64,
+    /// Nanoseconds of the last access.
+    pub accessed_nanoseconds: u32,
+    /// Nanoseconds of the last change of the contents.
+    pub modified_nanoseconds: u32,
+    /// Nanoseconds of the last change of the inode.
+    pub changed_nanoseconds: u32,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Zero.
+    pub unused4: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Zero.
+    pub unused5: u32,
+}
+const _: () = assert!(size_of::<SetAttrIn>() == 88);
+
+/// `mode` counts.
+pub const FATTR_MODE: u32 = 1 << 0;
+/// `uid` counts.
+pub const FATTR_UID: u32 = 1 << 1;
+/// `gid` counts.
+pub const FATTR_GID: u32 = 1 << 2;
+/// `size` counts.
+pub const FATTR_SIZE: u32 = 1 << 3;
+/// `accessed` counts.
+pub const FATTR_ATIME: u32 = 1 << 4;
+/// `modified` counts.
+pub const FATTR_MTIME: u32 = 1 << 5;
+/// The last access is now.
+pub const FATTR_ATIME_NOW: u32 = 1 << 7;
+/// The last change of the contents is now.
+pub const FATTR_MTIME_NOW: u32 = 1 << 8;
+/// `changed` counts.
+pub const FATTR_CTIME: u32 = 1 << 10;
+/// Setuid and setgid go.
+pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
+
+/// MKNOD (`fuse_mknod_in`); the name follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct MkNodIn {
+    /// Type and permissions.
+    pub mode: u32,
+    /// For devices: see [`decode_device`].
+    pub device: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// The major and minor number of a device number as the protocol has it.
+pub const fn decode_device(device: u32) -> (u32, u32) {
+    (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00)
+}
+
+/// MKDIR (`fuse_mkdir_in`); the name follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct MkDirIn {
+    /// Permissions.
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+}
+
+/// CREATE and TMPFILE (`fuse_create_in`); a name follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct CreateIn {
+    /// O_* flags of open(2).
+    pub flags: u32,
+    /// Type and permissions.
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// FUSE_OPEN_* flags.
+    pub open_flags: u32,
+}
+
+/// For OPEN and CREATE: setuid and setgid go if the file is truncated.
+pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+
+/// RENAME (`fuse_rename_in`); the old and the new name follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct RenameIn {
+    /// The new directory's node.
+    pub directory: u64,
+}
+
+/// RENAME2 (`fuse_rename2_in`); the old and the new name follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Rename2In {
+    /// The new directory's node.
+    pub directory: u64,
+    /// RENAME_* flags of renameat2(2).
+    pub flags: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// LINK (`fuse_link_in`); the new name follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct LinkIn {
+    /// The file's node.
+    pub node: u64,
+}
+
+/// SETXATTR as all kernels send it (`fuse_setxattr_in`); name and value follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct SetXattrIn {
+    /// The length of the value in bytes.
+    pub size: u32,
+    /// XATTR_* flags of setxattr(2).
+    pub flags: u32,
+}
+
+/// What comes between that and the names when SETXATTR_EXT was agreed on.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct SetXattrInExtension {
+    /// FUSE_SETXATTR_* flags.
+    pub extra_flags: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// The setgid bit goes when an ACL is set.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// FSYNC and FSYNCDIR (`fuse_fsync_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct FsyncIn {
+    /// The open file.
+    pub handle: u64,
+    /// Bit 0: the data only.
+    pub flags: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// Only what is needed to read the data back.
+pub const FSYNC_FDATASYNC: u32 = 1 << 0;
+
+/// RELEASE and RELEASEDIR (`fuse_release_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct ReleaseIn {
+    /// The open file.
+    pub handle: u64,
+    /// O_* flags of the open file.
+    pub flags: u32,
+    /// FUSE_RELEASE_* flags.
+    pub release_flags: u32,
+    /// For locks.
+    pub lock_owner: u64,
+}
+
+/// WRITE (`fuse_write_in`); the data follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct WriteIn {
+    /// The open file.
+    pub handle: u64,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub size: u32,
+    /// FUSE_WRITE_* flags.
+    pub write_flags: u32,
+    /// For mandatory locks.
+    pub lock_owner: u64,
+    /// O_* flags of the open file.
+    pub flags: u32,
+    /// Zero.
+    pub padding: u32,
+}
+const _: () = assert!(size_of::<WriteIn>() == 40);
+
+/// The data comes from the page cache: nobody waits for it, and the handle is any one.
+pub const WRITE_CACHE: u32 = 1 << 0;
+/// Setuid and setgid go.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// The reply to WRITE (`fuse_write_out`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct WriteOut {
+    /// The number of bytes that were written.
+    pub size: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::encode_device;
+
+    #[test]
+    fn device_numbers_survive_their_encoding() {
+        for (major, minor) in [(0, 0), (8, 1), (259, 0x12345), (0xfff, 0xf_ffff)] {
+            assert_eq!(decode_device(encode_device(major, minor)), (major, minor));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Each operation that changes something, over a file system in memory that can be written to.
+
+mod support;
+
+use std::sync::Arc;
+
+use fuse::Server;
+use fuse::protocol::*;
+use support::*;
+use testkit::memory::MemoryFileSystem;
+use zerocopy::IntoBytes;
+
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const EISDIR: i32 = 21;
+const EINVAL: i32 = 22;
+const ENOSYS: i32 = 38;
+const ENOTEMPTY: i32 = 39;
+const ENODATA: i32 = 61;
+const EOPNOTSUPP: i32 = 95;
+const ESTALE: i32 = 116;
+
+fn server() -> (Server, Arc<MemoryFileSystem>) {
+    writable_server(u64::MAX)
+}
+
+fn lookup(server: &Server, directory: u64, name: &str) -> EntryOut {
+    record(&ask(server, Opcode::Lookup, directory, &[name.as_bytes(), b"\0"]))
+}
+
+fn mkdir(server: &Server, directory: u64, name: &str) -> EntryOut {
+    let mkdir = MkDirIn { mode: 0o755, umask: 0 };
+    record(&ask(server, Opcode::MkDir, directory, &[mkdir.as_bytes(), name.as_bytes(), b"\0"]))
+}
+
+fn create_in(flags: u32, mode: u32) -> CreateIn {
+    CreateIn { flags, mode: 0o100_000 | mode, umask: 0, open_flags: 0 }
+}
+
+/// Creates a file and gives its entry and handle.
+fn create(server: &Server, directory: u64, name: &str) -> (EntryOut, u64) {
+    let create = create_in(2, 0o644);
+    let parts = [create.as_bytes(), name.as_bytes(), b"\0"];
+    let payload = ask(server, Opcode::Create, directory, &parts);
+    let opened: OpenOut = record(&payload[size_of::<EntryOut>()..]);
+    (record(&payload), opened.handle)
+}
+
+fn release(server: &Server, node: u64, handle: u64) {
+    let release = ReleaseIn { handle, flags: 0, release_flags: 0, lock_owner: 0 };
+    ask(server, Opcode::Release, node, &[release.as_bytes()]);
+}
+
+fn forget(server: &Server, node: u64, lookups: u64) {
+    exchange(server, &request(Opcode::Forget, node, &[ForgetIn { lookups }.as_bytes()]));
+}
+
+fn set_attr(server: &Server, node: u64, operation: SetAttrIn) -> Attr {
+    record::<AttrOut>(&ask(server, Opcode::SetAttr, node, &[operation.as_bytes()])).attr
+}
+
+#[test]
+fn init_leaves_the_umask_and_privileges_to_the_server() {
+    let (server, _) = server();
+    let flags = server.negotiated().unwrap().unwrap().flags;
+    for wanted in [
+        InitFlags::DONT_MASK,
+        InitFlags::HANDLE_KILLPRIV_V2,
+        InitFlags::SETXATTR_EXT,
+        InitFlags::POSIX_ACL,
+        InitFlags::ATOMIC_O_TRUNC,
+    ] {
+        assert!(flags.contains(wanted), "{wanted:?}");
+    }
+    assert!(!flags.contains(InitFlags::WRITEBACK_CACHE));
+}
+
+#[test]
+fn what_is_made_belongs_to_the_caller_and_is_told() {
+    let (server, file_system) = server();
+    let mknod =
+        MkNodIn { mode: 0o060_666, device: encode_device(8, 300), umask: 0o022, padding: 0 };
+    let parts = [mknod.as_bytes(), b"device\0"];
+    let bytes = request_as(1000, Opcode::MkNod as u32, ROOT_NODE, &parts);
+    let attr = record::<EntryOut>(&exchange(&server, &bytes).unwrap().unwrap()).attr;
+    assert_eq!((attr.mode, attr.uid, attr.gid, attr.links), (0o060_644, 1000, 1000, 1));
+    assert_eq!(attr.device, encode_device(8, 300));
+    let directory = mkdir(&server, ROOT_NODE, "d");
+    assert_eq!(directory.attr.mode, 0o040_755);
+    let link = ask(&server, Opcode::SymLink, directory.node, &[b"link\0target\0"]);
+    let link: EntryOut = record(&link);
+    assert_eq!(ask(&server, Opcode::ReadLink, link.node, &[]), b"target");
+    assert_eq!(lookup(&server, directory.node, "link").node, link.node);
+    let again = [MkDirIn { mode: 0o755, umask: 0 }.as_bytes().to_vec(), b"d\0".to_vec()].concat();
+    assert_eq!(fail(&server, Opcode::MkDir, ROOT_NODE, &[&again]), EEXIST);
+    let pipe = MkNodIn { mode: 0o040_755, device: 0, umask: 0, padding: 0 };
+    assert_eq!(fail(&server, Opcode::MkNod, ROOT_NODE, &[pipe.as_bytes(), b"x\0"]), EINVAL);
+    assert_eq!(file_system.verify(), 0);
+}
+
+#[test]
+fn create_makes_and_opens_or_opens_what_is_there() {
+    let (server, file_system) = server();
+    let (file, handle) = create(&server, ROOT_NODE, "file");
+    assert!(handle > 0);
+    assert_eq!(file.attr.mode, 0o100_644);
+    let (again, other) = create(&server, ROOT_NODE, "file");
+    assert_eq!(again.node, file.node);
+    assert_ne!(other, handle);
+    let exclusive = create_in(0o200, 0o644);
+    let parts = [exclusive.as_bytes(), b"file\0"];
+    assert_eq!(fail(&server, Opcode::Create, ROOT_NODE, &parts), EEXIST);
+    for handle in [handle, other] {
+        release(&server, file.node, handle);
+    }
+    assert_eq!(file_system.verify(), 0);
+}
+
+#[test]
+fn a_file_without_a_name_goes_when_the_kernel_forgets_it() {
+    let (server, file_system) = server();
+    let (file, handle) = create(&server, ROOT_NODE, "file");
+    ask(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]);
+    assert_eq!(fail(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]), ENOENT);
+    let attr = set_attr(&server, file.node, SetAttrIn { valid: FATTR_SIZE, size: 7, ..EMPTY });
+    assert_eq!((attr.size, attr.links), (7, 0));
+    release(&server, file.node, handle);
+    assert_eq!(file_system.released(), 0);
+    forget(&server, file.node, 1);
+    assert_eq!(file_system.released(), 1);
+    assert_eq!(fail(&server, Opcode::SetAttr, file.node, &[EMPTY.as_bytes()]), ESTALE);
+
+    let parts = [create_in(2, 0o600).as_bytes().to_vec(), b"/\0".to_vec()].concat();
+    let payload = ask(&server, Opcode::TmpFile, ROOT_NODE, &[&parts]);
+    let (file, opened): (EntryOut, OpenOut) = (record(&payload), record(&payload[128..]));
+    let link = LinkIn { node: file.node };
+    let linked = ask(&server, Opcode::Link, ROOT_NODE, &[link.as_bytes(), b"named\0"]);
+    assert_eq!(record::<EntryOut>(&linked).attr.links, 1);
+    release(&server, file.node, opened.handle);
+    forget(&server, file.node, 2);
+    assert_eq!((file_system.released(), file_system.verify()), (1, 0));
+}
+
+const EMPTY: SetAttrIn = SetAttrIn {
+    valid: 0,
+    padding: 0,
+    handle: 0,
+    size: 0,
+    lock_owner: 0,
+    accessed: 0,
+    modified: 0,
+    changed: 0,
+    accessed_nanoseconds: 0,
+    modified_nanoseconds: 0,
+    changed_nanoseconds: 0,
+    mode: 0,
+    unused4: 0,
+    uid: 0,
+    gid: 0,
+    unused5: 0,
+};
+
+#[test]
+fn setattr_changes_what_it_names() {
+    let (server, _) = server();
+    let (file, _) = create(&server, ROOT_NODE, "file");
+    let set = |operation| set_attr(&server, file.node, operation);
+    let times = FATTR_ATIME | FATTR_MTIME;
+    let attr = set(SetAttrIn {
+        valid: times,
+        accessed: -1_i64 as u64,
+        modified: 9,
+        modified_nanoseconds: 5,
+        ..EMPTY
+    });
+    assert_eq!((attr.accessed as i64, attr.modified, attr.modified_nanoseconds), (-1, 9, 5));
+    let attr = set(SetAttrIn { valid: FATTR_MTIME | FATTR_MTIME_NOW, modified: 9, ..EMPTY });
+    assert!(attr.modified > 1_700_000_000);
+    let attr = set(SetAttrIn { valid: FATTR_MODE, mode: 0o106_755, ..EMPTY });
+    assert_eq!(attr.mode, 0o106_755);
+    let attr = set(SetAttrIn { valid: FATTR_SIZE, size: 100, ..EMPTY });
+    assert_eq!((attr.size, attr.mode), (100, 0o106_755));
+    let kill = FATTR_SIZE | FATTR_KILL_SUIDGID;
+    assert_eq!(set(SetAttrIn { valid: kill, size: 10, ..EMPTY }).mode, 0o100_755);
+    set(SetAttrIn { valid: FATTR_MODE, mode: 0o106_755, ..EMPTY });
+    let own = FATTR_UID | FATTR_GID;
+    let attr = set(SetAttrIn { valid: own, uid: 5, gid: 6, ..EMPTY });
+    assert_eq!((attr.uid, attr.gid, attr.mode), (5, 6, 0o100_755));
+    let bad = SetAttrIn { valid: FATTR_ATIME, accessed_nanoseconds: 1_000_000_000, ..EMPTY };
+    assert_eq!(fail(&server, Opcode::SetAttr, file.node, &[bad.as_bytes()]), EINVAL);
+    let size = SetAttrIn { valid: FATTR_SIZE, ..EMPTY };
+    assert_eq!(fail(&server, Opcode::SetAttr, ROOT_NODE, &[size.as_bytes()]), EISDIR);
+}
+
+#[test]
+fn an_open_that_truncates_takes_privileges_only_when_told_to() {
+    let (server, _) = server();
+    let (file, _) = create(&server, ROOT_NODE, "file");
+    let set = |operation| set_attr(&server, file.node, operation);
+    for (open_flags, mode) in [(0, 0o104_755), (OPEN_KILL_SUIDGID, 0o100_755)] {
+        set(SetAttrIn { valid: FATTR_SIZE | FATTR_MODE, size: 9, mode: 0o104_755, ..EMPTY });
+        let open = OpenIn { flags: 0o1001, open_flags };
+        let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
+        assert!(opened.handle > 0);
+        let attr = set(EMPTY);
+        assert_eq!((attr.size, attr.mode), (0, mode));
+    }
+}
+
+#[test]
+fn renames_move_exchange_and_leave_whiteouts() {
+    let (server, file_system) = server();
+    let directory = mkdir(&server, ROOT_NODE, "d").node;
+    let (a, _) = create(&server, ROOT_NODE, "a");
+    let (b, _) = create(&server, ROOT_NODE, "b");
+    let rename2 = |flags, names: &[u8]| {
+        let rename = Rename2In { directory, flags, padding: 0 };
+        let bytes = request(Opcode::Rename2, ROOT_NODE, &[rename.as_bytes(), names]);
+        exchange(&server, &bytes).unwrap().map(drop)
+    };
+    let plain = RenameIn { directory };
+    ask(&server, Opcode::Rename, ROOT_NODE, &[plain.as_bytes(), b"a\0a\0"]);
+    assert_eq!(lookup(&server, directory, "a").node, a.node);
+    assert_eq!(rename2(1, b"b\0a\0"), Err(EEXIST));
+    assert_eq!(rename2(2, b"b\0a\0"), Ok(()));
+    assert_eq!(lookup(&server, directory, "a").node, b.node);
+    assert_eq!(rename2(4, b"b\0new\0"), Ok(()));
+    assert_eq!(lookup(&server, ROOT_NODE, "b").attr.mode & 0o170_000, 0o020_000);
+    assert_eq!(rename2(0, b"d\0x\0"), Err(EINVAL));
+    assert_eq!(rename2(8, b"b\0x\0"), Err(EINVAL));
+    assert_eq!(fail(&server, Opcode::RmDir, ROOT_NODE, &[b"d\0"]), ENOTEMPTY);
+    assert_eq!(file_system.verify(), 0);
+}
+
+#[test]
+fn xattrs_are_set_with_and_without_the_extension() {
+    for (flags, extended) in [(u64::MAX, true), (u64::MAX & !InitFlags::SETXATTR_EXT.0, false)] {
+        let (server, _) = writable_server(flags);
+        let (file, _) = create(&server, ROOT_NODE, "file");
+        let set = |flags, name: &[u8], value: &[u8]| {
+            let set = SetXattrIn { size: value.len() as u32, flags };
+            let extension = SetXattrInExtension { extra_flags: 0, padding: 0 };
+            let extension = if extended { extension.as_bytes() } else { &[] };
+            let parts = [set.as_bytes(), extension, name, b"\0", value];
+            exchange(&server, &request(Opcode::SetXattr, file.node, &parts)).unwrap().map(drop)
+        };
+        assert_eq!(set(0, b"user.a", b"val\0ue"), Ok(()));
+        assert_eq!(set(1, b"user.a", b""), Err(EEXIST));
+        assert_eq!(set(2, b"user.b", b""), Err(ENODATA));
+        assert_eq!(set(3, b"user.b", b""), Err(EINVAL));
+        assert_eq!(set(0, b"system.odd", b""), Err(EOPNOTSUPP));
+        let get = GetXattrIn { size: 100, padding: 0 };
+        let parts = [get.as_bytes(), b"user.a\0"];
+        assert_eq!(ask(&server, Opcode::GetXattr, file.node, &parts), b"val\0ue");
+        ask(&server, Opcode::RemoveXattr, file.node, &[b"user.a\0"]);
+        assert_eq!(fail(&server, Opcode::RemoveXattr, file.node, &[b"user.a\0"]), ENODATA);
+    }
+}
+
+#[test]
+fn what_is_asked_for_becomes_durable() {
+    let (server, file_system) = server();
+    let (file, handle) = create(&server, ROOT_NODE, "file");
+    let fsync = |handle| FsyncIn { handle, flags: 0, padding: 0 };
+    ask(&server, Opcode::Fsync, file.node, &[fsync(handle).as_bytes()]);
+    ask(&server, Opcode::FsyncDir, ROOT_NODE, &[fsync(0).as_bytes()]);
+    ask(&server, Opcode::SyncFs, ROOT_NODE, &[&[0; 8]]);
+    assert_eq!(file_system.syncs(), 3);
+    for opcode in [Opcode::Flush, Opcode::ReleaseDir, Opcode::Destroy] {
+        ask(&server, opcode, ROOT_NODE, &[&[0; 24]]);
+    }
+    for opcode in [Opcode::Fallocate, Opcode::CopyFileRange] {
+        assert_eq!(fail(&server, opcode, file.node, &[&[0; 64]]), ENOSYS, "{opcode:?}");
+    }
+    ask(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]);
+    server.close().unwrap();
+    assert!(file_system.is_closed());
+    assert_eq!(file_system.released(), 1, "files without a name go at the end");
+}
