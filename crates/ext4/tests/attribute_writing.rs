@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::Error;
-use base::attributes::{AttributeChange, Timestamp, XattrMode};
+use base::attributes::{AttributeChange, DeviceNumber, FileType, Timestamp, XattrMode};
 use common::{Image, run};
 use device::{FileDevice, SharedDevice};
-use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
+use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
 use testkit::hostile::Seeded;
@@ -368,4 +368,131 @@ fn attributes_change_with_the_extended_ones() {
     let seen = inode(&image.open(), "a").attributes();
     // Two blocks of data, one of attributes.
     assert_eq!((seen.changed, seen.permissions, seen.blocks), (changed, 0o640, 3 * 8));
+}
+
+#[test]
+fn attributes_go_with_their_inodes() {
+    private_mounts();
+    for (options, is_mountable) in KINDS {
+        let image = Image::filled(32, options, fill);
+        let free = |image: &Image| common::number_after(&image.dumpe2fs(&["-h"]), "Free blocks:");
+        let free_inodes =
+            |image: &Image| common::number_after(&image.dumpe2fs(&["-h"]), "Free inodes:");
+        let before = (free(&image), free_inodes(&image));
+        let large = vec![7; if options.contains("ea_inode") { 60_000 } else { 700 }];
+        let small: [(&[u8], &[u8]); 2] = [(b"user.a", b"1"), (b"security.b", b"context")];
+        let many: [(&[u8], &[u8]); 3] =
+            [(b"user.a", &[1; 100]), (b"user.large", &large), (b"trusted.b", &[2; 100])];
+        let volume = open_for_writing(&image);
+        let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
+        let time = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+        let mut made = Vec::new();
+        for (index, xattrs) in [&small[..], &many, &[]].into_iter().enumerate() {
+            let (name, target) = (format!("new {index}"), b"");
+            let new = NewInode {
+                kind: if index == 0 { FileType::Directory } else { FileType::Regular },
+                permissions: 0o700,
+                uid: 1,
+                gid: 2,
+                device: DeviceNumber::default(),
+                target,
+                xattrs,
+                time,
+            };
+            let inode = root.create(name.as_bytes(), &new).unwrap();
+            let found = inode.list_xattrs().unwrap();
+            assert_eq!(found.len(), xattrs.len(), "{options}");
+            for (name, value) in xattrs {
+                assert_eq!(inode.get_xattr(name).unwrap(), *value);
+            }
+            made.push((name, inode));
+        }
+        volume.sync().unwrap();
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        for (name, inode) in made {
+            if inode.kind() == FileType::Directory {
+                root.rmdir(name.as_bytes(), &inode, time).unwrap();
+            } else {
+                root.unlink(name.as_bytes(), &inode, time).unwrap();
+            }
+            inode.release().unwrap();
+        }
+        volume.close().unwrap();
+        drop((root, volume));
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        assert_eq!((free(&image), free_inodes(&image)), before, "{options}");
+        if !is_mountable {
+            continue;
+        }
+        // Blocks, and values in inodes, that the kernel lets files share.
+        let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
+        for file in ["a", "b", "c"] {
+            let size = if options.contains("ea_inode") { 60_000 } else { 400 };
+            for (name, size) in [("trusted.a", 300), ("trusted.large", size)] {
+                let path = mount.path().join(file);
+                lsetxattr(&path, name, &vec![b'v'; size], XattrFlags::empty()).unwrap();
+            }
+        }
+        mount.unmount();
+        let volume = open_for_writing(&image);
+        let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
+        for file in ["a", "b", "c"] {
+            let inode = Arc::new(inode(&volume, file));
+            root.unlink(file.as_bytes(), &inode, time).unwrap();
+            inode.release().unwrap();
+            volume.sync().unwrap();
+            run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        }
+        volume.close().unwrap();
+        drop((root, volume));
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        assert_eq!(free_inodes(&image), before.1.map(|free| free + 3), "{options}");
+    }
+}
+
+#[test]
+fn a_small_journal_has_room_for_large_values() {
+    private_mounts();
+    let image = Image::filled(32, "-t ext4 -b 1024 -O ea_inode -J size=1", fill);
+    let volume = open_for_writing(&image);
+    let file = inode(&volume, "a");
+    for byte in 0..20 {
+        let value = vec![byte; XATTR_BYTES_MAX];
+        file.set_xattr(b"user.large", &value, XattrMode::Either, &UNCHANGED).unwrap();
+        assert!(file.get_xattr(b"user.large").unwrap() == value);
+    }
+    volume.close().unwrap();
+    drop((file, volume));
+    let mut tree: Tree = FILES.iter().map(|&name| (name.to_owned(), BTreeMap::new())).collect();
+    let value = vec![19; XATTR_BYTES_MAX];
+    tree.get_mut("a").unwrap().insert(b"user.large".to_vec(), value);
+    judge(&image, &tree, true, "a small journal");
+}
+
+#[test]
+fn a_full_volume_refuses_attributes_and_stays_sound() {
+    for options in ["-t ext4 -b 1024 -O ea_inode -N 64", "-t ext4 -b 1024 -I 128 -N 64"] {
+        let image = Image::filled(3, options, fill);
+        let volume = open_for_writing(&image);
+        let inodes: Vec<Inode> = FILES.iter().map(|name| inode(&volume, name)).collect();
+        let large = if options.contains("ea_inode") { 50_000 } else { 900 };
+        let mut set = 0;
+        let mut names = (0..200).map(|n| format!("trusted.{n}"));
+        let refused = names.find_map(|name| {
+            inodes.iter().find_map(|inode| {
+                let value = vec![1; large];
+                let result =
+                    inode.set_xattr(name.as_bytes(), &value, XattrMode::Either, &UNCHANGED);
+                set += 1;
+                result.err()
+            })
+        });
+        assert_eq!(refused, Some(Error::NoSpace), "{options}: {set}");
+        // It goes on working.
+        inodes[0].remove_xattr(b"trusted.0", &UNCHANGED).unwrap();
+        inodes[0].set_xattr(b"trusted.0", &[2; 600], XattrMode::Create, &UNCHANGED).unwrap();
+        volume.close().unwrap();
+        drop((inodes, volume));
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    }
 }

@@ -96,11 +96,8 @@ impl Inode {
     }
 
     fn credits_for_new_xattrs(&self, new: &NewInode<'_>) -> u32 {
-        match new.xattrs {
-            [] => 0,
-            // To store them, and to take them back.
-            xattrs => self.volume().credits_for_xattrs(xattrs).saturating_mul(2),
-        }
+        // To store them, and to take them back.
+        self.volume().credits_for_xattrs(new.xattrs).saturating_mul(2)
     }
 
     /// Refuses what is no directory, or is one no more.
@@ -137,9 +134,7 @@ impl Inode {
         parent: InodeNumber,
         new: &NewInode<'_>,
     ) -> Result<()> {
-        if !new.xattrs.is_empty() {
-            self.store_new_xattrs(handle, new.xattrs)?;
-        }
+        self.store_new_xattrs(handle, new.xattrs)?;
         match new.kind {
             FileType::Directory => self.dir_init(handle, parent),
             FileType::Symlink if new.target.len() > FAST_TARGET_BYTES_MAX => {
@@ -160,9 +155,7 @@ impl Inode {
         if self.has_map() && !self.has(InodeFlags::INLINE_DATA) {
             self.unmap(handle, FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
         }
-        if self.record().attribute_block.is_some() {
-            self.drop_new_xattrs(handle)?;
-        }
+        self.drop_new_xattrs(handle)?;
         self.update(handle, |record| record.links = 0)?;
         self.volume().free_inode(handle, self.number(), is_directory(self))?;
         handle.undone();

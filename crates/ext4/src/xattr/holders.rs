@@ -1,5 +1,5 @@
 //! Inodes that hold values: makes them, counts the attributes that refer to them, and deletes them
-//! with the last. Not here: reading them (`value.rs`).
+//! with the last, at once if the transaction has room for that. Not here: reading them (`value.rs`).
 //!
 //! What such an inode keeps in the place of other inodes' times and version is described there.
 //! New ones have one reference; more come about only where a block of attributes is copied.
@@ -23,6 +23,7 @@ use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map::FILE_BLOCKS_MAX;
 use crate::map_write::{NewBlocks, Progress, empty_root};
+use crate::orphan_write::ORPHAN_CREDITS;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "extended attribute value";
@@ -83,18 +84,25 @@ pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) 
     });
     let gone = reference_changes(before, after, false);
     let counted = before.area.iter().chain(&before.block).chain(both()).map(|it| match &it.value {
-        Stored::InInode { inode, size } if gone.contains_key(inode) => {
-            1 + blocks((*size).into()) + MAP_CREDITS + FREE_CREDITS + FREE_INODE_CREDITS
+        Stored::InInode { inode, size } if gone.get(inode).is_some_and(|&by| by < 0) => {
+            delete_credits(volume, (*size).into())
         }
-        Stored::InInode { .. } => 1,
+        Stored::InInode { .. } => Holder::CREDITS,
         _ => 0,
     });
     made.chain(counted).fold(0, u32::saturating_add)
 }
 
+/// What deleting an inode with a value of so many bytes may take.
+fn delete_credits(volume: &Volume, bytes: u64) -> u32 {
+    // Of inodes that were read, which may have any size.
+    let blocks = u32::try_from(volume.geometry().block_size.blocks_for(bytes)).unwrap_or(u32::MAX);
+    (1 + MAP_CREDITS + FREE_CREDITS + FREE_INODE_CREDITS).saturating_add(blocks)
+}
+
 /// An inode that gains or loses references.
 pub(super) struct Holder {
-    inode: Inode,
+    inode: Arc<Inode>,
     /// How many it has then.
     references: u64,
 }
@@ -120,7 +128,7 @@ impl Inode {
                 let problem = Problem::Missing("reference that is being removed, in the count");
                 Error::corrupt(STRUCTURE, place, problem)
             })?;
-            Ok(Holder { inode, references })
+            Ok(Holder { inode: Arc::new(inode), references })
         };
         changes.iter().map(holder).collect()
     }
@@ -248,15 +256,37 @@ impl Inode {
 }
 
 impl Holder {
-    /// Writes the count of references; without any, the inode is deleted.
-    pub(super) fn count(&self, handle: &mut Handle<'_>) -> Result<()> {
-        if self.references == 0 {
-            return self.inode.delete_holder(handle);
+    /// What [`count`](Self::count) takes at least.
+    pub(super) const CREDITS: u32 = 1 + ORPHAN_CREDITS;
+
+    /// Writes the count of references. Without any, the inode is deleted, unless that would not
+    /// leave the handle `kept_back` credits: then it is an orphan, and the caller's to release.
+    pub(super) fn count(
+        &self,
+        handle: &mut Handle<'_>,
+        kept_back: u64,
+    ) -> Result<Option<Arc<Inode>>> {
+        let (inode, volume) = (&self.inode, self.inode.volume());
+        let needed = u64::from(delete_credits(volume, inode.size()));
+        let is_gone = self.references == 0;
+        if is_gone && handle.credits_left() >= needed.saturating_add(kept_back) {
+            return inode.delete_holder(handle).map(|()| None);
         }
-        self.inode.update(handle, |record| {
+        inode.update(handle, |record| {
             record.changed = Timestamp { seconds: (self.references >> 32) as i64, nanoseconds: 0 };
             record.version = self.references & 0xFFFF_FFFF;
-        })
+            record.links = u16::from(!is_gone);
+        })?;
+        if !is_gone {
+            return Ok(None);
+        }
+        volume.add_orphan(handle, inode)?;
+        Ok(Some(Arc::clone(inode)))
+    }
+
+    /// Deletes an inode that was made in this handle.
+    pub(super) fn unmake(&self, handle: &mut Handle<'_>) -> Result<()> {
+        self.inode.delete_holder(handle)
     }
 }
 

@@ -4,12 +4,14 @@
 //! Other inodes may use the inode's attribute block too. What it holds does not change then: an
 //! inode that changes its attributes gets a block of its own. New blocks are never shared.
 
+use std::sync::Arc;
+
 use base::attributes::{AttributeChange, FileType, XattrMode};
 use base::{Error, FsBlock, Place, Problem, Result, Unsupported};
 
 use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
-use super::holders::{credits, reference_changes, sectors, unmake};
+use super::holders::{Holder, credits, reference_changes, sectors, unmake};
 use super::name::{NameIndex, changeable_name};
 use super::set::{Attributes, Room};
 use super::{acl, share};
@@ -73,6 +75,9 @@ impl Inode {
         handle: &mut Handle<'_>,
         xattrs: &[(&[u8], &[u8])],
     ) -> Result<()> {
+        if xattrs.is_empty() {
+            return Ok(());
+        }
         let (room, before) = (self.attribute_room(), self.all_attributes()?);
         let mut after = before.clone();
         for (name, value) in xattrs {
@@ -81,15 +86,21 @@ impl Inode {
                 after.set(&room, index, name, &value)?;
             }
         }
-        self.exchange_attributes(handle, &before, after, |_| {})
+        // It had none whose values could be in inodes, so there are no orphans.
+        self.exchange_attributes(handle, &before, after, |_| {}).map(|_| ())
     }
 
-    /// Takes back what [`store_new_xattrs`](Self::store_new_xattrs) stored outside of the inode.
+    /// Takes back [`store_new_xattrs`](Self::store_new_xattrs), in the same handle, from an inode
+    /// that is not to be after all.
     pub(crate) fn drop_new_xattrs(&self, handle: &mut Handle<'_>) -> Result<()> {
-        let before = self.all_attributes()?;
-        let mut after = before.clone();
-        after.block.clear();
-        self.exchange_attributes(handle, &before, after, |_| {})
+        let (volume, none) = (self.volume(), Attributes::default());
+        let changes = reference_changes(&self.all_attributes()?, &none, false);
+        self.holders(&changes)?.iter().try_for_each(|holder| holder.unmake(handle))?;
+        if let Some(block) = self.record().attribute_block {
+            volume.free_metadata_block(handle, block)?;
+            self.update(handle, |record| record.attribute_block = None)?;
+        }
+        Ok(())
     }
 
     /// Gives back what holds the attributes of an inode that is being deleted, as far as that lies
@@ -181,35 +192,40 @@ impl Inode {
         change: &AttributeChange,
     ) -> Result<()> {
         let volume = self.volume();
-        volume.change(CREDITS.saturating_add(credits(volume, before, after)), |handle| {
+        let most = volume.writer()?.journal.credits_max();
+        let credits = CREDITS.saturating_add(credits(volume, before, after)).min(most);
+        let orphans = volume.change(credits, |handle| {
             let result = self.exchange_attributes(handle, before, after.clone(), |record| {
                 record.apply(change);
             });
-            if result == Err(Error::NoSpace) {
+            if matches!(result, Err(Error::NoSpace)) {
                 handle.undone();
             }
             result
-        })
+        })?;
+        orphans.iter().try_for_each(Inode::release)
     }
 
     /// Stores `after` where `before` is stored, with another change of the record. `NoSpace` leaves
-    /// everything as it was.
+    /// everything as it was. Gives inodes that are orphans now, to be released when the handle has
+    /// ended.
     fn exchange_attributes(
         &self,
         handle: &mut Handle<'_>,
         before: &Attributes,
         after: Attributes,
         change: impl FnOnce(&mut InodeRecord),
-    ) -> Result<()> {
+    ) -> Result<Vec<Arc<Inode>>> {
         let volume = self.volume();
         let (record, geometry) = (self.record(), volume.geometry());
         self.check_room(&after)?;
         let _shared = volume.writer()?.shared_attributes.lock();
         let old = record.attribute_block;
         let is_shared = self.attribute_block_references()? > 1;
-        let needed = u64::from(credits(volume, before, &after));
         let holders = self.holders(&reference_changes(before, &after, is_shared))?;
-        if needed > 0 && handle.credits_left() < needed {
+        let kept_back = u64::from(CREDITS) + u64::from(Holder::CREDITS) * holders.len() as u64;
+        let made = u64::from(credits(volume, &Attributes::default(), &after));
+        if !holders.is_empty() && handle.credits_left() < kept_back + made {
             let operation = "changing such large attribute values with so small a journal";
             return Err(Unsupported::Operation(operation).into());
         }
@@ -221,7 +237,10 @@ impl Inode {
             Some(old) if !is_shared => Some(old),
             _ => Some(self.new_attribute_block(handle, &made)?),
         };
-        holders.iter().try_for_each(|holder| holder.count(handle))?;
+        let mut orphans = Vec::new();
+        for holder in &holders {
+            orphans.extend(holder.count(handle, kept_back)?);
+        }
         match old {
             Some(old) if block != Some(old) && is_shared => {
                 share::count_down(volume, handle, self.number(), old)?;
@@ -249,7 +268,8 @@ impl Inode {
                 record.attribute_area = area;
             }
             change(record);
-        })
+        })?;
+        Ok(orphans)
     }
 
     /// A block for attributes. `NoSpace` after deleting the inodes that were `made`.
@@ -297,6 +317,9 @@ impl Volume {
 
     /// The credits that [`Inode::store_new_xattrs`] needs, beside those for making the inode.
     pub(crate) fn credits_for_xattrs(&self, xattrs: &[(&[u8], &[u8])]) -> u32 {
+        if xattrs.is_empty() {
+            return 0;
+        }
         let mut new = Attributes::default();
         if self.geometry().features.has(Feature::EaInode) {
             // At worst, none finds room elsewhere.
