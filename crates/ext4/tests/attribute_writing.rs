@@ -9,12 +9,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use base::Error;
 use base::attributes::{AttributeChange, DeviceNumber, FileType, Timestamp, XattrMode};
 use common::{Image, run};
-use device::{FileDevice, SharedDevice};
 use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
@@ -35,19 +33,12 @@ const UNCHANGED: AttributeChange = AttributeChange {
 };
 
 fn open_for_writing(image: &Image) -> Arc<Volume> {
-    // Another test that is starting a program holds copies of our open files for a moment.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let device: SharedDevice = loop {
-        match FileDevice::open(&image.path, false) {
-            Err(Error::Open { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            opened => break Arc::new(must(opened, "opening")),
-        }
-    };
     let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
     let cache = must(PageCache::new(options), "a cache");
-    must(Volume::open_for_writing(device, &cache, &OpenOptions::default()), "opening for writing")
+    must(
+        Volume::open_for_writing(image.device(false), &cache, &OpenOptions::default()),
+        "opening for writing",
+    )
 }
 
 fn inode(volume: &Arc<Volume>, name: &str) -> Inode {

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base::{DeviceOffset, FileOffset, InodeNumber};
 use device::{FileDevice, MemoryDevice, SharedDevice};
@@ -86,8 +87,21 @@ impl Image {
     }
 
     pub fn open(&self) -> Arc<Volume> {
-        let device: SharedDevice = Arc::new(must(FileDevice::open(&self.path, true), "opening"));
-        must(open_device(device), "opening the volume")
+        must(open_device(self.device(true)), "opening the volume")
+    }
+
+    /// The image as a device. Another test that is starting a program holds copies of our open
+    /// files, with their locks, for a moment.
+    pub fn device(&self, read_only: bool) -> SharedDevice {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match FileDevice::open(&self.path, read_only) {
+                Err(base::Error::Open { .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                opened => return Arc::new(must(opened, "opening")),
+            }
+        }
     }
 }
 
