@@ -12,12 +12,11 @@ use std::sync::Arc;
 
 use base::Error;
 use base::attributes::{AttributeChange, DeviceNumber, FileType, Timestamp, XattrMode};
-use common::{Image, run};
-use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
-use iomap::{CacheOptions, PageCache};
+use common::{Image, open_for_writing, run};
+use ext4::{Inode, NewInode, ROOT_INODE, Volume};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
 use testkit::hostile::Seeded;
-use testkit::{LoopMount, must, private_mounts};
+use testkit::{LoopMount, private_mounts};
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 type Tree = BTreeMap<String, Attributes>;
@@ -31,15 +30,6 @@ const UNCHANGED: AttributeChange = AttributeChange {
     modified: None,
     changed: None,
 };
-
-fn open_for_writing(image: &Image) -> Arc<Volume> {
-    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
-    let cache = must(PageCache::new(options), "a cache");
-    must(
-        Volume::open_for_writing(image.device(false), &cache, &OpenOptions::default()),
-        "opening for writing",
-    )
-}
 
 fn inode(volume: &Arc<Volume>, name: &str) -> Inode {
     let root = volume.inode(ROOT_INODE).unwrap();
@@ -228,7 +218,10 @@ fn what_the_kernel_wrote_is_changed_and_stays_sound() {
         let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
         // Blocks, and values in inodes, that several files share.
         for file in FILES {
-            for (name, size) in [("trusted.a", 300), ("trusted.b", 20), ("security.c", 200)] {
+            // The first fills the inode, if that has the usual size.
+            for (name, size) in
+                [("trusted.b", 56), ("trusted.a", 300), ("security.c", 200), ("security.d", 20)]
+            {
                 let path = mount.path().join(file);
                 lsetxattr(&path, name, &vec![b'v'; size], XattrFlags::empty()).unwrap();
             }

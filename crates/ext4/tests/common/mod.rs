@@ -107,7 +107,7 @@ impl Image {
 
 /// The volume on an image, to be written.
 pub fn open_for_writing(image: &Image) -> Arc<Volume> {
-    let device: SharedDevice = Arc::new(must(FileDevice::open(&image.path, false), "opening"));
+    let device = image.device(false);
     must(open_device_for_writing(device), "opening for writing")
 }
 
