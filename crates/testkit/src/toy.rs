@@ -122,7 +122,7 @@ impl Toy {
         options.cache.bytes_max = CACHE_BYTES_MAX;
         let cache = must(PageCache::new(options.cache), "a cache");
         let file_system: Arc<dyn FileSystem> = Arc::<Self>::clone(self);
-        Volume::with_file_system(file_system, cache, &options)
+        must(Volume::with_file_system(file_system, cache, &options), "a volume")
     }
 
     /// How many inodes were loaded, or should have been.

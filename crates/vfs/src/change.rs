@@ -1,4 +1,4 @@
-//! Changing what an inode says of itself: attributes, size, extended attributes. What goes with a
+//! Changing what an inode says of itself: attributes and extended attributes. What goes with a
 //! change happens here: ACLs follow the mode and the mode follows ACLs, and files lose their
 //! privileges.
 
@@ -59,21 +59,6 @@ impl Node {
         self.inode().set_xattr(acl::ACCESS, &acl.to_value(), XattrMode::Either, change)
     }
 
-    /// Sets the size of a regular file.
-    pub fn set_size(&self, size: u64, privileges: Privileges) -> Result<()> {
-        self.check_writable()?;
-        match self.kind() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Error::IsDirectory),
-            _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
-        }
-        let mut state = self.lock();
-        rights::may_overwrite(&self.attributes())?;
-        self.inode().data()?;
-        self.drop_privileges(&mut state, privileges)?;
-        self.inode().set_size(size, now())
-    }
-
     /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too; with
     /// [`Privileges::Drop`] it takes away the setgid bit.
     pub fn set_xattr(
@@ -128,7 +113,7 @@ impl Node {
 
     /// Makes the inode durable; with `data_only`, as far as its data can be read back.
     pub fn sync(&self, data_only: bool) -> Result<()> {
-        self.inode().sync(data_only)
+        self.sync_with(data_only, None)
     }
 
     /// Takes from a file what it must not keep when its contents change. The caller has the lock.

@@ -10,8 +10,8 @@ use base::attributes::{
 };
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
-use iomap::MapRead;
-use pagecache::PageCache;
+use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
+use pagecache::{Mapping, PageCache};
 
 use crate::file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};
 use crate::volume::VolumeOptions;
@@ -209,6 +209,26 @@ impl Inode for Ext4Inode {
 
     fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         self.inode.remove_xattr(name, change)
+    }
+
+    fn writable_file(
+        &self,
+        mapping: Arc<Mapping>,
+        end_io: &Arc<EndIo>,
+        options: ReadOptions,
+    ) -> Result<Option<Arc<WritableFile>>> {
+        let device = Arc::clone(self.inode.volume().device());
+        let (inode, size) = (Arc::clone(&self.inode), self.inode.size());
+        let file = WritableFile::new(mapping, inode, device, Arc::clone(end_io), size, options);
+        Ok(Some(file))
+    }
+
+    fn note_modified(&self, time: Timestamp) {
+        self.inode.note_modified(time);
+    }
+
+    fn write_pending(&self) -> Result<()> {
+        self.inode.settle()
     }
 
     fn released(&self) -> Result<()> {

@@ -3,11 +3,13 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use base::{FileOffset, Result};
-use iomap::{FiemapExtent, FolioSlice, ReadContext, Readahead};
+use base::{Error, FileOffset, Result};
+use iomap::{ErrorCursor, FiemapExtent, FolioSlice, ReadContext, Readahead};
 
+use crate::data::WriteAt;
 use crate::file_system::FileData;
 use crate::node::Node;
+use crate::rights::Privileges;
 
 /// What a file is opened for, besides reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,11 +26,13 @@ pub struct File {
     node: Arc<Node>,
     mode: OpenMode,
     readahead: Readahead,
+    /// What this opener knows of errors in writing back, on a volume that is open for writing.
+    errors: Option<ErrorCursor>,
 }
 
 impl File {
-    pub(crate) fn new(node: Arc<Node>, mode: OpenMode) -> Self {
-        Self { node, mode, readahead: Readahead::default() }
+    pub(crate) fn new(node: Arc<Node>, mode: OpenMode, errors: Option<ErrorCursor>) -> Self {
+        Self { node, mode, readahead: Readahead::default(), errors }
     }
 
     /// What it was opened for.
@@ -36,9 +40,21 @@ impl File {
         self.mode
     }
 
-    /// Makes the file durable; with `data_only`, as far as its data can be read back.
+    /// Makes the file durable; with `data_only`, as far as its data can be read back. The first
+    /// error in writing its data back since it was opened, or since the last one, is told once.
     pub fn sync(&self, data_only: bool) -> Result<()> {
-        self.node.sync(data_only)
+        self.node.sync_with(data_only, self.errors.as_ref())
+    }
+
+    /// Writes `data` into the cache, at byte `at`, or at the end if the file was opened to append.
+    /// Gives the number of bytes written: less than asked for only when an error came in between,
+    /// which the next write will meet first.
+    pub fn write_at(&self, at: FileOffset, data: &[u8], privileges: Privileges) -> Result<usize> {
+        if !self.mode.write {
+            return Err(Error::InvalidArgument("the file was not opened for writing"));
+        }
+        let at = if self.mode.append { WriteAt::End } else { WriteAt::Offset(at) };
+        self.node.write(at, data, privileges)
     }
 
     /// The inode behind it.

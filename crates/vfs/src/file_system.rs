@@ -16,7 +16,8 @@ use base::attributes::{
 };
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
-use iomap::MapRead;
+use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
+use pagecache::Mapping;
 
 /// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
@@ -174,6 +175,30 @@ pub trait Inode: Send + Sync + Debug {
     fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         let _ = (name, change);
         Err(Error::ReadOnly)
+    }
+
+    /// The regular file as one that is written to; `mapping` has its cached data, and what it writes
+    /// ends in `end_io`. `None` where the format keeps data by itself, which is then not written.
+    fn writable_file(
+        &self,
+        mapping: Arc<Mapping>,
+        end_io: &Arc<EndIo>,
+        options: ReadOptions,
+    ) -> Result<Option<Arc<WritableFile>>> {
+        let _ = (mapping, end_io, options);
+        Ok(None)
+    }
+
+    /// Notes that the data was changed in the cache at `time`, which changes the times of the inode.
+    /// Takes no transaction: they are written with the inode's next change, or by
+    /// [`write_pending`](Self::write_pending). May come while others read.
+    fn note_modified(&self, time: Timestamp) {
+        let _ = time;
+    }
+
+    /// Writes what [`note_modified`](Self::note_modified) has left to be written.
+    fn write_pending(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Nobody uses the inode any more, and it has lost its last name: it is deleted now. Called

@@ -5,6 +5,7 @@
 mod acl;
 mod change;
 mod clock;
+mod data;
 mod errno;
 mod ext4;
 mod file;
@@ -19,9 +20,11 @@ mod probe;
 mod rename;
 mod rights;
 mod volume;
+mod writeback;
 
 pub use base::attributes::XattrMode;
 pub use clock::now;
+pub use data::WriteAt;
 pub use errno::errno;
 pub use file::{File, OpenMode};
 pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};

@@ -194,6 +194,9 @@ impl Volume {
         if node.attributes().links == 0 {
             locked.state(node).life = Life::Removed;
             self.shared.nodes.lose_name(node);
+            if let Some(writeback) = &self.shared.writeback {
+                writeback.forget(node.number());
+            }
         }
     }
 

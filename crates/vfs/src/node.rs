@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use base::{Error, FileOffset, InodeNumber, Result};
-use iomap::FiemapExtent;
+use iomap::{FiemapExtent, WritableFile};
 use pagecache::Mapping;
 
 use crate::file::{File, OpenMode};
@@ -24,6 +24,8 @@ pub struct Node {
     inode: Arc<dyn Inode>,
     volume: Arc<Shared>,
     mapping: OnceLock<Arc<Mapping>>,
+    /// Of a regular file that was opened on a volume that is open for writing.
+    pub(crate) writable: OnceLock<Arc<WritableFile>>,
     /// The inode's lock: shared to read it, alone to change it. Not taken to read on volumes that
     /// do not change.
     state: RankedRwLock<NodeState>,
@@ -61,7 +63,15 @@ impl Node {
         let kind = inode.attributes().kind;
         let state = NodeState { life, changes: 0, is_plain: false };
         let state = RankedRwLock::new(Rank::Inode, state);
-        Self { number, kind, inode, volume, mapping: OnceLock::new(), state }
+        Self {
+            number,
+            kind,
+            inode,
+            volume,
+            mapping: OnceLock::new(),
+            writable: OnceLock::new(),
+            state,
+        }
     }
 
     /// The inode number.
@@ -76,7 +86,12 @@ impl Node {
 
     /// What `stat` reports.
     pub fn attributes(&self) -> Attributes {
-        self.inode.attributes()
+        let mut attributes = self.inode.attributes();
+        if let Some(file) = self.writable.get() {
+            // The size on the disk comes after.
+            attributes.size = file.size();
+        }
+        attributes
     }
 
     /// The inode number that `name` stands for in this directory. It may be another inode's by the
@@ -138,7 +153,9 @@ impl Node {
                 if mode.write {
                     self.check_open_for_writing(mode)?;
                 }
-                Ok(File::new(Arc::clone(self), mode))
+                let writable = if self.volume.is_writable { self.writable()? } else { None };
+                let errors = writable.map(|file| file.errors().cursor());
+                Ok(File::new(Arc::clone(self), mode, errors))
             }
             FileType::Directory => Err(Error::IsDirectory),
             _ => Err(Error::WrongType("not a regular file")),
@@ -174,7 +191,11 @@ impl Node {
     }
 
     pub(crate) fn data(&self) -> Result<FileData<'_>> {
-        self.inode.data()
+        let data = self.inode.data()?;
+        Ok(match self.writable.get() {
+            Some(file) => FileData { size: file.size(), ..data },
+            None => data,
+        })
     }
 
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
@@ -214,6 +235,7 @@ impl Drop for Node {
             return;
         }
         self.volume.nodes.remove_dead(self.number, self);
+        self.drop_data();
         if let Err(error) = self.inode.released() {
             tracing::warn!("inode {} stays an orphan: {error}", self.number);
         }

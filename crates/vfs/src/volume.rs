@@ -14,6 +14,7 @@ use crate::file_system::FileSystem;
 use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
+use crate::writeback::Writeback;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     /// Held while a directory moves to another one: the way from any directory to the root stays
     /// as it is meanwhile.
     pub(crate) moves: RankedMutex<()>,
+    /// On a volume that is open for writing.
+    pub(crate) writeback: Option<Writeback>,
     cache: Arc<PageCache>,
     block_size: BlockSize,
 }
@@ -78,7 +81,7 @@ impl Volume {
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let file_system = crate::probe::open(device, &cache, options)?;
-        Ok(Self::with_file_system(file_system, cache, options))
+        Self::with_file_system(file_system, cache, options)
     }
 
     /// A volume of a file system that is open already and keeps its metadata in `cache`.
@@ -86,18 +89,23 @@ impl Volume {
         file_system: Arc<dyn FileSystem>,
         cache: Arc<PageCache>,
         options: &VolumeOptions,
-    ) -> Self {
+    ) -> Result<Self> {
         let block_size = file_system.block_size();
+        let writeback = match file_system.is_writable() {
+            true => Some(Writeback::start(&cache)?),
+            false => None,
+        };
         let shared = Shared {
             is_writable: file_system.is_writable(),
             file_system,
             read_options: options.read,
             nodes: NodeTable::new(options.nodes_max),
             moves: RankedMutex::new(Rank::Rename, ()),
+            writeback,
             cache,
             block_size,
         };
-        Self { shared: Arc::new(shared) }
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The root directory.
@@ -171,13 +179,21 @@ impl Volume {
 
     /// Makes every change up to now durable.
     pub fn sync(&self) -> Result<()> {
+        self.flush_data();
         self.shared.file_system.sync()
+    }
+
+    fn flush_data(&self) {
+        if let Some(writeback) = &self.shared.writeback {
+            writeback.flush_all();
+        }
     }
 
     /// Ends writing: everything is durable, and the volume says that it is sound. What is changed
     /// afterwards fails. Files without a name that are still in use are deleted when the volume is
     /// opened for writing next.
     pub fn close(&self) -> Result<()> {
+        self.flush_data();
         self.shared.file_system.close()
     }
 
@@ -189,7 +205,10 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // Nodes know their volume, and the volume's table knows them.
+        // Nodes know their volume, and the volume knows them.
+        if let Some(writeback) = &self.shared.writeback {
+            writeback.clear();
+        }
         self.shared.nodes.clear();
     }
 }

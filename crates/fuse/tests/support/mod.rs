@@ -134,7 +134,7 @@ pub fn writable_server(flags: u64) -> (Server, Arc<MemoryFileSystem>) {
     let mut options = VolumeOptions::default();
     options.cache.bytes_max = 4 << 20;
     let cache = iomap::PageCache::new(options.cache).unwrap();
-    let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options);
+    let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options).unwrap();
     let server = Server::new(Arc::new(volume), ServerOptions::default()).unwrap();
     let init = InitIn { major: 7, minor: 45, max_readahead: 4096, flags: flags as u32 };
     let extension = InitInExtension { flags2: (flags >> 32) as u32, unused: [0; 11] };

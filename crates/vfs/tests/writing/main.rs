@@ -28,7 +28,7 @@ fn open(file_system: &Arc<MemoryFileSystem>, nodes_max: usize) -> Volume {
     let mut options = VolumeOptions { nodes_max, ..VolumeOptions::default() };
     options.cache.bytes_max = 4 << 20;
     let cache = PageCache::new(options.cache).unwrap();
-    Volume::with_file_system(Arc::clone(file_system) as _, cache, &options)
+    Volume::with_file_system(Arc::clone(file_system) as _, cache, &options).unwrap()
 }
 
 fn volume() -> (Volume, Arc<MemoryFileSystem>) {

@@ -1,0 +1,149 @@
+//! Writing a file's data: into the cache, to the device, durably. Not here: reading (`file.rs`), and
+//! when data is written back by itself (`writeback.rs`).
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FileOffset, Result};
+use iomap::{ErrorCursor, WritableFile};
+
+use crate::clock::now;
+use crate::node::{Life, Node};
+use crate::rights::{self, Privileges};
+use crate::writeback::Writeback;
+
+/// Longer writes come in parts, between which it is seen to that not too much is dirty.
+const PART_BYTES: usize = 4 << 20;
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteAt {
+    /// To this byte.
+    Offset(FileOffset),
+    /// To the end of the file, wherever that is then.
+    End,
+}
+
+impl Node {
+    /// The file as it is written to, on a volume that is open for writing.
+    pub(crate) fn writable(&self) -> Result<Option<&Arc<WritableFile>>> {
+        if let Some(file) = self.writable.get() {
+            return Ok(Some(file));
+        }
+        let writeback = self.writeback()?;
+        let (mapping, options) = (Arc::clone(self.mapping()), self.volume().read_options);
+        let file = self.inode().writable_file(mapping, &writeback.end_io, options)?;
+        // Another thread's is as good, as long as there is one only.
+        Ok(file.map(|file| self.writable.get_or_init(|| file)))
+    }
+
+    fn writeback(&self) -> Result<&Writeback> {
+        self.volume().writeback.as_ref().ok_or(Error::ReadOnly)
+    }
+
+    /// Writes all of `data`; gives the position after it. When some could not be written, the rest
+    /// was, and the error is told.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        at: WriteAt,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<usize> {
+        let writeback = self.writeback()?;
+        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
+        let mut state = self.lock();
+        let mut at = match at {
+            WriteAt::Offset(at) => at,
+            WriteAt::End => FileOffset(file.size()),
+        };
+        self.drop_privileges(&mut state, privileges)?;
+        let mut done = 0;
+        for part in data.chunks(PART_BYTES) {
+            writeback.throttle(self);
+            let written = match iomap::write(file, at, part) {
+                Ok(written) => written,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            };
+            // Before it is noted: who forgets clean files looks again after that.
+            self.inode().note_modified(now());
+            if state.life != Life::Removed {
+                writeback.note(self);
+            }
+            done += written;
+            at = FileOffset(at.0 + written as u64);
+            if written < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Sets the size of a regular file.
+    pub fn set_size(self: &Arc<Self>, size: u64, privileges: Privileges) -> Result<()> {
+        match self.kind() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+        }
+        let file = self.writable()?;
+        let mut state = self.lock();
+        rights::may_overwrite(&self.attributes())?;
+        self.drop_privileges(&mut state, privileges)?;
+        if let Some(file) = file {
+            iomap::truncate_cache(file, size)?;
+        }
+        self.inode().set_size(size, now())?;
+        if state.life != Life::Removed {
+            self.writeback()?.note(self);
+        }
+        Ok(())
+    }
+
+    /// Makes the inode durable; with `data_only`, as far as its data can be read back. An error of
+    /// writing data back is told once to each `cursor`.
+    pub(crate) fn sync_with(&self, data_only: bool, cursor: Option<&ErrorCursor>) -> Result<()> {
+        if self.volume().writeback.is_none() {
+            return Ok(());
+        }
+        self.write_back_and_wait();
+        let synced = self.inode().sync(data_only);
+        match (self.writable.get(), cursor) {
+            (Some(file), Some(cursor)) => file.errors().check(cursor).and(synced),
+            _ => synced,
+        }
+    }
+
+    pub(crate) fn start_writeback(&self) {
+        if let Some(file) = self.writable.get() {
+            iomap::write_back(file, 0..u64::MAX);
+        }
+    }
+
+    pub(crate) fn wait_for_writeback(&self) {
+        if let Some(file) = self.writable.get() {
+            iomap::wait_for_writeback(file, 0..u64::MAX);
+        }
+    }
+
+    pub(crate) fn write_back_and_wait(&self) {
+        self.start_writeback();
+        self.wait_for_writeback();
+    }
+
+    /// Whether the device has all of the file's data.
+    pub(crate) fn is_written_back(&self) -> bool {
+        let Some(file) = self.writable.get() else { return true };
+        let mapping = file.mapping();
+        mapping.bytes_dirty() == 0 && mapping.next_under_writeback(0..u64::MAX).is_none()
+    }
+
+    /// Drops the data of a file that nobody will read again.
+    pub(crate) fn drop_data(&self) {
+        if let Some(file) = self.writable.get() {
+            if let Err(error) = iomap::truncate_cache(file, 0) {
+                tracing::warn!("inode {}: {error}", self.number());
+            }
+        }
+    }
+}

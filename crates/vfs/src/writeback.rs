@@ -1,0 +1,196 @@
+//! Which files have data in the cache that is not on the device yet, and the thread that writes it
+//! back: what is old, and what is too much. Not here: how a file's data is written back (`iomap`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base::locks::{Rank, RankedMutex};
+use base::{Error, InodeNumber, Result, Unsupported};
+use iomap::{DirtyLimits, EndIo};
+use pagecache::PageCache;
+use parking_lot::{Condvar, Mutex};
+
+use crate::node::Node;
+
+/// Data stays in the cache for at most about so long, as in the kernel.
+const AGE_MAX: Duration = Duration::from_secs(30);
+/// How often the thread looks.
+const TICK: Duration = Duration::from_secs(1);
+/// Shares of the cache that may be dirty, in percent.
+const BACKGROUND_SHARE: u8 = 20;
+const HARD_SHARE: u8 = 40;
+
+/// The writeback of one volume.
+#[derive(Debug)]
+pub(crate) struct Writeback {
+    pub(crate) end_io: Arc<EndIo>,
+    shared: Arc<Dirty>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Dirty {
+    cache: Arc<PageCache>,
+    limits: DirtyLimits,
+    /// Files with something to write. They stay in memory while they are here.
+    nodes: RankedMutex<HashMap<InodeNumber, DirtyNode>>,
+    wish: Mutex<Wish>,
+    wished: Condvar,
+}
+
+#[derive(Debug)]
+struct DirtyNode {
+    node: Arc<Node>,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    None,
+    Flush,
+    Stop,
+}
+
+impl Writeback {
+    pub(crate) fn start(cache: &Arc<PageCache>) -> Result<Self> {
+        let bytes_max = cache.stats().bytes_max;
+        let shared = Arc::new(Dirty {
+            cache: Arc::clone(cache),
+            limits: DirtyLimits::of_shares(bytes_max, BACKGROUND_SHARE, HARD_SHARE),
+            nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
+            wish: Mutex::new(Wish::None),
+            wished: Condvar::new(),
+        });
+        let worker = Arc::downgrade(&shared);
+        let thread = std::thread::Builder::new().name("bifolio-flush".into());
+        let thread = thread.spawn(move || work(&worker));
+        let refused = |_| -> Error { Unsupported::Operation("the host refuses a thread").into() };
+        Ok(Self { end_io: EndIo::start()?, shared, thread: Some(thread.map_err(refused)?) })
+    }
+
+    /// Notes that a file has something to write. Has the thread begin if it is much, and waits
+    /// while it is too much; the caller has the node's lock.
+    pub(crate) fn note(&self, node: &Arc<Node>) {
+        self.shared
+            .nodes
+            .lock()
+            .entry(node.number())
+            .or_insert_with(|| DirtyNode { node: Arc::clone(node), since: Instant::now() });
+        if self.shared.limits.needs_flush(&self.shared.cache.dirty_stats()) {
+            self.shared.wish(Wish::Flush);
+        }
+    }
+
+    /// Waits until so little is dirty that more may be, by writing back what `node` has.
+    pub(crate) fn throttle(&self, node: &Node) {
+        if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
+            self.shared.wish(Wish::Flush);
+            node.write_back_and_wait();
+        }
+        // What others have dirty is theirs to write, unless it leaves no room at all.
+        if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
+            let others = self.shared.all();
+            others.iter().for_each(|other| other.start_writeback());
+            others.iter().for_each(|other| other.wait_for_writeback());
+        }
+    }
+
+    /// Forgets a file that has lost its last name: nobody wants its data on the device.
+    pub(crate) fn forget(&self, number: InodeNumber) {
+        let forgotten = self.shared.nodes.lock().remove(&number);
+        drop(forgotten);
+    }
+
+    /// Forgets all files.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *self.shared.nodes.lock());
+        drop(all);
+    }
+
+    /// Writes back all files, and waits for it.
+    pub(crate) fn flush_all(&self) {
+        let all = self.shared.all();
+        all.iter().for_each(|node| node.start_writeback());
+        all.iter().for_each(|node| node.wait_for_writeback());
+        self.shared.settle(all);
+    }
+}
+
+impl Drop for Writeback {
+    fn drop(&mut self) {
+        self.shared.wish(Wish::Stop);
+        if let Some(thread) = self.thread.take() {
+            // The last user of a volume may be the thread itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        self.clear();
+    }
+}
+
+impl Dirty {
+    fn wish(&self, wish: Wish) {
+        let mut now = self.wish.lock();
+        if *now != Wish::Stop {
+            *now = wish;
+        }
+        self.wished.notify_all();
+    }
+
+    fn all(&self) -> Vec<Arc<Node>> {
+        self.nodes.lock().values().map(|dirty| Arc::clone(&dirty.node)).collect()
+    }
+
+    /// Writes what is pending of the inodes of files that have been written back, and forgets those
+    /// that have nothing more.
+    fn settle(&self, nodes: Vec<Arc<Node>>) {
+        for node in nodes {
+            if !node.is_written_back() {
+                continue;
+            }
+            if let Err(error) = node.inode().write_pending() {
+                tracing::warn!("inode {}: {error}", node.number());
+            }
+            let mut dirty = self.nodes.lock();
+            // A write that came since has made it dirty before it noted it.
+            let forgotten = match node.is_written_back() {
+                true => dirty.remove(&node.number()),
+                false => None,
+            };
+            drop(dirty);
+            drop(forgotten);
+        }
+    }
+
+    /// One round of the thread.
+    fn tend(&self, flush_all: bool) {
+        let old = |dirty: &DirtyNode| flush_all || dirty.since.elapsed() >= AGE_MAX;
+        let due: Vec<Arc<Node>> = {
+            let nodes = self.nodes.lock();
+            nodes.values().filter(|dirty| old(dirty)).map(|dirty| Arc::clone(&dirty.node)).collect()
+        };
+        due.iter().for_each(|node| node.start_writeback());
+        due.iter().for_each(|node| node.wait_for_writeback());
+        self.settle(due);
+    }
+}
+
+fn work(dirty: &Weak<Dirty>) {
+    loop {
+        let Some(dirty) = dirty.upgrade() else { return };
+        let wish = {
+            let mut wish = dirty.wish.lock();
+            if *wish == Wish::None {
+                dirty.wished.wait_for(&mut wish, TICK);
+            }
+            match *wish {
+                Wish::Stop => return,
+                _ => std::mem::replace(&mut *wish, Wish::None),
+            }
+        };
+        dirty.tend(wish == Wish::Flush);
+    }
+}

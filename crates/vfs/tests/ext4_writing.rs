@@ -1,0 +1,113 @@
+//! ext4 volumes written through vfs: what e2fsck and the kernel make of them.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use base::FileOffset;
+use base::attributes::FileType;
+use testkit::{LoopMount, Mke2fs, private_mounts};
+use vfs::{Creation, Credentials, Follow, Node, OpenMode, Privileges, Volume, VolumeOptions};
+
+const WRITE: OpenMode = OpenMode { write: true, append: false };
+
+fn open(image: &Path) -> Volume {
+    let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
+    let device = device::open(image, options).unwrap();
+    let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    Volume::open(device, &options).unwrap()
+}
+
+fn check_by_e2fsck(image: &Path) {
+    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
+}
+
+fn make(volume: &Volume, parent: &Arc<Node>, name: &str, kind: FileType) -> Arc<Node> {
+    let creation = Creation::of(kind, 0o644);
+    volume.create(parent, name.as_bytes(), &creation, &Credentials::ROOT).unwrap()
+}
+
+#[test]
+fn files_written_by_several_threads_are_what_the_kernel_reads() {
+    private_mounts();
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let volume = Arc::new(open(&image));
+    let root = volume.root().unwrap();
+    let contents = |name: usize| -> Vec<u8> {
+        (0..200_000 + name * 1000).map(|at| (at * 7 + name) as u8).collect()
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (volume, root) = (&volume, &root);
+            scope.spawn(move || {
+                let directory =
+                    make(volume, root, &format!("directory {thread}"), FileType::Directory);
+                for name in 0..20 {
+                    let node = make(volume, &directory, &format!("{name}"), FileType::Regular);
+                    let file = node.open_for(WRITE).unwrap();
+                    for (index, part) in contents(name).chunks(30_000).enumerate() {
+                        let at = FileOffset(index as u64 * 30_000);
+                        file.write_at(at, part, Privileges::Keep).unwrap();
+                    }
+                    match name % 4 {
+                        0 => file.sync(false).unwrap(),
+                        1 => node.set_size(100_000, Privileges::Keep).unwrap(),
+                        _ => {}
+                    }
+                    drop(file);
+                    if name % 5 == 4 {
+                        let name = format!("{name}");
+                        volume.unlink(&directory, name.as_bytes(), &Credentials::ROOT).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    drop(root);
+    volume.close().unwrap();
+    drop(volume);
+    check_by_e2fsck(&image);
+    let mount = LoopMount::new(&image, "ext4", "ro");
+    for thread in 0..3 {
+        let directory = mount.path().join(format!("directory {thread}"));
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 16);
+        for name in (0..20).filter(|name| name % 5 != 4) {
+            let mut expected = contents(name);
+            if name % 4 == 1 {
+                expected.truncate(100_000);
+            }
+            assert!(
+                std::fs::read(directory.join(format!("{name}"))).unwrap() == expected,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_name_lives_until_its_last_user_and_gives_everything_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 1024) }.make(&image, None);
+    let volume = open(&image);
+    let free = volume.statfs().blocks_free;
+    let root = volume.root().unwrap();
+    let node = make(&volume, &root, "gone", FileType::Regular);
+    let file = node.open_for(WRITE).unwrap();
+    file.write_at(FileOffset(0), &[7; 1 << 20], Privileges::Keep).unwrap();
+    volume.unlink(&root, b"gone", &Credentials::ROOT).unwrap();
+    assert!(volume.resolve(b"/gone", Follow::Yes).is_err());
+    file.write_at(FileOffset(1 << 20), &[8; 1 << 20], Privileges::Keep).unwrap();
+    let mut buffer = [0; 2];
+    file.read_at(FileOffset((1 << 20) - 1), &mut buffer).unwrap();
+    assert_eq!(buffer, [7, 8]);
+    drop((file, node));
+    volume.sync().unwrap();
+    assert_eq!(volume.statfs().blocks_free, free);
+    drop(root);
+    volume.close().unwrap();
+    drop(volume);
+    check_by_e2fsck(&image);
+}
