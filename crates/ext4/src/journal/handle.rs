@@ -119,16 +119,53 @@ impl Drop for Handle<'_> {
         let mut state = self.journal.state.lock();
         let running = &mut state.running;
         debug_assert_eq!(running.id, self.id, "a transaction ended before its handles");
-        running.blocks.extend(self.blocks.iter().copied());
         for block in &self.revoked {
             running.blocks.remove(block);
         }
         running.revoked.extend(self.revoked.iter().copied());
+        // Another handle may have revoked, and ended, since a block was changed here: one that
+        // several inodes share. It is not used again before this transaction is durable (J3).
+        let blocks = self.blocks.iter().copied();
+        running.blocks.extend(blocks.filter(|block| !running.revoked.contains(block)));
         running.released.append(&mut self.released);
         state.credits -= self.credits;
         state.handles -= 1;
         if state.handles == 0 {
             self.journal.changed.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use base::{BlockSize, FsBlock, Place};
+    use device::MemoryDevice;
+    use iomap::{CacheOptions, MetadataCache, PageCache};
+
+    use super::*;
+
+    #[test]
+    fn a_block_that_another_open_handle_revokes_is_no_part_of_the_transaction() {
+        let device: device::SharedDevice = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));
+        let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
+        let (cache, size) = (PageCache::new(options).unwrap(), BlockSize::from_bytes(1024));
+        let metadata = MetadataCache::new(&cache, Arc::clone(&device), size.unwrap());
+        let journal = Journal::new(device, Arc::new(metadata), None);
+        let shared = FsBlock(7);
+        let (changed, revoked) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut handle = journal.start(1).unwrap();
+                handle.edit(shared, "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+                changed.wait();
+                revoked.wait();
+            });
+            changed.wait();
+            journal.start(1).unwrap().revoke(shared);
+            revoked.wait();
+        });
+        journal.commit_all().unwrap();
     }
 }
