@@ -18,6 +18,8 @@ pub enum Rank {
     InodeTable,
     /// The list of inodes that writeback has to visit.
     DirtyInodes,
+    /// One inode's delayed blocks while they get their places, or are forgotten.
+    Placing,
     /// A handle of the journal: not a lock, but waiting for room in the journal is like one.
     Transaction,
     /// Which inodes share what holds extended attributes.

@@ -10,7 +10,7 @@ use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 use crate::alloc::{Privilege, Purpose};
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map::Piece;
 use crate::map_write::{NewBlocks, Progress, empty_root};
@@ -163,6 +163,7 @@ impl Inode {
     /// Forgets that blocks are to be allocated, and gives up what is reserved for them.
     pub(crate) fn forget_delayed(&self, blocks: &Range<FileBlock>) {
         let shift = self.volume().geometry().cluster_shift;
+        let _placing = self.placing.lock();
         let released = self.delayed.lock().remove(blocks, shift);
         // Only on volumes open for writing is anything delayed.
         let given_up = self.volume().unreserve(released);
@@ -196,6 +197,7 @@ impl Inode {
     fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);
+        let _placing = self.placing.lock();
         let Some(run) = self.delayed.lock().run_at(at) else { return Ok(()) };
         let unwritten = self.has(InodeFlags::EXTENTS);
         let wanted = run.end.min(wanted.end).0 - at.0;
@@ -222,6 +224,7 @@ impl Inode {
         let data = self.inline_data()?;
         let block_size = volume.geometry().block_size;
         let has_extents = volume.geometry().features.has(Feature::Extent);
+        let record = self.record();
         volume.change_with_space(self.credits_for_map(2) + 1, |handle| {
             self.drop_inline_data(handle, has_extents)?;
             if data.iter().all(|&byte| byte == 0) {
@@ -229,7 +232,12 @@ impl Inode {
             }
             let (at, unwritten, purpose) = (FileBlock(0), false, Purpose::Data);
             let wanted = NewBlocks { at, wanted: 1, unwritten, purpose };
-            let run = self.map_new_blocks(handle, wanted)?.run;
+            let mapped = self.map_new_blocks(handle, wanted);
+            if mapped == Err(Error::NoSpace) {
+                self.update(handle, |now| *now = InodeRecord::clone(&record))?;
+                handle.undone();
+            }
+            let run = mapped?.run;
             let mut block = data.clone();
             block.resize(block_size.len(), 0);
             // The flush before the commit makes this durable before the file has the block.

@@ -34,6 +34,9 @@ pub struct Inode {
     pub(crate) map: ExtentStatus,
     /// What has data in the cache, but no place yet.
     pub(crate) delayed: RankedMutex<Delayed>,
+    /// Held from when delayed blocks are looked for until they have their places, and by who forgets
+    /// delayed blocks: what is forgotten gets no place afterwards.
+    pub(crate) placing: RankedMutex<()>,
     /// What is to be told by the next change of the record.
     pub(crate) pending: Pending,
 }
@@ -55,6 +58,7 @@ impl Inode {
             record: RankedRwLock::new(Rank::InodeRecord, Arc::new(record)),
             map: ExtentStatus::new(),
             delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
+            placing: RankedMutex::new(Rank::Placing, ()),
             pending: Pending::default(),
         }
     }

@@ -71,6 +71,11 @@ impl LogWriter {
         u64::from(self.capacity() / SHARE) * 7 / 8
     }
 
+    /// Whether the log lies on a device of its own.
+    pub(crate) fn is_external(&self) -> bool {
+        self.journal.blocks.is_external()
+    }
+
     /// The id of the next transaction.
     pub(crate) fn next(&self) -> TransactionId {
         self.next
@@ -88,7 +93,8 @@ impl LogWriter {
         self.used > self.capacity() / 2
     }
 
-    /// Makes the next transaction durable. There is room for it.
+    /// Makes the next transaction durable. There is room for it. What it speaks of on other devices
+    /// than the log's is durable already.
     pub(crate) fn write(
         &mut self,
         blocks: &[(FsBlock, Arc<[u8]>)],

@@ -218,6 +218,10 @@ impl Journal {
                 if !log.has_room(ended.blocks.len(), ended.revoked.len()) {
                     self.make_room(&mut log)?;
                 }
+                if log.is_external() {
+                    // The data of files, which the transaction speaks of.
+                    self.device.flush()?;
+                }
                 log.write(&ended.blocks, &ended.revoked)?;
                 self.checkpoint.add(ended)
             }

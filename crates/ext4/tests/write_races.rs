@@ -1,0 +1,196 @@
+//! Writing where something comes in between: no space, another thread, a journal elsewhere.
+
+mod common;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use base::attributes::{DeviceNumber, FileType, Timestamp};
+use base::{DeviceOffset, Error, FileOffset, Result};
+use common::{Image, open_device_for_writing, open_for_writing, run};
+use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
+use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
+use iomap::{
+    CacheOptions, EndIo, PageCache, ReadOptions, WritableFile, truncate_cache, wait_for_writeback,
+    write, write_back,
+};
+use parking_lot::{Condvar, Mutex};
+
+const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
+
+fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
+    let new = NewInode {
+        kind: FileType::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: DeviceNumber::default(),
+        target: &[],
+        xattrs: &[],
+        time: TIME,
+    };
+    volume.inode(ROOT_INODE).unwrap().create(name.as_bytes(), &new).unwrap()
+}
+
+fn data_of(inode: &Arc<Inode>) -> Arc<WritableFile> {
+    let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
+    let cache = PageCache::new(options).unwrap();
+    let volume = inode.volume();
+    WritableFile::new(
+        cache.new_mapping(volume.geometry().block_size),
+        Arc::clone(inode),
+        Arc::clone(volume.device()),
+        EndIo::start().unwrap(),
+        inode.size(),
+        ReadOptions::default(),
+    )
+}
+
+fn write_out(file: &Arc<WritableFile>) {
+    write_back(file, 0..u64::MAX);
+    wait_for_writeback(file, 0..u64::MAX);
+}
+
+#[test]
+fn inline_data_that_finds_no_block_stays_where_it_is() {
+    let image = Image::filled(16, "-t ext4 -b 4096 -O inline_data -m 0", |folder| {
+        std::fs::write(folder.join("small"), "inline contents").unwrap();
+    });
+    let volume = open_for_writing(&image);
+    let large = new_file(&volume, "large");
+    let file = data_of(&large);
+    let chunk = vec![7; 64 << 10];
+    for at in (0..).step_by(chunk.len()) {
+        match write(&file, FileOffset(at), &chunk) {
+            Ok(written) if written == chunk.len() => write_out(&file),
+            Ok(_) | Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for at in (large.size()..).step_by(4096) {
+        match write(&file, FileOffset(at), &chunk[..4096]) {
+            Ok(_) => write_out(&file),
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    write_out(&file);
+    let number = volume.inode(ROOT_INODE).unwrap().lookup(b"small").unwrap();
+    let small = Arc::new(volume.inode(number).unwrap());
+    let refused = write(&data_of(&small), FileOffset(3), b"more");
+    assert_eq!(refused, Err(Error::NoSpace));
+    volume.sync().unwrap();
+    assert_eq!(common::contents(&volume, &small), b"inline contents");
+    drop((file, large, small));
+    volume.close().unwrap();
+    drop(volume);
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+}
+
+#[test]
+fn data_is_durable_before_a_journal_on_another_device_says_so() {
+    const UUID: &str = "12345678-1234-1234-1234-123456789abc";
+    let image = Image::make(16, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"]);
+    image.debugfs_write(&format!(
+        "feature has_journal\nssv journal_uuid {UUID}\nssv journal_dev 0x700\n"
+    ));
+    let journal = Image::make(8, &["-O", "journal_dev", "-b", "4096", "-U", UUID]);
+    let mut log = journal.bytes();
+    // The number of volumes that use the journal, in its superblock.
+    log[4096 + 64..][..4].copy_from_slice(&1_u32.to_be_bytes());
+    let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image.bytes()))).unwrap());
+    let cache = PageCache::new(CacheOptions::default()).unwrap();
+    let journal_device: SharedDevice = Arc::new(MemoryDevice::new(log));
+    let options = OpenOptions { journal_device: Some(journal_device), ..OpenOptions::default() };
+    let volume = Volume::open_for_writing(device.clone(), &cache, &options).unwrap();
+    let inode = new_file(&volume, "file");
+    let file = data_of(&inode);
+    write(&file, FileOffset(0), &[7; 4096]).unwrap();
+    write_out(&file);
+    inode.sync(false).unwrap();
+    let recording = device.recording();
+    let end = recording.crash_points().end - 1;
+    assert!(recording.volatile_writes(end).is_empty(), "synced data that a power cut can lose");
+}
+
+/// A device that, while it is told to, waits before it writes zeroes.
+#[derive(Debug)]
+struct Gate {
+    inner: MemoryDevice,
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+    is_waiting: AtomicBool,
+}
+
+impl BlockDevice for Gate {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        let mut is_shut = self.is_shut.lock();
+        while *is_shut {
+            self.is_waiting.store(true, Ordering::Release);
+            self.opened.wait(&mut is_shut);
+        }
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+#[test]
+fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
+    const PAGE: u64 = 4096;
+    let image = Image::make(16, &["-t", "ext3", "-b", "1024"]);
+    let device = Arc::new(Gate {
+        inner: MemoryDevice::new(image.bytes()),
+        is_shut: Mutex::new(false),
+        opened: Condvar::new(),
+        is_waiting: AtomicBool::new(false),
+    });
+    let volume = open_device_for_writing(device.clone()).unwrap();
+    let free = volume.statfs().blocks_free;
+    let inode = new_file(&volume, "file");
+    let file = data_of(&inode);
+    // A size on the disk that the file has after the cut, too, with a hole before it.
+    write(&file, FileOffset(5 * PAGE), &[1; 4096]).unwrap();
+    write_out(&file);
+    for page in 0..5 {
+        write(&file, FileOffset(page * PAGE), &[2; 4096]).unwrap();
+    }
+    *device.is_shut.lock() = true;
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_out(&file));
+        while !device.is_waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let cut = scope.spawn(|| {
+            truncate_cache(&file, PAGE).unwrap();
+            inode.set_size(PAGE, TIME).unwrap();
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        *device.is_shut.lock() = false;
+        device.opened.notify_all();
+        cut.join().unwrap();
+    });
+    volume.sync().unwrap();
+    assert_eq!(common::contents(&volume, &inode), [2; 4096]);
+    assert_eq!(volume.statfs().blocks_free, free - 4);
+}
