@@ -104,6 +104,7 @@ impl Inode {
     /// nothing. Only writers come here, one at a time; writeback may give places meanwhile.
     fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
+        let privilege = self.volume().writer()?.journal.privilege;
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
         while at < wanted.end {
@@ -127,7 +128,7 @@ impl Inode {
             let has_cluster = self.clusters_at_ends(hole, shift)?;
             let has = |cluster| has_cluster.contains(&cluster);
             let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
-            if let Err(error) = self.volume().reserve(clusters, Privilege::Root) {
+            if let Err(error) = self.volume().reserve(clusters, privilege) {
                 for hole in &holes[..index] {
                     self.forget_delayed(hole);
                 }

@@ -164,9 +164,9 @@ impl Ranges {
     /// Removes what there is of `range`; gives how many that were.
     fn remove(&mut self, range: Range<u64>) -> u64 {
         let mut removed = 0;
-        while range.start < range.end {
-            let Some((&start, &end)) = self.0.range(..range.end).next_back() else { break };
-            if end <= range.start {
+        // From the last one back, as long as they have something of the range.
+        while let Some((&start, &end)) = self.0.range(..range.end).next_back() {
+            if end <= range.start || range.start >= range.end {
                 break;
             }
             self.0.remove(&start);

@@ -21,6 +21,8 @@ use crate::writer::Writer;
 pub struct OpenOptions {
     /// Look at the volume as it lies, even when its journal must be replayed.
     pub no_recovery: bool,
+    /// Keep the blocks that are reserved for root from being used.
+    pub keep_reserved_blocks: bool,
     /// The device of the journal, when the volume has it outside.
     pub journal_device: Option<SharedDevice>,
 }

@@ -8,7 +8,7 @@ use base::{Error, FsBlock, Place, Result, Unsupported};
 use device::SharedDevice;
 use iomap::PageCache;
 
-use crate::alloc::Allocator;
+use crate::alloc::{Allocator, Privilege};
 use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
@@ -58,7 +58,9 @@ impl Volume {
         };
         let orphans = OrphanSet::open(&volume)?;
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
-        let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log));
+        let privilege =
+            if options.keep_reserved_blocks { Privilege::None } else { Privilege::Root };
+        let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log, privilege));
         let allocator = Allocator::load(&volume)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
         let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());

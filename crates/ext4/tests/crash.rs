@@ -119,7 +119,7 @@ fn check(options: &str, seed: u64, steps: usize, states: usize, by_others: usize
         let place = format!("{options}, seed {seed}, state {state}, cut at {point}");
         let durable = history.durable_at(point);
         let check = |tree: &Tree, by: &str| {
-            let found = history.trees[durable..].iter().any(|expected| expected == tree);
+            let found = history.trees[durable..].contains(tree);
             assert!(found, "{place}: {by} finds none of the states since operation {durable}");
         };
         check(&recovered(image.clone(), &place), "recovery");
@@ -170,7 +170,7 @@ fn a_power_cut_during_recovery_loses_nothing() {
                 let image = torn(&recording, second, &mut random, 4);
                 let place = format!("{options}, state {state}, cut at {point} and at {second}");
                 let tree = recovered(image, &place);
-                let found = history.trees[durable..].iter().any(|expected| *expected == tree);
+                let found = history.trees[durable..].contains(&tree);
                 assert!(found, "{place}: none of the states since operation {durable}");
             }
         }

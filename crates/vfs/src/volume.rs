@@ -25,6 +25,8 @@ pub struct VolumeOptions {
     pub read: ReadOptions,
     /// Open it for writing; otherwise the device is not written at all.
     pub writable: bool,
+    /// Keep the blocks that are reserved for root from being used.
+    pub keep_reserved_blocks: bool,
     /// Look at the volume as it lies, without replaying its journal.
     pub no_recovery: bool,
     /// The device of the journal, when the volume has it outside.
@@ -39,6 +41,7 @@ impl Default for VolumeOptions {
             cache: CacheOptions::default(),
             read: ReadOptions::default(),
             writable: false,
+            keep_reserved_blocks: false,
             no_recovery: false,
             journal_device: None,
             nodes_max: 16_384,

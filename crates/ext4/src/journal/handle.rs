@@ -29,7 +29,7 @@ pub(crate) struct Handle<'j> {
 impl<'j> Handle<'j> {
     pub(super) fn new(journal: &'j Journal, id: TransactionId, credits: u64, held: Held) -> Self {
         let (blocks, revoked, released) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let (is_undone, privilege) = (false, Privilege::None);
+        let (is_undone, privilege) = (false, journal.privilege);
         Self { journal, id, credits, blocks, revoked, released, is_undone, privilege, _held: held }
     }
 
@@ -49,6 +49,7 @@ impl<'j> Handle<'j> {
     }
 
     /// Says who the operation is for: what may be allocated depends on it.
+    #[cfg(test)]
     pub(crate) fn set_privilege(&mut self, privilege: Privilege) {
         self.privilege = privilege;
     }
@@ -152,7 +153,7 @@ mod tests {
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let (cache, size) = (PageCache::new(options).unwrap(), BlockSize::from_bytes(1024));
         let metadata = MetadataCache::new(&cache, Arc::clone(&device), size.unwrap());
-        let journal = Journal::new(device, Arc::new(metadata), None);
+        let journal = Journal::new(device, Arc::new(metadata), None, Privilege::Root);
         let shared = FsBlock(7);
         let (changed, revoked) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {

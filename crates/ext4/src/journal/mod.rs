@@ -33,6 +33,7 @@ use self::checkpoint::Checkpoint;
 pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
+use crate::alloc::Privilege;
 use crate::jbd2::LogWriter;
 
 /// Blocks of one transaction, at most, on a volume without a log.
@@ -50,6 +51,8 @@ pub(crate) struct Journal {
     log: Option<Mutex<LogWriter>>,
     /// Blocks of one transaction, at most.
     blocks_max: u64,
+    /// Who the operations are for.
+    pub(crate) privilege: Privilege,
 }
 
 struct State {
@@ -74,6 +77,7 @@ impl Journal {
         device: SharedDevice,
         metadata: Arc<MetadataCache>,
         log: Option<LogWriter>,
+        privilege: Privilege,
     ) -> Self {
         let first = log.as_ref().map_or(TransactionId(1), LogWriter::next);
         let blocks_max = log.as_ref().map_or(BLOCKS_MAX_WITHOUT_LOG, LogWriter::blocks_max);
@@ -94,6 +98,7 @@ impl Journal {
             checkpoint: Checkpoint::default(),
             log: log.map(Mutex::new),
             blocks_max,
+            privilege,
         }
     }
 

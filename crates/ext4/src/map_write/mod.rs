@@ -25,7 +25,7 @@ use base::FileBlock;
 use zerocopy::FromBytes;
 
 use self::edit::{map_credits, tree_credits};
-pub(crate) use self::new_blocks::{Mapped, NewBlocks};
+pub(crate) use self::new_blocks::NewBlocks;
 pub(crate) use self::tree::empty_root;
 use crate::alloc::{ALLOCATE_CREDITS, FREE_CREDITS};
 use crate::extent::DEPTH_MAX;

@@ -67,9 +67,8 @@ fn run(volume: &Volume, steps: &[Step]) -> Result<(), Error> {
                 Ok(())
             }
         };
-        match done {
-            Err(error @ (Error::Corrupt(_) | Error::Io(_) | Error::ReadOnly)) => return Err(error),
-            _ => {}
+        if let Err(error @ (Error::Corrupt(_) | Error::Io(_) | Error::ReadOnly)) = done {
+            return Err(error);
         }
     }
     Ok(())

@@ -137,7 +137,7 @@ fn recovered(image: Vec<u8>, states: &[BTreeMap<u64, Arc<[u8]>>]) -> Vec<usize> 
     let holds = |state: &BTreeMap<u64, Arc<[u8]>>| {
         state
             .iter()
-            .all(|(&block, contents)| &bytes[block as usize * BLOCK..][..BLOCK] == &contents[..])
+            .all(|(&block, contents)| bytes[block as usize * BLOCK..][..BLOCK] == contents[..])
     };
     (0..states.len()).filter(|&index| holds(&states[index])).collect()
 }

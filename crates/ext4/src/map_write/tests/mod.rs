@@ -1,17 +1,15 @@
 //! Maps written on real images: what e2fsprogs makes of them.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::common::{self, Image, inode_of, run};
 use base::{Error, Result};
-use common::{Image, inode_of, run};
 use device::{FileDevice, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 
+use super::new_blocks::Mapped;
 use super::*;
 use crate::alloc::{Privilege, Purpose};
 use crate::map::{Piece, Run};
