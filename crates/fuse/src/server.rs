@@ -151,6 +151,7 @@ impl Server {
             FsyncDir => call(self, Self::fsync_directory, request, reply),
             SyncFs => call(self, Self::sync_volume, request, reply),
             Release => call(self, Self::release, request, reply),
+            Write => call(self, Self::write, request, reply),
             // ENOSYS: the kernel never asks again, and copies by reading and writing.
             _ => Err(Errno::NOSYS.into()),
         }

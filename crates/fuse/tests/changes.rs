@@ -11,6 +11,7 @@ use testkit::memory::MemoryFileSystem;
 use zerocopy::IntoBytes;
 
 const ENOENT: i32 = 2;
+const EBADF: i32 = 9;
 const EEXIST: i32 = 17;
 const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
@@ -276,4 +277,33 @@ fn what_is_asked_for_becomes_durable() {
     server.close().unwrap();
     assert!(file_system.is_closed());
     assert_eq!(file_system.released(), 1, "files without a name go at the end");
+}
+
+#[test]
+fn what_is_written_is_read_and_made_durable() {
+    let (server, file_system) = server();
+    let (file, handle) = create(&server, ROOT_NODE, "file");
+    let write = |handle, offset, write_flags, data: &[u8]| {
+        let (size, lock_owner) = (data.len() as u32, 0);
+        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
+        let bytes = request(Opcode::Write, file.node, &[write.as_bytes(), data]);
+        let answer = exchange(&server, &bytes).unwrap();
+        answer.map(|payload| record::<WriteOut>(&payload).size)
+    };
+    set_attr(&server, file.node, SetAttrIn { valid: FATTR_MODE, mode: 0o104_755, ..EMPTY });
+    assert_eq!(write(handle, 2, 0, b"hello"), Ok(5));
+    assert_eq!(set_attr(&server, file.node, EMPTY).mode, 0o104_755);
+    assert_eq!(write(handle, 7, WRITE_KILL_SUIDGID, b"!"), Ok(1));
+    let attr = set_attr(&server, file.node, EMPTY);
+    assert_eq!((attr.mode, attr.size), (0o100_755, 8));
+    assert_eq!(write(4711, 0, 0, b"x"), Err(EBADF));
+    let (offset, size, lock_owner) = (0, 100, 0);
+    let read = ReadIn { handle, offset, size, read_flags: 0, lock_owner, flags: 2, padding: 0 };
+    assert_eq!(ask(&server, Opcode::Read, file.node, &[read.as_bytes()]), b"\0\0hello!");
+    let fsync = FsyncIn { handle, flags: FSYNC_FDATASYNC, padding: 0 };
+    ask(&server, Opcode::Fsync, file.node, &[fsync.as_bytes()]);
+    assert_eq!(file_system.on_disk(base::InodeNumber(file.attr.inode)), b"\0\0hello!");
+    let open = OpenIn { flags: 0, open_flags: 0 };
+    let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
+    assert_eq!(write(opened.handle, 0, 0, b"x"), Err(EINVAL), "it is open for reading");
 }

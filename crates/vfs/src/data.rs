@@ -56,6 +56,9 @@ impl Node {
             WriteAt::Offset(at) => at,
             WriteAt::End => FileOffset(file.size()),
         };
+        if at.0 < file.size() {
+            rights::may_overwrite(&self.attributes())?;
+        }
         self.drop_privileges(&mut state, privileges)?;
         let mut done = 0;
         for part in data.chunks(PART_BYTES) {
@@ -89,11 +92,19 @@ impl Node {
         let file = self.writable()?;
         let mut state = self.lock();
         rights::may_overwrite(&self.attributes())?;
+        self.inode().data()?;
         self.drop_privileges(&mut state, privileges)?;
+        let before = self.attributes().size;
         if let Some(file) = file {
             iomap::truncate_cache(file, size)?;
         }
-        self.inode().set_size(size, now())?;
+        if let Err(error) = self.inode().set_size(size, now()) {
+            // A size that the format does not know must not be seen.
+            if let (Some(file), true) = (file, size > before) {
+                iomap::truncate_cache(file, before)?;
+            }
+            return Err(error);
+        }
         if state.life != Life::Removed {
             self.writeback()?.note(self);
         }

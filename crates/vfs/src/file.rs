@@ -50,10 +50,15 @@ impl File {
     /// Gives the number of bytes written: less than asked for only when an error came in between,
     /// which the next write will meet first.
     pub fn write_at(&self, at: FileOffset, data: &[u8], privileges: Privileges) -> Result<usize> {
+        let at = if self.mode.append { WriteAt::End } else { WriteAt::Offset(at) };
+        self.write(at, data, privileges)
+    }
+
+    /// [`write_at`](Self::write_at) to a place that is right even if the file was opened to append.
+    pub fn write(&self, at: WriteAt, data: &[u8], privileges: Privileges) -> Result<usize> {
         if !self.mode.write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }
-        let at = if self.mode.append { WriteAt::End } else { WriteAt::Offset(at) };
         self.node.write(at, data, privileges)
     }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Node, OpenMode};
+use vfs::{Node, OpenMode, WriteAt};
 
 use super::change::privileges;
 
 use crate::protocol::{
     FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, InHeader, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_KILL_SUIDGID, WriteIn,
+    WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -79,6 +80,23 @@ impl Server {
         let file = self.known(header.node)?.file()?;
         let length = reply.room().min(operation.size as usize);
         Ok(Answer::Contents(Contents { file, offset: FileOffset(operation.offset), length }))
+    }
+
+    /// WRITE: the data follows. The place is right for files that are opened to append, too.
+    pub(crate) fn write(
+        &self,
+        _header: &InHeader,
+        operation: &WriteIn,
+        rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
+        let file = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
+        let at = WriteAt::Offset(FileOffset(operation.offset));
+        let written = file.write(at, data, privileges)?;
+        reply.push(&WriteOut { size: written as u32, padding: 0 })?;
+        Ok(Answer::Payload)
     }
 
     /// LSEEK, for data and holes; the kernel does the rest.

@@ -13,6 +13,7 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
+        base::waiting::about_to_wait();
         let data_only = operation.flags & FSYNC_FDATASYNC != 0;
         match self.files.get(operation.handle) {
             Some(file) => file.sync(data_only)?,
@@ -29,6 +30,7 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
+        base::waiting::about_to_wait();
         let data_only = operation.flags & FSYNC_FDATASYNC != 0;
         self.known(header.node)?.node.sync(data_only)?;
         Ok(Answer::Payload)
@@ -42,6 +44,7 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
+        base::waiting::about_to_wait();
         self.volume.sync()?;
         Ok(Answer::Payload)
     }

@@ -2,16 +2,22 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
 use base::attributes::{AttributeChange, Attributes, DirCursor, DirEntry, FileType, Timestamp};
-use base::{Error, FileOffset, InodeNumber, Result};
-use iomap::{Iomap, IomapKind, MapFlags, MapRead};
+use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
+use iomap::{
+    EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Mapping, ReadOptions,
+    WritableFile,
+};
 use vfs::{FileData, Inode, NewInode, RenameMode, RenameTarget, XattrMode};
 
-use super::{Disk, ROOT, Record};
+use super::{BLOCK_BYTES, DATA_BYTES_MAX, Disk, INODES_MAX, ROOT, Record};
+
+/// The largest size of a file in bytes, most of which is a hole.
+const SIZE_MAX: u64 = 1 << 30;
 
 /// An inode in memory.
 #[derive(Debug)]
@@ -233,6 +239,21 @@ impl Inode for MemoryInode {
         Ok(FileData { mapper: self, size: self.record().attributes.size })
     }
 
+    fn writable_file(
+        &self,
+        mapping: Arc<Mapping>,
+        end_io: &Arc<EndIo>,
+        options: ReadOptions,
+    ) -> Result<Option<Arc<WritableFile>>> {
+        let inodes = self.disk.inodes();
+        let size = inodes[&self.number].attributes.size;
+        drop(inodes);
+        let (device, end_io) = (Arc::clone(&self.disk.device), Arc::clone(end_io));
+        // Its data side only: who is locked is this one's concern.
+        let data = Arc::new(Self::new(&self.disk, self.number, 0));
+        Ok(Some(WritableFile::new(mapping, data, device, end_io, size, options)))
+    }
+
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let _call = self.changing();
         let mut inodes = self.disk.inodes();
@@ -344,8 +365,14 @@ impl Inode for MemoryInode {
     fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
         let _call = self.changing();
         self.disk.check_writable()?;
+        if size > SIZE_MAX {
+            return Err(Error::FileTooLarge);
+        }
         let mut inodes = self.disk.inodes();
-        self.update(&mut inodes, |record| record.attributes.size = size);
+        self.update(&mut inodes, |record| {
+            record.attributes.size = size;
+            record.written.retain(|block| block * BLOCK_BYTES < size);
+        });
         self.touch(&mut inodes, time);
         Ok(())
     }
@@ -386,6 +413,12 @@ impl Inode for MemoryInode {
         Ok(())
     }
 
+    fn note_modified(&self, time: Timestamp) {
+        let mut inodes = self.disk.inodes();
+        let record = inodes.get_mut(&self.number).expect("it is in use");
+        (record.attributes.modified, record.attributes.changed) = (time, time);
+    }
+
     fn released(&self) -> Result<()> {
         let _call = self.changing();
         assert!(!self.is_released.swap(true, Ordering::SeqCst), "released twice");
@@ -403,17 +436,51 @@ impl Inode for MemoryInode {
 }
 
 impl MapRead for MemoryInode {
-    fn map_read(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
-        Ok(Iomap {
-            offset: FileOffset(0),
-            length: u64::MAX,
-            kind: IomapKind::Hole,
-            address: None,
-            flags: MapFlags::default(),
-        })
+    fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap> {
+        let block = at.0 / BLOCK_BYTES;
+        let is_written = self.record().written.contains(&block);
+        Ok(self.map(block, if is_written { IomapKind::Mapped } else { IomapKind::Unwritten }))
     }
 
     fn inline_data(&self) -> Result<Vec<u8>> {
         Ok(Vec::new())
+    }
+}
+
+impl MapWrite for MemoryInode {
+    fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        let room = self.number < INODES_MAX && at.0 + length <= DATA_BYTES_MAX;
+        if room { self.map_read(at, length) } else { Err(Error::NoSpace) }
+    }
+
+    fn end_write(&self, _unused: Range<FileOffset>) {}
+
+    fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        self.map_read(at, length)
+    }
+
+    fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let mut inodes = self.disk.inodes();
+        // No change that others have to know of: only this inode is asked for its data.
+        let record = inodes.get_mut(&self.number).expect("nothing is on its way to a dead inode");
+        for range in finished {
+            record.written.extend(range.offset.0 / BLOCK_BYTES..range.end() / BLOCK_BYTES);
+        }
+        record.attributes.size = record.attributes.size.max(size.0);
+        Ok(())
+    }
+}
+
+impl MemoryInode {
+    fn map(&self, block: u64, kind: IomapKind) -> Iomap {
+        let within = block * BLOCK_BYTES;
+        let has_room = within < DATA_BYTES_MAX && self.number < INODES_MAX;
+        Iomap {
+            offset: FileOffset(within),
+            length: BLOCK_BYTES,
+            kind: if has_room { kind } else { IomapKind::Hole },
+            address: has_room.then_some(DeviceOffset(self.number * DATA_BYTES_MAX + within)),
+            flags: MapFlags::default(),
+        }
     }
 }

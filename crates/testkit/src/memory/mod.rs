@@ -1,12 +1,13 @@
 //! A file system in memory that can be written to, and that holds its caller to what `vfs` says of
 //! the traits: who is locked, what is loaded once, what is released and when. It panics otherwise.
 //!
-//! It has no data: files are holes of the size that was set.
+//! Each inode has a few blocks of the device for its data; which of them are written is kept like
+//! everything else in memory.
 
 mod inode;
 mod verify;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,11 +15,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use base::attributes::{
     Attributes, CheckSummary, DeviceNumber, FileType, StatFs, Timestamp, VolumeInfo,
 };
-use base::{BlockSize, Error, InodeNumber, Result};
-use device::{MemoryDevice, SharedDevice};
+use base::{BlockSize, DeviceOffset, Error, InodeNumber, Result};
+use device::{BlockDevice, MemoryDevice, SharedDevice};
 use vfs::{FileSystem, Inode, NewInode};
 
 use inode::MemoryInode;
+
+/// The most data of an inode, in bytes.
+pub const DATA_BYTES_MAX: u64 = 16 * BLOCK_BYTES;
+/// Bytes in a block.
+const BLOCK_BYTES: u64 = 4096;
+/// Numbers of inodes that have room for data.
+const INODES_MAX: u64 = 64;
 
 /// The root's number.
 pub const ROOT: u64 = 2;
@@ -27,7 +35,6 @@ pub const ROOT: u64 = 2;
 #[derive(Debug)]
 pub struct MemoryFileSystem {
     disk: Arc<Disk>,
-    device: SharedDevice,
 }
 
 /// What lasts: inodes by number.
@@ -38,6 +45,7 @@ pub(crate) struct Disk {
     released: AtomicUsize,
     syncs: AtomicUsize,
     closed: AtomicBool,
+    pub(crate) device: SharedDevice,
     writable: bool,
 }
 
@@ -49,6 +57,8 @@ pub(crate) struct Record {
     pub(crate) parent: u64,
     pub(crate) target: Vec<u8>,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Blocks of data that are written.
+    pub(crate) written: BTreeSet<u64>,
     /// Grows with every change: inodes in memory must know of all of them.
     pub(crate) version: u64,
 }
@@ -75,6 +85,7 @@ impl MemoryFileSystem {
             xattrs: &[],
             time: Timestamp::default(),
         };
+        let garbage = vec![0xee; (INODES_MAX * DATA_BYTES_MAX) as usize];
         let root = Record::new(ROOT, &new, 2, ROOT);
         Arc::new(Self {
             disk: Arc::new(Disk {
@@ -83,9 +94,9 @@ impl MemoryFileSystem {
                 released: AtomicUsize::default(),
                 syncs: AtomicUsize::default(),
                 closed: AtomicBool::default(),
+                device: Arc::new(MemoryDevice::new(garbage)),
                 writable,
             }),
-            device: Arc::new(MemoryDevice::new(vec![0; 4096])),
         })
     }
 
@@ -125,6 +136,19 @@ impl MemoryFileSystem {
     /// How many inodes there are, those without a name included.
     pub fn inode_count(&self) -> usize {
         self.disk.inodes().len()
+    }
+
+    /// The data of an inode as a crash just now would leave it.
+    pub fn on_disk(&self, number: InodeNumber) -> Vec<u8> {
+        let record = self.disk.inodes()[&number.0].clone();
+        let mut bytes = vec![0; record.attributes.size as usize];
+        for (block, bytes) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES as usize)) {
+            if record.written.contains(&block) {
+                let at = DeviceOffset(number.0 * DATA_BYTES_MAX + block * BLOCK_BYTES);
+                self.disk.device.read_at(at, bytes).expect("the device has room for it");
+            }
+        }
+        bytes
     }
 
     /// Checks that the tree is one. Gives the number of inodes without a name.
@@ -179,6 +203,7 @@ impl Record {
             parent,
             target: new.target.to_vec(),
             xattrs: new.xattrs.iter().map(owned).collect(),
+            written: BTreeSet::new(),
             version: 0,
         }
     }
@@ -233,7 +258,7 @@ impl FileSystem for MemoryFileSystem {
     }
 
     fn device(&self) -> &SharedDevice {
-        &self.device
+        &self.disk.device
     }
 
     fn is_writable(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Changing volumes, over a file system in memory that holds its caller to the traits' contract.
 
 mod attributes;
+mod data;
 mod inheritance;
 mod lifetimes;
 mod names;
