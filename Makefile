@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench-read fuzz
+.PHONY: help setup build demo test crash lint bench-read fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -22,6 +22,10 @@ demo: ## Make images, mount them, copy them out, compare
 
 test: ## Run every test
 	@scripts/test
+
+CRASH_FACTOR ?= 20
+crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do
+	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) scripts/test --release --package bifolio-ext4 --test crash
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint
