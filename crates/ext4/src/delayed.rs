@@ -29,6 +29,11 @@ impl Delayed {
         self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
     }
 
+    /// Whether any block from `at` on is delayed.
+    pub(crate) fn has_from(&self, at: FileBlock) -> bool {
+        self.blocks.next_from(at.0).is_some()
+    }
+
     /// The blocks around `at` that are delayed as it is, or are not as it is not.
     pub(crate) fn around(&self, at: FileBlock) -> Around {
         let (range, is_delayed) = match self.blocks.containing(at.0) {

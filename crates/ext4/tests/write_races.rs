@@ -194,3 +194,52 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
     assert_eq!(common::contents(&volume, &inode), [2; 4096]);
     assert_eq!(volume.statfs().blocks_free, free - 4);
 }
+
+#[test]
+fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
+    for kind in ["ext4", "ext3"] {
+        let image = Image::make(16, &["-t", kind, "-b", "1024"]);
+        let volume = open_for_writing(&image);
+        let free = volume.statfs().blocks_free;
+        let inode = new_file(&volume, "file");
+        let file = data_of(&inode);
+        write(&file, FileOffset(0), &[1; 12 << 10]).unwrap();
+        truncate_cache(&file, 4096).unwrap();
+        inode.set_size(4096, TIME).unwrap();
+        assert_eq!(volume.statfs().blocks_free, free - 4, "{kind}, reserved");
+        // Places for all of it, of which the beginning is written.
+        let second = new_file(&volume, "second");
+        let file = data_of(&second);
+        for page in 0..3 {
+            write(&file, FileOffset(page << 12), &[2; 4096]).unwrap();
+        }
+        iomap::MapWrite::map_writeback(&*second, FileOffset(0), 12 << 10).unwrap();
+        truncate_cache(&file, 4096).unwrap();
+        second.set_size(4096, TIME).unwrap();
+        assert_eq!(volume.statfs().blocks_free, free - 8, "{kind}, placed");
+        drop((file, inode, second));
+        volume.close().unwrap();
+        drop(volume);
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    }
+}
+
+#[test]
+fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
+    for options in ["-t ext4 -b 1024 -O ^orphan_file", "-t ext4 -b 1024 -O orphan_file"] {
+        let image = Image::make(16, &options.split_whitespace().collect::<Vec<_>>());
+        let volume = open_for_writing(&image);
+        let inode = new_file(&volume, "file");
+        let file = data_of(&inode);
+        write(&file, FileOffset(0), &[1; 12 << 10]).unwrap();
+        write_out(&file);
+        volume.inode(ROOT_INODE).unwrap().unlink(b"file", &inode, TIME).unwrap();
+        truncate_cache(&file, 4096).unwrap();
+        inode.set_size(4096, TIME).unwrap();
+        volume.sync().unwrap();
+        // As after a power cut: it is neither released nor closed.
+        drop((file, inode, volume));
+        open_for_writing(&image).close().unwrap();
+        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    }
+}

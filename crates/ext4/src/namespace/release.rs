@@ -43,20 +43,26 @@ impl Inode {
     /// holds the new end is the caller's to zero.
     pub fn set_size(self: &Arc<Self>, size: u64, time: Timestamp) -> Result<()> {
         let volume = self.volume();
-        let shrinks = size < self.size();
+        let end = FileBlock(volume.geometry().block_size.blocks_for(size));
+        // Past the new end there can be blocks that the old size on disk had not reached: delayed
+        // ones, which get their places before they are forgotten, or mapped ones.
+        let cuts = self.delayed.lock().has_from(end) || self.record().blocks > 0;
         let set = |record: &mut crate::inode_record::InodeRecord| {
             record.size = size;
             record.modified = time;
             record.changed = time;
         };
         volume.change(ORPHAN_CREDITS + INODE_CREDITS, |handle| {
-            if shrinks {
+            if cuts {
                 volume.add_orphan(handle, self)?;
             }
             self.update(handle, set)
         })?;
-        if shrinks {
-            self.cut(FileBlock(volume.geometry().block_size.blocks_for(size)))?;
+        if cuts {
+            self.cut(end)?;
+        }
+        // Without a name it stays an orphan until it is released.
+        if cuts && self.record().links > 0 {
             volume.change(ORPHAN_CREDITS, |handle| volume.remove_orphan(handle, self))?;
         }
         Ok(())
