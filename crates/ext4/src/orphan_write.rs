@@ -4,7 +4,7 @@
 //! Not here: deleting and truncating (`namespace`), reading orphans at recovery (`recovery`).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use base::checksum::crc32c;
 use base::locks::{Rank, RankedMutex};
@@ -30,10 +30,28 @@ pub(crate) struct OrphanSet {
 
 struct Inner {
     /// Those in the list, the first one first: each holds the number of the next.
-    list: Vec<Arc<Inode>>,
+    list: Vec<Listed>,
     /// Those in the file.
     in_file: HashMap<InodeNumber, Slot>,
     file: Option<OrphanFile>,
+}
+
+/// An orphan in the list. It does not keep the inode, which keeps the volume, in memory.
+struct Listed {
+    number: InodeNumber,
+    inode: Weak<Inode>,
+}
+
+impl Listed {
+    fn new(inode: &Arc<Inode>) -> Self {
+        Self { number: inode.number(), inode: Arc::downgrade(inode) }
+    }
+
+    /// The inode, which nobody else has if it is not in memory.
+    fn inode(&self, volume: &Arc<Volume>) -> Result<Arc<Inode>> {
+        let load = || volume.special_inode(self.number).map(Arc::new);
+        self.inode.upgrade().map_or_else(load, Ok)
+    }
 }
 
 /// A place in the orphan file.
@@ -71,10 +89,10 @@ impl OrphanSet {
     /// as it does for the kernel; then a check of the volume has to find the rest.
     pub(crate) fn adopt(&self, volume: &Arc<Volume>) -> Result<Vec<Arc<Inode>>> {
         let mut inner = self.inner.lock();
-        let mut next = volume.superblock().inodes.last_orphan;
+        let (mut next, mut all) = (volume.superblock().inodes.last_orphan, Vec::new());
         while let Some(number) = next {
             let inode = match load(volume, number, "orphan list") {
-                Ok(inode) if inner.list.iter().all(|known| known.number() != number) => inode,
+                Ok(inode) if inner.list.iter().all(|known| known.number != number) => inode,
                 Err(error @ Error::Io(_)) => return Err(error),
                 cut => {
                     tracing::warn!("the orphan list ends at inode {number}: {:?}", cut.err());
@@ -83,9 +101,9 @@ impl OrphanSet {
             };
             let following = inode.record().deleted;
             next = (following != 0).then_some(InodeNumber(following.into()));
-            inner.list.push(inode);
+            inner.list.push(Listed::new(&inode));
+            all.push(inode);
         }
-        let mut all = inner.list.clone();
         let Inner { file, in_file, .. } = &mut *inner;
         if let Some(file) = file {
             for (slot, number) in file.read(volume)? {
@@ -137,12 +155,12 @@ impl Volume {
             inner.in_file.insert(inode.number(), slot);
             return Ok(());
         }
-        let next = inner.list.first().map_or(0, |first| first.number().0 as u32);
+        let next = inner.list.first().map_or(0, |first| first.number.0 as u32);
         inode.update(handle, |record| record.deleted = next)?;
         // Inode numbers have 32 bits.
         let number = inode.number().0 as u32;
         self.edit_superblock(handle, |raw| raw.last_orphan = number.into())?;
-        inner.list.insert(0, Arc::clone(inode));
+        inner.list.insert(0, Listed::new(inode));
         Ok(())
     }
 
@@ -159,9 +177,12 @@ impl Volume {
                 Ok(())
             }
             Some(Position::List(index)) => {
-                let next = inner.list.get(index + 1).map_or(0, |next| next.number().0 as u32);
+                let next = inner.list.get(index + 1).map_or(0, |next| next.number.0 as u32);
                 match index.checked_sub(1).and_then(|before| inner.list.get(before)) {
-                    Some(before) => before.update(handle, |record| record.deleted = next)?,
+                    Some(before) => {
+                        let before = before.inode(inode.volume())?;
+                        before.update(handle, |record| record.deleted = next)?;
+                    }
                     None => self.edit_superblock(handle, |raw| raw.last_orphan = next.into())?,
                 }
                 inner.list.remove(index);
@@ -181,7 +202,7 @@ impl Inner {
         if let Some(slot) = self.in_file.get(&number) {
             return Some(Position::File(*slot));
         }
-        let index = self.list.iter().position(|inode| inode.number() == number)?;
+        let index = self.list.iter().position(|listed| listed.number == number)?;
         Some(Position::List(index))
     }
 }
