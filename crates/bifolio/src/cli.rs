@@ -16,16 +16,17 @@ Exit status:
   130  Interrupted; nothing half-written was left behind.
   141  The reader of standard output went away.";
 
-const ABOUT: &str = "Read ext2, ext3 and ext4 images without the kernel's driver";
+const ABOUT: &str = "Read and change ext2, ext3 and ext4 images without the kernel's driver";
 
 const LONG_ABOUT: &str = "\
-Read ext2, ext3 and ext4 images without the kernel's driver.
+Read and change ext2, ext3 and ext4 images without the kernel's driver.
 
 A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IMAGE means its root \
 directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
 existing file is named, so that image names may contain colons.
 
-Images are only read. A dirty journal is replayed in memory.";
+Only mkdir, rm, mv, ln, chmod and chown write to images; all others only read them, and replay a \
+dirty journal in memory.";
 
 /// The command line.
 #[derive(Parser)]
@@ -64,6 +65,18 @@ pub enum Command {
     Fiemap(commands::fiemap::Arguments),
     /// Hold everything in an image against everything else, and list what does not agree
     Check(commands::check::Arguments),
+    /// Make directories in an image
+    Mkdir(commands::mkdir::Arguments),
+    /// Remove files and trees from an image
+    Rm(commands::rm::Arguments),
+    /// Move and rename files within an image
+    Mv(commands::mv::Arguments),
+    /// Make hard and symbolic links in an image
+    Ln(commands::ln::Arguments),
+    /// Change the permissions of files in an image
+    Chmod(commands::chmod::Arguments),
+    /// Change the owner and group of files in an image
+    Chown(commands::chown::Arguments),
     /// Mount an image, read-only, through FUSE
     Mount(commands::mount::Arguments),
     /// Unmount what `mount` mounted, and wait for its server
@@ -90,6 +103,12 @@ impl Command {
             Self::Find(arguments) => commands::find::run(arguments, console),
             Self::Fiemap(arguments) => commands::fiemap::run(arguments, console),
             Self::Check(arguments) => commands::check::run(arguments, console),
+            Self::Mkdir(arguments) => commands::mkdir::run(arguments, console),
+            Self::Rm(arguments) => commands::rm::run(arguments, console),
+            Self::Mv(arguments) => commands::mv::run(arguments, console),
+            Self::Ln(arguments) => commands::ln::run(arguments, console),
+            Self::Chmod(arguments) => commands::chmod::run(arguments, console),
+            Self::Chown(arguments) => commands::chown::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),
             Self::Umount(arguments) => commands::umount::run(arguments, console),
             Self::Completions(arguments) => commands::completions::run(arguments, console),

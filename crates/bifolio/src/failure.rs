@@ -73,6 +73,12 @@ impl Failure {
         }
     }
 
+    /// An error of the library in doing something.
+    pub fn action(subject: impl Subject, action: &str, error: &base::Error) -> Self {
+        let Self { what, advice, .. } = Self::library("", error);
+        Self { advice, ..Self::new(subject, format!("{action}: {what}")) }
+    }
+
     /// An error of the host.
     pub fn host(subject: impl Subject, action: &str, error: &io::Error) -> Self {
         Self::new(subject, format!("{action}: {}", host_error(error)))
@@ -103,6 +109,11 @@ impl Failure {
     /// The same, ending the command with `status`.
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }
+    }
+
+    /// The same, for a command line that makes no sense.
+    pub fn usage(self) -> Self {
+        self.with_status(Status::Usage)
     }
 
     /// Whether the command must stop here.

@@ -10,8 +10,14 @@ mod failure;
 mod format;
 mod listing;
 mod log;
+mod loop_device;
+mod mode_change;
+mod place;
+mod signals;
 mod target;
+mod tree_change;
 mod walk;
+mod writing;
 
 use std::process::ExitCode;
 

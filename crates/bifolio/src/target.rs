@@ -13,6 +13,7 @@ use device::{Image, OpenDevice, Part, SharedDevice};
 use vfs::{Follow, Node, Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result, Subject};
+use crate::writing;
 
 /// An image and a path in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,8 +123,18 @@ impl ImageOptions {
 
     /// How to open the volume.
     pub fn volume_options(&self) -> Result<VolumeOptions> {
-        let mut options =
-            VolumeOptions { no_recovery: self.no_recovery, ..VolumeOptions::default() };
+        self.options_for(Access::Read)
+    }
+
+    /// How to open the volume for writing.
+    pub fn volume_options_for_writing(&self) -> Result<VolumeOptions> {
+        self.options_for(Access::Write)
+    }
+
+    fn options_for(&self, access: Access) -> Result<VolumeOptions> {
+        let writable = access == Access::Write;
+        let no_recovery = self.no_recovery;
+        let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         if let Some(bytes) = self.cache_size {
             options.cache.bytes_max = bytes;
         }
@@ -132,8 +143,9 @@ impl ImageOptions {
         }
         if let Some(journal) = &self.journal {
             check_readable(journal)?;
-            let opened = device::open(journal, OpenDevice::default());
-            let opened = opened.map_err(|error| Failure::library(journal.as_path(), &error))?;
+            let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
+            let opened = device::open(journal, opened);
+            let opened = opened.map_err(|error| access.failure(journal, &error))?;
             options.journal_device = Some(opened);
         }
         Ok(options)
@@ -145,8 +157,18 @@ impl ImageOptions {
         opened.map_err(|error| Failure::library(target.image.as_path(), &error))
     }
 
+    /// Opens the part of the image that the options choose for writing, which nobody else may use.
+    pub fn open_device_for_writing(&self, target: &Target) -> Result<SharedDevice> {
+        let opened = self.open_image_for(target, Access::Write)?.device();
+        opened.map_err(|error| Failure::library(target.image.as_path(), &error))
+    }
+
     /// Opens the image, and reads nothing yet.
     pub fn open_image(&self, target: &Target) -> Result<Image> {
+        self.open_image_for(target, Access::Read)
+    }
+
+    fn open_image_for(&self, target: &Target, access: Access) -> Result<Image> {
         let image = target.image.as_path();
         check_readable(image)?;
         let part = match (self.partition, self.offset) {
@@ -154,8 +176,25 @@ impl ImageOptions {
             (None, Some(offset)) => Part::From(DeviceOffset(offset)),
             (None, None) => Part::Whole,
         };
-        let options = OpenDevice { part, ..OpenDevice::default() };
-        Image::open(image, options).map_err(|error| Failure::library(image, &error))
+        let read_only = access == Access::Read;
+        let options = OpenDevice { part, read_only, ..OpenDevice::default() };
+        Image::open(image, options).map_err(|error| access.failure(image, &error))
+    }
+}
+
+/// What an image is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    Read,
+    Write,
+}
+
+impl Access {
+    fn failure(self, image: &Path, error: &base::Error) -> Failure {
+        match self {
+            Self::Read => Failure::library(image, error),
+            Self::Write => writing::cannot_write(image, error),
+        }
     }
 }
 

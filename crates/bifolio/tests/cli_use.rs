@@ -349,6 +349,12 @@ fn manual_pages_and_completions_cover_every_command() {
         "df",
         "find",
         "fiemap",
+        "mkdir",
+        "rm",
+        "mv",
+        "ln",
+        "chmod",
+        "chown",
         "mount",
         "completions",
     ];

@@ -7,17 +7,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use rustix::fs::Mode;
 use rustix::process::Resource;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use vfs::{Follow, Node};
 
 use crate::console::Console;
 use crate::copy::{Directory, Engine, Options};
 use crate::failure::{Failure, Result, Status};
+use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes};
 
 /// So many threads copy at least, even with fewer processors, for they mostly wait, and at most.
@@ -67,7 +66,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         return Err(failure.with_status(Status::Usage));
     }
     refuse_image(destination)?;
-    let interrupted = catch_signals()?;
+    let interrupted = signals::catch()?;
     raise_file_limit();
     let options = Options {
         preserve: arguments.archive,
@@ -158,18 +157,6 @@ fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Lets the first signal stop the copy in good order, and the second one at once.
-fn catch_signals() -> Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let code = Status::Interrupted.code().into();
-        signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
-            .map_err(|error| Failure::host("signals", "cannot be caught", &error))?;
-    }
-    Ok(interrupted)
 }
 
 /// The permissions that new files do not get. The process keeps none back from now on: the copy

@@ -2,6 +2,8 @@
 
 pub mod cat;
 pub mod check;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 pub mod cp;
 pub mod df;
@@ -9,9 +11,13 @@ pub mod du;
 pub mod fiemap;
 pub mod find;
 pub mod info;
+pub mod ln;
 pub mod ls;
 pub mod man;
+pub mod mkdir;
 pub mod mount;
+pub mod mv;
+pub mod rm;
 pub mod stat;
 pub mod tree;
 pub mod umount;

@@ -206,7 +206,7 @@ pub fn check_name(name: &[u8]) -> io::Result<()> {
 }
 
 /// A name that no image can guess, so that none can hold a file that takes its place.
-fn temporary_name() -> String {
+pub fn temporary_name() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = RandomState::new().build_hasher();
     hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));

@@ -11,5 +11,5 @@ mod losses;
 mod metadata;
 mod progress;
 
-pub use destination::Directory;
+pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};

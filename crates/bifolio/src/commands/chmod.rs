@@ -1,0 +1,64 @@
+//! `bifolio chmod`: changes permissions.
+
+use base::attributes::{AttributeChange, FileType};
+use clap::Args;
+use vfs::{Credentials, Follow};
+
+use crate::console::Console;
+use crate::failure::Result;
+use crate::mode_change::{ModeChange, Subject};
+use crate::target::{ImageOptions, Target};
+use crate::tree_change;
+use crate::writing::{Writing, change_images};
+
+/// The arguments of `bifolio chmod`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Change directories with all that is in them; symbolic links in them stay as they are
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// The mode: octal, such as 755, or changes to it, such as u+x,go-w
+    #[arg(allow_hyphen_values = true)]
+    mode: ModeChange,
+    /// What to change
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Changes every target.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    change_images(&arguments.image, console, |writing, console| {
+        for target in &arguments.targets {
+            let outcome = change(&arguments, target, writing, console);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
+fn change(
+    arguments: &Arguments,
+    target: &Target,
+    writing: &mut Writing<'_>,
+    console: &mut Console,
+) -> Result<()> {
+    let volume = writing.get(target)?;
+    let node = target.resolve(&volume, Follow::Yes)?;
+    let umask = writing.umask;
+    let place = (target, &*volume);
+    let action = "cannot change permissions";
+    let run = (&*writing, console);
+    tree_change::change(place, node, arguments.recursive, action, run, |node| {
+        if node.kind() == FileType::Symlink {
+            return Ok(());
+        }
+        let is_directory = node.kind() == FileType::Directory;
+        let permissions = node.attributes().permissions;
+        let permissions = arguments.mode.apply(Subject { permissions, is_directory, umask });
+        let change =
+            AttributeChange { permissions: Some(permissions), ..AttributeChange::default() };
+        node.set_attributes(&change, &Credentials::ROOT)
+    })
+}

@@ -1,0 +1,117 @@
+//! `bifolio chown`: changes owners and groups.
+
+use std::str::FromStr;
+
+use base::attributes::AttributeChange;
+use clap::Args;
+use vfs::{Credentials, Follow};
+
+use crate::console::Console;
+use crate::failure::Result;
+use crate::target::{ImageOptions, Target};
+use crate::tree_change;
+use crate::writing::{Writing, change_images};
+
+const AFTER_HELP: &str = "\
+Owners and groups are numbers: the names in the image's /etc/passwd are not those of this host. As \
+with chown(1), set-user-ID and set-group-ID bits of programs go with their owner.";
+
+/// The arguments of `bifolio chown`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP, disable_help_flag = true)]
+pub struct Arguments {
+    /// Change directories with all that is in them, and symbolic links themselves
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Change symbolic links themselves, not what they lead to
+    #[arg(short = 'h', long)]
+    no_dereference: bool,
+    /// The new owner, group or both, as numbers
+    #[arg(value_name = "OWNER[:GROUP]")]
+    owner: Owner,
+    /// What to change
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Whom files are to belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Owner {
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+impl FromStr for Owner {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            // The last one means "nobody" to the host.
+            let number = text.parse().ok().filter(|&number| number != u32::MAX);
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            number.filter(|_| digits).ok_or_else(|| {
+                format!("expected OWNER, OWNER:GROUP or :GROUP in numbers, not {text:?}")
+            })
+        };
+        match text.split_once(':') {
+            None => Ok(Self { uid: Some(number(text)?), gid: None }),
+            Some(("", group)) => Ok(Self { uid: None, gid: Some(number(group)?) }),
+            Some((owner, group)) => {
+                Ok(Self { uid: Some(number(owner)?), gid: Some(number(group)?) })
+            }
+        }
+    }
+}
+
+/// Changes every target.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    change_images(&arguments.image, console, |writing, console| {
+        for target in &arguments.targets {
+            let outcome = change(&arguments, target, writing, console);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
+fn change(
+    arguments: &Arguments,
+    target: &Target,
+    writing: &mut Writing<'_>,
+    console: &mut Console,
+) -> Result<()> {
+    let volume = writing.get(target)?;
+    // As chown(1): in a tree no link is followed, not even the one that would lead there.
+    let is_link_meant = arguments.no_dereference || arguments.recursive;
+    let follow = if is_link_meant { Follow::No } else { Follow::Yes };
+    let node = target.resolve(&volume, follow)?;
+    let Owner { uid, gid } = arguments.owner;
+    let change = AttributeChange { uid, gid, ..AttributeChange::default() };
+    let place = (target, &*volume);
+    let run = (&*writing, console);
+    tree_change::change(place, node, arguments.recursive, "cannot change owner", run, |node| {
+        node.set_attributes(&change, &Credentials::ROOT)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_numbers() {
+        let owner = |uid, gid| Ok(Owner { uid, gid });
+        assert_eq!("12".parse(), owner(Some(12), None));
+        assert_eq!("12:34".parse(), owner(Some(12), Some(34)));
+        assert_eq!(":34".parse(), owner(None, Some(34)));
+        assert_eq!("4294967294:0".parse(), owner(Some(u32::MAX - 1), Some(0)));
+        for bad in ["", ":", "12:", "root", "-1", "+1", "1.2", "4294967295", "1:2:3"] {
+            assert!(bad.parse::<Owner>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `bifolio ln`: makes hard and symbolic links.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use base::Error;
+use base::attributes::FileType;
+use clap::Args;
+use vfs::{Credentials, Follow, RenameFlags, Volume};
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::target::{ImageOptions, Target};
+use crate::writing::{Ownership, Writing, change_images};
+
+const CANNOT_LINK: &str = "cannot create link";
+
+/// The arguments of `bifolio ln`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Make symbolic links; SOURCE is their text then
+    #[arg(short, long)]
+    symbolic: bool,
+    /// Replace what has the new name, unless it is a directory
+    #[arg(short, long)]
+    force: bool,
+    /// Take DESTINATION for the name of the link, even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    #[command(flatten)]
+    ownership: Ownership,
+    /// What to link to: IMAGE:/PATH, or with -s any text
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// A directory in the image to make the links in, or the name of the link
+    #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
+    destination: Target,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// What a link is to.
+enum Source {
+    File(Target),
+    Text(Vec<u8>),
+}
+
+impl Source {
+    fn name(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::File(target) => target.file_name().map(<[u8]>::to_vec),
+            Self::Text(text) => {
+                let name = text.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
+                (name != b"." && name != b"..").then(|| name.to_vec())
+            }
+        }
+    }
+}
+
+/// Makes every link.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let destination = &arguments.destination;
+    let mut sources = Vec::new();
+    for source in &arguments.sources {
+        if arguments.symbolic {
+            sources.push(Source::Text(source.as_bytes().to_vec()));
+            continue;
+        }
+        let source = Target::parse(source, Path::exists);
+        source.require_same_image(destination)?;
+        sources.push(Source::File(source));
+    }
+    change_images(&arguments.image, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if sources.len() > 1 && !into {
+            return Err(destination.refuse_several());
+        }
+        for source in &sources {
+            let outcome = link(&arguments, source, into, &volume, writing);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
+fn link(
+    arguments: &Arguments,
+    source: &Source,
+    into: bool,
+    volume: &Volume,
+    writing: &Writing<'_>,
+) -> Result<()> {
+    writing.check_interrupted()?;
+    let destination = &arguments.destination;
+    let to = match (into, source.name()) {
+        (false, _) => destination.clone(),
+        (true, Some(name)) => destination.join(&name),
+        (true, None) => {
+            return Err(Failure::new(destination, "no name for the link is given").usage());
+        }
+    };
+    if let Source::File(source) = source {
+        if source.resolve(volume, Follow::No)?.kind() == FileType::Directory {
+            let failure = Failure::new(source, "is a directory: it cannot have two names");
+            return Err(failure.advise("-s makes a symbolic link"));
+        }
+    }
+    let made = match make(arguments, source, volume, &to.path) {
+        Err(Error::Exists) if arguments.force => replace(arguments, source, volume, &to),
+        made => made,
+    };
+    made.map_err(|error| Failure::action(&to, CANNOT_LINK, &error))
+}
+
+fn make(arguments: &Arguments, source: &Source, volume: &Volume, path: &[u8]) -> Result<(), Error> {
+    match source {
+        Source::File(target) => volume.link_at(&target.path, path),
+        Source::Text(text) => {
+            volume.symlink(text, path, &arguments.ownership.credentials()).map(drop)
+        }
+    }
+}
+
+/// Makes the link under a temporary name, and puts it in the place of what is there.
+fn replace(
+    arguments: &Arguments,
+    source: &Source,
+    volume: &Volume,
+    to: &Target,
+) -> Result<(), Error> {
+    let there = volume.resolve(&to.path, Follow::No)?;
+    if there.kind() == FileType::Directory {
+        return Err(Error::IsDirectory);
+    }
+    if let Source::File(source) = source {
+        // They are one file already.
+        if volume.resolve(&source.path, Follow::No)?.number() == there.number() {
+            return Ok(());
+        }
+    }
+    drop(there);
+    let by = &Credentials::ROOT;
+    let temporary = to.temporary_sibling(|path| make(arguments, source, volume, path))?;
+    volume.rename_at(&temporary, &to.path, RenameFlags::default(), by).inspect_err(|_| {
+        // Should even this fail, its name tells what it is.
+        let _ = volume.remove(&temporary, by);
+    })
+}

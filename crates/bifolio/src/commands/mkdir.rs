@@ -1,0 +1,127 @@
+//! `bifolio mkdir`: makes directories.
+
+use base::Error;
+use base::attributes::{AttributeChange, FileType};
+use clap::Args;
+use vfs::{Creation, Follow, Volume};
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::mode_change::{ModeChange, Subject};
+use crate::target::{ImageOptions, Target};
+use crate::writing::{Ownership, Writing, change_images};
+
+/// The permissions of new directories, before the umask.
+const PERMISSIONS: u16 = 0o777;
+/// What the owner of a directory needs to make others in it.
+const PASSABLE: u16 = 0o300;
+const CANNOT_CREATE: &str = "cannot create directory";
+
+/// The arguments of `bifolio mkdir`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Make the directories that lead there, too; it is no error that any is there already
+    #[arg(short, long)]
+    parents: bool,
+    /// The permissions of the new directories, as chmod takes them, whatever the umask
+    #[arg(short, long, allow_hyphen_values = true)]
+    mode: Option<ModeChange>,
+    #[command(flatten)]
+    ownership: Ownership,
+    /// The directories to make
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Makes every one.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    change_images(&arguments.image, console, |writing, console| {
+        for target in &arguments.targets {
+            let outcome = make(&arguments, target, writing);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
+fn make(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
+    let volume = writing.get(target)?;
+    let maker = Maker { arguments, volume: &volume, umask: writing.umask };
+    if arguments.parents {
+        for end in ends_of_parents(&target.path) {
+            let parent = &target.path[..end];
+            let made = maker.make_if_missing(parent, writing.umask & !PASSABLE, None);
+            made.map_err(|error| failure(target, parent, &error))?;
+        }
+    }
+    let mode = arguments.mode.as_ref();
+    let made = match arguments.parents {
+        true => maker.make_if_missing(&target.path, writing.umask, mode),
+        false => maker.make(&target.path, writing.umask, mode),
+    };
+    made.map_err(|error| failure(target, &target.path, &error))
+}
+
+fn failure(target: &Target, path: &[u8], error: &Error) -> Failure {
+    Failure::action(target.subject(path).as_slice(), CANNOT_CREATE, error)
+}
+
+struct Maker<'a> {
+    arguments: &'a Arguments,
+    volume: &'a Volume,
+    umask: u16,
+}
+
+impl Maker<'_> {
+    fn make(&self, path: &[u8], umask: u16, mode: Option<&ModeChange>) -> Result<(), Error> {
+        let by = self.arguments.ownership.credentials();
+        let plain = Creation { umask, ..Creation::of(FileType::Directory, PERMISSIONS) };
+        let Some(mode) = mode else { return self.volume.create_at(path, &plain, &by).map(drop) };
+        // For nobody else to enter, until it has its mode.
+        let closed = Creation { permissions: 0o700, ..plain };
+        let node = self.volume.create_at(path, &closed, &by)?;
+        let set_id = node.attributes().permissions & 0o6000;
+        let before =
+            Subject { permissions: PERMISSIONS | set_id, is_directory: true, umask: self.umask };
+        let permissions = Some(mode.apply(before));
+        let change = AttributeChange { permissions, ..AttributeChange::default() };
+        node.set_attributes(&change, &by)
+    }
+
+    fn make_if_missing(
+        &self,
+        path: &[u8],
+        umask: u16,
+        mode: Option<&ModeChange>,
+    ) -> Result<(), Error> {
+        match self.volume.resolve(path, Follow::Yes) {
+            Ok(node) if node.kind() == FileType::Directory => Ok(()),
+            Ok(_) => Err(Error::Exists),
+            Err(Error::NotFound) => self.make(path, umask, mode),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Where the paths end of the directories that `path` leads through.
+fn ends_of_parents(path: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let last = path.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
+    (1..last).filter(|&at| path[at] == b'/' && path[at - 1] != b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_are_found_whatever_the_slashes() {
+        let ends = |path: &str| ends_of_parents(path.as_bytes()).collect::<Vec<_>>();
+        assert_eq!(ends("/"), [0_usize; 0]);
+        assert_eq!(ends("/a"), [0_usize; 0]);
+        assert_eq!(ends("/a//"), [0_usize; 0]);
+        assert_eq!(ends("/a/b"), [2]);
+        assert_eq!(ends("//a//b/c/"), [3, 6]);
+    }
+}

@@ -1,0 +1,83 @@
+//! `bifolio mv`: moves and renames within an image.
+
+use base::Error;
+use clap::Args;
+use vfs::{Credentials, Follow, RenameFlags, Volume};
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::format::text;
+use crate::target::{ImageOptions, Target};
+use crate::writing::{Writing, change_images};
+
+const CANNOT_MOVE: &str = "cannot move";
+
+/// The arguments of `bifolio mv`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Take DESTINATION for the new name, even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Fail where the new name is taken
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Exchange the two names
+    #[arg(long, conflicts_with = "no_clobber")]
+    exchange: bool,
+    /// What to move
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    sources: Vec<Target>,
+    /// A directory in the same image to move it to, or the new name
+    #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
+    destination: Target,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Moves every source.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let destination = &arguments.destination;
+    for source in &arguments.sources {
+        source.require_same_image(destination)?;
+    }
+    change_images(&arguments.image, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if arguments.sources.len() > 1 && !into {
+            return Err(destination.refuse_several());
+        }
+        for source in &arguments.sources {
+            let outcome = rename(&arguments, source, into, &volume, writing);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
+fn rename(
+    arguments: &Arguments,
+    source: &Target,
+    into: bool,
+    volume: &Volume,
+    writing: &Writing<'_>,
+) -> Result<()> {
+    writing.check_interrupted()?;
+    let failure = |error: &Error| Failure::action(source, CANNOT_MOVE, error);
+    let name = source.file_name().ok_or_else(|| Failure::new(source, "has no name to move"))?;
+    let to = if into { arguments.destination.join(name) } else { arguments.destination.clone() };
+    let flags = RenameFlags {
+        no_replace: arguments.no_clobber,
+        exchange: arguments.exchange,
+        ..RenameFlags::default()
+    };
+    let moved = source.resolve(volume, Follow::No)?;
+    // Renaming one name of a file to another would do nothing.
+    let replaced = volume.resolve(&to.path, Follow::No);
+    if !flags.exchange && replaced.is_ok_and(|replaced| replaced.number() == moved.number()) {
+        let to = text::escape(&to.path).into_owned();
+        return Err(Failure::new(source, format!("cannot move: it and {to} are the same file")));
+    }
+    volume
+        .rename_at(&source.path, &to.path, flags, &Credentials::ROOT)
+        .map_err(|error| failure(&error))
+}

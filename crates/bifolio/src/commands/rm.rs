@@ -1,0 +1,128 @@
+//! `bifolio rm`: removes files and trees.
+
+use std::sync::Arc;
+
+use base::Error;
+use base::attributes::FileType;
+use clap::Args;
+use vfs::{Credentials, Follow, Node, Volume};
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::target::{ImageOptions, Target};
+use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::writing::{Writing, change_images};
+
+const CANNOT_REMOVE: &str = "cannot remove";
+
+/// The arguments of `bifolio rm`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Remove directories with all that is in them
+    #[arg(short = 'r', short_alias = 'R', long)]
+    recursive: bool,
+    /// Remove empty directories
+    #[arg(short, long)]
+    dir: bool,
+    /// Say nothing of what is not there
+    #[arg(short, long)]
+    force: bool,
+    /// What to remove; symbolic links are removed themselves
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Removes every target.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    for target in &arguments.targets {
+        if target.file_name().is_none() {
+            let failure = Failure::new(target, "is no name that can be removed");
+            return Err(failure.advise("name what is to go, as in IMAGE:/name").usage());
+        }
+    }
+    change_images(&arguments.image, console, |writing, console| {
+        for target in &arguments.targets {
+            let outcome = remove(&arguments, target, writing, console);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
+fn remove(
+    arguments: &Arguments,
+    target: &Target,
+    writing: &mut Writing<'_>,
+    console: &mut Console,
+) -> Result<()> {
+    let volume = writing.get(target)?;
+    let failure = |error: &Error| Failure::action(target, CANNOT_REMOVE, error);
+    let node = match volume.resolve(&target.path, Follow::No) {
+        Err(Error::NotFound | Error::NotDirectory) if arguments.force => return Ok(()),
+        node => node.map_err(|error| failure(&error))?,
+    };
+    if node.kind() != FileType::Directory || arguments.dir && !arguments.recursive {
+        drop(node);
+        return volume.remove(&target.path, &Credentials::ROOT).map_err(|error| failure(&error));
+    }
+    if !arguments.recursive {
+        return Err(failure(&Error::IsDirectory).advise("add -r"));
+    }
+    let (parent, name) = target.place(&volume)?;
+    let mut remover =
+        Remover { volume: &volume, target, writing, console, name, directories: vec![parent] };
+    walk::walk(&volume, node, &target.path, Order::Stored, &mut remover)
+}
+
+/// Removes what is in a directory before the directory.
+struct Remover<'a> {
+    volume: &'a Volume,
+    target: &'a Target,
+    writing: &'a Writing<'a>,
+    console: &'a mut Console,
+    /// The name of the directory that the walk starts from.
+    name: Vec<u8>,
+    /// The way from the directory that this name is in to the one that the walk is in.
+    directories: Vec<Arc<Node>>,
+}
+
+impl Visitor for Remover<'_> {
+    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+        self.writing.check_interrupted()?;
+        if stop.node.kind() == FileType::Directory {
+            self.directories.push(Arc::clone(stop.node));
+            return Ok(Then::Enter);
+        }
+        if let Some(directory) = self.directories.last() {
+            let removed = self.volume.unlink(directory, stop.name, &Credentials::ROOT);
+            self.report(stop.path, removed);
+        }
+        Ok(Then::Skip)
+    }
+
+    fn leave(&mut self, stop: &Stop<'_>) -> Result<()> {
+        self.directories.pop();
+        if let Some(directory) = self.directories.last() {
+            let name = if stop.depth == 0 { &self.name } else { stop.name };
+            let removed = self.volume.rmdir(directory, name, &Credentials::ROOT);
+            self.report(stop.path, removed);
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, path: &[u8], error: &Error) -> Result<()> {
+        self.console.report(&self.target.failure(path, error));
+        Ok(())
+    }
+}
+
+impl Remover<'_> {
+    fn report(&mut self, path: &[u8], removed: Result<(), Error>) {
+        if let Err(error) = removed {
+            let subject = self.target.subject(path);
+            self.console.report(&Failure::action(subject.as_slice(), CANNOT_REMOVE, &error));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Where in an image something is to be made or moved to.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use base::Error;
+use base::attributes::FileType;
+use vfs::{Follow, Node, Volume};
+
+use crate::copy::temporary_name;
+use crate::directory;
+use crate::failure::{Failure, Result};
+use crate::target::Target;
+
+/// How often a temporary name is tried that turns out to be taken.
+const ATTEMPTS_MAX: u32 = 100;
+
+impl Target {
+    /// The target's path with one more name.
+    pub fn join(&self, name: &[u8]) -> Self {
+        Self { image: self.image.clone(), path: directory::join(&self.path, name) }
+    }
+
+    /// The directory that the last name of the path is in, and that name.
+    pub fn place(&self, volume: &Volume) -> Result<(Arc<Node>, Vec<u8>)> {
+        let name = self.file_name().ok_or_else(|| Failure::new(self, "ends in no name"))?;
+        let directory = volume.resolve(self.directory_path(), Follow::Yes);
+        Ok((directory.map_err(|error| Failure::library(self, &error))?, name.to_vec()))
+    }
+
+    /// Whether there is a directory, or a symbolic link to one.
+    pub fn is_directory(&self, volume: &Volume) -> Result<bool> {
+        match volume.resolve(&self.path, Follow::Yes) {
+            Ok(node) => Ok(node.kind() == FileType::Directory),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(Failure::library(self, &error)),
+        }
+    }
+
+    /// Refuses a destination in another image.
+    pub fn require_same_image(&self, destination: &Self) -> Result<()> {
+        let identity = |target: &Self| {
+            let image = target.image.metadata().ok()?;
+            Some((image.dev(), image.ino()))
+        };
+        if self.image == destination.image || identity(self) == identity(destination) {
+            return Ok(());
+        }
+        Err(Failure::new(destination, "is not in the same image as its source").usage())
+    }
+
+    /// Several sources need a directory as their destination.
+    pub fn refuse_several(&self) -> Failure {
+        Failure::new(self, "is not a directory, but there are several sources").usage()
+    }
+
+    /// Calls `make` with a path beside the target's until one is free, and gives that.
+    pub fn temporary_sibling(
+        &self,
+        mut make: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<Vec<u8>, Error> {
+        for _ in 0..ATTEMPTS_MAX {
+            let path = directory::join(self.directory_path(), temporary_name().as_bytes());
+            match make(&path) {
+                Ok(()) => return Ok(path),
+                Err(Error::Exists) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Exists)
+    }
+
+    /// The path up to its last name.
+    fn directory_path(&self) -> &[u8] {
+        let end = self.path.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
+        let start = self.path[..end].iter().rposition(|&byte| byte == b'/');
+        &self.path[..start.map_or(1, |slash| slash + 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_a_path_is_all_before_its_last_name() {
+        let directory = |path: &str| {
+            let target = Target { image: "i".into(), path: path.into() };
+            String::from_utf8_lossy(target.directory_path()).into_owned()
+        };
+        assert_eq!(directory("/a"), "/");
+        assert_eq!(directory("/a//"), "/");
+        assert_eq!(directory("/a/b"), "/a/");
+        assert_eq!(directory("/a//b/c/"), "/a//b/");
+    }
+}

@@ -1,0 +1,210 @@
+//! The commands that change an image: held against what coreutils does to the same tree, and judged
+//! by e2fsck and the kernel.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use support::{Image, bifolio, ends_with, good, shell};
+use testkit::{LoopMount, Mke2fs, must, private_mounts};
+
+const SOURCE: &str = "mkdir -p dir/sub many big/deep/er empty; echo file > file; echo old > dir/old
+    ln -s file link; chmod 666 dir/old; chmod 777 dir/sub; for i in 1 2 3 4; do echo $i > many/$i; done
+    cd big; for i in $(seq 2500); do : > file-with-a-long-name-$i; done; cp -a file* deep/er";
+
+/// Commands that do the same here and there; `@` stands for the root of the tree.
+const STEPS: &[&str] = &[
+    "mkdir @/new @/dir/inner",
+    "mkdir -p @/new/a/b/c @/new/a @/new//x/",
+    "mkdir -m u=rwx,go= @/private",
+    "mkdir -m 2775 @/shared",
+    "mkdir @/shared/handed-down",
+    "mkdir -m 750 @/shared/exact",
+    "ln @/file @/hard",
+    "ln @/file @/dir",
+    "ln @/link @/dir/link",
+    "ln -s ../file @/dir/symbolic",
+    "ln -s /a/long/target/that/does/not/fit/into/the/inode/itself/and/so/needs/a/block @/dir",
+    "ln -sf other @/dir/symbolic",
+    "ln -f @/file @/dir/old",
+    "ln -sT text @/new/text",
+    "chmod 4711 @/file",
+    "chmod -R go-w,a+X @/dir",
+    "chmod +t @/new",
+    "chmod 755 @/shared",
+    "chmod -w @/many/2",
+    "chmod g=u,o= @/many/1",
+    "chmod 700 @/link",
+    "chmod 4711 @/file",
+    "chown 12:34 @/dir/old",
+    "chown -R :77 @/new",
+    "chown -h 5 @/link",
+    "chown 6:7 @/link",
+    "mv @/dir/inner @/renamed",
+    "mv @/many @/renamed",
+    "mv @/renamed/many/2 @/renamed/many/3",
+    "mv -T @/private @/empty",
+    "mv @/dir/file @/dir/moved",
+    "mv @/renamed/many/1 @/dir/symbolic @/new",
+    "rm @/renamed/many/4 @/link",
+    "rm -d @/shared/exact",
+    "rm -f @/none",
+    "rm -r @/big/deep",
+    "rm -rf @/big @/none",
+];
+
+/// Names, types, permissions, owners, links and targets.
+fn facts(folder: &Path) -> String {
+    shell(
+        folder,
+        "find . -mindepth 1 -path ./lost+found -prune -o -mindepth 1 -printf '%P %M %U %G %l' \
+            \\( -type d -printf '\\n' -o -printf ' %n\\n' \\) | sort",
+    )
+}
+
+fn here(image: &Image, arguments: &str) -> String {
+    let program = bifolio();
+    let arguments = arguments.replace('@', &format!("{}:", image.path.display()));
+    shell(image.folder.path(), &format!("{} {arguments} 2>&1", program.get_program().display()))
+}
+
+#[track_caller]
+fn check(image: &Image) {
+    shell(image.folder.path(), "e2fsck -fn image > e2fsck.log 2>&1 || { cat e2fsck.log; exit 1; }");
+}
+
+fn every_step(format: &'static str, block_size: u32, options: &str) {
+    let image = Image::empty();
+    let source = image.beside("source");
+    must(fs::create_dir(&source), "source");
+    shell(&source, SOURCE);
+    let mut recipe = Mke2fs::new(format, block_size).with("-N 8192").with(options);
+    recipe.size = (64 << 20).max(u64::from(block_size) * 4096);
+    recipe.make(&image.path, Some(&source));
+    for step in STEPS {
+        shell(&source, &step.replace('@', "."));
+        assert_eq!(here(&image, step), "", "{format} {block_size}: {step}");
+    }
+    check(&image);
+    let expected = facts(&source);
+    let out = image.beside("out");
+    good(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
+    assert_eq!(facts(&out), expected, "{format} {block_size}");
+    if block_size <= 4096 {
+        let mount = LoopMount::new(&image.path, format, "ro");
+        assert_eq!(facts(mount.path()), expected, "{format} {block_size}, by the kernel");
+    }
+}
+
+#[test]
+fn commands_do_to_an_image_what_coreutils_do_to_a_tree() {
+    private_mounts();
+    every_step("ext4", 1024, "");
+    every_step("ext4", 4096, "-O ^has_journal,inline_data");
+    every_step("ext4", 65536, "");
+    every_step("ext3", 1024, "");
+    every_step("ext2", 4096, "");
+}
+
+#[test]
+fn failures_say_what_was_not_done_and_the_rest_is() {
+    let image = Image::from_script("ext4", 1024, "mkdir -p dir/sub; echo x > file; ln -s dir link");
+    let other = Image::from_script("ext4", 1024, "echo y > file");
+    let at = |path: &str| image.at(path);
+    let fails = |arguments: &[&str], status: i32, expected: &str| {
+        let result = ends_with(arguments, status);
+        let text = String::from_utf8_lossy(&result.stderr).into_owned();
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    };
+    let of_file = format!("{}: cannot create directory: file exists", at("/file"));
+    fails(&["mkdir", &at("/file"), &at("/made")], 1, &of_file);
+    fails(&["mkdir", "-p", &at("/file/x")], 1, "file exists");
+    fails(&["mkdir", &at("/no/dir")], 1, "no such file or directory");
+    fails(&["mv", &at("/file"), &at("/file")], 1, "are the same file");
+    fails(&["rm", &at("/dir"), &at("/made/no"), &at("/file")], 1, "is a directory; add -r");
+    fails(&["rm", "-d", &at("/dir")], 1, "cannot remove: directory not empty");
+    fails(&["rm", "-rf", &at("/")], 2, "is no name that can be removed");
+    fails(&["rm", "-rf", &at("/dir/..")], 2, "is no name that can be removed");
+    fails(&["mv", &at("/dir"), &at("/dir/sub")], 1, "cannot move into itself");
+    fails(&["mv", &at("/dir"), &at("/dir/sub/..")], 1, "cannot move");
+    fails(&["mv", "-nT", &at("/link"), &at("/dir")], 1, "file exists");
+    fails(&["mv", &at("/dir"), &other.at("/file")], 2, "not in the same image");
+    fails(&["mv", &at("/dir"), &at("/made"), &at("/none")], 2, "several sources");
+    fails(&["ln", &other.at("/file"), &at("/new")], 2, "not in the same image");
+    fails(&["ln", &at("/dir"), &at("/new")], 1, "it cannot have two names; -s makes");
+    fails(&["ln", "-s", "text", &at("/link/sub"), &at("/none/x")], 2, "several sources");
+    fails(&["ln", "-sT", "text", &at("/link")], 1, "file exists");
+    fails(&["chmod", "9", &at("/dir")], 2, "expected a mode");
+    fails(&["chown", "root", &at("/dir")], 2, "in numbers");
+    fails(&["mkdir", "--no-recovery", &at("/x")], 2, "cannot be changed as it lies");
+    check(&image);
+    assert_eq!(good(&["find", &at("/"), "-name", "[dfmxn]*"]), "/dir\n/made\n");
+}
+
+#[test]
+fn an_image_in_use_is_left_alone() {
+    private_mounts();
+    let image = Image::from_script("ext4", 4096, "echo x > file");
+    let mount = LoopMount::new(&image.path, "ext4", "rw");
+    let result = ends_with(&["mkdir", &image.at("/dir")], 1);
+    assert!(result.text().contains("is in use: the host has it as /dev/loop"), "{}", result.text());
+    mount.unmount();
+
+    let before = must(fs::read(&image.path), "the image");
+    let reader = must(fs::File::open(&image.path), "the image");
+    must(rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockShared), "lock");
+    for arguments in [&["mkdir", &image.at("/dir")][..], &["rm", &image.at("/file")]] {
+        let result = ends_with(arguments, 1);
+        assert!(result.text().contains("is in use: somebody else"), "{}", result.text());
+    }
+    drop(reader);
+    assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
+    good(&["mkdir", &image.at("/dir")]);
+    check(&image);
+}
+
+#[test]
+fn what_cannot_be_made_durable_is_not_reported_as_done() {
+    let image = Image::from_script("ext4", 4096, "echo x > file");
+    // Nothing behind the first 100 KiB can be written: opening succeeds, the journal does not.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 100; status=0
+        {} mkdir image:/dir || status=$?; echo status $status",
+        bifolio().get_program().display()
+    );
+    let text = shell(image.folder.path(), &format!("{{ {script}\n}} 2>&1"));
+    assert!(text.contains("status 1\n"), "{text}");
+    assert!(text.contains("cannot be closed, and not all that was changed"), "{text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn a_full_image_says_so_and_stays_sound() {
+    let image = Image::empty();
+    let mut recipe = Mke2fs::new("ext4", 1024).with("-N 32");
+    recipe.size = 8 << 20;
+    recipe.make(&image.path, None);
+    let targets: Vec<_> = (0..40).map(|number| image.at(&format!("/d{number}"))).collect();
+    let mut arguments = vec!["mkdir"];
+    arguments.extend(targets.iter().map(String::as_str));
+    let result = ends_with(&arguments, 1);
+    let text = result.text();
+    assert!(text.contains("cannot create directory: no space left on the volume"), "{text}");
+    check(&image);
+    let made = good(&["find", &image.at("/"), "-name", "d*"]).lines().count();
+    assert_eq!(made + text.lines().filter(|line| line.contains("no space")).count(), 40);
+}
+
+#[test]
+fn new_files_belong_to_whom_they_shall() {
+    let image = Image::from_script("ext4", 1024, "mkdir -m 2777 shared; chgrp 99 shared");
+    good(&["mkdir", "--owner", "5", "--group", "6", &image.at("/a"), &image.at("/shared/b")]);
+    good(&["ln", "-s", "--owner", "7", "x", &image.at("/c")]);
+    good(&["mkdir", &image.at("/d")]);
+    let out = image.beside("out").display().to_string();
+    good(&["cp", "-a", &image.at("/"), &out]);
+    let owners = shell(Path::new(&out), "stat -c '%U:%u:%G:%g' a shared/b c d | cut -d: -f2,4");
+    assert_eq!(owners, "5:6\n5:99\n7:0\n0:0\n");
+    check(&image);
+}
