@@ -6,10 +6,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::DeviceOffset;
 use clap::Args;
-use device::Image;
+use device::{Image, OpenDevice, Part};
 use fuse::{MountOptions, Plan, SessionError, THREADS_DEFAULT};
-use vfs::Volume;
+use vfs::{Volume, VolumeOptions};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
@@ -31,9 +32,9 @@ and behind a filter on system calls.";
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Mount options, separated by commas: ro, allow_other, [no]suid, [no]dev, [no]exec, fsname=NAME
+    /// Mount options, separated by commas: ro, rw, allow_other, [no]suid, [no]dev, [no]exec, fsname=NAME
     ///
-    /// nosuid and nodev are on unless suid or dev is given. Only the user who mounts has access
+    /// Mounts are read-only unless rw is given. nosuid and nodev are on unless suid or dev is given. Only the user who mounts has access
     /// unless allow_other is given; modes and ACLs always count.
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = parse_options)]
     options: Vec<MountOptionList>,
@@ -99,13 +100,25 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     };
     log::to_standard_error();
     // How much memory there is must be found out before the confinement.
-    let volume_options = image.volume_options()?;
+    let writable = plan.options.writable;
+    let volume_options = VolumeOptions { writable, ..image.volume_options()? };
     let open = |image: Image| {
         let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
         volume.map(Arc::new).map_err(|error| Failure::library(&*target.image, &error))
     };
-    fuse::run(&plan, || image.open_image(&target), open)
-        .map_err(|error| failure(error, &target, &directory))
+    let open_image =
+        || if writable { open_for_writing(&image, &target) } else { image.open_image(&target) };
+    fuse::run(&plan, open_image, open).map_err(|error| failure(error, &target, &directory))
+}
+
+fn open_for_writing(options: &ImageOptions, target: &Target) -> Result<Image> {
+    let part = match (options.partition, options.offset) {
+        (Some(number), _) => Part::Partition(number),
+        (None, Some(offset)) => Part::From(DeviceOffset(offset)),
+        (None, None) => Part::Whole,
+    };
+    let open = OpenDevice { part, read_only: false, ..OpenDevice::default() };
+    Image::open(&target.image, open).map_err(|error| Failure::library(&*target.image, &error))
 }
 
 fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {

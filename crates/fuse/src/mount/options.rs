@@ -36,9 +36,6 @@ pub enum OptionError {
     /// No such option.
     #[error("unknown mount option `{0}`")]
     Unknown(String),
-    /// The option would allow writing.
-    #[error("mount option `{0}`: volumes can only be mounted read-only (`ro`)")]
-    Writable(String),
     /// The option takes no value, or needs one.
     #[error("mount option `{0}` {1}")]
     Value(String, &'static str),
@@ -68,8 +65,10 @@ impl MountOptions {
 
     fn set(&mut self, name: &str, option: &str) -> Result<(), OptionError> {
         match name {
-            // What is so anyway: access is always checked by the kernel, and nothing is written.
-            "ro" | "default_permissions" | "defaults" | "noatime" | "nodiratime" | "relatime" => {}
+            // What is so anyway: access is always checked by the kernel, and reading writes nothing.
+            "default_permissions" | "defaults" | "noatime" | "nodiratime" | "relatime" => {}
+            "ro" => self.writable = false,
+            "rw" => self.writable = true,
             "allow_other" => self.allow_other = true,
             "suid" => self.suid = true,
             "nosuid" => self.suid = false,
@@ -77,7 +76,6 @@ impl MountOptions {
             "nodev" => self.dev = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
-            "rw" => return Err(OptionError::Writable(name.to_owned())),
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -97,13 +95,20 @@ mod tests {
     fn the_defaults_trust_nothing_in_the_image() {
         let options = parse("ro,default_permissions,,noatime").unwrap();
         assert_eq!(options, MountOptions::default());
-        assert!(!options.suid && !options.dev && !options.allow_other && options.exec);
+        assert!(
+            !options.writable
+                && !options.suid
+                && !options.dev
+                && !options.allow_other
+                && options.exec
+        );
     }
 
     #[test]
     fn later_options_override_earlier_ones() {
         let options = parse("allow_other,suid,nosuid,nodev,dev,noexec,fsname=a=b").unwrap();
         assert!(options.allow_other && !options.suid && options.dev && !options.exec);
+        assert!(parse("ro,rw").unwrap().writable && !parse("rw,ro").unwrap().writable);
         assert_eq!(options.fsname.as_deref(), Some("a=b"));
     }
 
@@ -112,7 +117,6 @@ mod tests {
         for (list, complaint) in [
             ("ro,frobnicate", "unknown mount option `frobnicate`"),
             ("umask=022", "unknown mount option `umask=022`"),
-            ("rw", "mount option `rw`: volumes can only be mounted read-only (`ro`)"),
             ("ro=1", "mount option `ro` takes no value"),
             ("fsname=", "mount option `fsname` needs a value"),
             ("fsname", "mount option `fsname` needs a value"),
