@@ -38,7 +38,8 @@ impl Node {
     }
 
     fn writeback(&self) -> Result<&Writeback> {
-        self.volume().writeback.as_ref().ok_or(Error::ReadOnly)
+        let writeback = self.volume().writeback.as_ref();
+        writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
     /// Writes all of `data`; gives the position after it. When some could not be written, the rest
@@ -51,6 +52,8 @@ impl Node {
     ) -> Result<usize> {
         let writeback = self.writeback()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
+        // Without the lock, which readers wait for; what comes after one part waits with it.
+        writeback.throttle(self);
         let mut state = self.lock();
         let mut at = match at {
             WriteAt::Offset(at) => at,
@@ -62,7 +65,9 @@ impl Node {
         self.drop_privileges(&mut state, privileges)?;
         let mut done = 0;
         for part in data.chunks(PART_BYTES) {
-            writeback.throttle(self);
+            if done > 0 {
+                writeback.throttle(self);
+            }
             let written = match iomap::write(file, at, part) {
                 Ok(written) => written,
                 Err(error) if done == 0 => return Err(error),
@@ -70,7 +75,7 @@ impl Node {
             };
             // Before it is noted: who forgets clean files looks again after that.
             self.inode().note_modified(now());
-            if state.life != Life::Removed {
+            if state.life == Life::Named {
                 writeback.note(self);
             }
             done += written;
@@ -105,7 +110,7 @@ impl Node {
             }
             return Err(error);
         }
-        if state.life != Life::Removed {
+        if state.life == Life::Named {
             self.writeback()?.note(self);
         }
         Ok(())

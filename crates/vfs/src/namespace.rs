@@ -122,6 +122,10 @@ impl Volume {
         directory.inode().link(name, &**node.inode(), now())?;
         if life == Life::Nameless {
             locked.state(node).life = Life::Named;
+            // What was written while it had no name was nobody's to write back.
+            if let (Some(writeback), false) = (&self.shared.writeback, node.is_written_back()) {
+                writeback.note(node);
+            }
             self.shared.nodes.get_name(node);
         }
         Ok(())

@@ -196,6 +196,9 @@ impl Volume {
     /// afterwards fails. Files without a name that are still in use are deleted when the volume is
     /// opened for writing next.
     pub fn close(&self) -> Result<()> {
+        if let Some(writeback) = &self.shared.writeback {
+            writeback.close();
+        }
         self.flush_data();
         self.shared.file_system.close()
     }

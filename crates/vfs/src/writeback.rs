@@ -2,6 +2,7 @@
 //! back: what is old, and what is too much. Not here: how a file's data is written back (`iomap`).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ const HARD_SHARE: u8 = 40;
 #[derive(Debug)]
 pub(crate) struct Writeback {
     pub(crate) end_io: Arc<EndIo>,
+    /// The volume was closed: nothing more may come.
+    is_closed: AtomicBool,
     shared: Arc<Dirty>,
     thread: Option<JoinHandle<()>>,
 }
@@ -67,10 +70,25 @@ impl Writeback {
         let thread = std::thread::Builder::new().name("bifolio-flush".into());
         let thread = thread.spawn(move || work(&worker));
         let refused = |_| -> Error { Unsupported::Operation("the host refuses a thread").into() };
-        Ok(Self { end_io: EndIo::start()?, shared, thread: Some(thread.map_err(refused)?) })
+        let is_closed = AtomicBool::new(false);
+        Ok(Self {
+            end_io: EndIo::start()?,
+            is_closed,
+            shared,
+            thread: Some(thread.map_err(refused)?),
+        })
     }
 
-    /// Notes that a file has something to write. Has the thread begin if it is much, and waits
+    /// Says that the volume is being closed.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Notes that a file that has a name has something to write. Has the thread begin if it is much, and waits
     /// while it is too much; the caller has the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
         self.shared

@@ -271,9 +271,18 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts everything in place and ends the log.
+    /// Puts everything in place and ends the log. Nothing can be changed afterwards.
     pub(crate) fn finish(&self) -> Result<()> {
-        self.flush()?;
+        loop {
+            self.flush()?;
+            let mut state = self.state.lock();
+            state.check()?;
+            if state.handles == 0 && state.running.is_empty() && !state.is_committing {
+                // Nobody changes anything from here on, and what comes too late is told so.
+                state.failure = Some(Arc::new(Error::ReadOnly));
+                break;
+            }
+        }
         self.log.as_ref().map_or(Ok(()), |log| log.lock().finish())
     }
 }
