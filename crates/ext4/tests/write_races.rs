@@ -20,8 +20,8 @@ use parking_lot::{Condvar, Mutex};
 
 const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 
-fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
-    let new = NewInode {
+fn new_inode() -> NewInode<'static> {
+    NewInode {
         kind: FileType::Regular,
         permissions: 0o644,
         uid: 0,
@@ -30,8 +30,11 @@ fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
         target: &[],
         xattrs: &[],
         time: TIME,
-    };
-    volume.inode(ROOT_INODE).unwrap().create(name.as_bytes(), &new).unwrap()
+    }
+}
+
+fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
+    volume.inode(ROOT_INODE).unwrap().create(name.as_bytes(), &new_inode()).unwrap()
 }
 
 fn data_of(inode: &Arc<Inode>) -> Arc<WritableFile> {
@@ -242,4 +245,57 @@ fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
         open_for_writing(&image).close().unwrap();
         run(Command::new("e2fsck").arg("-fn").arg(&image.path));
     }
+}
+
+#[test]
+fn a_journal_without_room_for_an_operation_is_not_written() {
+    let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
+    let mut bytes = image.bytes();
+    // The journal's superblock, and how many blocks it says that there are.
+    let is_journal = |block: &[u8]| block.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4]);
+    let journal = bytes.chunks_mut(1024).find(|block| is_journal(block)).unwrap();
+    journal[16..20].copy_from_slice(&20_u32.to_be_bytes());
+    let opened = open_device_for_writing(Arc::new(MemoryDevice::new(bytes)));
+    assert!(matches!(opened, Err(Error::Unsupported(_))), "{opened:?}");
+}
+
+#[test]
+fn threads_that_change_write_and_sync_at_once_leave_a_sound_volume() {
+    let image = Image::make(32, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let volume = open_for_writing(&image);
+    let root = volume.inode(ROOT_INODE).unwrap();
+    let directory = |name: &str| {
+        let kind = FileType::Directory;
+        let new = NewInode { kind, ..new_inode() };
+        root.create(name.as_bytes(), &new).unwrap()
+    };
+    let directories = ["a", "b", "c"].map(directory);
+    std::thread::scope(|scope| {
+        for directory in &directories {
+            scope.spawn(|| {
+                for round in 0..300 {
+                    let name = format!("{round:0100}");
+                    let inode = directory.create(name.as_bytes(), &new_inode()).unwrap();
+                    let file = data_of(&inode);
+                    write(&file, FileOffset(round * 100), &[1; 5000]).unwrap();
+                    write_out(&file);
+                    if round % 5 == 0 {
+                        inode.sync(false).unwrap();
+                    }
+                    if round % 2 == 0 {
+                        directory.unlink(name.as_bytes(), &inode, TIME).unwrap();
+                        truncate_cache(&file, 0).unwrap();
+                        inode.release().unwrap();
+                    }
+                    if round % 50 == 0 {
+                        volume.sync().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    drop((root, directories));
+    volume.close().unwrap();
+    drop(volume);
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
 }

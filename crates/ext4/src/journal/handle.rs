@@ -147,13 +147,27 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_block_that_another_open_handle_revokes_is_no_part_of_the_transaction() {
+    fn journal() -> Journal {
         let device: device::SharedDevice = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let (cache, size) = (PageCache::new(options).unwrap(), BlockSize::from_bytes(1024));
         let metadata = MetadataCache::new(&cache, Arc::clone(&device), size.unwrap());
-        let journal = Journal::new(device, Arc::new(metadata), None, Privilege::Root);
+        Journal::new(device, Arc::new(metadata), None, Privilege::None)
+    }
+
+    #[test]
+    fn a_transaction_that_revokes_as_much_as_it_may_is_committed() {
+        let journal = journal();
+        let first = journal.start(1).unwrap().transaction();
+        for block in 0..=journal.blocks_max {
+            journal.start(1).unwrap().revoke(FsBlock(block));
+        }
+        assert_eq!(journal.start(1).unwrap().transaction(), first.next());
+    }
+
+    #[test]
+    fn a_block_that_another_open_handle_revokes_is_no_part_of_the_transaction() {
+        let journal = journal();
         let shared = FsBlock(7);
         let (changed, revoked) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {

@@ -120,7 +120,8 @@ impl Journal {
                 state.wait(&self.changed);
                 continue;
             }
-            let taken = state.running.blocks.len() as u64 + state.credits;
+            let Transaction { blocks, revoked, .. } = &state.running;
+            let taken = (blocks.len() + revoked.len()) as u64 + state.credits;
             if taken == 0 || taken + wanted <= self.blocks_max {
                 break;
             }
