@@ -25,8 +25,8 @@ A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IM
 directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
 existing file is named, so that image names may contain colons.
 
-Only mkdir, rm, mv, ln, chmod and chown write to images; all others only read them, and replay a \
-dirty journal in memory.";
+Only put, mkdir, rm, mv, ln, chmod, chown, and cp into an image write to images; all else only reads \
+them, and replays a dirty journal in memory.";
 
 /// The command line.
 #[derive(Parser)]
@@ -53,7 +53,7 @@ pub enum Command {
     Stat(commands::stat::Arguments),
     /// Write files to standard output
     Cat(commands::cat::Arguments),
-    /// Copy files and trees out of an image
+    /// Copy files and trees out of an image, or into one
     Cp(commands::cp::Arguments),
     /// Sum up the space that trees take
     Du(commands::du::Arguments),
@@ -65,6 +65,8 @@ pub enum Command {
     Fiemap(commands::fiemap::Arguments),
     /// Hold everything in an image against everything else, and list what does not agree
     Check(commands::check::Arguments),
+    /// Write files into an image
+    Put(commands::put::Arguments),
     /// Make directories in an image
     Mkdir(commands::mkdir::Arguments),
     /// Remove files and trees from an image
@@ -103,6 +105,7 @@ impl Command {
             Self::Find(arguments) => commands::find::run(arguments, console),
             Self::Fiemap(arguments) => commands::fiemap::run(arguments, console),
             Self::Check(arguments) => commands::check::run(arguments, console),
+            Self::Put(arguments) => commands::put::run(arguments, console),
             Self::Mkdir(arguments) => commands::mkdir::run(arguments, console),
             Self::Rm(arguments) => commands::rm::run(arguments, console),
             Self::Mv(arguments) => commands::mv::run(arguments, console),

@@ -8,6 +8,7 @@ mod copy;
 mod directory;
 mod failure;
 mod format;
+mod import;
 mod listing;
 mod log;
 mod loop_device;

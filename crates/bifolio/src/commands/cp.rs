@@ -1,10 +1,10 @@
-//! `bifolio cp`: copies out of an image.
+//! `bifolio cp`: copies out of an image, or into one. Not here: the copies themselves.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,8 +16,10 @@ use vfs::{Follow, Node};
 use crate::console::Console;
 use crate::copy::{Directory, Engine, Options};
 use crate::failure::{Failure, Result, Status};
+use crate::import::{self, Importer, Place};
 use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes};
+use crate::writing::{Ownership, change_images};
 
 /// So many threads copy at least, even with fewer processors, for they mostly wait, and at most.
 const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
@@ -25,6 +27,9 @@ const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 const AFTER_HELP: &str = "\
 Holes stay holes. Files appear under their names only when they are whole. Symbolic links in the \
 destination are not followed below DESTINATION, and names that a host file cannot have are refused.
+
+Into an image, one file is copied at a time, and everything can be kept without root; without -a, \
+copies belong to --owner and --group.
 
 Without root, owners, devices and the attributes that need privilege cannot be kept: warnings say so, \
 and they do not make the command fail. Everything else that cannot be copied does, and is named.";
@@ -46,10 +51,13 @@ pub struct Arguments {
     /// How many files to copy at a time
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// What to copy; of IMAGE:/ and of a path that ends in /., what is in it
-    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
-    sources: Vec<Target>,
-    /// A directory of the host to copy to, or the name of the copy
+    #[command(flatten)]
+    ownership: Ownership,
+    /// What to copy, IMAGE:/PATH or a path of the host; of IMAGE:/ and of a path that ends in /.,
+    /// what is in it
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// A directory to copy to, or the name of the copy: on the host, or as IMAGE:/PATH in an image
     #[arg(required = true, value_name = "DESTINATION")]
     destination: PathBuf,
     #[command(flatten)]
@@ -58,14 +66,22 @@ pub struct Arguments {
 
 /// Copies every source.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    match path_in_image(&arguments.destination) {
+        Some(destination) => copy_in(&arguments, &destination, console),
+        None => copy_out(&arguments, console),
+    }
+}
+
+fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
+    let sources: Vec<Target> =
+        arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
     let destination = arguments.destination.as_path();
     let is_directory = !arguments.no_target_directory && destination.is_dir();
-    if arguments.sources.len() > 1 && !is_directory {
+    if sources.len() > 1 && !is_directory {
         let failure =
             Failure::new(destination, "is not a directory, but there are several sources");
         return Err(failure.with_status(Status::Usage));
     }
-    refuse_image(destination)?;
     let interrupted = signals::catch()?;
     raise_file_limit();
     let options = Options {
@@ -74,9 +90,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         umask: take_umask(),
         threads: arguments.jobs.unwrap_or_else(default_threads),
     };
-    let mut volumes = Volumes::new(&arguments.image, &arguments.sources);
+    let mut volumes = Volumes::new(&arguments.image, &sources);
     let engine = Engine::new(options, &interrupted, console);
-    let outcome = arguments.sources.iter().try_for_each(|source| {
+    let outcome = sources.iter().try_for_each(|source| {
         let outcome = copy(source, destination, is_directory, options, &mut volumes, &engine);
         engine.tolerate(outcome)
     });
@@ -136,15 +152,57 @@ fn place(
     Ok((open(parent, None)?, Some(name.as_bytes().to_vec())))
 }
 
-/// Images are only read: a destination in one is a mistake.
-fn refuse_image(destination: &Path) -> Result<()> {
-    let target = Target::parse(destination.as_os_str(), Path::is_file);
-    if target.image != destination && target.image.is_file() {
-        let failure = Failure::new(destination, "is a path in an image, and images are only read");
-        let failure = failure.advise("give a directory of the host as the destination");
-        return Err(failure.with_status(Status::Usage));
+fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -> Result<()> {
+    for source in &arguments.sources {
+        let path = Path::new(source);
+        if path_in_image(path).is_some() && path.symlink_metadata().is_err() {
+            let failure = Failure::new(path, "cannot be copied from one image into another");
+            return Err(failure.advise("copy it to the host first").usage());
+        }
     }
-    Ok(())
+    let options = import::Options {
+        preserve: arguments.archive,
+        recursive: arguments.archive || arguments.recursive,
+        follow: !arguments.archive && !arguments.recursive,
+        by: arguments.ownership.credentials(),
+        permissions: None,
+    };
+    raise_file_limit();
+    change_images(&arguments.image, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if arguments.sources.len() > 1 && !into {
+            return Err(destination.refuse_several());
+        }
+        let image = destination.image.as_path();
+        let mut importer = Importer::new(&options, &volume, image, writing, console);
+        for source in &arguments.sources {
+            let place = match import::file_name(source) {
+                Some(name) if into => {
+                    let directory = destination.resolve(&volume, Follow::Yes)?;
+                    Place::Name(directory, name.to_vec())
+                }
+                _ if into || destination.file_name().is_none() => {
+                    Place::Into(destination.resolve(&volume, Follow::Yes)?)
+                }
+                _ => {
+                    let (directory, name) = destination.place(&volume)?;
+                    Place::Name(directory, name)
+                }
+            };
+            importer.copy(Path::new(source), &place)?;
+        }
+        Ok(())
+    })
+}
+
+/// What `path` means where it is in an image and not on the host.
+fn path_in_image(path: &Path) -> Option<Target> {
+    let is_image = |path: &Path| {
+        path.metadata().is_ok_and(|file| file.is_file() || file.file_type().is_block_device())
+    };
+    let target = Target::parse(path.as_os_str(), is_image);
+    (target.image != path && is_image(&target.image)).then_some(target)
 }
 
 /// A copy takes the place of what had its name before. That must not be the image it comes from.

@@ -17,6 +17,7 @@ pub mod man;
 pub mod mkdir;
 pub mod mount;
 pub mod mv;
+pub mod put;
 pub mod rm;
 pub mod stat;
 pub mod tree;

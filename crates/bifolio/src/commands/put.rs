@@ -1,0 +1,89 @@
+//! `bifolio put`: writes files into an image.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use clap::Args;
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::import::{self, Importer, Options, Place};
+use crate::mode_change::{ModeChange, Subject};
+use crate::target::{ImageOptions, Target};
+use crate::writing::{Ownership, change_images};
+
+/// The permissions of files that are put without others, before the umask.
+const PERMISSIONS: u16 = 0o666;
+
+const AFTER_HELP: &str = "\
+A file that is replaced leaves its owner and permissions to the new one; other names of it keep the \
+old contents. `bifolio cp -a` writes whole trees, with their owners, times and attributes.";
+
+/// The arguments of `bifolio put`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// The permissions of the files, as chmod takes them, whatever the umask
+    #[arg(short, long, allow_hyphen_values = true)]
+    mode: Option<ModeChange>,
+    /// Take DESTINATION for the name of the file, even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    #[command(flatten)]
+    ownership: Ownership,
+    /// The files of the host to write; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    sources: Vec<OsString>,
+    /// A directory in the image to write to, or the name of the file
+    #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
+    destination: Target,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Writes every file.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let Arguments { sources, destination, ownership, .. } = &arguments;
+    change_images(&arguments.image, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if sources.len() > 1 && !into {
+            return Err(destination.refuse_several());
+        }
+        let plain = Subject { permissions: PERMISSIONS, is_directory: false, umask: writing.umask };
+        let options = Options {
+            preserve: false,
+            recursive: false,
+            follow: true,
+            by: ownership.credentials(),
+            permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
+        };
+        let image = destination.image.as_path();
+        let mut importer = Importer::new(&options, &volume, image, writing, console);
+        for source in sources {
+            let is_stream = source == "-";
+            let name = import::file_name(source).filter(|_| !is_stream);
+            let target = match (into, name) {
+                (false, _) => destination.clone(),
+                (true, Some(name)) => destination.join(name),
+                (true, None) => {
+                    let failure = Failure::new(destination, "is a directory: name the file in it");
+                    return Err(failure.usage());
+                }
+            };
+            let (directory, name) = target.place(&volume)?;
+            let place = Place::Name(directory, name);
+            if is_stream {
+                let stream = io::stdin().as_fd().try_clone_to_owned();
+                let stream = stream
+                    .map_err(|error| Failure::host("standard input", "cannot read", &error))?;
+                importer.copy_stream(&stream.into(), &place)?;
+            } else {
+                importer.copy(Path::new(source), &place)?;
+            }
+        }
+        Ok(())
+    })
+}

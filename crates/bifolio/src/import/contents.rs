@@ -1,0 +1,108 @@
+//! The data of one file: what the host has is written, what it has not stays a hole.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use base::FileOffset;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use vfs::{Node, OpenMode, Privileges};
+
+use super::Trouble;
+
+/// The most that is read and written at once, in bytes.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Copies all of `from` to the empty file `to`. `go_on` is asked from time to time.
+pub fn copy(
+    from: &File,
+    to: &Arc<Node>,
+    go_on: impl Fn() -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let read = |error| Trouble::Host("cannot be read", error);
+    let copy = to.open_for(OpenMode { write: true, append: false })?;
+    let mut writer = Writer { copy: &copy, go_on, buffer: Vec::new() };
+    let metadata = from.metadata().map_err(read)?;
+    // Files of a kind that are made up when they are read say that they are empty.
+    if !metadata.is_file() || metadata.len() == 0 {
+        let mut from = from;
+        return writer.write(0, u64::MAX, |_, buffer| from.read(buffer)).map(drop);
+    }
+    let size = metadata.len();
+    let mut end = 0;
+    while let Some(data) = next_data(from, end, size).map_err(read)? {
+        let (start, stop) = data;
+        let length = stop - start;
+        let written = writer.write(start, length, |at, buffer| from.read_at(buffer, at))?;
+        if written < length {
+            return Err(Trouble::Other("became shorter while it was copied"));
+        }
+        end = stop;
+    }
+    if end < size {
+        to.set_size(size, Privileges::Keep).map_err(cannot_write)?;
+    }
+    Ok(())
+}
+
+/// Where data begins at or after `at`, and where it ends. Hosts that cannot tell have no holes.
+fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if at >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
+        Err(error) => return Err(error.into()),
+    };
+    let stop = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
+    Ok((start < stop).then_some((start, stop)))
+}
+
+struct Writer<'a, G> {
+    copy: &'a vfs::File,
+    go_on: G,
+    buffer: Vec<u8>,
+}
+
+impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
+    /// Writes what `read` gives, at most `length` bytes, from byte `start` on. Gives how many.
+    fn write(
+        &mut self,
+        start: u64,
+        length: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
+    ) -> Result<u64, Trouble> {
+        let mut done = 0;
+        while done < length {
+            (self.go_on)()?;
+            let wanted = (length - done).min(CHUNK_BYTES_MAX as u64) as usize;
+            self.buffer.resize(wanted, 0);
+            let got = match read(start + done, &mut self.buffer) {
+                Ok(0) => break,
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Trouble::Host("cannot be read", error)),
+            };
+            let mut written = 0;
+            while written < got {
+                let at = FileOffset(start + done + written as u64);
+                let rest = &self.buffer[written..got];
+                let count = self.copy.write_at(at, rest, Privileges::Keep).map_err(cannot_write)?;
+                if count == 0 {
+                    return Err(Trouble::Other("its copy takes no more"));
+                }
+                written += count;
+            }
+            done += got as u64;
+        }
+        Ok(done)
+    }
+}
+
+fn cannot_write(error: base::Error) -> Trouble {
+    Trouble::Image("cannot write its copy", error)
+}

@@ -1,0 +1,383 @@
+//! Copies files and trees of the host into an image. Not here: the command lines that ask for it,
+//! opening and closing the image.
+//!
+//! The host's tree is walked by paths, which bounds its depth by the host's limit on them.
+
+mod contents;
+mod metadata;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::attributes::{AttributeChange, DeviceNumber, FileType};
+use base::{Error, InodeNumber};
+use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
+
+use crate::console::Console;
+use crate::copy::temporary_name;
+use crate::failure::{Failure, Result};
+use crate::writing::Writing;
+
+/// What to keep of the originals, and what copies get instead.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Owners, permissions, times, extended attributes and hard links are kept.
+    pub preserve: bool,
+    /// Directories are entered.
+    pub recursive: bool,
+    /// A symbolic link of the host is followed where it is named itself.
+    pub follow: bool,
+    /// To whom copies belong whose owners are not kept.
+    pub by: Credentials,
+    /// The permissions of copies, whatever those of their originals.
+    pub permissions: Option<u16>,
+}
+
+/// Where a copy goes.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// To this name in this directory.
+    Name(Arc<Node>, Vec<u8>),
+    /// What is in the original, to this directory.
+    Into(Arc<Node>),
+}
+
+/// Copies into one image.
+pub struct Importer<'a> {
+    options: &'a Options,
+    volume: &'a Volume,
+    writing: &'a Writing<'a>,
+    console: &'a mut Console,
+    /// The image, as a file of the host.
+    image: (u64, u64),
+    /// The copies of files with several names, by the originals' device and inode numbers.
+    links: HashMap<(u64, u64), InodeNumber>,
+}
+
+/// Why one copy could not be made.
+#[derive(Debug)]
+enum Trouble {
+    /// Something that the host would not do, in words, and why.
+    Host(&'static str, io::Error),
+    /// Something that could not be done in the image, in words, and why.
+    Image(&'static str, Error),
+    /// Another reason, in words.
+    Other(&'static str),
+    /// The command must stop.
+    Fatal(Failure),
+}
+
+const CANNOT_CREATE: &str = "cannot create its copy";
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Image(CANNOT_CREATE, error)
+    }
+}
+
+impl<'a> Importer<'a> {
+    /// Copies to `volume`, which lies in the file `image` of the host.
+    pub fn new(
+        options: &'a Options,
+        volume: &'a Volume,
+        image: &Path,
+        writing: &'a Writing<'a>,
+        console: &'a mut Console,
+    ) -> Self {
+        let image = fs::metadata(image).map_or((0, 0), |image| identity(&image));
+        Self { options, volume, writing, console, image, links: HashMap::new() }
+    }
+
+    /// Copies what is at `from`. What fails is reported.
+    pub fn copy(&mut self, from: &Path, place: &Place) -> Result<()> {
+        self.copy_entry(from, place, self.options.follow)
+    }
+
+    /// Copies everything that can be read from `stream` to a file.
+    pub fn copy_stream(&mut self, stream: &fs::File, place: &Place) -> Result<()> {
+        let outcome = match place {
+            Place::Name(directory, name) => {
+                let permissions = 0o666 & !self.writing.umask;
+                self.copy_file(stream, None, permissions, directory, name)
+            }
+            Place::Into(_) => Err(Error::IsDirectory.into()),
+        };
+        self.report(Path::new("standard input"), outcome)
+    }
+
+    fn report(&mut self, from: &Path, outcome: Result<(), Trouble>) -> Result<()> {
+        let failure = match outcome {
+            Ok(()) => return Ok(()),
+            Err(Trouble::Fatal(failure)) => return Err(failure),
+            Err(Trouble::Host(action, error)) => Failure::host(from, action, &error),
+            Err(Trouble::Image(action, error)) => Failure::action(from, action, &error),
+            Err(Trouble::Other(what)) => Failure::new(from, what),
+        };
+        self.console.report(&failure);
+        Ok(())
+    }
+
+    fn copy_entry(&mut self, from: &Path, place: &Place, follow: bool) -> Result<()> {
+        self.writing.check_interrupted()?;
+        let found = if follow { fs::metadata(from) } else { fs::symlink_metadata(from) };
+        let outcome = match found {
+            Err(error) => Err(Trouble::Host("cannot be copied", error)),
+            Ok(original) if original.is_dir() => self.copy_directory(from, &original, place),
+            Ok(original) => match place {
+                Place::Into(_) => Err(Error::NotDirectory.into()),
+                Place::Name(directory, name) => self.copy_other(from, &original, directory, name),
+            },
+        };
+        self.report(from, outcome)
+    }
+
+    fn copy_directory(
+        &mut self,
+        from: &Path,
+        original: &Metadata,
+        place: &Place,
+    ) -> Result<(), Trouble> {
+        if !self.options.recursive {
+            return Err(Trouble::Other("is a directory and was left out; add -r or -a"));
+        }
+        let entries = fs::read_dir(from).and_then(|entries| {
+            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
+        });
+        let entries = entries.map_err(|error| Trouble::Host("cannot be read", error))?;
+        let (copy, is_new) = match place {
+            Place::Into(directory) => (Arc::clone(directory), false),
+            Place::Name(directory, name) => self.make_directory(original, directory, name)?,
+        };
+        for name in entries {
+            let place = Place::Name(Arc::clone(&copy), name.as_bytes().to_vec());
+            self.copy_entry(&from.join(&name), &place, false).map_err(Trouble::Fatal)?;
+        }
+        match (self.options.preserve, is_new) {
+            (true, _) => metadata::preserve(from, original, &copy),
+            (false, true) => set_permissions(&copy, self.plain_permissions(original)),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// The directory there, or a new one, which nobody else may enter yet.
+    fn make_directory(
+        &self,
+        original: &Metadata,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<(Arc<Node>, bool), Trouble> {
+        match self.volume.lookup(directory, name) {
+            Ok(node) if node.kind() == FileType::Directory => Ok((node, false)),
+            Ok(_) => Err(Error::NotDirectory.into()),
+            Err(Error::NotFound) => {
+                let what = Creation::of(FileType::Directory, 0o700);
+                let made = self.volume.create(directory, name, &what, &self.owner_of(original))?;
+                Ok((made, true))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn copy_other(
+        &mut self,
+        from: &Path,
+        original: &Metadata,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<(), Trouble> {
+        let key = identity(original);
+        if key == self.image {
+            return Err(Trouble::Other("is the image that is copied to"));
+        }
+        let is_linked = self.options.preserve && original.nlink() > 1;
+        if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
+            let copy = self.volume.node(copy)?;
+            return self.place(directory, name, |_, name| {
+                self.volume.link(directory, name, &copy)?;
+                Ok(())
+            });
+        }
+        if original.is_file() {
+            // Should the file have become another since, that is noticed here.
+            let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+            let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(from);
+            let file = opened.map_err(|error| Trouble::Host("cannot be opened", error))?;
+            let permissions = self.plain_permissions(original);
+            let preserved = self.options.preserve.then_some((from, original));
+            self.copy_file(&file, preserved, permissions, directory, name)?;
+        } else {
+            self.copy_special(from, original, directory, name)?;
+        }
+        if is_linked {
+            let copy = self.volume.lookup(directory, name)?;
+            self.links.insert(key, copy.number());
+        }
+        Ok(())
+    }
+
+    /// Copies a symbolic link, a device, a pipe or a socket.
+    fn copy_special(
+        &self,
+        from: &Path,
+        original: &Metadata,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<(), Trouble> {
+        let kind = special_kind(original);
+        if kind != FileType::Symlink && !self.options.recursive {
+            return Err(Trouble::Other("is a special file and was left out; add -r or -a"));
+        }
+        let target = match kind {
+            FileType::Symlink => fs::read_link(from),
+            _ => Ok(Path::new("").into()),
+        };
+        let target = target.map_err(|error| Trouble::Host("cannot be read", error))?;
+        let (major, minor) =
+            (rustix::fs::major(original.rdev()), rustix::fs::minor(original.rdev()));
+        let permissions = match kind {
+            FileType::Symlink => 0o777,
+            _ => self.plain_permissions(original),
+        };
+        let what = Creation {
+            device: DeviceNumber { major, minor },
+            target: target.as_os_str().as_bytes(),
+            ..Creation::of(kind, permissions)
+        };
+        self.place(directory, name, |_, name| {
+            let copy = self.volume.create(directory, name, &what, &self.owner_of(original))?;
+            match self.options.preserve {
+                true => metadata::preserve(from, original, &copy),
+                false => Ok(()),
+            }
+        })
+    }
+
+    /// Copies the data of a file, and its metadata if it is to be kept.
+    fn copy_file(
+        &self,
+        file: &fs::File,
+        preserved: Option<(&Path, &Metadata)>,
+        permissions: u16,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<(), Trouble> {
+        self.place(directory, name, |replaced, name| {
+            let by = match preserved {
+                Some((_, original)) => self.owner_of(original),
+                None => self.options.by.clone(),
+            };
+            // For nobody else to read, until it is whole.
+            let what = Creation::of(FileType::Regular, 0o600);
+            let copy = self.volume.create(directory, name, &what, &by)?;
+            let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
+            contents::copy(file, &copy, go_on)?;
+            match (preserved, replaced) {
+                (Some((from, original)), _) => metadata::preserve(from, original, &copy),
+                // As if it had been written over.
+                (None, Some(replaced)) if replaced.kind() == FileType::Regular => {
+                    let there = replaced.attributes();
+                    let permissions = self.options.permissions.unwrap_or(there.permissions & 0o777);
+                    set_attributes(
+                        &copy,
+                        &AttributeChange {
+                            permissions: Some(permissions),
+                            uid: Some(there.uid),
+                            gid: Some(there.gid),
+                            ..AttributeChange::default()
+                        },
+                    )
+                }
+                (None, _) => set_permissions(&copy, permissions),
+            }
+        })
+    }
+
+    /// Has `make` make something with a name: the one that is wanted, or a temporary one while
+    /// something else has that and is to be replaced. What could not be made whole is removed.
+    fn place(
+        &self,
+        directory: &Arc<Node>,
+        name: &[u8],
+        make: impl FnOnce(Option<&Node>, &[u8]) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let by = &Credentials::ROOT;
+        let replaced = match self.volume.lookup(directory, name) {
+            Ok(node) if node.kind() == FileType::Directory => return Err(Error::IsDirectory.into()),
+            Ok(node) => Some(node),
+            Err(Error::NotFound) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let temporary = temporary_name();
+        let made_name = if replaced.is_some() { temporary.as_bytes() } else { name };
+        let made = make(replaced.as_deref(), made_name).and_then(|()| {
+            if replaced.is_some() {
+                let (from, to) = ((directory, made_name), (directory, name));
+                self.volume.rename(from, to, RenameFlags::default(), by)?;
+                // Two names of one file stay two.
+                match self.volume.unlink(directory, made_name, by) {
+                    Err(Error::NotFound) => {}
+                    removed => removed?,
+                }
+            }
+            Ok(())
+        });
+        if made.is_err() {
+            // Should this fail too, there is more wrong than could be told here.
+            let _ = self.volume.unlink(directory, made_name, by);
+        }
+        made
+    }
+
+    fn owner_of(&self, original: &Metadata) -> Credentials {
+        match self.options.preserve {
+            true => Credentials { uid: original.uid(), gid: original.gid(), ..Credentials::ROOT },
+            false => self.options.by.clone(),
+        }
+    }
+
+    fn plain_permissions(&self, original: &Metadata) -> u16 {
+        let kept = (original.mode() & 0o777) as u16 & !self.writing.umask;
+        self.options.permissions.unwrap_or(kept)
+    }
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+fn special_kind(original: &Metadata) -> FileType {
+    let kind = original.file_type();
+    if kind.is_symlink() {
+        FileType::Symlink
+    } else if kind.is_char_device() {
+        FileType::CharacterDevice
+    } else if kind.is_block_device() {
+        FileType::BlockDevice
+    } else if kind.is_fifo() {
+        FileType::Fifo
+    } else {
+        FileType::Socket
+    }
+}
+
+fn set_permissions(node: &Node, permissions: u16) -> Result<(), Trouble> {
+    let permissions = Some(permissions);
+    set_attributes(node, &AttributeChange { permissions, ..AttributeChange::default() })
+}
+
+fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), Trouble> {
+    node.set_attributes(change, &Credentials::ROOT)
+        .map_err(|error| Trouble::Image("cannot set the attributes of its copy", error))
+}
+
+/// The last name of a path of the host; `None` when it ends in a dot name: what is in it is meant.
+pub fn file_name(path: &OsStr) -> Option<&[u8]> {
+    let name = path.as_bytes().rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
+    (name != b"." && name != b"..").then_some(name)
+}
