@@ -42,6 +42,13 @@ impl WritebackErrors {
         ErrorCursor(AtomicU64::new(latest.number - unheard))
     }
 
+    /// The error that [`check`](Self::check) would give, of which nobody has heard by this.
+    pub fn peek(&self, cursor: &ErrorCursor) -> Option<Error> {
+        let latest = self.latest.lock();
+        let is_news = cursor.0.load(Ordering::Relaxed) != latest.number;
+        if is_news { latest.error.clone() } else { None }
+    }
+
     /// The error that the open file with this cursor has to hear of, if there is one.
     pub fn check(&self, cursor: &ErrorCursor) -> Result<()> {
         let mut latest = self.latest.lock();
@@ -69,7 +76,9 @@ mod tests {
         assert_eq!(errors.check(&one), Ok(()));
         errors.record(FIRST);
         errors.record(SECOND);
+        assert_eq!((errors.peek(&one), errors.peek(&one)), (Some(FIRST), Some(FIRST)));
         assert_eq!(errors.check(&one), Err(FIRST));
+        assert_eq!(errors.peek(&one), None);
         assert_eq!(errors.check(&one), Ok(()));
         assert_eq!(errors.check(&errors.cursor()), Ok(()), "opened after it was heard of");
         assert_eq!(errors.check(&other), Err(FIRST));

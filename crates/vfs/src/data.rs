@@ -130,6 +130,16 @@ impl Node {
         }
     }
 
+    /// A cursor for somebody who wants to hear of errors from now on, and of those nobody has heard.
+    pub(crate) fn error_cursor(&self) -> ErrorCursor {
+        self.writable.get().map(|file| file.errors().cursor()).unwrap_or_default()
+    }
+
+    /// The error in writing back that came after `cursor`, left for others to hear of.
+    pub(crate) fn error_since(&self, cursor: &ErrorCursor) -> Option<Error> {
+        self.writable.get().and_then(|file| file.errors().peek(cursor))
+    }
+
     pub(crate) fn start_writeback(&self) {
         if let Some(file) = self.writable.get() {
             iomap::write_back(file, 0..u64::MAX);

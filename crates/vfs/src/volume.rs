@@ -180,16 +180,15 @@ impl Volume {
         self.shared.is_writable
     }
 
-    /// Makes every change up to now durable.
+    /// Makes every change up to now durable. An error in writing any file's data back since the
+    /// last time is told here, too.
     pub fn sync(&self) -> Result<()> {
-        self.flush_data();
-        self.shared.file_system.sync()
+        let flushed = self.flush_data();
+        flushed.and(self.shared.file_system.sync())
     }
 
-    fn flush_data(&self) {
-        if let Some(writeback) = &self.shared.writeback {
-            writeback.flush_all();
-        }
+    fn flush_data(&self) -> Result<()> {
+        self.shared.writeback.as_ref().map_or(Ok(()), |writeback| writeback.flush_all())
     }
 
     /// Ends writing: everything is durable, and the volume says that it is sound. What is changed
@@ -199,8 +198,8 @@ impl Volume {
         if let Some(writeback) = &self.shared.writeback {
             writeback.close();
         }
-        self.flush_data();
-        self.shared.file_system.close()
+        let flushed = self.flush_data();
+        flushed.and(self.shared.file_system.close())
     }
 
     /// The folio cache.

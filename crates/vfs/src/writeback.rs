@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, InodeNumber, Result, Unsupported};
-use iomap::{DirtyLimits, EndIo};
+use iomap::{DirtyLimits, EndIo, ErrorCursor};
 use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
 
@@ -39,6 +39,8 @@ struct Dirty {
     limits: DirtyLimits,
     /// Files with something to write. They stay in memory while they are here.
     nodes: RankedMutex<HashMap<InodeNumber, DirtyNode>>,
+    /// The first error since somebody who syncs the whole volume was told.
+    failed: Mutex<Option<Error>>,
     wish: Mutex<Wish>,
     wished: Condvar,
 }
@@ -47,6 +49,8 @@ struct Dirty {
 struct DirtyNode {
     node: Arc<Node>,
     since: Instant,
+    /// Which of the file's errors are of this time.
+    errors: ErrorCursor,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +67,7 @@ impl Writeback {
             cache: Arc::clone(cache),
             limits: DirtyLimits::of_shares(bytes_max, BACKGROUND_SHARE, HARD_SHARE),
             nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
+            failed: Mutex::new(None),
             wish: Mutex::new(Wish::None),
             wished: Condvar::new(),
         });
@@ -91,11 +96,11 @@ impl Writeback {
     /// Notes that a file that has a name has something to write. Has the thread begin if it is much, and waits
     /// while it is too much; the caller has the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
-        self.shared
-            .nodes
-            .lock()
-            .entry(node.number())
-            .or_insert_with(|| DirtyNode { node: Arc::clone(node), since: Instant::now() });
+        self.shared.nodes.lock().entry(node.number()).or_insert_with(|| DirtyNode {
+            node: Arc::clone(node),
+            since: Instant::now(),
+            errors: node.error_cursor(),
+        });
         if self.shared.limits.needs_flush(&self.shared.cache.dirty_stats()) {
             self.shared.wish(Wish::Flush);
         }
@@ -127,12 +132,14 @@ impl Writeback {
         drop(all);
     }
 
-    /// Writes back all files, and waits for it.
-    pub(crate) fn flush_all(&self) {
+    /// Writes back all files, and waits for it. Gives the first error since the last time, of
+    /// whatever file, also where that file's users hear of it themselves.
+    pub(crate) fn flush_all(&self) -> Result<()> {
         let all = self.shared.all();
         all.iter().for_each(|node| node.start_writeback());
         all.iter().for_each(|node| node.wait_for_writeback());
         self.shared.settle(all);
+        self.shared.failed.lock().take().map_or(Ok(()), Err)
     }
 }
 
@@ -166,11 +173,16 @@ impl Dirty {
     /// that have nothing more.
     fn settle(&self, nodes: Vec<Arc<Node>>) {
         for node in nodes {
-            if !node.is_written_back() {
+            let is_written_back = node.is_written_back();
+            if let Some(dirty) = self.nodes.lock().get(&node.number()) {
+                self.keep_error(dirty);
+            }
+            if !is_written_back {
                 continue;
             }
             if let Err(error) = node.inode().write_pending() {
                 tracing::warn!("inode {}: {error}", node.number());
+                self.failed.lock().get_or_insert(error);
             }
             let mut dirty = self.nodes.lock();
             // A write that came since has made it dirty before it noted it.
@@ -179,7 +191,15 @@ impl Dirty {
                 false => None,
             };
             drop(dirty);
-            drop(forgotten);
+            if let Some(forgotten) = forgotten {
+                self.keep_error(&forgotten);
+            }
+        }
+    }
+
+    fn keep_error(&self, dirty: &DirtyNode) {
+        if let Some(error) = dirty.node.error_since(&dirty.errors) {
+            self.failed.lock().get_or_insert(error);
         }
     }
 
