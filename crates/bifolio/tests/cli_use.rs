@@ -349,6 +349,7 @@ fn manual_pages_and_completions_cover_every_command() {
         "df",
         "find",
         "fiemap",
+        "put",
         "mkdir",
         "rm",
         "mv",
