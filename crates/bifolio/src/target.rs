@@ -159,13 +159,18 @@ impl ImageOptions {
 
     /// Opens the part of the image that the options choose for writing, which nobody else may use.
     pub fn open_device_for_writing(&self, target: &Target) -> Result<SharedDevice> {
-        let opened = self.open_image_for(target, Access::Write)?.device();
+        let opened = self.open_image_for_writing(target)?.device();
         opened.map_err(|error| Failure::library(target.image.as_path(), &error))
     }
 
     /// Opens the image, and reads nothing yet.
     pub fn open_image(&self, target: &Target) -> Result<Image> {
         self.open_image_for(target, Access::Read)
+    }
+
+    /// [`open_image`](Self::open_image) for writing: nobody else may use the image.
+    pub fn open_image_for_writing(&self, target: &Target) -> Result<Image> {
+        self.open_image_for(target, Access::Write)
     }
 
     fn open_image_for(&self, target: &Target, access: Access) -> Result<Image> {

@@ -64,9 +64,9 @@ fn facts(folder: &Path) -> String {
 }
 
 fn here(image: &Image, arguments: &str) -> String {
-    let program = bifolio();
+    let program = env!("CARGO_BIN_EXE_bifolio");
     let arguments = arguments.replace('@', &format!("{}:", image.path.display()));
-    shell(image.folder.path(), &format!("{} {arguments} 2>&1", program.get_program().display()))
+    shell(image.folder.path(), &format!("{program} {arguments} 2>&1"))
 }
 
 #[track_caller]

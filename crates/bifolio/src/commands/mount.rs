@@ -6,11 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::DeviceOffset;
 use clap::Args;
-use device::{Image, OpenDevice, Part};
+use device::Image;
 use fuse::{MountOptions, Plan, SessionError, THREADS_DEFAULT};
-use vfs::{Volume, VolumeOptions};
+use vfs::Volume;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
@@ -101,24 +100,19 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     log::to_standard_error();
     // How much memory there is must be found out before the confinement.
     let writable = plan.options.writable;
-    let volume_options = VolumeOptions { writable, ..image.volume_options()? };
+    let volume_options = match writable {
+        true => image.volume_options_for_writing()?,
+        false => image.volume_options()?,
+    };
     let open = |image: Image| {
         let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
         volume.map(Arc::new).map_err(|error| Failure::library(&*target.image, &error))
     };
-    let open_image =
-        || if writable { open_for_writing(&image, &target) } else { image.open_image(&target) };
-    fuse::run(&plan, open_image, open).map_err(|error| failure(error, &target, &directory))
-}
-
-fn open_for_writing(options: &ImageOptions, target: &Target) -> Result<Image> {
-    let part = match (options.partition, options.offset) {
-        (Some(number), _) => Part::Partition(number),
-        (None, Some(offset)) => Part::From(DeviceOffset(offset)),
-        (None, None) => Part::Whole,
+    let open_image = || match writable {
+        true => image.open_image_for_writing(&target),
+        false => image.open_image(&target),
     };
-    let open = OpenDevice { part, read_only: false, ..OpenDevice::default() };
-    Image::open(&target.image, open).map_err(|error| Failure::library(&*target.image, &error))
+    fuse::run(&plan, open_image, open).map_err(|error| failure(error, &target, &directory))
 }
 
 fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {

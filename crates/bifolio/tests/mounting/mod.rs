@@ -1,4 +1,5 @@
 //! Places to mount on, mounts that go away with their test, and the processes behind them.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -16,7 +16,7 @@ use base::attributes::{
     Attributes, CheckSummary, DeviceNumber, FileType, StatFs, Timestamp, VolumeInfo,
 };
 use base::{BlockSize, DeviceOffset, Error, InodeNumber, Result};
-use device::{BlockDevice, MemoryDevice, SharedDevice};
+use device::{MemoryDevice, SharedDevice};
 use vfs::{FileSystem, Inode, NewInode};
 
 use inode::MemoryInode;
