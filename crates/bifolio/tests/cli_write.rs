@@ -220,7 +220,8 @@ const TREE: &str = "mkdir -p tree/d/e; cd tree; head -c 3000000 /dev/urandom > d
 
 /// As [`facts`], with times to the second, sizes, attributes and contents.
 fn more_facts(folder: &Path) -> String {
-    let script = "getfattr -Rhd -m - . | sed 's/^# owner.*//'
+    // In an order that does not depend on the file system.
+    let script = "find . -print0 | sort -z | xargs -0 getfattr -hd -m -
         find . -mindepth 1 -not -name lost+found -printf '%P %Ts ' \\( -type d -o -printf '%s' \\) \\
             -printf '\\n' | sort; find . -type f | sort | xargs -d '\\n' sha256sum";
     facts(folder) + &shell(folder, script)
