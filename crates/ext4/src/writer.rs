@@ -10,6 +10,7 @@ use iomap::PageCache;
 
 use crate::alloc::{Allocator, Privilege};
 use crate::features::{Feature, FeatureSet, Features};
+use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
 use crate::ondisk::superblock::RawSuperblock;
@@ -97,6 +98,11 @@ impl Volume {
         let Some(journal) = self.journal(journal_device)? else { return Ok(None) };
         if journal.superblock().users > 1 {
             return Err(Unsupported::Operation("a journal that several volumes share").into());
+        }
+        let log = &journal.superblock().log;
+        if log.end - log.start + 1 < BLOCKS_MIN {
+            // As for the kernel: an operation must find room in one transaction.
+            return Err(Unsupported::Operation("writing so small a journal").into());
         }
         let features = journal_features(journal.superblock().features, &self.geometry().features);
         if !needs_recovery {

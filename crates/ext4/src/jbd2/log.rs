@@ -8,7 +8,6 @@ use base::{DeviceOffset, Error, FsBlock, Result, TransactionId, Unsupported};
 
 use super::Journal;
 use super::encode::Encoder;
-use super::ondisk;
 use super::superblock::{JournalFeatures, LogState, write_state};
 
 /// A transaction takes at most one part in so many of the log, so that there is room for one more
@@ -46,11 +45,6 @@ impl LogWriter {
         if journal.superblock.version < 2 {
             let operation = "writing a journal of version 1";
             return Err(Unsupported::Operation(operation).into());
-        }
-        let log = &journal.superblock.log;
-        if log.end - log.start + 1 < ondisk::BLOCKS_MIN {
-            // As for the kernel: an operation must find room in one transaction.
-            return Err(Unsupported::Operation("writing so small a journal").into());
         }
         let block_size = journal.blocks.block_size();
         let mut superblock = vec![0; block_size.len()];

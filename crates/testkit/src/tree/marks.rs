@@ -170,12 +170,11 @@ pub(super) fn flags(top: &Path) {
     for (name, flag) in flags {
         let file = create(&top.join(name));
         let before = must(rustix::fs::ioctl_getflags(&file), name);
-        must(rustix::fs::ioctl_setflags(&file, before | flag), name);
+        set_flags(&file, before | flag, name);
     }
     let file = must(File::open(folder(top, "top of hierarchies")), "a folder");
     let before = must(rustix::fs::ioctl_getflags(&file), "flags");
-    let set = rustix::fs::ioctl_setflags(&file, before | IFlags::TOPDIR | IFlags::DIRSYNC);
-    must(set, "flags of a folder");
+    set_flags(&file, before | IFlags::TOPDIR | IFlags::DIRSYNC, "flags of a folder");
 }
 
 /// Files and folders with project ids.
@@ -186,5 +185,13 @@ pub(super) fn projects(top: &Path) {
         let path = folder(top, &format!("folder of {project}"));
         let file = must(File::open(&path), path.display());
         must(ioctl::set_project(&file, project), project);
+    }
+}
+
+/// Sets flags, where the file system has them: tmpfs, where a source tree may lie, has not all.
+fn set_flags(file: &File, flags: IFlags, what: &str) {
+    match rustix::fs::ioctl_setflags(file, flags) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {}
+        set => must(set, what),
     }
 }
