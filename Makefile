@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash lint bench-read fuzz
+.PHONY: help setup build demo test crash lint bench-read bench-write fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -32,6 +32,10 @@ lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 
 bench-read: ## Measure reading against the kernel and plain memory
 	@scripts/bench bench-read
+
+ROWS ?=
+bench-write: ## Measure writing against the kernel and fuse2fs (ROWS: parts of rows' names)
+	@scripts/bench bench-write $(ROWS)
 
 SECONDS_EACH ?= 60
 fuzz: ## Fuzz every parser for SECONDS_EACH (needs a nightly Rust)

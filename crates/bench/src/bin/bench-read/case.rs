@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bench::length_name;
+
 /// What the file holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
@@ -61,10 +63,6 @@ impl fmt::Display for Case {
             Content::Data => "data",
             Content::Hole => "hole",
         };
-        let length = match self.length >> 10 {
-            1024 => "1M".to_owned(),
-            kibibytes => format!("{kibibytes}K"),
-        };
-        f.pad(&format!("{state} {content} {length}"))
+        f.pad(&format!("{state} {content} {}", length_name(self.length)))
     }
 }

@@ -18,11 +18,10 @@ mod table;
 use case::Case;
 use image::Image;
 
-/// The load below which the machine counts as idle.
-const LOAD_MAX: f64 = 0.5;
-
 fn main() {
-    warn_if_busy();
+    if let Some(warning) = bench::busy_warning() {
+        println!("{warning}");
+    }
     testkit::private_mounts();
     let image = Image::make();
     // First: what the other measurements leave in the heap would hide the growth.
@@ -45,13 +44,4 @@ fn main() {
     println!("\n{memory}");
     notes.add_memory(&memory);
     println!("\n{notes}");
-}
-
-/// Says so when other programs will share in every number.
-fn warn_if_busy() {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let last_minute = load.split(' ').next().and_then(|load| load.parse::<f64>().ok());
-    if let Some(load) = last_minute.filter(|load| *load > LOAD_MAX) {
-        println!("the machine is busy (load {load}): the numbers will say little");
-    }
 }

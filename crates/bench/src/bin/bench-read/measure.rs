@@ -4,6 +4,8 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use bench::median;
+
 use crate::buffer::Buffer;
 use crate::case::{Case, State};
 use crate::image::FILE_BYTES;
@@ -35,13 +37,10 @@ pub fn medians(case: &Case, sides: &mut [Box<dyn Side>]) -> Medians {
         }
     }
     let bytes = (FILE_BYTES * u64::from(passes(case))) as f64;
-    let median = |mut times: Vec<Duration>| {
-        times.sort();
-        times[ROUNDS / 2].as_secs_f64()
-    };
+    let seconds = |times| median::<Duration>(times).as_secs_f64();
     Medians {
-        speeds: times.into_iter().map(|times| bytes / median(times)).collect(),
-        costs: spent.into_iter().map(|times| median(times) / bytes).collect(),
+        speeds: times.into_iter().map(|times| bytes / seconds(times)).collect(),
+        costs: spent.into_iter().map(|times| seconds(times) / bytes).collect(),
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use bench::GIB;
+
 use crate::case::{Case, Content, State};
 use crate::memory::Memory;
-use crate::table::{GIB, KERNEL, MEMORY, ORDER_0, OURS};
+use crate::table::{KERNEL, MEMORY, ORDER_0, OURS};
 
 /// Calls of 4 KiB per second that one thread is to reach.
 const CALLS_4K: f64 = 5e6;

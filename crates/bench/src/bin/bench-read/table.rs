@@ -1,11 +1,10 @@
 //! Prints the table.
 
+use bench::GIB;
+
 use crate::case::Case;
 use crate::measure::Medians;
 use crate::sides::Side;
-
-/// One GiB.
-pub const GIB: f64 = (1u64 << 30) as f64;
 
 /// Columns of the medians.
 pub const MEMORY: usize = 0;

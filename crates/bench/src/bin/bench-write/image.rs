@@ -1,0 +1,39 @@
+//! Images on tmpfs, one for each side.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use tempfile::TempDir;
+use testkit::Mke2fs;
+
+/// An image in a folder of its own, which goes with it.
+pub struct Image {
+    folder: TempDir,
+}
+
+impl Image {
+    /// An ext4 image of `size` bytes, with further arguments to mke2fs. All of it is in memory, and
+    /// nothing is left for a kernel to initialise while others are measured.
+    pub fn make(size: u64, block_size: u32, arguments: &str) -> Self {
+        let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
+        let mut options = Mke2fs::new("ext4", block_size)
+            .with("-E lazy_itable_init=0,lazy_journal_init=0")
+            .with(arguments);
+        options.size = size;
+        options.make(&image.path(), None);
+        let file = File::options().write(true).open(image.path()).expect("the image");
+        fallocate(file, FallocateFlags::empty(), 0, size).expect("room on tmpfs");
+        image
+    }
+
+    /// The image file.
+    pub fn path(&self) -> PathBuf {
+        self.folder().join("image")
+    }
+
+    /// The folder it lies in.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}

@@ -1,0 +1,116 @@
+//! Mounts of images: by the running kernel, and by programs that serve FUSE.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use testkit::LoopMount;
+
+use crate::image::Image;
+
+/// How long a program may take to mount, or to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who mounts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mounter {
+    /// The running kernel, through a loop device.
+    Kernel,
+    /// e2fsprogs's fuse2fs.
+    Fuse2fs,
+    /// `bifolio mount`, built beside this program.
+    Bifolio,
+}
+
+/// A mounted image.
+pub enum Mount {
+    Loop(LoopMount),
+    Fuse(FuseMount),
+}
+
+impl Mount {
+    /// Mounts an image for writing.
+    pub fn new(image: &Image, mounter: Mounter) -> Self {
+        match mounter {
+            Mounter::Kernel => Self::Loop(LoopMount::new(&image.path(), "ext4", "rw")),
+            Mounter::Fuse2fs => {
+                let mut command = Command::new("fuse2fs");
+                command.arg("-f");
+                Self::Fuse(FuseMount::new(command, image))
+            }
+            Mounter::Bifolio => {
+                let mut command = Command::new(bifolio());
+                command.args(["mount", "-f", "-o", "rw"]);
+                Self::Fuse(FuseMount::new(command, image))
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Loop(mount) => mount.path(),
+            Self::Fuse(mount) => mount.folder.path(),
+        }
+    }
+}
+
+fn bifolio() -> PathBuf {
+    let own = std::env::current_exe().expect("this program's path");
+    let path = own.with_file_name("bifolio");
+    assert!(path.exists(), "build the command first: cargo build --release --package bifolio");
+    path
+}
+
+/// A program that serves a mount in the foreground, and ends with it.
+pub struct FuseMount {
+    server: Child,
+    folder: TempDir,
+}
+
+impl FuseMount {
+    fn new(mut command: Command, image: &Image) -> Self {
+        let folder = TempDir::new().expect("a folder to mount on");
+        command.arg(image.path()).arg(folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let server = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut mount = Self { server, folder };
+        mount.wait_until("mounted", |mount| {
+            let ended = mount.server.try_wait().expect("a child");
+            assert!(ended.is_none(), "{command:?} ended: {ended:?}");
+            mount.is_mounted()
+        });
+        mount
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("/proc");
+        table.contains(&format!(" {} ", self.folder.path().display()))
+    }
+
+    fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(Instant::now() < deadline, "not {what} within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The mount goes with this program's mount namespace, once nobody serves it.
+            let _ = self.server.kill();
+            let _ = self.server.wait();
+            return;
+        }
+        self.wait_until("unmounted", |mount| {
+            let command = &mut Command::new("umount");
+            testkit::command::output(command.arg(mount.folder.path())).status.success()
+        });
+        // The image is whole when the server has ended.
+        self.wait_until("ended", |mount| mount.server.try_wait().expect("a child").is_some());
+    }
+}

@@ -1,0 +1,69 @@
+//! Judges the rows by what writing is meant to reach.
+
+use std::fmt;
+
+use crate::series::{FUSE2FS, Found, KERNEL, MOUNT, ORDER_0, OURS, Row, speed_of};
+
+/// How much faster than fuse2fs our mount is to be: writing, and with many small files.
+const FUSE2FS_WRITING: f64 = 5.0;
+const FUSE2FS_TREES: f64 = 3.0;
+/// How much longer than the kernel our mount may take with many small files.
+const KERNEL_TREES: f64 = 2.0;
+/// How much faster large blocks are to be than bigalloc at order 0, on average, in percent.
+const BLOCKS_GAIN: f64 = 50.0;
+
+/// The rows that fall short.
+#[derive(Default)]
+pub struct Notes {
+    short: Vec<String>,
+}
+
+impl Notes {
+    /// Notes what a row of the series's table falls short of.
+    pub fn judge_series(&mut self, row: &Row, found: &[Found]) {
+        let gain = 1.0 + row.gain / 100.0;
+        let aims = [
+            (OURS, KERNEL, 1.0),
+            (OURS, ORDER_0, gain),
+            (MOUNT, KERNEL, 1.0),
+            (MOUNT, FUSE2FS, FUSE2FS_WRITING),
+        ];
+        for (one, other, aim) in aims {
+            let Some((of_one, of_other)) = speed_of(found, one).zip(speed_of(found, other)) else {
+                continue;
+            };
+            self.want(&format!("{row}: {one}"), other, of_one / of_other, aim);
+        }
+    }
+
+    /// Notes what work on many small files falls short of, by each side's time.
+    pub fn judge_tree(&mut self, name: &str, times: &[(&str, f64)]) {
+        let of = |side: &str| times.iter().find(|(name, _)| *name == side).map(|(_, time)| *time);
+        for (other, aim) in [(KERNEL, 1.0 / KERNEL_TREES), (FUSE2FS, FUSE2FS_TREES)] {
+            if let Some((ours, theirs)) = of(MOUNT).zip(of(other)) {
+                self.want(&format!("{name}: {MOUNT}"), other, theirs / ours, aim);
+            }
+        }
+    }
+
+    /// Notes large blocks that do not gain enough, in percent.
+    pub fn judge_blocks(&mut self, gain: f64) {
+        self.want("blocks", "bigalloc at order 0", 1.0 + gain / 100.0, 1.0 + BLOCKS_GAIN / 100.0);
+    }
+
+    fn want(&mut self, what: &str, other: &str, ratio: f64, aim: f64) {
+        if ratio < aim {
+            self.short.push(format!("{what} is {ratio:.2} of {other}, aim {aim:.2}"));
+        }
+    }
+}
+
+impl fmt::Display for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.short.is_empty() {
+            return write!(f, "every aim was reached");
+        }
+        write!(f, "short of an aim:")?;
+        self.short.iter().try_for_each(|row| write!(f, "\n  {row}"))
+    }
+}

@@ -1,0 +1,262 @@
+//! The table of the large-folio series: new files and files that are there, without syncing, with a
+//! sync after each write, and with writeback; ours and others.
+
+use std::fmt;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bench::{length_name, median};
+use pagecache::CacheOptions;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::image::Image;
+use crate::mount::Mounter;
+use crate::notes::Notes;
+use crate::selection::Selection;
+use crate::sides::{Library, Mounted, Output, Side};
+
+/// How often each side is measured.
+const ROUNDS: usize = 5;
+/// Bytes in each image.
+const IMAGE_BYTES: u64 = 640 << 20;
+/// Bytes that are written, by fuse2fs an eighth of it: it would take most of the time.
+const FILE_BYTES: u64 = 128 << 20;
+const SLOW_SHARE: u64 = 8;
+/// Writes that are synced, of each length.
+const SYNCED_WRITES: [u64; 3] = [1000, 500, 64];
+const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+const NAME: &str = "data";
+
+/// The columns.
+pub const KERNEL: &str = "kernel";
+pub const OURS: &str = "ours";
+pub const ORDER_0: &str = "order 0";
+pub const FUSE2FS: &str = "fuse2fs";
+pub const MOUNT: &str = "mount";
+
+/// When what is written goes to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sync {
+    /// Not while it is measured.
+    Never,
+    /// After each write.
+    Each,
+    /// All of it after the last one.
+    Once,
+}
+
+/// One way of writing a file from its start to its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The file has its blocks already.
+    pub overwrite: bool,
+    /// When it is synced.
+    pub sync: Sync,
+    /// Bytes in a write.
+    pub length: usize,
+    /// How much faster than page by page the series is with large folios, in percent.
+    pub gain: f64,
+}
+
+impl Row {
+    /// Every row, with what the series has (cached, then in a RAM disk).
+    fn all() -> impl Iterator<Item = Self> {
+        let gains = [
+            (false, Sync::Never, [5.0, 144.0, 167.0]),
+            (true, Sync::Never, [5.0, 125.0, 137.0]),
+            (false, Sync::Once, [-3.0, 138.0, 164.0]),
+            (true, Sync::Once, [8.0, 127.0, 139.0]),
+            (false, Sync::Each, [29.0, 51.0, 75.0]),
+            (true, Sync::Each, [3.0, 86.0, 85.0]),
+        ];
+        gains.into_iter().flat_map(|(overwrite, sync, gains)| {
+            let rows = LENGTHS.into_iter().zip(gains);
+            rows.map(move |(length, gain)| Self { overwrite, sync, length, gain })
+        })
+    }
+
+    fn bytes(&self, side: &dyn Side) -> u64 {
+        if self.sync == Sync::Each {
+            let index = LENGTHS.iter().position(|&length| length == self.length);
+            return SYNCED_WRITES[index.unwrap_or_default()] * self.length as u64;
+        }
+        if side.name() == FUSE2FS { FILE_BYTES / SLOW_SHARE } else { FILE_BYTES }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = if self.overwrite { "over" } else { "new" };
+        let sync = match self.sync {
+            Sync::Never => "cached",
+            Sync::Each => "fsync each",
+            Sync::Once => "writeback",
+        };
+        f.pad(&format!("{file} {sync} {}", length_name(self.length)))
+    }
+}
+
+/// What was found of one row for one side.
+pub struct Found {
+    /// The column.
+    pub side: &'static str,
+    /// Bytes per second.
+    pub speed: f64,
+    /// Seconds of processor time of the writing thread for a byte.
+    pub cost: f64,
+}
+
+/// Measures and prints the table.
+pub fn run(selection: &Selection, notes: &mut Notes) {
+    let rows: Vec<Row> =
+        Row::all().filter(|row| selection.has_row(&format!("series {row}"))).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let sides = sides(selection);
+    for side in &sides {
+        warm_up(&**side);
+    }
+    heading(&sides);
+    let mut table = Vec::new();
+    for row in rows {
+        let found = measure(&row, &sides);
+        print_row(&row, &found);
+        notes.judge_series(&row, &found);
+        table.push((row, found));
+    }
+    print_costs(&sides, &table);
+}
+
+fn sides(selection: &Selection) -> Vec<Box<dyn Side>> {
+    let image = || Image::make(IMAGE_BYTES, 4096, "");
+    let mut sides: Vec<Box<dyn Side>> = Vec::new();
+    let orders = [(OURS, CacheOptions::default().folio_order_max), (ORDER_0, 0)];
+    let mounters =
+        [(KERNEL, Mounter::Kernel), (FUSE2FS, Mounter::Fuse2fs), (MOUNT, Mounter::Bifolio)];
+    for (name, order) in orders.into_iter().filter(|(name, _)| selection.has_side(name)) {
+        sides.push(Box::new(Library::new(name, image(), order, FILE_BYTES)));
+    }
+    for (name, mounter) in mounters.into_iter().filter(|(name, _)| selection.has_side(name)) {
+        sides.push(Box::new(Mounted::new(name, image(), mounter)));
+    }
+    sides
+}
+
+/// Has the host give each side the memory that it will use.
+fn warm_up(side: &dyn Side) {
+    let bytes = if side.name() == FUSE2FS { FILE_BYTES / SLOW_SHARE } else { FILE_BYTES };
+    drop(whole_file(side, bytes));
+    side.remove(NAME);
+}
+
+/// A file of so many bytes, all of them on the device.
+fn whole_file(side: &dyn Side, bytes: u64) -> Box<dyn Output> {
+    let mut file = side.create(NAME);
+    let data = vec![7; 1 << 20];
+    (0..bytes.div_ceil(1 << 20)).for_each(|at| file.write(at << 20, &data));
+    file.sync();
+    file
+}
+
+fn measure(row: &Row, sides: &[Box<dyn Side>]) -> Vec<Found> {
+    let mut times = vec![Vec::with_capacity(ROUNDS); sides.len()];
+    let mut spent = times.clone();
+    let mut there: Vec<_> = sides
+        .iter()
+        .map(|side| row.overwrite.then(|| whole_file(&**side, row.bytes(&**side))))
+        .collect();
+    for _ in 0..ROUNDS {
+        for (index, side) in sides.iter().enumerate() {
+            let mut new = None;
+            let file = match &mut there[index] {
+                Some(file) => file,
+                None => new.insert(side.create(NAME)),
+            };
+            let (time, processor) = time(row, row.bytes(&**side), &mut **file);
+            times[index].push(time);
+            spent[index].push(processor);
+            // The next round begins with nothing dirty.
+            file.sync();
+        }
+    }
+    drop(there);
+    sides.iter().for_each(|side| side.remove(NAME));
+    let seconds = |times| median::<Duration>(times).as_secs_f64();
+    let found = sides.iter().zip(times).zip(spent).map(|((side, times), spent)| {
+        let bytes = row.bytes(&**side) as f64;
+        Found { side: side.name(), speed: bytes / seconds(times), cost: seconds(spent) / bytes }
+    });
+    found.collect()
+}
+
+/// The time on the clock, and that of this thread.
+fn time(row: &Row, bytes: u64, file: &mut dyn Output) -> (Duration, Duration) {
+    let data = vec![7; row.length];
+    let (begin, processor) = (Instant::now(), thread_time());
+    for at in (0..bytes).step_by(row.length) {
+        file.write(at, black_box(&data));
+        if row.sync == Sync::Each {
+            file.sync();
+        }
+    }
+    if row.sync == Sync::Once {
+        file.sync();
+    }
+    (begin.elapsed(), thread_time().saturating_sub(processor))
+}
+
+pub fn thread_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
+}
+
+/// The ratios that are printed: of one column to another.
+const RATIOS: [(&str, &str, &str); 4] = [
+    (OURS, KERNEL, "kernel"),
+    (OURS, ORDER_0, "order 0"),
+    (MOUNT, KERNEL, "m/kernel"),
+    (MOUNT, FUSE2FS, "m/fuse2fs"),
+];
+
+pub fn speed_of(found: &[Found], side: &str) -> Option<f64> {
+    found.iter().find(|found| found.side == side).map(|found| found.speed)
+}
+
+fn heading(sides: &[Box<dyn Side>]) {
+    println!("\n1 thread, MiB/s; ratios of ours to the kernel and order 0, of our mount to both\n");
+    print!("{:<20}", "");
+    sides.iter().for_each(|side| print!("{:>10}", side.name()));
+    print!(" |");
+    RATIOS.iter().for_each(|(_, _, heading)| print!("{heading:>10}"));
+    println!();
+}
+
+fn print_row(row: &Row, found: &[Found]) {
+    print!("{row:<20}");
+    found.iter().for_each(|found| print!("{:>10.1}", found.speed / f64::from(1 << 20)));
+    print!(" |");
+    for (one, other, _) in RATIOS {
+        match speed_of(found, one).zip(speed_of(found, other)) {
+            Some((one, other)) => print!("{:>10.2}", one / other),
+            None => print!("{:>10}", ""),
+        }
+    }
+    println!();
+}
+
+/// Prints what the writing thread spends where it does all the work itself, which depends less on
+/// what else the machine does.
+fn print_costs(sides: &[Box<dyn Side>], table: &[(Row, Vec<Found>)]) {
+    let is_alone = |side: &str| [KERNEL, OURS, ORDER_0].contains(&side);
+    println!("\nprocessor time of the writing thread, ms/GiB\n");
+    print!("{:<20}", "");
+    let names = sides.iter().map(|side| side.name()).filter(|side| is_alone(side));
+    names.for_each(|side| print!("{side:>10}"));
+    println!();
+    for (row, found) in table.iter().filter(|(row, _)| row.sync == Sync::Never) {
+        print!("{row:<20}");
+        let alone = found.iter().filter(|found| is_alone(found.side));
+        alone.for_each(|found| print!("{:>10.1}", found.cost * bench::GIB * 1e3));
+        println!();
+    }
+}

@@ -1,0 +1,148 @@
+//! The sides: each writes files in its own way.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::FileOffset;
+use base::attributes::FileType;
+use device::OpenDevice;
+use pagecache::CacheOptions;
+use vfs::{Creation, Credentials, OpenMode, Privileges, Volume, VolumeOptions};
+
+use crate::image::Image;
+use crate::mount::{Mount, Mounter};
+
+/// A way of writing.
+pub trait Side {
+    /// The column's heading.
+    fn name(&self) -> &'static str;
+
+    /// Makes an empty file in the root and opens it; what had the name before is gone.
+    fn create(&self, name: &str) -> Box<dyn Output>;
+
+    /// Removes a file from the root.
+    fn remove(&self, name: &str);
+}
+
+/// An open file.
+pub trait Output {
+    /// Writes all of `data` at byte `at`.
+    fn write(&mut self, at: u64, data: &[u8]);
+
+    /// fsync(2).
+    fn sync(&mut self);
+}
+
+/// What is mounted, through system calls.
+pub struct Mounted {
+    name: &'static str,
+    // Unmounted before its image goes.
+    mount: Mount,
+    _image: Image,
+}
+
+impl Mounted {
+    /// Mounts `image`.
+    pub fn new(name: &'static str, image: Image, mounter: Mounter) -> Self {
+        Self { name, mount: Mount::new(&image, mounter), _image: image }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mount.path().join(name)
+    }
+}
+
+impl Side for Mounted {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn create(&self, name: &str) -> Box<dyn Output> {
+        if self.path(name).exists() {
+            self.remove(name);
+        }
+        Box::new(File::create_new(self.path(name)).expect("a new file"))
+    }
+
+    fn remove(&self, name: &str) {
+        std::fs::remove_file(self.path(name)).expect("a file to remove");
+        // What is freed can be used again.
+        File::open(self.mount.path()).and_then(|root| root.sync_all()).expect("a durable root");
+    }
+}
+
+impl Output for File {
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.write_all_at(data, at).expect("a write");
+    }
+
+    fn sync(&mut self) {
+        self.sync_all().expect("a durable file");
+    }
+}
+
+/// The library, in process.
+pub struct Library {
+    name: &'static str,
+    volume: Volume,
+    _image: Image,
+}
+
+impl Library {
+    /// Opens `image` with a cache in which `bytes` stay dirty without being written back.
+    pub fn new(name: &'static str, image: Image, folio_order_max: u8, bytes: u64) -> Self {
+        // A fifth of the cache may be dirty before it is.
+        let cache = CacheOptions { folio_order_max, bytes_max: 6 * bytes };
+        let device = OpenDevice { read_only: false, ..OpenDevice::default() };
+        let device = device::open(&image.path(), device).expect("the image");
+        let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
+        let volume = Volume::open(device, &options).expect("a volume");
+        Self { name, volume, _image: image }
+    }
+}
+
+impl Side for Library {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn create(&self, name: &str) -> Box<dyn Output> {
+        let root = self.volume.root().expect("a root");
+        if self.volume.lookup(&root, name.as_bytes()).is_ok() {
+            self.remove(name);
+        }
+        let what = Creation::of(FileType::Regular, 0o644);
+        let node = self.volume.create(&root, name.as_bytes(), &what, &Credentials::ROOT);
+        let node: Arc<vfs::Node> = node.expect("a new file");
+        let mode = OpenMode { write: true, append: false };
+        Box::new(node.open_for(mode).expect("an open file"))
+    }
+
+    fn remove(&self, name: &str) {
+        let root = self.volume.root().expect("a root");
+        let removed = self.volume.unlink(&root, name.as_bytes(), &Credentials::ROOT);
+        removed.expect("a file to remove");
+        self.volume.sync().expect("a durable volume");
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.volume.close().expect("a sound volume");
+        }
+    }
+}
+
+impl Output for vfs::File {
+    fn write(&mut self, at: u64, data: &[u8]) {
+        let written = self.write_at(FileOffset(at), data, Privileges::Keep).expect("a write");
+        assert_eq!(written, data.len(), "written in part");
+    }
+
+    fn sync(&mut self) {
+        vfs::File::sync(self, false).expect("a durable file");
+    }
+}

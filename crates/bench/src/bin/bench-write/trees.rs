@@ -1,0 +1,119 @@
+//! Work on many small files, by the programs that people use, on mounts.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use bench::median;
+
+use crate::image::Image;
+use crate::mount::{Mount, Mounter};
+use crate::notes::Notes;
+use crate::selection::Selection;
+use crate::series::{FUSE2FS, KERNEL, MOUNT};
+use crate::source::Archive;
+
+/// How often each side is measured.
+const ROUNDS: usize = 5;
+const IMAGE_BYTES: u64 = 256 << 20;
+/// Small files that are made, and their bytes.
+const SMALL_FILES: u32 = 1000;
+const SMALL_BYTES: usize = 1000;
+
+/// What is done, in this order: each begins with what the one before left.
+const WORKS: [(&str, Work); 4] = [
+    ("untar", untar),
+    ("find + stat", find_and_stat),
+    ("rm -rf", remove),
+    ("create small", create_small),
+];
+
+type Work = fn(&Archive, &Path);
+
+/// Measures and prints the table.
+pub fn run(selection: &Selection, notes: &mut Notes) {
+    let rows = WORKS.map(|(name, _)| selection.has_row(&format!("trees {name}")));
+    if !rows.contains(&true) {
+        return;
+    }
+    let archive = Archive::make();
+    let sides = [(KERNEL, Mounter::Kernel), (FUSE2FS, Mounter::Fuse2fs), (MOUNT, Mounter::Bifolio)];
+    let sides = sides.into_iter().filter(|(name, _)| selection.has_side(name));
+    let sides: Vec<_> =
+        sides.map(|(name, mounter)| (name, mounter, Image::make(IMAGE_BYTES, 4096, ""))).collect();
+    let mut times = vec![[const { Vec::new() }; WORKS.len()]; sides.len()];
+    for _ in 0..ROUNDS {
+        for ((_, mounter, image), times) in sides.iter().zip(&mut times) {
+            measure(image, *mounter, &archive, times);
+        }
+    }
+    print!("\nmounted, ms; ratios of the others' times to ours\n\n{:<20}", "");
+    sides.iter().for_each(|(name, ..)| print!("{name:>10}"));
+    println!(" |{:>10}{:>10}", "kernel", "fuse2fs");
+    for (row, (name, _)) in WORKS.iter().enumerate().filter(|(row, _)| rows[*row]) {
+        let medians: Vec<(&str, f64)> = sides
+            .iter()
+            .zip(&times)
+            .map(|((side, ..), times)| (*side, median(times[row].clone())))
+            .collect();
+        print_row(name, &medians);
+        notes.judge_tree(name, &medians);
+    }
+}
+
+fn measure(image: &Image, mounter: Mounter, archive: &Archive, times: &mut [Vec<f64>]) {
+    let mut mount = Mount::new(image, mounter);
+    for (index, (name, work)) in WORKS.iter().enumerate() {
+        if *name == "find + stat" {
+            // Nothing of the tree is in memory then.
+            drop(mount);
+            mount = Mount::new(image, mounter);
+        }
+        let begin = Instant::now();
+        work(archive, mount.path());
+        times[index].push(begin.elapsed().as_secs_f64());
+    }
+    std::fs::remove_dir_all(mount.path().join("small")).expect("the small files to go");
+}
+
+fn untar(archive: &Archive, top: &Path) {
+    succeed(Command::new("tar").arg("-xf").arg(archive.path()).arg("-C").arg(top));
+}
+
+fn find_and_stat(_: &Archive, top: &Path) {
+    succeed(Command::new("find").arg(top).args(["-printf", "%p %s %m %u %T@\\n"]));
+}
+
+fn remove(_: &Archive, top: &Path) {
+    succeed(Command::new("rm").arg("-rf").arg(top.join("tree")));
+}
+
+fn create_small(_: &Archive, top: &Path) {
+    let folder = top.join("small");
+    std::fs::create_dir(&folder).expect("a directory");
+    for number in 0..SMALL_FILES {
+        let mut file = File::create_new(folder.join(format!("{number}"))).expect("a new file");
+        file.write_all(&[7; SMALL_BYTES]).expect("a write");
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+fn print_row(name: &str, medians: &[(&str, f64)]) {
+    print!("{name:<20}");
+    medians.iter().for_each(|(_, seconds)| print!("{:>10.1}", seconds * 1e3));
+    print!(" |");
+    let of = |side: &str| medians.iter().find(|(name, _)| *name == side).map(|(_, time)| time);
+    for other in [KERNEL, FUSE2FS] {
+        match of(other).zip(of(MOUNT)) {
+            Some((other, ours)) => print!("{:>10.2}", other / ours),
+            None => print!("{:>10}", ""),
+        }
+    }
+    println!();
+}

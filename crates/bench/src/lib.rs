@@ -1,0 +1,32 @@
+//! What the benchmarks share: the machine's state, medians, names.
+//! Not here: what is measured.
+
+#![forbid(unsafe_code)]
+
+/// One GiB.
+pub const GIB: f64 = (1u64 << 30) as f64;
+
+/// The load below which the machine counts as idle.
+const LOAD_MAX: f64 = 0.5;
+
+/// Says how busy the machine is when other programs will share in every number.
+pub fn busy_warning() -> Option<String> {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let last_minute = load.split(' ').next().and_then(|load| load.parse::<f64>().ok());
+    let load = last_minute.filter(|load| *load > LOAD_MAX)?;
+    Some(format!("the machine is busy (load {load}): the numbers will say little"))
+}
+
+/// The one in the middle.
+pub fn median<T: Copy + PartialOrd>(mut values: Vec<T>) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+    values[values.len() / 2]
+}
+
+/// A number of bytes as the tables call it, such as "64K".
+pub fn length_name(bytes: usize) -> String {
+    match bytes >> 10 {
+        1024 => "1M".to_owned(),
+        kibibytes => format!("{kibibytes}K"),
+    }
+}
