@@ -8,6 +8,7 @@ use std::path::Path;
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use smallvec::SmallVec;
 
 use crate::bio::{EIO, EROFS, range_within};
@@ -26,12 +27,15 @@ pub struct FileDevice {
     size: u64,
     read_only: bool,
     sector_size: Option<SectorSize>,
+    /// The process that took the lock: a forked one shares it and must not end it.
+    opened_by: Pid,
 }
 
 impl FileDevice {
     /// Opens the image at `path`. Readers share it (advisory flock); a writer has it alone, and is
     /// refused when a reader or another writer has it, with EBUSY. Hosts that cannot lock the file
-    /// open it all the same.
+    /// open it all the same. The lock ends with the device, also where a child of this process has
+    /// yet to close its copy of the descriptor.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::open_file(path, read_only)
             .map_err(|errno| Error::Open { path: path.into(), errno: errno.raw_os_error() })
@@ -61,7 +65,8 @@ impl FileDevice {
             Ok(4096) => Some(SectorSize::B4096),
             _ => None,
         };
-        Ok(Self { file, size, read_only, sector_size })
+        let opened_by = rustix::process::getpid();
+        Ok(Self { file, size, read_only, sector_size, opened_by })
     }
 
     /// The unit that partition tables count in, where the device is a disk and not an image of one.
@@ -186,6 +191,17 @@ fn lock(file: &OwnedFd, read_only: bool) -> Result<(), Errno> {
         Err(Errno::WOULDBLOCK) => Err(Errno::BUSY),
         // Other failures mean that this host cannot lock this file: locks are advisory.
         _ => Ok(()),
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        // Closing alone leaves the lock to a child between its fork and its exec, which any thread
+        // may have started.
+        if self.opened_by == rustix::process::getpid() {
+            // Where the host cannot lock there is nothing to unlock.
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{DeviceOffset, Error};
 use device::{Backend, BlockDevice, FileDevice, OpenDevice, Part, open};
@@ -67,6 +68,29 @@ fn readers_share_an_image_and_a_writer_has_it_alone() {
     assert_eq!(open_errno(file.path(), false), EBUSY);
     drop(writer);
     FileDevice::open(file.path(), true).unwrap();
+}
+
+#[test]
+fn a_writer_that_has_gone_is_not_in_the_way_while_other_threads_start_programs() {
+    let file = image(512);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // With a directory to change to, this forks rather than spawns.
+                    let mut program = std::process::Command::new("true");
+                    assert!(program.current_dir("/").status().unwrap().success());
+                }
+            });
+        }
+        let opened: Vec<_> =
+            (0..2000).map(|_| FileDevice::open(file.path(), false).map(drop)).collect();
+        done.store(true, Ordering::Relaxed);
+        for one in opened {
+            one.unwrap();
+        }
+    });
 }
 
 #[test]

@@ -73,6 +73,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_lseek,
+    libc::SYS_flock,
     libc::SYS_dup3,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
