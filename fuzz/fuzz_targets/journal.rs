@@ -6,15 +6,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 
 /// Where the journal's first block lies.
-static JOURNAL: LazyLock<usize> = LazyLock::new(|| {
-    let volume = support::ext4_volume(support::INLINE);
-    let journal = volume.special_inode(base::InodeNumber(8)).expect("a journal");
-    let first = journal.piece_at(base::FileBlock(0), base::FileBlock(1)).expect("its map");
-    match first {
-        ext4::Piece::Run(run) => run.block.0 as usize * 1024,
-        ext4::Piece::Hole { .. } => panic!("a journal without blocks"),
-    }
-});
+static JOURNAL: LazyLock<usize> = LazyLock::new(|| support::journal_offset(support::INLINE, 0));
 
 fuzz_target!(|data: &[u8]| {
     // The first 64 bytes are the superblock's after its header, the rest the log.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::{DeviceOffset, InodeNumber, Place, Result};
+use base::{DeviceOffset, FileBlock, InodeNumber, Place, Result};
 use device::{MemoryDevice, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 use testkit::hostile::{KINDS, small_image};
@@ -12,6 +12,9 @@ use vfs::{Follow, Volume, VolumeOptions};
 pub const EXT2: usize = 0;
 /// An ext4 volume with inline data and a journal, without metadata checksums, 1 KiB blocks.
 pub const INLINE: usize = 2;
+/// An ext4 volume whose journal has an area for fast commits, without metadata checksums, 1 KiB
+/// blocks.
+pub const FAST_COMMIT: usize = 8;
 
 static IMAGES: [OnceLock<Vec<u8>>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
 
@@ -54,6 +57,15 @@ pub fn inode_offset(kind: usize, number: InodeNumber) -> usize {
     let table = volume.group(group).expect("a valid group").inode_table;
     let DeviceOffset(start) = geometry.block_size.device_offset(table).expect("in the volume");
     start as usize + (index * geometry.inode_size) as usize
+}
+
+/// Where a block of the journal lies in the valid image of a kind, which has 1 KiB blocks.
+pub fn journal_offset(kind: usize, block: u64) -> usize {
+    let journal = ext4_volume(kind).special_inode(InodeNumber(8)).expect("a journal");
+    match journal.piece_at(FileBlock(block), FileBlock(block + 1)).expect("its map") {
+        ext4::Piece::Run(run) => (run.block.0 + block - run.start.0) as usize * 1024,
+        ext4::Piece::Hole { .. } => panic!("a journal with holes"),
+    }
 }
 
 /// The image of a kind with `bytes` at `offset`, as far as they fit.

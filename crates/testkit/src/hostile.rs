@@ -41,6 +41,7 @@ pub const KINDS: &[(&str, u32, &str)] = &[
     ("ext4", 4096, "-O ^metadata_csum,bigalloc,^has_journal -C 16384"),
     ("ext4", 2048, "-O ^metadata_csum,meta_bg,^resize_inode,sparse_super2 -J size=2"),
     ("ext4", 65_536, "-O ^metadata_csum,^has_journal"),
+    ("ext4", 1024, "-O ^metadata_csum,^64bit,fast_commit -J size=2"),
 ];
 
 /// Makes the small image of a kind in `folder` and gives its bytes.
