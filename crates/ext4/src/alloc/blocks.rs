@@ -123,6 +123,12 @@ impl Volume {
             return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
         }
         drop(bitmap);
+        if group.has_free(extent) {
+            // Somebody else who has the same bitmap has taken them.
+            let problem = Problem::Shared { blocks: extent.length.into() };
+            let place = Place::group(number).at_block(descriptor.block_bitmap);
+            return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+        }
         self.mark_clusters(handle, &mut group, &mut descriptor, extent, false)?;
         self.write_descriptor(handle, &descriptor)?;
         group.deferred.give_back(extent);
@@ -208,7 +214,16 @@ impl<'a> Search<'a> {
         let chosen = group.free.as_ref().and_then(|free| attempt.fit.choose(free, self.wanted));
         let Some(extent) = chosen else { return Ok(None) };
         let mut descriptor = volume.group(number)?;
-        volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true)?;
+        let changes = handle.changes();
+        match volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true) {
+            Ok(()) => {}
+            Err(error @ Error::Corrupt(_)) if handle.changes() == changes => {
+                self.allocator.give_up(number, &mut group, &error);
+                self.damage.get_or_insert(error);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
         volume.write_descriptor(handle, &descriptor)?;
         if let Some(free) = &mut group.free {
             free.take(extent);

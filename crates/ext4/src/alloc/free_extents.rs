@@ -104,9 +104,15 @@ impl FreeExtents {
         self.insert(joined);
     }
 
-    fn overlaps(&self, extent: Extent) -> bool {
+    /// Whether any of an extent is free.
+    pub(super) fn overlaps(&self, extent: Extent) -> bool {
         let last = self.by_start.range(..extent.end()).next_back();
         last.is_some_and(|(&start, &length)| start + length > extent.start)
+    }
+
+    /// Whether all of an extent is free.
+    pub(super) fn contains(&self, part: Extent) -> bool {
+        self.containing(part).is_some()
     }
 
     fn containing(&self, part: Extent) -> Option<Extent> {

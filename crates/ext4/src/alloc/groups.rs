@@ -75,7 +75,7 @@ impl Allocator {
     }
 
     /// Gives up on a group's clusters.
-    fn give_up(&self, number: GroupNumber, group: &mut Group, error: &Error) {
+    pub(super) fn give_up(&self, number: GroupNumber, group: &mut Group, error: &Error) {
         tracing::warn!(%error, group = number.0, "nothing is allocated in a damaged group");
         let tally = &self.tallies[number.0 as usize];
         self.space.lock().lost(tally.ready().into());
@@ -94,6 +94,14 @@ impl Allocator {
             group.free = None;
             self.indexed.fetch_sub(std::mem::take(&mut group.indexed), Ordering::Relaxed);
         }
+    }
+}
+
+impl Group {
+    /// Whether any of these clusters is free, or will be.
+    pub(super) fn has_free(&self, extent: Extent) -> bool {
+        let free = self.free.as_ref().is_some_and(|free| free.overlaps(extent));
+        free || self.deferred.overlaps(extent)
     }
 }
 
@@ -143,12 +151,20 @@ impl Volume {
             let problem = Problem::Mismatch { field: "free block count", found, expected };
             return Err(Error::corrupt(DESCRIPTOR, place, problem));
         }
-        deferred.iter().for_each(|extent| free.take(extent));
+        for extent in deferred.iter() {
+            if !free.contains(extent) {
+                // Freed in memory, and taken by somebody else who has the same bitmap.
+                let problem = Problem::Shared { blocks: extent.length.into() };
+                return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+            }
+            free.take(extent);
+        }
         Ok(free)
     }
 
-    /// Marks clusters, which are all the other way, as in use or not: in the bitmap, and in
-    /// `descriptor`, which is to be written.
+    /// Marks clusters as in use or not: in the bitmap, and in `descriptor`, which is to be written.
+    /// If not all are the other way, the group's metadata is somebody else's too, and that is an error
+    /// before any change.
     pub(super) fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -157,10 +173,21 @@ impl Volume {
         extent: Extent,
         in_use: bool,
     ) -> Result<()> {
+        let place = Place::group(descriptor.group);
+        let (found, max) = (descriptor.free_clusters, clusters(self.geometry(), descriptor.group));
+        let free_clusters = match in_use {
+            true => found.checked_sub(extent.length),
+            false => found.checked_add(extent.length).filter(|count| *count <= max),
+        };
+        let free_clusters = free_clusters.ok_or_else(|| {
+            let (found, max) = (found.into(), max.into());
+            let problem = Problem::Range { field: "free block count", found, min: 0, max };
+            Error::corrupt(DESCRIPTOR, place, problem)
+        })?;
         self.initialise_blocks(handle, descriptor)?;
         let bitmap = BitmapBlock {
             structure: BLOCK_BITMAP,
-            place: Place::group(descriptor.group),
+            place,
             block: descriptor.block_bitmap,
             covered: self.geometry().clusters_per_group() / 8,
         };
@@ -168,11 +195,7 @@ impl Volume {
         let checksum = self.mark(handle, &bitmap, group.block_checksum, bits, in_use)?;
         group.block_checksum = checksum;
         descriptor.block_bitmap_checksum = checksum.unwrap_or(descriptor.block_bitmap_checksum);
-        descriptor.free_clusters = if in_use {
-            descriptor.free_clusters - extent.length
-        } else {
-            descriptor.free_clusters + extent.length
-        };
+        descriptor.free_clusters = free_clusters;
         Ok(())
     }
 
@@ -215,14 +238,22 @@ impl Volume {
     ) -> Result<Option<u32>> {
         let seed = self.geometry().metadata_seed();
         let place = bitmap.place.at_block(bitmap.block);
-        handle.edit(bitmap.block, bitmap.structure, place, |bytes| {
-            debug_assert_eq!(bits::first_other(bytes, bits.clone(), !in_use), None, "{place}");
+        handle.try_edit(bitmap.block, bitmap.structure, place, |bytes| {
+            if let Some(other) = bits::first_other(bytes, bits.clone(), !in_use) {
+                // It was looked at before: somebody else changes the same block.
+                let count = other.length.into();
+                let problem = match in_use {
+                    true => Problem::Shared { blocks: count },
+                    false => Problem::MarkedFree { count },
+                };
+                return Err(Error::corrupt(bitmap.structure, place, problem));
+            }
             bits::fill(bytes, bits.clone(), in_use);
             let covered = bytes.get(..bitmap.covered as usize).unwrap_or_default();
-            seed.map(|seed| match before {
+            Ok(seed.map(|seed| match before {
                 Some(before) => before ^ bits::checksum_change(bits, bitmap.covered),
                 None => crc32c(seed, covered),
-            })
+            }))
         })
     }
 

@@ -21,6 +21,7 @@ pub(crate) struct Handle<'j> {
     blocks: SmallVec<[FsBlock; 16]>,
     revoked: SmallVec<[FsBlock; 4]>,
     released: Vec<Release>,
+    changes: u64,
     is_undone: bool,
     privilege: Privilege,
     _held: Held,
@@ -29,8 +30,19 @@ pub(crate) struct Handle<'j> {
 impl<'j> Handle<'j> {
     pub(super) fn new(journal: &'j Journal, id: TransactionId, credits: u64, held: Held) -> Self {
         let (blocks, revoked, released) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let (is_undone, privilege) = (false, journal.privilege);
-        Self { journal, id, credits, blocks, revoked, released, is_undone, privilege, _held: held }
+        let (changes, is_undone, privilege) = (0, false, journal.privilege);
+        Self {
+            journal,
+            id,
+            credits,
+            blocks,
+            revoked,
+            released,
+            changes,
+            is_undone,
+            privilege,
+            _held: held,
+        }
     }
 
     /// The transaction. When it is durable, so are the changes.
@@ -46,6 +58,11 @@ impl<'j> Handle<'j> {
     /// Whether anything was changed.
     pub(crate) fn has_changes(&self) -> bool {
         !self.blocks.is_empty() || !self.revoked.is_empty()
+    }
+
+    /// How many times something was changed: the same number before and after says that nothing was.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Says who the operation is for: what may be allocated depends on it.
@@ -77,7 +94,18 @@ impl<'j> Handle<'j> {
         place: Place,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
-        let result = self.journal.metadata.change(block, structure, place, change)?;
+        self.try_edit(block, structure, place, |bytes| Ok(change(bytes)))
+    }
+
+    /// [`edit`](Self::edit) with a `change` that can fail, and then has not changed anything.
+    pub(crate) fn try_edit<R>(
+        &mut self,
+        block: FsBlock,
+        structure: &'static str,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let result = self.journal.metadata.change(block, structure, place, change)??;
         self.note(block);
         Ok(result)
     }
@@ -91,6 +119,7 @@ impl<'j> Handle<'j> {
     /// Says that a block of metadata is none any more: it is being freed.
     pub(crate) fn revoke(&mut self, block: FsBlock) {
         self.is_undone = false;
+        self.changes += 1;
         if let Ok(index) = self.blocks.binary_search(&block) {
             self.blocks.remove(index);
         }
@@ -108,6 +137,7 @@ impl<'j> Handle<'j> {
 
     fn note(&mut self, block: FsBlock) {
         self.is_undone = false;
+        self.changes += 1;
         if let Err(index) = self.blocks.binary_search(&block) {
             debug_assert!(self.credits_left() > 0, "more blocks changed than were asked for");
             self.blocks.insert(index, block);

@@ -97,3 +97,94 @@ fn counts_of_inodes_that_lie_are_met_with_errors() {
         close(volume);
     }
 }
+
+/// An image of two groups that both say the same block is their bitmap, `kind` of it, and whose counts
+/// agree with it.
+fn sharing(kind: &str, count: &str) -> Image {
+    let options = ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"];
+    // The last of the three groups is shorter.
+    let image = Image::make(24, &options);
+    let volume = open(&image);
+    let [first, second] = [0, 1].map(|number| volume.group(GroupNumber(number)).unwrap());
+    let (block, free) = match kind {
+        "block_bitmap" => (first.block_bitmap, first.free_clusters),
+        _ => (second.inode_bitmap, second.free_inodes),
+    };
+    drop(volume);
+    for number in 0..2 {
+        image.debugfs_write(&format!(
+            "set_bg {number} {kind} {}\nset_bg {number} {count} {free}\n",
+            block.0
+        ));
+    }
+    image
+}
+
+/// Blocks in the middle of the first two groups, which are known as they were when the volume was
+/// opened.
+fn middles(volume: &Volume) -> [u64; 2] {
+    [0, 1].map(|number| {
+        let middle = volume.geometry().group_start(GroupNumber(number)).0 + 4000;
+        let found = problem(volume.give((FsBlock(middle), 1)));
+        assert!(matches!(found, Problem::MarkedFree { .. }), "{found:?}");
+        middle
+    })
+}
+
+#[test]
+fn groups_that_share_a_block_bitmap_are_met_with_errors() {
+    let image = sharing("block_bitmap", "free_blocks_count");
+    let volume = open(&image);
+    let [first, second] = middles(&volume);
+    let group_of = |goal| {
+        let (start, _) = volume.take(goal, 8, Purpose::Data).unwrap();
+        volume.geometry().group_of_block(start).unwrap().0
+    };
+    assert_eq!(group_of(first), 0);
+    // There it has the blocks as free that were just marked.
+    assert_ne!(group_of(second), 1);
+    let damage =
+        |number: usize| volume.writer().unwrap().allocator.groups[number].lock().damage.clone();
+    assert!(matches!(problem::<()>(Err(damage(1).unwrap())), Problem::Shared { .. }));
+    assert_eq!(damage(0), None);
+    problem(volume.give((FsBlock(second), 1)));
+    close(volume);
+}
+
+#[test]
+fn what_another_group_took_in_a_shared_bitmap_is_not_freed() {
+    let image = sharing("block_bitmap", "free_blocks_count");
+    let volume = open(&image);
+    let [first, second] = middles(&volume);
+    let (start, count) = volume.take(first, 8, Purpose::Data).unwrap();
+    assert_eq!(start.0, first);
+    assert!(matches!(problem(volume.give((FsBlock(second), count))), Problem::Shared { .. }));
+    volume.give((start, count)).unwrap();
+    volume.sync().unwrap();
+    close(volume);
+}
+
+#[test]
+fn groups_that_share_an_inode_bitmap_give_no_inode_twice() {
+    let image = sharing("inode_bitmap", "free_inodes_count");
+    let volume = open(&image);
+    let mut taken = Vec::new();
+    let take = |parent, is_directory| {
+        let take = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
+        volume.change(ALLOCATE_INODE_CREDITS, take)
+    };
+    for round in 0..2 * volume.geometry().inodes_per_group {
+        match take(InodeNumber(u64::from(round % 2 * 1000 + 20)), round % 3 == 0) {
+            Ok(number) => taken.push(number),
+            Err(error) => {
+                assert!(matches!(error, Error::NoSpace | Error::Corrupt(_)), "{error}");
+                break;
+            }
+        }
+    }
+    let count = taken.len();
+    taken.sort_unstable();
+    taken.dedup();
+    assert!(count > 100 && taken.len() == count);
+    close(volume);
+}
