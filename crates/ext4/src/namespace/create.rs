@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
-use base::{Error, FileBlock, InodeNumber, Result};
+use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
 
 use super::{INODE_CREDITS, can_have_more, count_subdirectory, is_directory, touch};
 use crate::alloc::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, FREE_INODE_CREDITS, Purpose};
@@ -12,7 +12,7 @@ use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map::FILE_BLOCKS_MAX;
-use crate::map_write::{NewBlocks, empty_root};
+use crate::map_write::{NewBlocks, Progress, empty_root};
 use crate::ondisk::inode::BASE_BYTES;
 use crate::orphan_write::ORPHAN_CREDITS;
 use crate::volume::Volume;
@@ -61,13 +61,11 @@ impl Inode {
             + self.credits_for_new_xattrs(new);
         self.volume().change_with_space(credits, |handle| {
             let inode = self.make(handle, new, if is_directory { 2 } else { 1 })?;
-            let filled = inode.fill(handle, self.number(), new);
-            let named =
-                filled.and_then(|()| self.dir_insert(handle, name, inode.number(), new.kind));
-            if let Err(error) = named {
-                inode.unmake(handle)?;
-                return Err(error);
-            }
+            let insert =
+                |handle: &mut Handle<'_>| self.dir_insert(handle, name, inode.number(), new.kind);
+            attempt(handle, |handle| inode.fill(handle, self.number(), new))
+                .and_then(|()| attempt(handle, insert))
+                .or_else(|failed| inode.unmake(handle, failed))?;
             if is_directory {
                 count_subdirectory(handle, self)?;
             }
@@ -86,10 +84,8 @@ impl Inode {
         let credits = ALLOCATION_CREDITS + ORPHAN_CREDITS + self.credits_for_new_xattrs(new);
         self.volume().change_with_space(credits, |handle| {
             let inode = self.make(handle, new, 0)?;
-            if let Err(error) = inode.fill(handle, self.number(), new) {
-                inode.unmake(handle)?;
-                return Err(error);
-            }
+            attempt(handle, |handle| inode.fill(handle, self.number(), new))
+                .or_else(|failed| inode.unmake(handle, failed))?;
             self.volume().add_orphan(handle, &inode)?;
             Ok(inode)
         })
@@ -150,17 +146,46 @@ impl Inode {
         }
     }
 
-    /// Gives back an inode that was made in this handle and got no name.
-    fn unmake(self: &Arc<Self>, handle: &mut Handle<'_>) -> Result<()> {
+    /// Gives back an inode that was made in this handle and got no name, if all else is as it was
+    /// then; if not, the failure leaves the volume as failures do. Gives the error.
+    fn unmake(&self, handle: &mut Handle<'_>, failed: Failed) -> Result<()> {
+        if failed.left_changes {
+            return Err(failed.error);
+        }
         if self.has_map() && !self.has(InodeFlags::INLINE_DATA) {
-            self.unmap(handle, FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
+            let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
+            if self.unmap(handle, all)? != Progress::Done {
+                // What is mapped yet is a block or two, for which there were credits.
+                return Err(Unsupported::Operation("taking back an inode in pieces").into());
+            }
         }
         self.drop_new_xattrs(handle)?;
         self.update(handle, |record| record.links = 0)?;
         self.volume().free_inode(handle, self.number(), is_directory(self))?;
         handle.undone();
-        Ok(())
+        Err(failed.error)
     }
+}
+
+/// Why a step of an operation failed.
+struct Failed {
+    error: Error,
+    /// Whether it may have left something changed.
+    left_changes: bool,
+}
+
+/// Runs a step of an operation.
+fn attempt(
+    handle: &mut Handle<'_>,
+    step: impl FnOnce(&mut Handle<'_>) -> Result<()>,
+) -> std::result::Result<(), Failed> {
+    let before = handle.changes();
+    step(handle).map_err(|error| {
+        // For want of space a step undoes what it has changed.
+        let is_as_before =
+            handle.changes() == before || matches!(error, Error::NoSpace | Error::FileTooLarge);
+        Failed { error, left_changes: !is_as_before }
+    })
 }
 
 impl Volume {
@@ -257,4 +282,78 @@ fn extra_bytes(volume: &Volume) -> usize {
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Place, Problem};
+
+    use super::*;
+    use crate::ROOT_INODE;
+    use crate::common::{Image, open_for_writing};
+
+    const NEW: NewInode<'_> = NewInode {
+        kind: FileType::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: DeviceNumber { major: 0, minor: 0 },
+        target: &[],
+        xattrs: &[],
+        time: Timestamp { seconds: 1, nanoseconds: 0 },
+    };
+
+    /// What comes of making an inode with a step that fails, of `credits`; and of the next change.
+    fn make(
+        credits: u32,
+        step: impl FnOnce(&Inode, &mut Handle<'_>) -> Result<()>,
+    ) -> (Error, Result<()>) {
+        let image = Image::make(8, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+        let volume = open_for_writing(&image);
+        let free = volume.statfs().inodes_free;
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let failed = volume.change(credits, |handle| {
+            let inode = root.make(handle, &NEW, 1)?;
+            attempt(handle, |handle| step(&inode, handle))
+                .or_else(|failed| inode.unmake(handle, failed))
+        });
+        let next = volume.change(1, |handle| root.update(handle, |_| ()));
+        if next.is_ok() {
+            assert_eq!(volume.statfs().inodes_free, free);
+            volume.close().unwrap();
+        }
+        (failed.unwrap_err(), next)
+    }
+
+    fn map_a_block(inode: &Inode, handle: &mut Handle<'_>) -> Result<()> {
+        let (unwritten, purpose) = (false, Purpose::Metadata);
+        let wanted = NewBlocks { at: FileBlock(5000), wanted: 1, unwritten, purpose };
+        inode.map_new_blocks(handle, wanted).map(drop)
+    }
+
+    fn corrupt() -> Error {
+        Error::corrupt("directory", Place::default(), Problem::Missing("something"))
+    }
+
+    #[test]
+    fn an_inode_is_taken_back_when_what_follows_changes_nothing() {
+        let (error, next) = make(100, |_, _| Err(corrupt()));
+        assert_eq!((error, next), (corrupt(), Ok(())));
+        let (error, next) =
+            make(100, |inode, handle| map_a_block(inode, handle).and(Err(Error::NoSpace)));
+        assert_eq!((error, next), (Error::NoSpace, Ok(())));
+    }
+
+    #[test]
+    fn what_is_left_half_done_is_not_taken_for_undone() {
+        let (error, next) =
+            make(100, |inode, handle| map_a_block(inode, handle).and(Err(corrupt())));
+        assert_eq!(error, corrupt());
+        assert!(matches!(next, Err(Error::ShutDown(_))), "{next:?}");
+        // Too few credits are left to unmap what was mapped.
+        let (error, next) =
+            make(14, |inode, handle| map_a_block(inode, handle).and(Err(Error::NoSpace)));
+        assert!(matches!(error, Error::Unsupported(_)), "{error}");
+        assert!(matches!(next, Err(Error::ShutDown(_))), "{next:?}");
+    }
 }
