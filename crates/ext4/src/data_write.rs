@@ -3,6 +3,7 @@
 //! Not here: the cache, and the maps on disk.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
@@ -14,6 +15,7 @@ use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map::Piece;
 use crate::map_write::{NewBlocks, Progress, empty_root};
+use crate::orphan_write::ORPHAN_CREDITS;
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 use crate::xattr::remove::remove_from_inode;
 
@@ -60,12 +62,12 @@ impl MapWrite for Inode {
         let grows = |inode: &Self| size.0 > inode.size();
         while !left.is_empty() || grows(self) {
             let calls = (left.len() as u32).clamp(1, CONVERTED_AT_ONCE);
-            let credits =
-                self.credits_for_map(calls).min(self.volume().writer()?.journal.credits_max());
+            let credits = self.credits_for_map(calls) + ORPHAN_CREDITS;
+            let credits = credits.min(self.volume().writer()?.journal.credits_max());
             self.volume().change(credits, |handle| {
                 while let Some(range) = left.pop() {
                     let count = range.end.0 - range.start.0;
-                    let needed = u64::from(self.credits_for_map(1));
+                    let needed = u64::from(self.credits_for_map(1) + ORPHAN_CREDITS);
                     if handle.has_changes() && handle.credits_left() < needed {
                         left.push(range);
                         return Ok(());
@@ -77,6 +79,9 @@ impl MapWrite for Inode {
                 }
                 if grows(self) {
                     self.update(handle, |record| record.size = record.size.max(size.0))?;
+                    if self.mapped_past_size.load(Ordering::Acquire) > 0 {
+                        self.volume().settle_orphan(handle, self)?;
+                    }
                 }
                 Ok(())
             })?;
@@ -203,11 +208,15 @@ impl Inode {
         let unwritten = self.has(InodeFlags::EXTENTS);
         let wanted = run.end.min(wanted.end).0 - at.0;
         let purpose = Purpose::ReservedData;
-        let run = volume.change_with_space(self.credits_for_map(1), |handle| {
+        let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
+        let run = volume.change_with_space(credits, |handle| {
             let mapped =
                 self.map_new_blocks(handle, NewBlocks { at, wanted, unwritten, purpose })?;
             let run = mapped.run;
             if mapped.is_new && !run.unwritten {
+                // Until the end of I/O moves the size, a recovery must take what lies past it away.
+                self.mapped_past_size.fetch_max(run.end().0, Ordering::Release);
+                volume.settle_orphan(handle, self)?;
                 // Before the blocks belong to the file durably: what they held must never be seen.
                 let size = volume.geometry().block_size;
                 let offset = size.device_offset(run.block).expect("it lies in the volume");

@@ -26,7 +26,7 @@ pub struct Inode {
     number: InodeNumber,
     kind: FileType,
     /// Replaced as a whole when the inode changes (`inode_write.rs`).
-    pub(crate) record: RankedRwLock<Arc<InodeRecord>>,
+    pub(crate) record: Arc<RecordLock>,
     /// What every read asks of the record, to be had without its lock.
     flags: AtomicU32,
     size: AtomicU64,
@@ -37,9 +37,15 @@ pub struct Inode {
     /// Held from when delayed blocks are looked for until they have their places, and by who forgets
     /// delayed blocks: what is forgotten gets no place afterwards.
     pub(crate) placing: RankedMutex<()>,
+    /// The file block up to which there may be blocks past the size on the disk, which a recovery
+    /// has to take away: while it lies past that size, the inode is an orphan (`orphan_write.rs`).
+    pub(crate) mapped_past_size: AtomicU64,
     /// What is to be told by the next change of the record.
     pub(crate) pending: Pending,
 }
+
+/// A record and its lock.
+pub(crate) type RecordLock = RankedRwLock<Arc<InodeRecord>>;
 
 impl std::fmt::Debug for Inode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -55,10 +61,11 @@ impl Inode {
             kind: record.kind,
             flags: AtomicU32::new(record.flags.0),
             size: AtomicU64::new(record.size),
-            record: RankedRwLock::new(Rank::InodeRecord, Arc::new(record)),
+            record: Arc::new(RankedRwLock::new(Rank::InodeRecord, Arc::new(record))),
             map: ExtentStatus::new(),
             delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
             placing: RankedMutex::new(Rank::Placing, ()),
+            mapped_past_size: AtomicU64::new(0),
             pending: Pending::default(),
         }
     }

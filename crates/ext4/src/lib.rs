@@ -39,6 +39,7 @@ mod journal;
 mod map;
 mod map_write;
 mod namespace;
+mod orphan_file;
 mod orphan_write;
 mod recovery;
 mod statfs;

@@ -1,26 +1,25 @@
 //! The orphans of a volume that is open for writing: inodes whose deletion or truncation has begun,
-//! or that have no name yet, so that a recovery can end what a crash cut off. They are kept in the
-//! orphan file where the volume has one, else in a list that begins in the superblock.
+//! that have no name yet, or that have blocks past the size on the disk which say of themselves that
+//! they are written, so that a recovery can end what a crash cut off. They are kept in the orphan
+//! file where the volume has one, else in a list that begins in the superblock.
 //! Not here: deleting and truncating (`namespace`), reading orphans at recovery (`recovery`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use base::checksum::crc32c;
 use base::locks::{Rank, RankedMutex};
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result};
-use zerocopy::FromBytes;
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 
 use crate::features::Feature;
-use crate::inode::Inode;
+use crate::inode::{Inode, RecordLock};
+use crate::inode_record::InodeRecord;
 use crate::journal::Handle;
-use crate::ondisk::orphan::RawOrphanTail;
-use crate::recovery::ORPHAN_FILE_BYTES_MAX;
+use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::volume::Volume;
 
-const FILE_STRUCTURE: &str = "orphan file block";
-/// The blocks that [`Volume::add_orphan`] or [`Volume::remove_orphan`] change, at most: two inodes
-/// and the superblock.
+/// The blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::settle_orphan`]
+/// change, at most: two inodes and the superblock.
 pub(crate) const ORPHAN_CREDITS: u32 = 3;
 
 /// The orphans.
@@ -34,23 +33,28 @@ struct Inner {
     /// Those in the file.
     in_file: HashMap<InodeNumber, Slot>,
     file: Option<OrphanFile>,
+    /// What the file held when the volume was opened, until that is taken in.
+    found: Vec<(Slot, InodeNumber)>,
 }
 
 /// An orphan in the list. It does not keep the inode, which keeps the volume, in memory.
 struct Listed {
     number: InodeNumber,
-    inode: Weak<Inode>,
+    record: Arc<RecordLock>,
 }
 
 impl Listed {
-    fn new(inode: &Arc<Inode>) -> Self {
-        Self { number: inode.number(), inode: Arc::downgrade(inode) }
+    fn new(inode: &Inode) -> Self {
+        Self { number: inode.number(), record: Arc::clone(&inode.record) }
     }
 
-    /// The inode, which nobody else has if it is not in memory.
-    fn inode(&self, volume: &Arc<Volume>) -> Result<Arc<Inode>> {
-        let load = || volume.special_inode(self.number).map(Arc::new);
-        self.inode.upgrade().map_or_else(load, Ok)
+    /// Makes `next` the number that follows this one.
+    fn set_next(&self, volume: &Volume, handle: &mut Handle<'_>, next: u32) -> Result<()> {
+        let mut now = self.record.write();
+        let record = InodeRecord { deleted: next, ..InodeRecord::clone(&now) };
+        volume.write_inode_record(handle, &record)?;
+        *now = Arc::new(record);
+        Ok(())
     }
 }
 
@@ -74,13 +78,14 @@ impl OrphanSet {
     /// The orphans of a volume; what the volume has of them already is to be added by
     /// [`adopt`](Self::adopt).
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
-        let file = match volume.superblock().inodes.orphan_file {
+        let (file, found) = match volume.superblock().inodes.orphan_file {
             Some(number) if volume.superblock().has(Feature::OrphanFile) => {
-                Some(OrphanFile::open(volume, number)?)
+                let (file, found) = OrphanFile::open(volume, number)?;
+                (Some(file), found)
             }
-            _ => None,
+            _ => (None, Vec::new()),
         };
-        let inner = Inner { list: Vec::new(), in_file: HashMap::new(), file };
+        let inner = Inner { list: Vec::new(), in_file: HashMap::new(), file, found };
         Ok(Self { inner: RankedMutex::new(Rank::Orphans, inner) })
     }
 
@@ -104,13 +109,12 @@ impl OrphanSet {
             inner.list.push(Listed::new(&inode));
             all.push(inode);
         }
-        let Inner { file, in_file, .. } = &mut *inner;
-        if let Some(file) = file {
-            for (slot, number) in file.read(volume)? {
-                file.set_taken(slot, true);
-                in_file.insert(number, slot);
-                all.push(load(volume, number, FILE_STRUCTURE)?);
+        for (slot, number) in std::mem::take(&mut inner.found) {
+            if inner.position(number).is_some() {
+                return Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle));
             }
+            inner.in_file.insert(number, slot);
+            all.push(load(volume, number, ORPHAN_FILE)?);
         }
         Ok(all)
     }
@@ -143,8 +147,31 @@ fn load(volume: &Arc<Volume>, number: InodeNumber, structure: &'static str) -> R
 
 impl Volume {
     /// Makes an inode an orphan, unless it is one.
-    pub(crate) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        let mut inner = self.writer()?.orphans.inner.lock();
+    pub(crate) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        self.add_to(&mut self.writer()?.orphans.inner.lock(), handle, inode)
+    }
+
+    /// Makes an inode an orphan no more, if it is one.
+    pub(crate) fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        self.remove_from(&mut self.writer()?.orphans.inner.lock(), handle, inode)
+    }
+
+    /// Makes an inode an orphan, or none any more, as it has to be now: without names, or with blocks
+    /// past its size that are to go if it stays like this. Called in the handle that changed its
+    /// names, its size or its map, after that.
+    pub(crate) fn settle_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        // What others change of the inode meanwhile, they settle after this.
+        let inner = &mut *self.writer()?.orphans.inner.lock();
+        let mapped_end = inode.mapped_past_size.load(Ordering::Acquire);
+        let reaches_past = mapped_end > self.geometry().block_size.blocks_for(inode.size());
+        if reaches_past || inode.record().links == 0 {
+            self.add_to(inner, handle, inode)
+        } else {
+            self.remove_from(inner, handle, inode)
+        }
+    }
+
+    fn add_to(&self, inner: &mut Inner, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         if inner.position(inode.number()).is_some() {
             return Ok(());
         }
@@ -164,9 +191,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes an inode an orphan no more, if it is one.
-    pub(crate) fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        let mut inner = self.writer()?.orphans.inner.lock();
+    fn remove_from(&self, inner: &mut Inner, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         match inner.position(inode.number()) {
             None => Ok(()),
             Some(Position::File(slot)) => {
@@ -179,10 +204,7 @@ impl Volume {
             Some(Position::List(index)) => {
                 let next = inner.list.get(index + 1).map_or(0, |next| next.number.0 as u32);
                 match index.checked_sub(1).and_then(|before| inner.list.get(before)) {
-                    Some(before) => {
-                        let before = before.inode(inode.volume())?;
-                        before.update(handle, |record| record.deleted = next)?;
-                    }
+                    Some(before) => before.set_next(self, handle, next)?,
                     None => self.edit_superblock(handle, |raw| raw.last_orphan = next.into())?,
                 }
                 inner.list.remove(index);
@@ -208,42 +230,22 @@ impl Inner {
 }
 
 impl OrphanFile {
-    fn open(volume: &Arc<Volume>, number: InodeNumber) -> Result<Self> {
+    /// The file, and what it holds.
+    fn open(volume: &Arc<Volume>, number: InodeNumber) -> Result<(Self, Vec<(Slot, InodeNumber)>)> {
         let inode = volume.special_inode(number)?;
-        let (found, max) = (inode.size(), ORPHAN_FILE_BYTES_MAX);
-        if found > max {
-            let problem = Problem::Range { field: "size", found, min: 0, max };
-            return Err(Error::corrupt("orphan file", Place::inode(number), problem));
+        let (mut blocks, mut taken, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        for (block, verified) in OrphanBlock::all(&inode)?.enumerate() {
+            let verified = verified?;
+            let numbers = verified.numbers();
+            blocks.push(verified.block());
+            taken.push(numbers.iter().map(|number| number.get() != 0).collect());
+            let held = numbers.iter().enumerate().filter(|(_, number)| number.get() != 0);
+            let held = held
+                .map(|(index, number)| (Slot { block, index }, InodeNumber(number.get().into())));
+            found.extend(held);
         }
-        let block_size = volume.geometry().block_size;
-        let per_block = (block_size.len() - size_of::<RawOrphanTail>()) / size_of::<u32>();
-        let mut blocks = Vec::new();
-        for at in (0..block_size.blocks_for(inode.size())).map(FileBlock) {
-            let Some(buffer) = inode.read_block(at, FILE_STRUCTURE)? else {
-                let place = Place::inode(number).at_file_block(at);
-                return Err(Error::corrupt(FILE_STRUCTURE, place, Problem::Missing("block")));
-            };
-            blocks.push(buffer.block());
-        }
-        let taken = vec![vec![false; per_block]; blocks.len()];
         let seed = inode.record().checksum_seed;
-        Ok(Self { blocks, seed, taken, hint: Slot { block: 0, index: 0 } })
-    }
-
-    /// The numbers in the file.
-    fn read(&self, volume: &Volume) -> Result<Vec<(Slot, InodeNumber)>> {
-        let mut found = Vec::new();
-        for (block, &at) in self.blocks.iter().enumerate() {
-            let buffer = volume.read_metadata(at, FILE_STRUCTURE, Place::block(at))?;
-            for (index, number) in buffer.chunks_exact(4).take(self.taken[block].len()).enumerate()
-            {
-                let number = number.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte));
-                if number != 0 {
-                    found.push((Slot { block, index }, InodeNumber(number)));
-                }
-            }
-        }
-        Ok(found)
+        Ok((Self { blocks, seed, taken, hint: Slot { block: 0, index: 0 } }, found))
     }
 
     /// A place that holds nothing.
@@ -265,14 +267,11 @@ impl OrphanFile {
     /// Writes a number, or zero, into a place.
     fn set(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
         let block = self.blocks[slot.block];
-        let seed = self.seed.map(|seed| crc32c(seed, &block.0.to_le_bytes()));
-        handle.edit(block, FILE_STRUCTURE, Place::block(block), |bytes| {
-            let at = slot.index * size_of::<u32>();
-            bytes[at..at + 4].copy_from_slice(&(number.0 as u32).to_le_bytes());
-            if let (Some(seed), Ok((numbers, tail))) = (seed, RawOrphanTail::mut_from_suffix(bytes))
-            {
-                tail.checksum = crc32c(seed, numbers).into();
-            }
+        handle.edit(block, ORPHAN_FILE, Place::block(block), |bytes| {
+            orphan_file::edit(bytes, block, self.seed, |numbers| {
+                let at = slot.index * size_of::<u32>();
+                numbers[at..at + 4].copy_from_slice(&(number.0 as u32).to_le_bytes());
+            });
         })
     }
 }

@@ -213,7 +213,6 @@ fn record_data(options: &str, seed: u64, steps: usize) -> (Recording, Vec<Writte
     let inner = Arc::new(MemoryDevice::new(with_stale_blocks(&Image::make(12, &arguments))));
     let device = Arc::new(RecordDevice::new(inner).unwrap());
     let volume = open_device_for_writing(device.clone()).unwrap();
-    let has_extents = !options.contains("ext3");
     let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let (cache, end_io) = (PageCache::new(options).unwrap(), EndIo::start().unwrap());
     let new = |name| WrittenFile::new(&volume, &cache, &end_io, name);
@@ -229,10 +228,7 @@ fn record_data(options: &str, seed: u64, steps: usize) -> (Recording, Vec<Writte
             10 => file.cut_off(&mut random),
             11..=12 => file.write_back(),
             13 => {
-                // Without extents, what has places past the size on the disk is not sound yet.
-                if has_extents {
-                    file.give_places();
-                }
+                file.give_places();
                 volume.sync().unwrap();
             }
             _ => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::InodeNumber;
 use base::attributes::{AttributeChange, Timestamp};
 use common::{Image, open_device_for_writing, open_for_writing, run};
-use device::{FileDevice, SharedDevice};
+use device::{FileDevice, MemoryDevice, SharedDevice};
 use ext4::Volume;
 
 fn image(options: &str) -> Image {
@@ -89,4 +89,27 @@ fn features_that_are_not_written_yet_are_refused_by_name() {
     let device: SharedDevice = Arc::new(FileDevice::open(&image.path, false).unwrap());
     let error = open_device_for_writing(device).unwrap_err().to_string();
     assert!(error.contains("quota") && error.contains("project"), "{error}");
+}
+
+#[test]
+fn an_orphan_file_that_is_not_one_is_not_written_to() {
+    let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]);
+    let header = image.dumpe2fs(&["-h"]);
+    let number = common::number_after(&header, "Orphan file inode:").unwrap();
+    let blocks = image.debugfs(&format!("blocks <{number}>"));
+    let first: usize = blocks.split_whitespace().next().unwrap().parse().unwrap();
+    let tail = (first + 1) * 1024 - 8;
+    let cases = [
+        (tail, "magic number"),
+        (tail + 4, "checksum"),
+        // A number that the checksum does not count.
+        (first * 1024, "checksum"),
+    ];
+    for (at, expected) in cases {
+        let mut bytes = image.bytes();
+        bytes[at] ^= 0x55;
+        let device: SharedDevice = Arc::new(MemoryDevice::new(bytes));
+        let error = open_device_for_writing(device).unwrap_err().to_string();
+        assert!(error.contains("orphan file block") && error.contains(expected), "{error}");
+    }
 }

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::checksum::crc32c;
-use base::view::view_at;
-use base::{Error, FileBlock, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
-use zerocopy::FromBytes;
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 use zerocopy::little_endian::U32;
 
 use super::Check;
@@ -14,12 +11,10 @@ use super::inodes::RESIZE_INODE;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::InodeRecord;
-use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
-use crate::recovery::ORPHAN_FILE_BYTES_MAX;
+use crate::orphan_file::{ORPHAN_FILE, OrphanBlock};
 use crate::volume::Volume;
 
 const ORPHAN_LIST: &str = "orphan list";
-const ORPHAN_FILE: &str = "orphan file";
 const RESIZE: &str = "resize inode";
 /// The pointer to the tree of two levels among an inode's pointers.
 const TREE_OF_TWO: usize = 13;
@@ -72,29 +67,17 @@ impl Check<'_> {
     }
 
     fn check_orphan_file(&mut self, file: &Inode) {
-        let block_size = self.geometry().block_size;
         let is_marked = self.geometry().features.has(Feature::OrphanPresent);
-        let (found, max) = (file.size(), ORPHAN_FILE_BYTES_MAX);
-        if found > max {
-            let problem = Problem::Range { field: "size", found, min: 0, max };
-            return self.report.corrupt(ORPHAN_FILE, Place::inode(file.number()), problem);
-        }
-        for at in (0..block_size.blocks_for(file.size())).map(FileBlock) {
-            let place = Place::inode(file.number()).at_file_block(at);
-            let Some(buffer) = self.report.take(file.read_block(at, ORPHAN_FILE)) else { return };
-            let Some(buffer) = buffer else {
-                self.report.corrupt(ORPHAN_FILE, place, Problem::Missing("block"));
-                return;
-            };
-            let place = place.at_block(buffer.block());
-            let verified = verify_orphans(&buffer, buffer.block(), &file.record(), place);
-            let Some(numbers) = self.report.take(verified) else { continue };
-            for number in numbers.iter().map(|number| number.get()).filter(|&number| number != 0) {
+        let Some(blocks) = self.report.take(OrphanBlock::all(file)) else { return };
+        for block in blocks {
+            let Some(block) = self.report.take(block) else { continue };
+            let numbers = block.numbers().iter().map(|number| number.get());
+            for number in numbers.filter(|&number| number != 0) {
                 if !is_marked {
                     let problem = Problem::Missing("mark in the superblock");
-                    self.report.corrupt(ORPHAN_FILE, place, problem);
+                    self.report.corrupt(ORPHAN_FILE, block.place, problem);
                 }
-                self.add_orphan(ORPHAN_FILE, InodeNumber(number.into()), place);
+                self.add_orphan(ORPHAN_FILE, InodeNumber(number.into()), block.place);
             }
         }
     }
@@ -157,33 +140,6 @@ impl Check<'_> {
             Err(error) => self.report.add(error),
         }
     }
-}
-
-/// The inode numbers in a block of the orphan file, and zeroes.
-fn verify_orphans<'b>(
-    bytes: &'b [u8],
-    block: FsBlock,
-    file: &InodeRecord,
-    place: Place,
-) -> Result<&'b [U32]> {
-    let tail_at = bytes.len().saturating_sub(size_of::<RawOrphanTail>());
-    let tail: &RawOrphanTail = view_at(bytes, tail_at, ORPHAN_FILE, place)?;
-    let (found, expected) = (tail.magic.get().into(), ORPHAN_MAGIC.into());
-    if found != expected {
-        return Err(Error::corrupt(ORPHAN_FILE, place, Problem::Magic { found, expected }));
-    }
-    let covered = bytes.get(..tail_at).unwrap_or_default();
-    if let Some(seed) = file.checksum_seed {
-        let computed = crc32c(crc32c(seed, &block.0.to_le_bytes()), covered);
-        let stored = tail.checksum.get();
-        if stored != computed {
-            let problem = Problem::Checksum { stored, computed };
-            return Err(Error::corrupt(ORPHAN_FILE, place, problem));
-        }
-    }
-    Ok(<[U32]>::ref_from_prefix_with_elems(covered, covered.len() / size_of::<U32>())
-        .map(|(numbers, _)| numbers)
-        .unwrap_or_default())
 }
 
 /// The inode that owns the blocks kept for descriptors of groups to come: those behind the first

@@ -232,6 +232,8 @@ impl Journal {
                 self.checkpoint.add(ended)
             }
             None => {
+                // What it says of data is there before it, as in a log.
+                self.device.flush()?;
                 let released = self.checkpoint.add(ended);
                 self.write_checkpoint()?;
                 released

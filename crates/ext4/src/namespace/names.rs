@@ -24,13 +24,13 @@ impl Inode {
         let credits = self.credits_for_insert() + 2 * INODE_CREDITS + ORPHAN_CREDITS;
         self.volume().change_with_space(credits, |handle| {
             self.dir_insert(handle, name, inode.number(), inode.kind())?;
-            if inode.record().links == 0 {
-                self.volume().remove_orphan(handle, inode)?;
-            }
             inode.update(handle, |record| {
                 record.links += 1;
                 record.changed = time;
             })?;
+            if inode.record().links == 1 {
+                self.volume().settle_orphan(handle, inode)?;
+            }
             touch(handle, self, time)
         })
     }
@@ -93,13 +93,12 @@ pub(super) fn drop_link(
         let problem = Problem::Invalid { field: "link count", found: 0 };
         return Err(Error::corrupt("inode", Place::inode(inode.number()), problem));
     }
-    if links == 1 {
-        inode.volume().add_orphan(handle, inode)?;
-    }
     inode.update(handle, |record| {
         record.links -= 1;
         record.changed = time;
-    })
+    })?;
+    // After that: an end of I/O may take it for an inode that need be no orphan any more.
+    if links == 1 { inode.volume().add_orphan(handle, inode) } else { Ok(()) }
 }
 
 /// Takes its name from a directory, which is empty.

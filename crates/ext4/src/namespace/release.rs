@@ -3,6 +3,7 @@
 //! recovery goes on where a crash ended it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use base::attributes::Timestamp;
@@ -52,18 +53,19 @@ impl Inode {
             record.modified = time;
             record.changed = time;
         };
+        if cuts {
+            // An end of I/O that has the size grow must not make it an orphan no more.
+            self.mapped_past_size.store(FILE_BLOCKS_MAX, Ordering::Release);
+        }
         volume.change(ORPHAN_CREDITS + INODE_CREDITS, |handle| {
-            if cuts {
-                volume.add_orphan(handle, self)?;
-            }
-            self.update(handle, set)
+            self.update(handle, set)?;
+            if cuts { volume.settle_orphan(handle, self) } else { Ok(()) }
         })?;
         if cuts {
             self.cut(end)?;
-        }
-        // Without a name it stays an orphan until it is released.
-        if cuts && self.record().links > 0 {
-            volume.change(ORPHAN_CREDITS, |handle| volume.remove_orphan(handle, self))?;
+            // What gets its place meanwhile lies before the end.
+            self.mapped_past_size.store(0, Ordering::Release);
+            volume.change(ORPHAN_CREDITS, |handle| volume.settle_orphan(handle, self))?;
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use base::{Error, FsBlock, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
-pub(crate) use self::orphans::ORPHAN_FILE_BYTES_MAX;
 pub use self::orphans::OrphanReport;
 
 use self::edit::Editor;

@@ -16,15 +16,13 @@ use super::edit::map::{self, FileMap};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
 use crate::ondisk::xattr::{RawXattrBlockHeader, XATTR_CHECKSUM_AT};
+use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Value};
 
 /// Superblock state: errors were found. Linux does not trust the lists then.
 const STATE_ERRORS: u16 = 2;
-/// Bytes of the orphan file, at most: the 512 blocks of 64 KiB that e2fsprogs makes of its own accord.
-pub(crate) const ORPHAN_FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// What was done about orphans.
 #[derive(Clone, Debug, Default)]
@@ -96,64 +94,17 @@ impl Orphans {
     }
 
     fn read_file(&mut self, volume: &Arc<Volume>) -> Result<()> {
-        const STRUCTURE: &str = "orphan file";
         let Some(number) = volume.superblock().inodes.orphan_file else { return Ok(()) };
         let file = volume.special_inode(number)?;
-        let (found, max) = (file.size(), ORPHAN_FILE_BYTES_MAX);
-        if found > max {
-            let problem = Problem::Range { field: "size", found, min: 0, max };
-            return Err(Error::corrupt(STRUCTURE, Place::inode(number), problem));
-        }
         self.file_seed = file.record().checksum_seed;
-        let count = volume.geometry().block_size.blocks_for(file.size());
-        for at in (0..count).map(FileBlock) {
-            let place = Place::inode(number).at_file_block(at);
-            let Some(block) = file.read_block(at, STRUCTURE)? else {
-                return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("block")));
-            };
-            let place = place.at_block(block.block());
-            let entries = self.verify_file_block(&block, block.block(), place)?;
-            for entry in entries.chunks_exact(4) {
-                let entry =
-                    entry.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-                if entry != 0 {
-                    self.add(volume, InodeNumber(entry))?;
-                }
+        for block in OrphanBlock::all(&file)? {
+            let block = block?;
+            for number in block.numbers().iter().filter(|number| number.get() != 0) {
+                self.add(volume, InodeNumber(number.get().into()))?;
             }
             self.file_blocks.push(block.block());
         }
         Ok(())
-    }
-
-    /// The part of a block of the orphan file that holds inode numbers.
-    fn verify_file_block<'b>(
-        &self,
-        bytes: &'b [u8],
-        block: FsBlock,
-        place: Place,
-    ) -> Result<&'b [u8]> {
-        const STRUCTURE: &str = "orphan file block";
-        let Ok((entries, tail)) = RawOrphanTail::ref_from_suffix(bytes) else {
-            unreachable!("a block has more bytes than the tail");
-        };
-        let (found, expected) = (tail.magic.get(), ORPHAN_MAGIC);
-        if found != expected {
-            let (found, expected) = (found.into(), expected.into());
-            return Err(Error::corrupt(STRUCTURE, place, Problem::Magic { found, expected }));
-        }
-        if let Some(computed) = self.file_checksum(entries, block) {
-            let stored = tail.checksum.get();
-            if stored != computed {
-                let problem = Problem::Checksum { stored, computed };
-                return Err(Error::corrupt(STRUCTURE, place, problem));
-            }
-        }
-        Ok(entries)
-    }
-
-    fn file_checksum(&self, entries: &[u8], block: FsBlock) -> Option<u32> {
-        let seed = crc32c(self.file_seed?, &block.0.to_le_bytes());
-        Some(crc32c(seed, entries))
     }
 
     /// Deletes and truncates. The caller empties the list's head in the superblock.
@@ -171,12 +122,8 @@ impl Orphans {
             }
         }
         for &block in &self.file_blocks {
-            let bytes = editor.blocks.edit(block, "orphan file", Place::block(block))?;
-            let Ok((entries, tail)) = RawOrphanTail::mut_from_suffix(bytes) else {
-                unreachable!("a block has more bytes than the tail");
-            };
-            entries.fill(0);
-            tail.checksum = self.file_checksum(entries, block).unwrap_or_default().into();
+            let bytes = editor.blocks.edit(block, ORPHAN_FILE, Place::block(block))?;
+            orphan_file::edit(bytes, block, self.file_seed, |numbers| numbers.fill(0));
         }
         Ok(report)
     }

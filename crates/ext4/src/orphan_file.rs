@@ -1,0 +1,101 @@
+//! The blocks of the orphan file, read and verified. Not here: whose numbers they hold.
+
+use base::checksum::crc32c;
+use base::view::view_at;
+use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use iomap::MetadataBuffer;
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use crate::inode::Inode;
+use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
+
+pub(crate) const ORPHAN_FILE: &str = "orphan file";
+const BLOCK: &str = "orphan file block";
+/// Bytes of the orphan file, at most: the 512 blocks of 64 KiB that e2fsprogs makes of its own accord.
+const BYTES_MAX: u64 = 32 << 20;
+
+/// One block, verified.
+pub(crate) struct OrphanBlock {
+    buffer: MetadataBuffer,
+    /// Where it lies.
+    pub place: Place,
+}
+
+impl OrphanBlock {
+    /// The blocks of the file, in order; of each, what was wrong with it.
+    pub(crate) fn all(file: &Inode) -> Result<impl Iterator<Item = Result<Self>>> {
+        let (found, max) = (file.size(), BYTES_MAX);
+        if found > max {
+            let problem = Problem::Range { field: "size", found, min: 0, max };
+            return Err(Error::corrupt(ORPHAN_FILE, Place::inode(file.number()), problem));
+        }
+        let count = file.volume().geometry().block_size.blocks_for(file.size());
+        Ok((0..count).map(|at| Self::read(file, FileBlock(at))))
+    }
+
+    fn read(file: &Inode, at: FileBlock) -> Result<Self> {
+        let place = Place::inode(file.number()).at_file_block(at);
+        let Some(buffer) = file.read_block(at, BLOCK)? else {
+            return Err(Error::corrupt(BLOCK, place, Problem::Missing("block")));
+        };
+        let place = place.at_block(buffer.block());
+        verify(&buffer, buffer.block(), file.record().checksum_seed, place)?;
+        Ok(Self { buffer, place })
+    }
+
+    /// The block.
+    pub(crate) fn block(&self) -> FsBlock {
+        self.buffer.block()
+    }
+
+    /// Inode numbers, and zeroes.
+    pub(crate) fn numbers(&self) -> &[U32] {
+        let covered = &self.buffer[..tail_at(self.buffer.len())];
+        let count = covered.len() / size_of::<U32>();
+        <[U32]>::ref_from_prefix_with_elems(covered, count)
+            .map(|(numbers, _)| numbers)
+            .unwrap_or_default()
+    }
+}
+
+fn tail_at(block_bytes: usize) -> usize {
+    block_bytes.saturating_sub(size_of::<RawOrphanTail>())
+}
+
+fn verify(bytes: &[u8], block: FsBlock, seed: Option<u32>, place: Place) -> Result<()> {
+    let at = tail_at(bytes.len());
+    let tail: &RawOrphanTail = view_at(bytes, at, BLOCK, place)?;
+    let (found, expected) = (tail.magic.get().into(), ORPHAN_MAGIC.into());
+    if found != expected {
+        return Err(Error::corrupt(BLOCK, place, Problem::Magic { found, expected }));
+    }
+    let (stored, computed) = (tail.checksum.get(), checksum(seed, block, &bytes[..at]));
+    match computed {
+        Some(computed) if stored != computed => {
+            Err(Error::corrupt(BLOCK, place, Problem::Checksum { stored, computed }))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Changes the numbers in a block, as bytes, and makes its checksum. `seed` is that of the file's
+/// inode, on volumes with checksums.
+pub(crate) fn edit(
+    bytes: &mut [u8],
+    block: FsBlock,
+    seed: Option<u32>,
+    change: impl FnOnce(&mut [u8]),
+) {
+    let Ok((numbers, tail)) = RawOrphanTail::mut_from_suffix(bytes) else {
+        unreachable!("a block has more bytes than the tail");
+    };
+    change(numbers);
+    if let Some(computed) = checksum(seed, block, numbers) {
+        tail.checksum = computed.into();
+    }
+}
+
+fn checksum(seed: Option<u32>, block: FsBlock, numbers: &[u8]) -> Option<u32> {
+    seed.map(|seed| crc32c(crc32c(seed, &block.0.to_le_bytes()), numbers))
+}
