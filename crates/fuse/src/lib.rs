@@ -1,4 +1,4 @@
-//! A FUSE server for volumes: protocol, operations, transport over /dev/fuse, mounting.
+//! A FUSE server for volumes: protocol, operations, transport over /dev/fuse and io_uring, mounting.
 //! Not here: any format, any file-system logic beyond the translation to `vfs`.
 #![deny(unsafe_code)]
 
@@ -15,10 +15,10 @@ mod session;
 mod socket;
 mod transport;
 
-pub use mount::{MountError, MountOptions, OptionError};
+pub use mount::{IoUring, MountError, MountOptions, OptionError};
 pub use operations::{InitRefused, Negotiated};
 pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{Plan, SessionError, UmountError, run, umount};
-pub use transport::{Channel, Crew, End, THREADS_DEFAULT};
+pub use transport::{Channel, Crew, End, NoRings, THREADS_DEFAULT};

@@ -24,12 +24,21 @@ pub struct ServerOptions {
     /// Where the volume can be written to, the kernel collects what is written. Small writes get
     /// faster, large ones slower.
     pub writeback_cache: bool,
+    /// Requests may come through io_uring: the transport is ready for that.
+    pub over_io_uring: bool,
+    /// The size of the host's pages, in bytes.
+    pub page_bytes: usize,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         // A volume that is open read-only does not change, any other one only through its server.
-        Self { valid: Duration::from_secs(24 * 60 * 60), writeback_cache: false }
+        Self {
+            valid: Duration::from_secs(24 * 60 * 60),
+            writeback_cache: false,
+            over_io_uring: false,
+            page_bytes: 4096,
+        }
     }
 }
 

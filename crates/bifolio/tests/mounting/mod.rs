@@ -1,5 +1,10 @@
 //! Places to mount on, mounts that go away with their test, and the processes behind them.
+//!
+//! Test binaries whose name ends with `_ring` mount with io_uring wherever the host can, all others
+//! without it.
 #![allow(dead_code, reason = "each test binary uses a part")]
+
+mod ring;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +16,9 @@ use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::Mke2fs;
 use testkit::command::{Output, output, run};
+
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub use ring::Offer;
 
 /// An ordinary user.
 pub const NOBODY: u32 = 65_534;
@@ -118,7 +126,10 @@ impl Place {
 
     /// Mounts in the background.
     pub fn mount(&self, arguments: &[&str]) -> Mount<'_> {
-        let output = output(bifolio("mount").args(arguments).arg(&self.image).arg(&self.directory));
+        let (_offer, way) = ring::way();
+        let mut command = bifolio("mount");
+        command.args(["-o", way]).args(arguments).arg(&self.image).arg(&self.directory);
+        let output = output(&mut command);
         assert!(output.status.success(), "{}", output.text());
         self.mounted()
     }
@@ -132,8 +143,10 @@ impl Place {
 
     /// Tries to.
     pub fn try_mount_as(&self, user: u32, arguments: &[&str]) -> Output {
+        let (_offer, way) = ring::way();
         let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
-        output(command.arg("mount").args(arguments).arg(&self.image).arg(&self.directory))
+        command.args(["mount", "-o", way]).args(arguments).arg(&self.image).arg(&self.directory);
+        output(&mut command)
     }
 
     /// Mounts in vain.
@@ -147,8 +160,9 @@ impl Place {
 
     /// Mounts in the foreground; returns when the mount is there.
     pub fn mount_in_foreground(&self) -> Foreground {
+        let (_offer, way) = ring::way();
         let mut command = bifolio("mount");
-        command.arg("-f").arg(&self.image).arg(&self.directory).stdin(Stdio::null());
+        command.args(["-o", way, "-f"]).arg(&self.image).arg(&self.directory).stdin(Stdio::null());
         let mut foreground = Foreground(command.spawn().unwrap());
         wait_until("the mount", || {
             assert_eq!(foreground.0.try_wait().unwrap(), None);

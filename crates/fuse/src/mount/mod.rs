@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-pub use options::{MountOptions, OptionError};
+pub use options::{IoUring, MountOptions, OptionError};
 pub use table::MountEntry;
 
 /// The subtype that mounts show after "fuse.".

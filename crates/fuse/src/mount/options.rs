@@ -1,5 +1,17 @@
 //! The `-o` list. Not here: how each way of mounting passes the options on.
 
+/// Whether requests travel through io_uring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoUring {
+    /// Where the kernel offers it.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Always: without it there is no mount.
+    On,
+}
+
 /// Mount options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
@@ -15,6 +27,10 @@ pub struct MountOptions {
     pub exec: bool,
     /// What the mount shows as its source instead of the image's path.
     pub fsname: Option<String>,
+    /// How requests travel.
+    pub io_uring: IoUring,
+    /// The kernel collects what is written, and has it written later.
+    pub writeback: bool,
 }
 
 impl Default for MountOptions {
@@ -26,6 +42,8 @@ impl Default for MountOptions {
             dev: false,
             exec: true,
             fsname: None,
+            io_uring: IoUring::Auto,
+            writeback: false,
         }
     }
 }
@@ -49,10 +67,7 @@ impl MountOptions {
                 Some((name, value)) => (name, Some(value)),
                 None => (option, None),
             };
-            if name == "fsname" {
-                let value = value.filter(|value| !value.is_empty());
-                let missing = || OptionError::Value(name.to_owned(), "needs a value");
-                self.fsname = Some(value.ok_or_else(missing)?.to_owned());
+            if self.set_value(name, value)? {
                 continue;
             }
             self.set(name, option)?;
@@ -61,6 +76,27 @@ impl MountOptions {
             }
         }
         Ok(())
+    }
+
+    /// Sets an option that needs a value. False when it is none.
+    fn set_value(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
+        let wrong = |what| OptionError::Value(name.to_owned(), what);
+        match name {
+            "fsname" => {
+                let value = value.filter(|value| !value.is_empty());
+                self.fsname = Some(value.ok_or_else(|| wrong("needs a value"))?.to_owned());
+            }
+            "io_uring" => {
+                self.io_uring = match value {
+                    Some("auto") => IoUring::Auto,
+                    Some("off") => IoUring::Off,
+                    Some("on") => IoUring::On,
+                    _ => return Err(wrong("is `auto`, `off` or `on`")),
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn set(&mut self, name: &str, option: &str) -> Result<(), OptionError> {
@@ -76,6 +112,8 @@ impl MountOptions {
             "nodev" => self.dev = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "writeback" => self.writeback = true,
+            "nowriteback" => self.writeback = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -110,6 +148,11 @@ mod tests {
         assert!(options.allow_other && !options.suid && options.dev && !options.exec);
         assert!(parse("ro,rw").unwrap().writable && !parse("rw,ro").unwrap().writable);
         assert_eq!(options.fsname.as_deref(), Some("a=b"));
+        assert_eq!(parse("io_uring=on,io_uring=off").unwrap().io_uring, IoUring::Off);
+        assert!(
+            parse("writeback").unwrap().writeback
+                && !parse("writeback,nowriteback").unwrap().writeback
+        );
     }
 
     #[test]
@@ -120,6 +163,9 @@ mod tests {
             ("ro=1", "mount option `ro` takes no value"),
             ("fsname=", "mount option `fsname` needs a value"),
             ("fsname", "mount option `fsname` needs a value"),
+            ("io_uring", "mount option `io_uring` is `auto`, `off` or `on`"),
+            ("io_uring=yes", "mount option `io_uring` is `auto`, `off` or `on`"),
+            ("writeback=1", "mount option `writeback` takes no value"),
         ] {
             assert_eq!(parse(list).unwrap_err().to_string(), complaint);
         }

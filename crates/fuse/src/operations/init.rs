@@ -11,8 +11,6 @@ use crate::server::Server;
 
 /// The most that one READ or WRITE carries, in bytes. Larger ones gained nothing.
 pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
-/// The same in pages of 4 KiB.
-const TRANSFER_PAGES_MAX: u16 = (TRANSFER_BYTES_MAX / 4096) as u16;
 const MAX_BACKGROUND: u16 = 64;
 const CONGESTION_THRESHOLD: u16 = 48;
 
@@ -76,7 +74,7 @@ impl Server {
         rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        match negotiate(init, rest, self.wanted()) {
+        match negotiate(init, rest, self.wanted(), self.options.page_bytes) {
             Ok((out, negotiated)) => {
                 // A newer major version asks again with ours: nothing is agreed on before.
                 if let Some(negotiated) = negotiated {
@@ -93,10 +91,14 @@ impl Server {
     }
 
     fn wanted(&self) -> InitFlags {
-        match (self.volume.is_writable(), self.options.writeback_cache) {
+        let wanted = match (self.volume.is_writable(), self.options.writeback_cache) {
             (false, _) => WANTED,
             (true, false) => WANTED_TO_WRITE,
             (true, true) => WANTED_TO_WRITE | InitFlags::WRITEBACK_CACHE,
+        };
+        match self.options.over_io_uring {
+            true => wanted | InitFlags::OVER_IO_URING,
+            false => wanted,
         }
     }
 
@@ -111,6 +113,7 @@ fn negotiate(
     init: &InitIn,
     rest: &[u8],
     wanted: InitFlags,
+    page_bytes: usize,
 ) -> Result<(InitOut, Option<Negotiated>), InitRefused> {
     let mut out = InitOut {
         major: MAJOR,
@@ -121,7 +124,7 @@ fn negotiate(
         congestion_threshold: CONGESTION_THRESHOLD,
         max_write: TRANSFER_BYTES_MAX,
         time_granularity: 1,
-        max_pages: TRANSFER_PAGES_MAX,
+        max_pages: (TRANSFER_BYTES_MAX as usize / page_bytes.max(4096)) as u16,
         map_alignment: 0,
         flags2: 0,
         max_stack_depth: 0,
@@ -161,35 +164,40 @@ mod tests {
     #[test]
     fn only_offered_features_are_taken() {
         let (init, rest) = offer(7, 45, u64::MAX);
-        let (out, negotiated) = negotiate(&init, &rest, WANTED).unwrap();
+        let (out, negotiated) = negotiate(&init, &rest, WANTED, 4096).unwrap();
         assert_eq!(negotiated, Some(Negotiated { minor: 45, flags: WANTED }));
         assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, WANTED.0);
         assert_eq!((out.major, out.minor, out.max_readahead), (7, 45, 131_072));
 
         let (init, rest) = offer(7, 31, InitFlags::ASYNC_READ.0 | InitFlags::OVER_IO_URING.0);
-        let (out, negotiated) = negotiate(&init, &rest, WANTED).unwrap();
+        let (out, negotiated) = negotiate(&init, &rest, WANTED, 4096).unwrap();
         assert_eq!((out.flags, out.flags2), (1, 0));
         assert_eq!(negotiated.unwrap().minor, 31);
+        let pages = |bytes| negotiate(&init, &rest, WANTED, bytes).unwrap().0.max_pages;
+        assert_eq!((pages(4096), pages(65_536)), (256, 16));
     }
 
     #[test]
     fn the_second_half_of_the_flags_counts_only_with_init_ext() {
         let high = InitFlags::DIRECT_IO_ALLOW_MMAP;
         let (init, rest) = offer(7, 45, high.0);
-        assert_eq!(negotiate(&init, &rest, WANTED).unwrap().0.flags2, 0);
+        assert_eq!(negotiate(&init, &rest, WANTED, 4096).unwrap().0.flags2, 0);
         let (init, rest) = offer(7, 45, high.0 | InitFlags::INIT_EXT.0);
-        assert_eq!(negotiate(&init, &rest, WANTED).unwrap().0.flags2, 1 << 4);
-        assert_eq!(negotiate(&init, &[], WANTED).unwrap().0.flags2, 0);
+        assert_eq!(negotiate(&init, &rest, WANTED, 4096).unwrap().0.flags2, 1 << 4);
+        assert_eq!(negotiate(&init, &[], WANTED, 4096).unwrap().0.flags2, 0);
     }
 
     #[test]
     fn old_kernels_are_refused_and_newer_ones_asked_again() {
         for (major, minor) in [(7, 30), (7, 0), (6, 99), (0, 0)] {
             let (init, rest) = offer(major, minor, 0);
-            assert_eq!(negotiate(&init, &rest, WANTED).unwrap_err(), InitRefused { major, minor });
+            assert_eq!(
+                negotiate(&init, &rest, WANTED, 4096).unwrap_err(),
+                InitRefused { major, minor }
+            );
         }
         let (init, rest) = offer(8, 0, u64::MAX);
-        let (out, negotiated) = negotiate(&init, &rest, WANTED).unwrap();
+        let (out, negotiated) = negotiate(&init, &rest, WANTED, 4096).unwrap();
         assert_eq!((out.major, out.flags, negotiated), (7, 0, None));
     }
 }

@@ -6,12 +6,14 @@ mod changes;
 mod init;
 mod messages;
 mod opcode;
+mod ring;
 
 pub use attributes::*;
 pub use changes::*;
 pub use init::*;
 pub use messages::*;
 pub use opcode::Opcode;
+pub use ring::*;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -14,12 +14,22 @@ use seccompiler::{
     SeccompRule,
 };
 
+use crate::transport::ENABLE_RINGS;
+
 /// The user and group that root becomes: nobody.
 const NOBODY: u32 = 65_534;
 
-/// Gives up everything that serving does not need; with `writable`, serving an image that is open
-/// for writing.
-pub fn confine(writable: bool) {
+/// What a server needs besides what all of them do.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// The image is open for writing.
+    pub writable: bool,
+    /// There are rings, made already, which threads will use.
+    pub rings: bool,
+}
+
+/// Gives up everything that serving does not need.
+pub fn confine(needs: Needs) {
     if let Err(error) = drop_privileges() {
         tracing::warn!("cannot drop privileges: {error}");
     }
@@ -28,7 +38,7 @@ pub fn confine(writable: bool) {
         Ok(RulesetStatus::NotEnforced) => tracing::info!("the kernel has no Landlock"),
         Err(error) => tracing::warn!("cannot set up Landlock: {error}"),
     }
-    if let Err(error) = filter_system_calls(writable) {
+    if let Err(error) = filter_system_calls(needs) {
         tracing::warn!("cannot filter system calls: {error}");
     }
 }
@@ -125,11 +135,21 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_fdatasync,
 ];
 
+/// What using rings needs besides. They pass nothing on but what travels over /dev/fuse, and no others
+/// can be made.
+const ALLOWED_WITH_RINGS: &[libc::c_long] =
+    &[libc::SYS_io_uring_enter, libc::SYS_sched_setaffinity];
+
 /// Everything else gets ENOSYS, to which the C library has an answer: it does without.
-fn filter_system_calls(writable: bool) -> Result<(), Box<dyn std::error::Error>> {
-    let writing = if writable { ALLOWED_TO_WRITE } else { &[] };
-    let mut rules: Vec<(i64, Vec<SeccompRule>)> =
-        ALLOWED.iter().chain(writing).map(|&call| (call, Vec::new())).collect();
+fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
+    let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
+    let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
+    let allowed = ALLOWED.iter().chain(writing).chain(with_rings);
+    let mut rules: Vec<(i64, Vec<SeccompRule>)> = allowed.map(|&call| (call, Vec::new())).collect();
+    if needs.rings {
+        let enable = masked(1, u64::from(u32::MAX), ENABLE_RINGS.into())?;
+        rules.push((libc::SYS_io_uring_register, vec![enable]));
+    }
     // Memory, but none that can be executed.
     let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
     rules.push((libc::SYS_mmap, vec![not_executable.clone()]));

@@ -35,6 +35,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::mount::{MountError, MountOptions};
 use crate::operations::InitRefused;
+use crate::transport::NoRings;
 use process::Side;
 
 pub use umount::{UmountError, umount};
@@ -54,7 +55,8 @@ pub struct Plan {
     pub foreground: bool,
     /// Confine the server.
     pub confine: bool,
-    /// The number of threads that serve.
+    /// The number of threads that serve. Through io_uring there are as many for each processor as
+    /// makes this number together, 4 at least if it is not smaller.
     pub threads: NonZeroUsize,
 }
 
@@ -71,6 +73,8 @@ pub enum SessionError<E> {
     Mount(MountError),
     /// The kernel is too old.
     Init(InitRefused),
+    /// Requests were to travel through io_uring by all means.
+    IoUring(NoRings),
     /// Another process of this session has failed, with this exit status, and has said why.
     Reported(u8),
     /// The server was killed by this signal.
@@ -91,6 +95,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Close(error) => write!(f, "closing the volume: {error}"),
             Self::Mount(error) => error.fmt(f),
             Self::Init(error) => error.fmt(f),
+            Self::IoUring(error) => write!(f, "mount option `io_uring=on`: {error}"),
             Self::Reported(status) => write!(f, "the server ended with status {status}"),
             Self::Killed(signal) => write!(f, "the server was killed by signal {signal}"),
             Self::Interrupted => f.write_str("interrupted"),

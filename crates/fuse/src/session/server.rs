@@ -12,8 +12,10 @@ use super::control::{Control, Event, Message, wait};
 use super::process;
 use super::signals::Signals;
 use super::{Plan, SessionError};
+use crate::mount::IoUring;
+use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
-use crate::transport::{Channel, Crew, End, shake_hands};
+use crate::transport::{Channel, Crew, End, NoRings, RingCrew, Rings, shake_hands};
 
 /// The server's part: see the module above.
 pub fn run<P, E>(
@@ -30,12 +32,26 @@ pub fn run<P, E>(
     let null = process::open_null().map_err(host("open /dev/null"))?;
     let signals = Signals::take().map_err(host("take signals"))?;
     let control = Control::new(socket);
+    // Cannot be found out afterwards.
+    let page_bytes = rustix::param::page_size();
+    let rings = or_do_without(plan, || Rings::new(plan.threads))?;
     if plan.confine {
-        confine::confine(plan.options.writable);
+        let writable = plan.options.writable;
+        confine::confine(confine::Needs { writable, rings: rings.is_some() });
     }
     let volume = open(prepared).map_err(SessionError::Open)?;
+    let rings = match rings {
+        Some(rings) => or_do_without(plan, || RingCrew::new(rings))?,
+        None => None,
+    };
     let block_size = volume.statfs().block_size;
-    let server = Server::new(volume, ServerOptions::default());
+    let options = ServerOptions {
+        over_io_uring: rings.is_some(),
+        writeback_cache: plan.options.writeback,
+        page_bytes,
+        ..ServerOptions::default()
+    };
+    let server = Server::new(volume, options);
     let server = Arc::new(server.map_err(SessionError::Root)?);
     control.send(&Message::Opened { block_size }).map_err(host("talk to the guard"))?;
     let connection = match wait(Some(&control), &signals, None, None).map_err(host("wait"))? {
@@ -49,14 +65,61 @@ pub fn run<P, E>(
     if let Some(Err(refused)) = server.negotiated() {
         return Err(SessionError::Init(refused));
     }
+    let rings = rings.filter(|_| server.agreed_on(InitFlags::OVER_IO_URING));
+    if plan.options.io_uring == IoUring::On && rings.is_none() {
+        return Err(SessionError::IoUring(NoRings::NotOffered));
+    }
     if !plan.foreground {
         process::leave_streams(&null).map_err(host("leave the terminal"))?;
     }
+    let over = Over::new().map_err(host("make an eventfd"))?;
+    if let Some(rings) = rings {
+        let over = over.clone();
+        rings.start(&server, &channel, move |end| over.set(end));
+    }
     let _ = control.send(&Message::Serving);
-    let served = serve(plan, Arc::clone(&server), channel, &control, &signals);
+    let served = serve(plan, Arc::clone(&server), channel, &over, &control, &signals);
     // The kernel does not say that it has gone: what is not durable yet becomes so here.
     server.close().map_err(SessionError::Close)?;
     served
+}
+
+/// What goes before a mount without io_uring may be made, where one is wanted only with it.
+fn or_do_without<T, E>(
+    plan: &Plan,
+    make: impl FnOnce() -> Result<T, NoRings>,
+) -> Result<Option<T>, SessionError<E>> {
+    if plan.options.io_uring == IoUring::Off {
+        return Ok(None);
+    }
+    match make() {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if plan.options.io_uring == IoUring::On => Err(SessionError::IoUring(error)),
+        Err(error) => {
+            tracing::debug!("{error}");
+            Ok(None)
+        }
+    }
+}
+
+/// How the connection ended, once it has, as something that can be polled.
+#[derive(Clone, Debug)]
+struct Over {
+    end: Arc<Mutex<Option<End>>>,
+    event: Arc<OwnedFd>,
+}
+
+impl Over {
+    fn new() -> Result<Self, Errno> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
+        Ok(Self { end: Arc::default(), event: Arc::new(event) })
+    }
+
+    /// The first end counts.
+    fn set(&self, end: End) {
+        self.end.lock().get_or_insert(end);
+        let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
+    }
 }
 
 /// Serves until the mount has gone, or the guard wants an end.
@@ -64,29 +127,24 @@ fn serve<E>(
     plan: &Plan,
     server: Arc<Server>,
     channel: Channel,
+    over: &Over,
     control: &Control,
     signals: &Signals,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
-    let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(host("make an eventfd"))?;
-    let over = Arc::new((over, Mutex::new(None)));
-    let at_end = Arc::clone(&over);
-    Crew::start(server, channel, plan.threads, move |end| {
-        *at_end.1.lock() = Some(end);
-        let _ = rustix::io::write(&at_end.0, &1_u64.to_ne_bytes());
-    })
-    .map_err(|error| {
+    let at_end = over.clone();
+    Crew::start(server, channel, plan.threads, move |end| at_end.set(end)).map_err(|error| {
         SessionError::Host("start a thread", Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
     })?;
     let mut guarded = true;
     loop {
         let guard = guarded.then_some(control);
-        match wait(guard, signals, Some(over.0.as_fd()), None).map_err(host("wait"))? {
+        match wait(guard, signals, Some(over.event.as_fd()), None).map_err(host("wait"))? {
             // Only the guard can unmount.
             Event::Signal if guarded && ask(control).map_err(host("ask"))? => {}
             Event::Signal | Event::Message(Message::Quit) => return Ok(()),
             Event::Other => {
-                let end = over.1.lock().take();
+                let end = over.end.lock().take();
                 return end.map_or(Ok(()), |end| match end {
                     End::Unmounted => Ok(()),
                     end => Err(failure(end)),

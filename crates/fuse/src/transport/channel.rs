@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -28,21 +29,21 @@ pub enum End {
 }
 
 /// An open /dev/fuse, or whatever else keeps messages apart.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Channel {
-    device: OwnedFd,
+    device: Arc<OwnedFd>,
 }
 
 impl Channel {
     /// A channel over a descriptor.
     pub fn new(device: OwnedFd) -> Self {
-        Self { device }
+        Self { device: Arc::new(device) }
     }
 
     /// Waits for a request and puts it into `buffer`. Gives its length.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<usize, End> {
         loop {
-            match rustix::io::read(&self.device, &mut *buffer) {
+            match rustix::io::read(&*self.device, &mut *buffer) {
                 Ok(0) | Err(Errno::NODEV) => return Err(End::Unmounted),
                 Ok(length) => return Ok(length),
                 // NOENT: the request was withdrawn while it was being handed over.
@@ -70,10 +71,8 @@ impl Channel {
 
     /// Answers request `unique` with an error.
     pub fn fail(&self, unique: u64, errno: Errno) {
-        let number = errno.raw_os_error();
-        let number =
-            if (1..=ERRNO_MAX).contains(&number) { number } else { Errno::IO.raw_os_error() };
-        let header = OutHeader { length: size_of::<OutHeader>() as u32, error: -number, unique };
+        let length = size_of::<OutHeader>() as u32;
+        let header = OutHeader { length, error: -error_number(errno), unique };
         if let Err(errno) = self.write(&[IoSlice::new(header.as_bytes())]) {
             tracing::warn!("an error was not taken: {errno}");
         }
@@ -81,7 +80,7 @@ impl Channel {
 
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
         loop {
-            match rustix::io::writev(&self.device, slices) {
+            match rustix::io::writev(&*self.device, slices) {
                 // NOENT, NODEV: nobody waits for the answer any more.
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -89,6 +88,12 @@ impl Channel {
             }
         }
     }
+}
+
+/// The number that an answer can carry.
+pub fn error_number(errno: Errno) -> i32 {
+    let number = errno.raw_os_error();
+    if (1..=ERRNO_MAX).contains(&number) { number } else { Errno::IO.raw_os_error() }
 }
 
 impl AsFd for Channel {

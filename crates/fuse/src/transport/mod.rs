@@ -1,9 +1,12 @@
-//! The transport over /dev/fuse: one message per read and per write, and the threads that do it.
+//! How requests come and answers go: over /dev/fuse, one message per read and per write, or through
+//! rings of io_uring; and the threads that serve.
 
 mod channel;
 mod crew;
 mod desk;
+mod ring;
 
 pub use channel::{Channel, End};
 pub use crew::{Crew, THREADS_DEFAULT};
 pub use desk::shake_hands;
+pub use ring::{ENABLE_RINGS, NoRings, RingCrew, Rings};

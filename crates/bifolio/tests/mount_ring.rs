@@ -1,0 +1,209 @@
+//! The tests of mounts again, with requests that travel through io_uring; and what is peculiar to that.
+//! On a host that does not have it, they say so, and see that mounts do without.
+#![allow(clippy::print_stdout, reason = "what a host does not have is said")]
+
+#[path = "mount.rs"]
+mod reading;
+#[path = "mount_writing.rs"]
+mod writing;
+
+mod mounting;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mounting::{Mount, Offer, Place, bifolio, mount_entry, soon, wait_until};
+use rustix::fs::OFlags;
+use rustix::process::Signal;
+use testkit::command::{output, run};
+use testkit::private_mounts;
+
+const REFUSAL: &str = "does not offer FUSE over io_uring";
+
+/// The threads of a server whose names begin so, and how often they have slept.
+fn threads(mount: &Mount<'_>, prefix: &str) -> Vec<u64> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", mount.server())).unwrap();
+    let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
+    let statuses = statuses.map(Result::unwrap);
+    let chosen = statuses.filter(|status| status.starts_with(&format!("Name:\t{prefix}")));
+    let count = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    chosen.map(count).collect()
+}
+
+/// Whether the host has io_uring for FUSE. Says so when it has not.
+fn host_can() -> bool {
+    let can = Offer::put(true).is_some();
+    if !can {
+        println!("NOTE: this host has no FUSE over io_uring: only that it is refused was tested");
+    }
+    can
+}
+
+#[test]
+fn without_an_offer_auto_does_without_and_on_is_refused_by_name() {
+    private_mounts();
+    let place = Place::with_tree();
+    let _offer = Offer::put(false);
+    place.mount_fails(&["-o", "io_uring=on"], 1, REFUSAL);
+    for arguments in [&[][..], &["-o", "io_uring=auto"]] {
+        let mut command = bifolio("mount");
+        run(command.args(arguments).arg(&place.image).arg(&place.directory));
+        let mount = place.mounted();
+        assert!(threads(&mount, "fuse-ring").is_empty());
+        assert_eq!(fs::read(mount.path().join("small")).unwrap(), b"a few bytes\n");
+    }
+}
+
+#[test]
+fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
+    private_mounts();
+    if !host_can() {
+        return;
+    }
+    let place = Place::with_tree();
+    let slept = |option: &str, rings: usize| {
+        let offer = Offer::put(true);
+        run(bifolio("mount").args(["-o", option]).arg(&place.image).arg(&place.directory));
+        drop(offer);
+        let mount = place.mounted();
+        assert_eq!(threads(&mount, "fuse-ring").len(), rings, "{option}");
+        let before: u64 = threads(&mount, "fuse-").iter().sum();
+        let ring_before: u64 = threads(&mount, "fuse-ring").iter().sum();
+        for number in 0..500 {
+            assert!(fs::metadata(mount.path().join(format!("absent {number}"))).is_err());
+        }
+        let ring: u64 = threads(&mount, "fuse-ring").iter().sum::<u64>() - ring_before;
+        (threads(&mount, "fuse-").iter().sum::<u64>() - before - ring, ring)
+    };
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let rings = processors * 16_usize.div_ceil(processors).max(4);
+    for option in ["ro", "io_uring=auto", "io_uring=on"] {
+        let (device, ring) = slept(option, rings);
+        assert!(ring >= 20 && device < 20, "{option}: {device} and {ring}");
+    }
+    let (device, ring) = slept("io_uring=off", 0);
+    assert!(device >= 20 && ring == 0, "{device} and {ring}");
+}
+
+#[test]
+fn many_clients_on_all_processors_get_what_is_theirs() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let block = |writer: usize, number: usize| {
+        let mut block = vec![writer as u8; 4096 * (1 + number % 40)];
+        block[..8].copy_from_slice(&number.to_ne_bytes());
+        block
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..12 {
+            let path = mount.path().join(format!("of {writer}"));
+            scope.spawn(move || {
+                for number in 0..60 {
+                    fs::write(&path, block(writer, number)).unwrap();
+                    // Past the kernel's cache.
+                    let direct = OFlags::DIRECT.bits() as i32;
+                    let file = OpenOptions::new().read(true).custom_flags(direct).open(&path);
+                    let mut found = vec![0; 4096 * 41];
+                    let length = file.unwrap().read_at(&mut found, 0).unwrap();
+                    assert!(found[..length] == block(writer, number), "{writer}, {number}");
+                }
+            });
+        }
+    });
+    place.umount();
+    mount.assert_gone();
+    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+}
+
+/// Has several clients read from a mount, lets `end` end it, and sees that all of them end, too.
+fn check_end_under_load(arguments: &[&str], end: impl FnOnce(&Mount<'_>)) {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(arguments);
+    let path = mount.path().join("big");
+    let direct = OFlags::DIRECT.bits() as i32;
+    let files: Vec<_> = (0..6)
+        .map(|_| OpenOptions::new().read(true).custom_flags(direct).open(&path).unwrap())
+        .collect();
+    let reading = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (number, file) in files.iter().enumerate() {
+            let reading = &reading;
+            scope.spawn(move || {
+                let mut buffer = vec![0; 65_536];
+                while file.read_at(&mut buffer, number as u64 * 65_536).is_ok() {
+                    reading.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        wait_until("reading", || reading.load(Ordering::Relaxed));
+        end(&mount);
+        // The readers end: the scope waits for them.
+    });
+    mount.assert_gone();
+}
+
+#[test]
+fn a_server_that_is_killed_under_load_leaves_no_client_waiting() {
+    check_end_under_load(&[], |mount| mount.signal_server(Signal::KILL));
+}
+
+#[test]
+fn a_signal_under_load_ends_server_and_clients() {
+    check_end_under_load(&["-o", "rw"], |mount| mount.signal_guard(Signal::TERM));
+}
+
+#[test]
+fn an_aborted_connection_ends_server_and_clients() {
+    check_end_under_load(&[], |mount| {
+        let control = tempfile::tempdir().unwrap();
+        run(Command::new("mount").args(["-t", "fusectl", "none"]).arg(control.path()));
+        let entry = mount_entry(mount.path()).unwrap();
+        let minor = entry.split_whitespace().nth(2).unwrap().split(':').nth(1).unwrap();
+        fs::write(control.path().join(minor).join("abort"), b"1").unwrap();
+        soon(|| output(Command::new("umount").arg(control.path())));
+    });
+}
+
+#[test]
+fn what_was_synced_outlives_a_server_that_is_killed() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let directory = File::open(mount.path()).unwrap();
+    let mut durable = 0;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0.. {
+                let path = mount.path().join(format!("file {number}"));
+                let made = fs::write(&path, vec![number as u8; 10_000])
+                    .and_then(|()| File::open(&path)?.sync_all())
+                    .and_then(|()| directory.sync_all());
+                if made.is_err() {
+                    return number;
+                }
+            }
+            0
+        });
+        wait_until("files", || mount.path().join("file 20").exists());
+        mount.signal_server(Signal::KILL);
+        durable = writer.join().unwrap();
+    });
+    drop(directory);
+    mount.assert_gone();
+    assert!(durable >= 20);
+    let mount = place.mount(&["-o", "rw"]);
+    for number in 0..durable {
+        let found = fs::read(mount.path().join(format!("file {number}"))).unwrap();
+        assert!(found == vec![number as u8; 10_000], "{number} of {durable}");
+    }
+    place.umount();
+    mount.assert_gone();
+    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+}

@@ -1,0 +1,231 @@
+//! One request on its way through an entry of a ring: from what the kernel put there to the answer
+//! that it takes from there. Not here: giving entries to the kernel (`entry`).
+//!
+//! ```text
+//! 0          288           4096 - n            4096            4096 + payload
+//! ├ RingHeader ┤ ... unused ┤ header, fixed part ┤ payload ...... ┤
+//! ```
+//!
+//! The kernel delivers a request in three parts. The first two are put in front of the payload: then
+//! it looks as it does when it comes through /dev/fuse, and no name or data is copied.
+
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::operations::TRANSFER_BYTES_MAX;
+use crate::protocol::{InHeader, OutHeader, RING_PART_BYTES, RingHeader};
+use crate::reply::{Answer, Reply};
+use crate::request::Request;
+use crate::server::Server;
+use crate::transport::channel::error_number;
+
+/// Where the payload begins in an entry's memory.
+pub const PAYLOAD_AT: usize = 4096;
+/// The size of an entry's memory.
+pub const ENTRY_BYTES: usize = PAYLOAD_AT + TRANSFER_BYTES_MAX as usize;
+/// The most bytes of an answer to a request with a payload of its own: an attribute's value.
+pub const SPARE_BYTES: usize = 68 * 1024;
+
+/// Serves the request in `entry`, of [`ENTRY_BYTES`], and leaves the answer there. Gives what it is to be
+/// committed by. `spare` is memory for the answer as long as the request's payload is in its place.
+pub fn serve(server: &Server, entry: &mut [u8], spare: &mut [u8]) -> u64 {
+    let Ok((header, _)) = RingHeader::read_from_prefix(entry) else { return 0 };
+    let Ok((message, _)) = InHeader::read_from_prefix(&header.message) else { return 0 };
+    let outcome = match Delivered::put_together(&header, &message, entry) {
+        Some(delivered) => delivered.answer(server, entry, spare),
+        None => {
+            tracing::warn!("an entry that holds no request: {message:?}, {:?}", header.entry);
+            Err(Errno::IO)
+        }
+    };
+    let (length, error) = match outcome {
+        Ok(length) => (length, 0),
+        Err(errno) => (0, -error_number(errno)),
+    };
+    let total = size_of::<OutHeader>() as u32 + length;
+    let answer = OutHeader { length: total, error, unique: message.unique };
+    let mut reply = header;
+    reply.message[..size_of::<OutHeader>()].copy_from_slice(answer.as_bytes());
+    reply.entry.payload_bytes = length;
+    // There is room: it was read from here.
+    let _ = reply.write_to_prefix(entry);
+    header.entry.commit
+}
+
+/// Where a request lies in an entry's memory.
+struct Delivered {
+    start: usize,
+    end: usize,
+}
+
+impl Delivered {
+    /// Puts a request together. `None` when the lengths contradict each other.
+    fn put_together(header: &RingHeader, message: &InHeader, entry: &mut [u8]) -> Option<Self> {
+        let payload = usize::try_from(header.entry.payload_bytes).ok()?;
+        let length = usize::try_from(message.length).ok()?;
+        let fixed = length.checked_sub(size_of::<InHeader>() + payload)?;
+        let fixed = header.operation.get(..fixed)?;
+        let end = PAYLOAD_AT.checked_add(payload).filter(|&end| end <= entry.len())?;
+        let start = PAYLOAD_AT - fixed.len() - size_of::<InHeader>();
+        let (to_header, to_fixed) = entry[start..PAYLOAD_AT].split_at_mut(size_of::<InHeader>());
+        to_header.copy_from_slice(message.as_bytes());
+        to_fixed.copy_from_slice(fixed);
+        Some(Self { start, end })
+    }
+
+    /// Has the request served, and gives the length of the answer's payload, which is in its place.
+    fn answer(&self, server: &Server, entry: &mut [u8], spare: &mut [u8]) -> Result<u32, Errno> {
+        if self.end == PAYLOAD_AT {
+            let (front, payload) = entry.split_at_mut(PAYLOAD_AT);
+            return answer(server, &front[self.start..], payload).map(|length| length as u32);
+        }
+        let length = answer(server, &entry[self.start..self.end], spare)?;
+        let payload = entry[PAYLOAD_AT..].get_mut(..length).ok_or(Errno::IO)?;
+        payload.copy_from_slice(&spare[..length]);
+        Ok(length as u32)
+    }
+}
+const _: () =
+    assert!(size_of::<RingHeader>() + size_of::<InHeader>() + RING_PART_BYTES <= PAYLOAD_AT);
+
+/// Answers into `payload` and gives the length.
+fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, Errno> {
+    let request = Request::parse(request).ok_or(Errno::IO)?;
+    let mut reply = Reply::new(payload);
+    match server.handle(&request, &mut reply) {
+        Answer::Payload => Ok(reply.bytes().len()),
+        Answer::Contents(contents) => contents.fetch(payload),
+        Answer::Error(errno) => Err(errno),
+        // What wants no answer does not come this way; the entry must be given back all the same.
+        Answer::Silent => Err(Errno::NOSYS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use testkit::memory::MemoryFileSystem;
+    use vfs::{Volume, VolumeOptions};
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::protocol::{
+        AttrOut, CreateIn, EntryOut, GetXattrIn, Opcode, OpenOut, ROOT_NODE, ReadIn, RingEntry,
+        SetXattrIn, WriteIn, WriteOut,
+    };
+    use crate::server::ServerOptions;
+
+    struct Kernel {
+        server: Server,
+        entry: Vec<u8>,
+        spare: Vec<u8>,
+        commits: u64,
+    }
+
+    impl Kernel {
+        fn new() -> Self {
+            let mut options = VolumeOptions::default();
+            options.cache.bytes_max = 4 << 20;
+            let cache = iomap::PageCache::new(options.cache).unwrap();
+            let volume =
+                Volume::with_file_system(MemoryFileSystem::new() as _, cache, &options).unwrap();
+            let server = Server::new(Arc::new(volume), ServerOptions::default()).unwrap();
+            Self { server, entry: vec![0xa5; ENTRY_BYTES], spare: vec![0; SPARE_BYTES], commits: 7 }
+        }
+
+        /// Puts a request into the entry as the kernel does; `lie` says more payload than there is.
+        fn deliver(&mut self, opcode: Opcode, node: u64, fixed: &[u8], payload: &[u8], lie: u32) {
+            self.commits += 1;
+            let length = size_of::<InHeader>() + fixed.len() + payload.len();
+            let message = InHeader {
+                length: length as u32,
+                opcode: opcode as u32,
+                unique: 2 * self.commits,
+                node,
+                ..InHeader::new_zeroed()
+            };
+            let entry = RingEntry {
+                commit: self.commits,
+                payload_bytes: payload.len() as u32 + lie,
+                ..RingEntry::new_zeroed()
+            };
+            let mut header = RingHeader { entry, ..RingHeader::new_zeroed() };
+            header.message[..size_of::<InHeader>()].copy_from_slice(message.as_bytes());
+            header.operation[..fixed.len()].copy_from_slice(fixed);
+            header.write_to_prefix(&mut self.entry).unwrap();
+            self.entry[PAYLOAD_AT..][..payload.len()].copy_from_slice(payload);
+        }
+
+        /// The answer: the payload, or the error number.
+        fn answer(&mut self) -> Result<&[u8], i32> {
+            assert_eq!(serve(&self.server, &mut self.entry, &mut self.spare), self.commits);
+            let (header, _) = RingHeader::read_from_prefix(&self.entry).unwrap();
+            let (message, _) = OutHeader::read_from_prefix(&header.message).unwrap();
+            let length = header.entry.payload_bytes as usize;
+            assert_eq!(message.unique, 2 * self.commits);
+            assert_eq!(message.length as usize, size_of::<OutHeader>() + length);
+            match message.error {
+                0 => Ok(&self.entry[PAYLOAD_AT..][..length]),
+                error => Err(error),
+            }
+        }
+
+        fn ask(&mut self, opcode: Opcode, node: u64, fixed: &[u8], payload: &[u8]) -> &[u8] {
+            self.deliver(opcode, node, fixed, payload, 0);
+            self.answer().unwrap()
+        }
+    }
+
+    #[test]
+    fn requests_in_parts_are_answered_in_place() {
+        let mut kernel = Kernel::new();
+        let create = CreateIn { flags: 2, mode: 0o644, ..CreateIn::new_zeroed() };
+        let made = kernel.ask(Opcode::Create, ROOT_NODE, create.as_bytes(), b"name\0");
+        let (entry, rest) = EntryOut::read_from_prefix(made).unwrap();
+        let (opened, rest) = OpenOut::read_from_prefix(rest).unwrap();
+        assert!(rest.is_empty());
+        let (node, handle) = (entry.node, opened.handle);
+        let data: Vec<u8> = (0..50_000_usize).map(|at| (at % 251) as u8).collect();
+        let write = WriteIn { handle, size: data.len() as u32, ..WriteIn::new_zeroed() };
+        let written = kernel.ask(Opcode::Write, node, write.as_bytes(), &data);
+        assert_eq!(WriteOut::read_from_bytes(written).unwrap().size as usize, data.len());
+        let read = ReadIn { handle, offset: 1000, size: 1 << 20, ..ReadIn::new_zeroed() };
+        let found = kernel.ask(Opcode::Read, node, read.as_bytes(), &[]);
+        assert!(found == &data[1000..]);
+        let attributes = kernel.ask(Opcode::GetAttr, node, &[0; 16], &[]);
+        let attributes = AttrOut::read_from_bytes(attributes).unwrap();
+        assert_eq!(attributes.attr.size as usize, data.len());
+    }
+
+    #[test]
+    fn an_attribute_as_large_as_any_fits() {
+        let mut kernel = Kernel::new();
+        let value = vec![0x5a; 60_000];
+        let set = SetXattrIn { size: value.len() as u32, ..SetXattrIn::new_zeroed() };
+        let name = b"user.note\0";
+        kernel.ask(Opcode::SetXattr, ROOT_NODE, set.as_bytes(), &[&name[..], &value].concat());
+        let get = GetXattrIn { size: 65_536, padding: 0 };
+        assert!(kernel.ask(Opcode::GetXattr, ROOT_NODE, get.as_bytes(), name) == value);
+    }
+
+    #[test]
+    fn errors_and_requests_that_contradict_themselves_are_answered() {
+        let mut kernel = Kernel::new();
+        kernel.deliver(Opcode::Unlink, ROOT_NODE, &[], b"absent\0", 0);
+        assert_eq!(kernel.answer(), Err(-2));
+        for lie in [1, 7, 1 << 20, u32::MAX - 100] {
+            kernel.deliver(Opcode::Unlink, ROOT_NODE, &[], b"absent\0", lie);
+            assert_eq!(kernel.answer(), Err(-5), "{lie}");
+        }
+        // A fixed part that is larger than there is room for one.
+        kernel.deliver(Opcode::Write, ROOT_NODE, &[0; 40], &[], 0);
+        let mut header = RingHeader::read_from_prefix(&kernel.entry).unwrap().0;
+        header.message[..4].copy_from_slice(&300_u32.to_ne_bytes());
+        header.write_to_prefix(&mut kernel.entry).unwrap();
+        assert_eq!(kernel.answer(), Err(-5));
+        // What is never answered elsewhere gives its entry back.
+        kernel.deliver(Opcode::Forget, ROOT_NODE, &[0; 8], &[], 0);
+        assert_eq!(kernel.answer(), Err(-38));
+    }
+}
