@@ -52,7 +52,15 @@ impl Inode {
     /// Notes that the contents were changed in the cache. It is written with the next change of the
     /// inode, at the latest when the inode is synced or released.
     pub fn note_modified(&self, time: Timestamp) {
-        *self.pending.modified.lock() = Some(time);
+        if let Some(modified) = &mut *self.pending.modified.lock() {
+            *modified = time;
+            return;
+        }
+        // A clock that has not moved on gives an inode nothing new to say. (Not under the lock of
+        // what is pending, which is taken with the record's held.)
+        if !self.record.read().says_modified(time) {
+            *self.pending.modified.lock() = Some(time);
+        }
     }
 
     /// Writes what is pending, so that the inode can be forgotten.
@@ -120,6 +128,10 @@ impl Volume {
 }
 
 impl InodeRecord {
+    fn says_modified(&self, time: Timestamp) -> bool {
+        self.modified == time && self.changed == time
+    }
+
     /// Changes attributes.
     pub(crate) fn apply(&mut self, change: &AttributeChange) {
         let set = |field: &mut Timestamp, to: Option<Timestamp>| {

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use base::FileOffset;
 use base::attributes::{DeviceNumber, FileType, Timestamp};
-use common::{Image, open_for_writing, run};
+use common::{Image, open_device_for_writing, open_for_writing, run};
+use device::RecordDevice;
 use ext4::{Inode, NewInode, ROOT_INODE, Volume};
 use iomap::{
     CacheOptions, EndIo, ErrorCursor, PageCache, ReadOptions, Readahead, WritableFile,
-    truncate_cache, wait_for_writeback, write, write_back, zero_range,
+    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
 use namespace::Random;
 use testkit::{LoopMount, private_mounts};
@@ -76,8 +77,7 @@ impl Subject {
     }
 
     fn sync(&self) {
-        write_back(&self.file, 0..u64::MAX);
-        wait_for_writeback(&self.file, 0..u64::MAX);
+        write_back_and_wait(&self.file, 0..u64::MAX);
         self.file.errors().check(&self.errors).unwrap();
         self.inode.sync(false).unwrap();
     }
@@ -201,4 +201,26 @@ fn inline_data_moves_into_a_block_when_it_is_written_to() {
     let read_only = image.open();
     let inode = read_only.inode(number).unwrap();
     assert_eq!(common::contents(&read_only, &inode), expected);
+}
+
+#[test]
+fn a_clock_that_stands_still_gives_a_synced_file_nothing_to_commit() {
+    let image = Image::make(32, &[]);
+    let record = Arc::new(RecordDevice::new(image.device(false)).unwrap());
+    let volume = open_device_for_writing(Arc::clone(&record) as _).unwrap();
+    let inode = new_file(&volume, "file");
+    let writes_of_sync = |time: Timestamp| {
+        inode.note_modified(time);
+        let before = record.recording().crash_points().end;
+        inode.sync(false).unwrap();
+        record.recording().crash_points().end - before
+    };
+    let later = Timestamp { nanoseconds: 2, ..TIME };
+    assert!(writes_of_sync(later) > 2, "the new time is written");
+    assert_eq!(writes_of_sync(later), 2, "a flush begins and ends");
+    assert_eq!((inode.attributes().modified, inode.attributes().changed), (later, later));
+    assert!(writes_of_sync(TIME) > 2, "a time that went back is a new one");
+    // What is pending of another time is not forgotten for one that the record has.
+    inode.note_modified(later);
+    assert!(writes_of_sync(TIME) > 2 && inode.attributes().modified == TIME);
 }

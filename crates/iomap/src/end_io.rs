@@ -2,7 +2,7 @@
 //! Not here: the submission (`writeback.rs`).
 //!
 //! This runs on a thread of its own, since a format may start transactions, which a device's end of
-//! a bio must not wait for. A folio stays under writeback until the format knows: or it could be
+//! a bio must not wait for; or on that of somebody who waits for it, and may start one. A folio stays under writeback until the format knows: or it could be
 //! evicted, and read again as the zeroes that its blocks are mapped to until then.
 
 use std::sync::Arc;
@@ -65,10 +65,32 @@ impl EndIo {
         Ok(Arc::new(Self { queue, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Hands over what a bio did. Called at its end, wherever that is.
-    pub(crate) fn push(&self, ended: Ended) {
+    /// Hands over what a bio did. Called at its end, wherever that is. The thread is not woken for
+    /// what the caller will end itself ([`ending`](Self::ending)).
+    pub(crate) fn push(&self, ended: Ended, wake: bool) {
         self.queue.waiting.lock().ended.push(ended);
-        self.queue.changed.notify_one();
+        if wake {
+            self.queue.changed.notify_one();
+        }
+    }
+
+    /// Has this thread end what has ended, when the result is dropped.
+    pub(crate) fn ending(&self) -> Ending<'_> {
+        Ending(&self.queue)
+    }
+}
+
+/// A thread that may start transactions, and is about to have writes that it ends itself.
+pub(crate) struct Ending<'q>(&'q Queue);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.changed.notify_one();
+            return;
+        }
+        let batch = std::mem::take(&mut self.0.waiting.lock().ended);
+        end_all(batch);
     }
 }
 
@@ -97,16 +119,21 @@ impl Queue {
                 }
                 self.changed.wait(&mut waiting);
             }
-            let mut batch = std::mem::take(&mut waiting.ended);
+            let batch = std::mem::take(&mut waiting.ended);
             drop(waiting);
-            while let Some(first) = batch.first() {
-                let file = Arc::clone(&first.file);
-                let (of_file, others) =
-                    batch.into_iter().partition(|ended| Arc::ptr_eq(&ended.file, &file));
-                batch = others;
-                end(&file, of_file);
-            }
+            end_all(batch);
         }
+    }
+}
+
+/// Ends writes, file by file.
+fn end_all(mut batch: Vec<Ended>) {
+    while let Some(first) = batch.first() {
+        let file = Arc::clone(&first.file);
+        let (of_file, others) =
+            batch.into_iter().partition(|ended| Arc::ptr_eq(&ended.file, &file));
+        batch = others;
+        end(&file, of_file);
     }
 }
 

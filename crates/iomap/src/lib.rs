@@ -34,4 +34,4 @@ pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
 pub use truncate::{punch_cache, truncate_cache};
 pub use write::{write, zero_range};
-pub use writeback::{wait_for_writeback, write_back};
+pub use writeback::{wait_for_writeback, write_back, write_back_and_wait};

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 
 use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
 use device::{Bio, BioOperation, Segment};
@@ -29,14 +30,26 @@ pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 /// file's [`errors`](WritableFile::errors). The caller holds no lock of the format, and no
 /// transaction.
 pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
-    let mut pages = pages_of(&range);
+    collect(Collector::new(file, range.end), range);
+}
+
+/// [`write_back`] and [`wait_for_writeback`] in one: the caller, who would only wait, does what it
+/// can itself, the end of I/O included. It may hold the inode's lock.
+pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
     let mut collector = Collector::new(file, range.end);
+    collector.waiter = Some(thread::current().id());
+    collect(collector, range.clone());
+    wait_for_writeback(file, range);
+}
+
+fn collect(mut collector: Collector<'_>, range: Range<u64>) {
+    let (file, mut pages) = (collector.file, pages_of(&range));
     while let Some(folio) = file.mapping.next_dirty(pages.clone()) {
         let folio = match file.mapping.try_lock(&folio) {
             Some(folio) => folio,
             None => {
                 // Who has it locked may wait for what is collected here.
-                collector.submit();
+                collector.submit_all();
                 file.mapping.lock(&folio)
             }
         };
@@ -49,7 +62,7 @@ pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
             pages.start = pages.start.max(index);
         }
     }
-    collector.submit();
+    collector.submit_all();
 }
 
 /// Waits until what was on its way to the device in the folios that have bytes of `range` is there,
@@ -74,6 +87,8 @@ struct Collector<'f> {
     map: LastMap,
     run: Option<Run>,
     batch: Vec<Bio>,
+    /// The thread that collects, if it is going to wait for the end.
+    waiter: Option<ThreadId>,
 }
 
 /// Pieces that lie one after the other on the device.
@@ -87,7 +102,7 @@ struct Run {
 
 impl<'f> Collector<'f> {
     fn new(file: &'f Arc<WritableFile>, horizon: u64) -> Self {
-        Self { file, horizon, map: LastMap::default(), run: None, batch: Vec::new() }
+        Self { file, horizon, map: LastMap::default(), run: None, batch: Vec::new(), waiter: None }
     }
 
     /// Adds what is dirty in a locked folio, up to the end of the file, past which nothing is, save
@@ -176,26 +191,31 @@ impl<'f> Collector<'f> {
             .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
             .collect();
         let Run { pieces, ranges, reached, .. } = run;
-        let file = Arc::clone(self.file);
+        let (file, waiter) = (Arc::clone(self.file), self.waiter);
         self.batch.push(Bio::new(BioOperation::Write, run.address, segments, move |result| {
             let end_io = Arc::clone(&file.end_io);
-            end_io.push(Ended { file, pieces, ranges, reached, result });
+            // The waiter looks for itself when it has submitted.
+            let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
+            end_io.push(Ended { file, pieces, ranges, reached, result }, !is_waiter);
         }));
         if self.batch.len() >= BATCH_MAX {
-            self.submit_batch();
+            self.submit();
         }
     }
 
-    fn submit_batch(&mut self) {
-        if !self.batch.is_empty() {
-            base::waiting::about_to_wait();
-            self.file.device.submit(std::mem::take(&mut self.batch));
-        }
-    }
-
-    /// Starts writing.
+    /// Submits what was collected. A waiter does the last request itself, and ends what has ended
+    /// by then.
     fn submit(&mut self) {
+        let Some(last) = self.batch.pop() else { return };
+        self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
+        base::waiting::about_to_wait();
+        let _ending = self.waiter.map(|_| self.file.end_io.ending());
+        self.file.device.submit(std::mem::take(&mut self.batch));
+    }
+
+    /// Starts writing all that was added.
+    fn submit_all(&mut self) {
         self.end_run();
-        self.submit_batch();
+        self.submit();
     }
 }

@@ -13,7 +13,7 @@ use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevic
 use iomap::{
     EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache, ReadOptions,
     Readahead, WritableFile, lend, punch_cache, read, seek_data, seek_hole, truncate_cache,
-    wait_for_writeback, write, write_back, zero_range,
+    wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::{block_size, cache};
@@ -292,6 +292,33 @@ fn a_written_folio_stays_cached_until_the_format_knows() {
     drop(end_io);
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(setup.read(0, 65_536), vec![7; 65_536]);
+}
+
+#[test]
+fn who_waits_for_writeback_ends_what_has_ended_and_leaves_the_rest_to_the_thread() {
+    let setup = setup(9, 4096);
+    let ended_by = || *setup.format.ended_by.lock().expect("no panic");
+    setup.write(0, &[7; 10_000]);
+    write_back_and_wait(&setup.file, 0..u64::MAX);
+    assert_eq!(ended_by(), Some(thread::current().id()));
+    assert_eq!(setup.format.on_disk(), vec![7; 10_000]);
+    // A device that ends later, on whatever thread.
+    setup.write(0, &[8; 10_000]);
+    setup.gate.hold_above(0);
+    let device = thread::scope(|scope| {
+        let device = scope.spawn(|| {
+            while setup.gate.held.lock().expect("no panic").is_empty() {
+                thread::yield_now();
+            }
+            setup.gate.release();
+            thread::current().id()
+        });
+        write_back_and_wait(&setup.file, 0..u64::MAX);
+        device.join().expect("no panic")
+    });
+    assert_eq!(setup.format.on_disk(), vec![8; 10_000]);
+    let ended_by = ended_by().expect("it has ended");
+    assert!(ended_by != thread::current().id() && ended_by != device);
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! The time of day, as inodes keep it.
 
-use std::time::SystemTime;
-
 use base::attributes::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
 
-/// The time now.
+/// The time now: of the host's last tick, some milliseconds ago, as the kernel's own file systems
+/// take it. What changes twice within a tick need not be written twice.
 pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp { seconds: now.tv_sec, nanoseconds: u32::try_from(now.tv_nsec).unwrap_or_default() }
 }

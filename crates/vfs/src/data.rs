@@ -153,8 +153,9 @@ impl Node {
     }
 
     pub(crate) fn write_back_and_wait(&self) {
-        self.start_writeback();
-        self.wait_for_writeback();
+        if let Some(file) = self.writable.get() {
+            iomap::write_back_and_wait(file, 0..u64::MAX);
+        }
     }
 
     /// Whether the device has all of the file's data.

@@ -7,7 +7,7 @@ use base::attributes::{DeviceNumber, FileType, Timestamp};
 use ext4::{Inode, NewInode, ROOT_INODE, Volume};
 use iomap::{
     EndIo, ErrorCursor, MapWrite, PageCache, ReadOptions, WritableFile, truncate_cache,
-    wait_for_writeback, write, write_back,
+    wait_for_writeback, write, write_back, write_back_and_wait,
 };
 
 use super::common::Image;
@@ -117,7 +117,7 @@ impl WrittenFile {
     }
 
     pub fn sync(&mut self) {
-        self.write_back();
+        write_back_and_wait(&self.file, 0..u64::MAX);
         self.file.errors().check(&self.errors).unwrap();
         self.inode.sync(false).unwrap();
     }

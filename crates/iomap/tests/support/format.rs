@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::ThreadId;
 
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
 use device::{BlockDevice, MemoryDevice};
@@ -37,6 +38,8 @@ pub struct Format {
     pub end_ios: AtomicU64,
     /// How many ends of I/O wait, or have waited.
     pub waiting: AtomicU64,
+    /// The thread of the last end of I/O.
+    pub ended_by: Mutex<Option<ThreadId>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,7 @@ impl Format {
             map_writebacks: AtomicU64::new(0),
             end_ios: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            ended_by: Mutex::default(),
         })
     }
 
@@ -285,6 +289,7 @@ impl MapWrite for Format {
         self.waiting.fetch_add(u64::from(paused), Ordering::Relaxed);
         let _not_paused = self.pause();
         self.end_ios.fetch_add(1, Ordering::Relaxed);
+        *self.ended_by.lock().expect("no panic") = Some(std::thread::current().id());
         assert!(finished.windows(2).all(|two| two[0].end() <= two[1].offset.0), "{finished:?}");
         let mut state = self.state();
         for range in finished {

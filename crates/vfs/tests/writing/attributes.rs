@@ -35,8 +35,11 @@ fn set_xattr(node: &Node, name: &[u8], value: &[u8]) -> Result<(), Error> {
 fn only_what_is_given_changes_and_the_time_of_change_with_it() {
     let (volume, _) = volume();
     let file = create(&volume, "/file");
-    let before = file.attributes();
     let modified = Timestamp { seconds: -5, nanoseconds: 7 };
+    // Two changes within a tick of the clock would have the same time.
+    let old = AttributeChange { changed: Some(modified), ..AttributeChange::default() };
+    file.set_attributes(&old, &ROOT).unwrap();
+    let before = file.attributes();
     let change = AttributeChange { modified: Some(modified), ..AttributeChange::default() };
     file.set_attributes(&change, &ROOT).unwrap();
     let after = file.attributes();
