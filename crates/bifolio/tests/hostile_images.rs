@@ -68,4 +68,5 @@ kinds! {
     damaged_bigalloc_gives_typed_errors_only 5
     damaged_meta_groups_give_typed_errors_only 6
     damaged_64k_blocks_give_typed_errors_only 7
+    damaged_volumes_with_fast_commits_give_typed_errors_only 8
 }
