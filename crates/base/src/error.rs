@@ -69,6 +69,12 @@ pub enum Error {
         /// The partitions there are, such as "1, 2, 5", or "none".
         existing: String,
     },
+    /// The volume says that somebody else writes it, on this host or another.
+    #[error("the volume is in use by {by}")]
+    InUse {
+        /// Who, as the volume has it.
+        by: String,
+    },
     /// The volume or device is read-only.
     #[error("read-only")]
     ReadOnly,

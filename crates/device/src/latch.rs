@@ -107,6 +107,10 @@ impl BlockDevice for LatchDevice {
         let work = || self.inner.write_zeroes(offset, length);
         self.guard(IoOperation::WriteZeroes, offset, length, work)
     }
+
+    fn refresh(&self, offset: DeviceOffset, length: u64) {
+        self.inner.refresh(offset, length);
+    }
 }
 
 #[cfg(test)]

@@ -133,6 +133,10 @@ impl BlockDevice for LatencyDevice {
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
         self.inner.write_zeroes(offset, length)
     }
+
+    fn refresh(&self, offset: DeviceOffset, length: u64) {
+        self.inner.refresh(offset, length);
+    }
 }
 
 impl Drop for LatencyDevice {

@@ -57,6 +57,11 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()>;
+
+    /// Has the next read of a range see what other hosts have written, as far as this host can.
+    fn refresh(&self, offset: DeviceOffset, length: u64) {
+        let _ = (offset, length);
+    }
 }
 
 /// A device shared by everything that uses it.

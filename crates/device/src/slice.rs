@@ -90,4 +90,8 @@ impl BlockDevice for Slice {
         let there = self.locate(IoOperation::WriteZeroes, offset, length)?;
         self.device.write_zeroes(there, length).map_err(|error| self.relocated(error))
     }
+
+    fn refresh(&self, offset: DeviceOffset, length: u64) {
+        self.device.refresh(DeviceOffset(self.start + offset.0), length);
+    }
 }

@@ -381,6 +381,10 @@ impl BlockDevice for UringDevice {
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
         self.file.write_zeroes(offset, length)
     }
+
+    fn refresh(&self, offset: DeviceOffset, length: u64) {
+        self.file.refresh(offset, length);
+    }
 }
 
 impl Drop for UringDevice {

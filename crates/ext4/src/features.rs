@@ -158,6 +158,7 @@ const WRITABLE: &[Feature] = &[
     Feature::MetaBg,
     Feature::Extent,
     Feature::SixtyFourBit,
+    Feature::Mmp,
     Feature::FlexBg,
     Feature::EaInode,
     Feature::MetadataCsumSeed,

@@ -38,6 +38,7 @@ mod inode_write;
 mod journal;
 mod map;
 mod map_write;
+mod mmp;
 mod namespace;
 mod orphan_file;
 mod orphan_write;

@@ -12,6 +12,7 @@ use crate::geometry::Geometry;
 use crate::group::GroupDescriptor;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::mmp::MmpBlock;
 use crate::recovery::RecoveryReport;
 use crate::superblock::Superblock;
 use crate::writer::Writer;
@@ -74,15 +75,18 @@ impl Volume {
         cache: &Arc<PageCache>,
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
-        match Self::probe(device, cache)? {
-            Probed::Ready(volume) => Ok(volume),
-            Probed::NeedsRecovery(unrecovered) if options.no_recovery => {
-                Ok(unrecovered.as_it_lies())
-            }
+        let volume = match Self::probe(device, cache)? {
+            Probed::Ready(volume) => volume,
+            Probed::NeedsRecovery(unrecovered) if options.no_recovery => unrecovered.as_it_lies(),
             Probed::NeedsRecovery(unrecovered) => {
-                unrecovered.recover(cache, options.journal_device.as_ref())
+                unrecovered.recover(cache, options.journal_device.as_ref())?
             }
+        };
+        match MmpBlock::of(&volume) {
+            Ok(block) => block.iter().for_each(MmpBlock::look),
+            Err(error) => tracing::warn!("{error}"),
         }
+        Ok(volume)
     }
 
     /// Reads the superblock of `device` and says whether the volume can be used as it lies.

@@ -1,7 +1,7 @@
 //! What a volume has while it is open for writing; opening it so, and closing it.
 //! Not here: what is written.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, FsBlock, Place, Result, Unsupported};
@@ -13,6 +13,7 @@ use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
+use crate::mmp::{Mmp, MmpBlock};
 use crate::ondisk::superblock::RawSuperblock;
 use crate::orphan_write::OrphanSet;
 use crate::recovery;
@@ -30,12 +31,17 @@ pub(crate) struct Writer {
     pub(crate) orphans: OrphanSet,
     /// Held by who changes how many inodes use an attribute block, or a value in an inode.
     pub(crate) shared_attributes: RankedMutex<()>,
+    /// What keeps others from writing the volume, where it has that.
+    mmp: OnceLock<Mmp>,
     _worker: Worker,
 }
 
 impl Volume {
     /// Opens the volume on `device` for reading and writing. What its journal holds is put in
     /// place first. Features that are not written yet are refused by name.
+    ///
+    /// With multiple-mount protection, a volume that was not closed is waited for, up to some minutes
+    /// (22 s by default), and one that somebody else writes is [`Error::InUse`].
     pub fn open_for_writing(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -44,11 +50,42 @@ impl Volume {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
+        let volume = match Self::probe(Arc::clone(&device), cache)? {
+            Probed::Ready(volume) => volume,
+            Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+        };
+        volume.geometry().features.check_writable()?;
+        let Some(block) = MmpBlock::of(&volume)? else {
+            return Self::open_alone(device, cache, options);
+        };
+        drop(volume);
+        let mmp = Mmp::start(block)?;
+        let opened = Self::open_alone(device, cache, options).and_then(|volume| {
+            mmp.guard(&volume.writer()?.journal)?;
+            Ok(volume)
+        });
+        match &opened {
+            Ok(volume) => {
+                let _ = volume.writer()?.mmp.set(mmp);
+            }
+            Err(_) => {
+                // What went wrong is told; that the next one has to wait is not worse.
+                let _ = mmp.finish();
+            }
+        }
+        opened
+    }
+
+    /// [`open_for_writing`](Self::open_for_writing), while nobody else writes the volume.
+    fn open_alone(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+    ) -> Result<Arc<Self>> {
         let (volume, needs_recovery) = match Self::probe(Arc::clone(&device), cache)? {
             Probed::Ready(volume) => (volume, false),
             Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
         };
-        volume.geometry().features.check_writable()?;
         let log = volume.begin_log(cache, options.journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
         // What was read before the log was replayed may be out of date.
@@ -65,7 +102,9 @@ impl Volume {
         let allocator = Allocator::load(&volume)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
         let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());
-        volume.writer = Some(Writer { journal, allocator, orphans, shared_attributes, _worker });
+        let mmp = OnceLock::new();
+        volume.writer =
+            Some(Writer { journal, allocator, orphans, shared_attributes, mmp, _worker });
         let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
         volume.write_superblock(|raw| {
             if has_log {
@@ -216,6 +255,15 @@ impl Volume {
     /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
     /// is changed afterwards. A volume that is dropped without this is like one after a crash.
     pub fn close(&self) -> Result<()> {
+        let closed = self.end_writing();
+        match self.writer()?.mmp.get() {
+            // Whatever came of it, nothing is written any more.
+            Some(mmp) => closed.and(mmp.finish()),
+            None => closed,
+        }
+    }
+
+    fn end_writing(&self) -> Result<()> {
         let Writer { journal, allocator, orphans, .. } = self.writer()?;
         journal.finish()?;
         let has_no_orphans = orphans.is_file_empty();

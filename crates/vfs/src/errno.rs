@@ -12,6 +12,7 @@ pub fn errno(error: &Error) -> i32 {
         Error::Unsupported(Unsupported::Encrypted(_)) => Errno::NOKEY,
         Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::Open { errno, .. } => return *errno,
+        Error::InUse { .. } => Errno::BUSY,
         Error::NotFound | Error::NoPartition { .. } => Errno::NOENT,
         Error::NotDirectory => Errno::NOTDIR,
         Error::IsDirectory => Errno::ISDIR,

@@ -40,6 +40,7 @@ use self::tally::Tally;
 use self::zones::Zones;
 use crate::features::Feature;
 use crate::geometry::Geometry;
+use crate::mmp::MmpBlock;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::statfs::kernel_reserve;
 use crate::volume::Volume;
@@ -117,6 +118,9 @@ impl Allocator {
             tallies.push(Tally::new(clusters, inodes, in_group));
             zones.add(geometry, &descriptor);
         }
+        if let Some(block) = MmpBlock::of(volume)? {
+            zones.add_block(block.block());
+        }
         let for_root = volume.superblock().counts.blocks_reserved >> geometry.cluster_shift;
         let for_splitting = kernel_reserve(geometry) >> geometry.cluster_shift;
         let counts = &volume.superblock().counts;
@@ -161,6 +165,12 @@ impl Allocator {
     pub(crate) fn free_clusters(&self) -> u64 {
         let space = self.space.lock();
         space.free.saturating_sub(space.reserved)
+    }
+
+    /// Clusters that are promised.
+    #[cfg(test)]
+    pub(crate) fn reserved_clusters(&self) -> u64 {
+        self.space.lock().reserved
     }
 
     /// Inodes that are not in use.

@@ -27,6 +27,11 @@ impl Zones {
         }
     }
 
+    /// Adds a block of the volume's own, before [`Zones::finish`].
+    pub(super) fn add_block(&mut self, block: FsBlock) {
+        self.push(block, 1);
+    }
+
     /// Most ranges of a flexible group continue one that was added shortly before.
     fn push(&mut self, start: FsBlock, count: u64) {
         let range = start.0..start.0 + count;

@@ -9,6 +9,7 @@ use super::Check;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::group::{BLOCKS_UNINITIALISED, INODES_UNINITIALISED};
+use crate::mmp::MmpBlock;
 use crate::ondisk::group_descriptor::RawGroupDescriptor;
 use crate::ondisk::superblock::RawSuperblock;
 
@@ -63,6 +64,8 @@ impl Check<'_> {
             let place = Place::block(start);
             if self.report.take(self.geometry().check_run("MMP block", place, start, 1)).is_some() {
                 structures.push(structure);
+                let block = self.report.take(MmpBlock::of(self.volume)).flatten();
+                self.report.take(block.map_or(Ok(()), |block| block.read().map(drop)));
             }
         }
         self.claim_structures(structures);

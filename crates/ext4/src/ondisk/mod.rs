@@ -6,6 +6,7 @@ pub mod dir;
 pub mod extent;
 pub mod group_descriptor;
 pub mod inode;
+pub mod mmp;
 pub mod orphan;
 pub mod superblock;
 pub mod xattr;

@@ -133,6 +133,7 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_fallocate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
+    libc::SYS_fadvise64,
 ];
 
 /// What using rings needs besides. They pass nothing on but what travels over /dev/fuse, and no others

@@ -1,0 +1,325 @@
+//! Multiple-mount protection: a block of the volume in which whoever has it open for writing counts
+//! on, so that others, on other hosts too, find that it is in use. The protocol is that of the
+//! kernel's documentation (`filesystems/ext4/mmp.rst`).
+//! Not here: what follows when somebody else takes the volume all the same (the journal stops).
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use base::checksum::crc32c;
+use base::{DeviceOffset, Error, FsBlock, Place, Problem, Result, Unsupported};
+use device::SharedDevice;
+use parking_lot::{Condvar, Mutex};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::features::Feature;
+use crate::journal::Journal;
+use crate::ondisk::mmp::{
+    MMP_MAGIC, MMP_SEQUENCE_CLEAN, MMP_SEQUENCE_FSCK, MMP_SEQUENCE_MAX, RawMmp,
+};
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "MMP block";
+/// Seconds between updates when the superblock does not say.
+const UPDATE_INTERVAL: u16 = 5;
+/// mke2fs takes no longer ones.
+const UPDATE_INTERVAL_MAX: u16 = 300;
+/// As the kernel has it: an update may be late by so many times the interval, and by so many seconds.
+const CHECK_FACTOR: u16 = 2;
+const CHECK_INTERVAL_MIN: u16 = 5;
+const CHECK_INTERVAL_MAX: u16 = CHECK_FACTOR * UPDATE_INTERVAL_MAX;
+
+/// Where the block lies.
+#[derive(Clone, Debug)]
+pub(crate) struct MmpBlock {
+    device: SharedDevice,
+    offset: DeviceOffset,
+    place: Place,
+    seed: Option<u32>,
+    /// Seconds between updates.
+    update_interval: u16,
+}
+
+impl MmpBlock {
+    /// The block of a volume that has the feature.
+    pub(crate) fn of(volume: &Volume) -> Result<Option<Self>> {
+        let (geometry, raw) = (volume.geometry(), volume.superblock().raw());
+        if !geometry.features.has(Feature::Mmp) {
+            return Ok(None);
+        }
+        let block = FsBlock(raw.mmp_block.get());
+        let (min, max) = (geometry.superblock_block().0 + 1, geometry.block_count - 1);
+        let (found, place) = (block.0, Place::block(block));
+        if !(min..=max).contains(&found) {
+            let problem = Problem::Range { field: "block", found, min, max };
+            return Err(Error::corrupt(STRUCTURE, place, problem));
+        }
+        let update_interval = match raw.mmp_interval.get() {
+            0 => UPDATE_INTERVAL,
+            seconds if seconds <= UPDATE_INTERVAL_MAX => seconds,
+            seconds => {
+                let (found, max) = (seconds.into(), UPDATE_INTERVAL_MAX.into());
+                let problem = Problem::Range { field: "MMP update interval", found, min: 0, max };
+                return Err(Error::corrupt("superblock", Place::default(), problem));
+            }
+        };
+        let offset = geometry.block_size.device_offset(block).expect("it lies in the volume");
+        let (device, seed) = (Arc::clone(volume.device()), geometry.metadata_seed());
+        Ok(Some(Self { device, offset, place, seed, update_interval }))
+    }
+
+    /// Its number.
+    pub(crate) fn block(&self) -> FsBlock {
+        self.place.block.unwrap_or_default()
+    }
+
+    /// Warns when the volume seems to be in use: for readers, whom that does not keep out.
+    pub(crate) fn look(&self) {
+        match self.read() {
+            Ok(raw) if raw.sequence.get() == MMP_SEQUENCE_CLEAN => {}
+            Ok(raw) => tracing::warn!("the volume may be in use by {}", user(&raw)),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    /// What the block says now.
+    pub(crate) fn read(&self) -> Result<RawMmp> {
+        let mut bytes = [0; size_of::<RawMmp>()];
+        self.device.refresh(self.offset, bytes.len() as u64);
+        self.device.read_at(self.offset, &mut bytes)?;
+        let raw = RawMmp::read_from_bytes(&bytes).expect("the array has the layout's size");
+        let fault = |problem| Err(Error::corrupt(STRUCTURE, self.place, problem));
+        let (found, expected) = (raw.magic.get().into(), MMP_MAGIC.into());
+        if found != expected {
+            return fault(Problem::Magic { found, expected });
+        }
+        let stored = raw.checksum.get();
+        if let Some(computed) = self.checksum(&raw).filter(|computed| *computed != stored) {
+            return fault(Problem::Checksum { stored, computed });
+        }
+        let (found, max) = (raw.check_interval.get().into(), CHECK_INTERVAL_MAX.into());
+        if found > max {
+            return fault(Problem::Range { field: "check interval", found, min: 0, max });
+        }
+        let sequence = raw.sequence.get();
+        let is_known = sequence <= MMP_SEQUENCE_FSCK || sequence == MMP_SEQUENCE_CLEAN;
+        if !is_known {
+            return fault(Problem::Invalid { field: "sequence", found: sequence.into() });
+        }
+        Ok(raw)
+    }
+
+    /// Writes the block, durably: others may have to see it.
+    fn write(&self, sequence: u32) -> Result<()> {
+        let mut raw = RawMmp::new_zeroed();
+        raw.magic = MMP_MAGIC.into();
+        raw.sequence = sequence.into();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        raw.time = now.as_secs().into();
+        put_name(&mut raw.node_name, &node_name());
+        put_name(&mut raw.device_name, "bifolio");
+        let interval = (CHECK_FACTOR * self.update_interval).max(CHECK_INTERVAL_MIN);
+        raw.check_interval = interval.into();
+        raw.checksum = self.checksum(&raw).unwrap_or_default().into();
+        self.device.write_at(self.offset, raw.as_bytes())?;
+        self.device.flush()
+    }
+
+    fn checksum(&self, raw: &RawMmp) -> Option<u32> {
+        let covered = &raw.as_bytes()[..size_of::<RawMmp>() - size_of::<u32>()];
+        self.seed.map(|seed| crc32c(seed, covered))
+    }
+}
+
+/// A block in which we count: others are kept out while we do.
+pub(crate) struct Claim {
+    block: MmpBlock,
+    sequence: u32,
+}
+
+impl Claim {
+    /// Takes the volume, or says who has it. `wait` waits: not at all when the volume was closed as it
+    /// should be, else to see whether somebody is there who does not answer at once.
+    pub(crate) fn take(block: MmpBlock, mut wait: impl FnMut(Duration)) -> Result<Self> {
+        let found = block.read()?;
+        let interval = found.check_interval.get().max(block.update_interval);
+        let interval = interval.max(CHECK_INTERVAL_MIN);
+        let seconds = (CHECK_FACTOR * interval + 1).min(interval + 60);
+        let mut time = Duration::from_secs(seconds.into());
+        match found.sequence.get() {
+            MMP_SEQUENCE_CLEAN => time = Duration::ZERO,
+            MMP_SEQUENCE_FSCK => return Err(in_use(&found)),
+            sequence => {
+                let user = user(&found);
+                tracing::warn!("the volume was in use by {user}: waiting for {}s", 2 * seconds);
+                wait(time);
+                let again = block.read()?;
+                if again.sequence.get() != sequence {
+                    return Err(in_use(&again));
+                }
+            }
+        }
+        // Any number that others do not hit upon.
+        let sequence = (RandomState::new().hash_one(0) as u32) % MMP_SEQUENCE_MAX + 1;
+        block.write(sequence)?;
+        wait(time);
+        let claim = Self { block, sequence };
+        claim.check()?;
+        Ok(claim)
+    }
+
+    /// Refuses to go on when the block is not as we left it.
+    fn check(&self) -> Result<()> {
+        let found = self.block.read()?;
+        if found.sequence.get() == self.sequence { Ok(()) } else { Err(in_use(&found)) }
+    }
+
+    /// Counts on.
+    fn renew(&mut self) -> Result<()> {
+        self.check()?;
+        let next = self.sequence % MMP_SEQUENCE_MAX + 1;
+        self.block.write(next)?;
+        self.sequence = next;
+        Ok(())
+    }
+
+    /// Lets others have the volume.
+    fn give_up(&self) -> Result<()> {
+        self.check()?;
+        self.block.write(MMP_SEQUENCE_CLEAN)
+    }
+}
+
+/// Keeps a claim up, from a thread.
+pub(crate) struct Mmp {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    stopped: Condvar,
+    journal: OnceLock<Weak<Journal>>,
+}
+
+struct State {
+    claim: Claim,
+    is_stopped: bool,
+    /// Why the volume is ours no more.
+    lost: Option<Error>,
+}
+
+impl Mmp {
+    /// Takes the volume with that block.
+    pub(crate) fn start(block: MmpBlock) -> Result<Self> {
+        let claim = Claim::take(block, std::thread::sleep)?;
+        let state = Mutex::new(State { claim, is_stopped: false, lost: None });
+        let (stopped, journal) = (Condvar::new(), OnceLock::new());
+        let shared = Arc::new(Shared { state, stopped, journal });
+        let theirs = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || theirs.work());
+        let thread = thread.map_err(|_| {
+            let refused: Error = Unsupported::Operation("the host refuses a thread").into();
+            shared.state.lock().claim.give_up().err().unwrap_or(refused)
+        })?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Has `journal` stop when somebody else takes the volume.
+    pub(crate) fn guard(&self, journal: &Arc<Journal>) -> Result<()> {
+        // Under the lock, so that what was lost before is seen here, and what is lost later there.
+        let state = self.shared.state.lock();
+        let _ = self.shared.journal.set(Arc::downgrade(journal));
+        state.lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// Lets others have the volume, to which nothing is written any more.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.stop();
+        let state = self.shared.state.lock();
+        match &state.lost {
+            Some(error) => Err(error.clone()),
+            None => state.claim.give_up(),
+        }
+    }
+
+    fn stop(&self) {
+        self.shared.state.lock().is_stopped = true;
+        self.shared.stopped.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Mmp {
+    /// Without [`finish`](Self::finish) the volume is left like one after a crash: who opens it waits
+    /// until it is certain that nobody counts.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        let block = &state.claim.block;
+        let interval = Duration::from_secs(block.update_interval.into());
+        let late = Duration::from_secs((CHECK_FACTOR * block.update_interval).into());
+        let mut renewed = Instant::now();
+        while !state.is_stopped {
+            self.stopped.wait_for(&mut state, interval);
+            if state.is_stopped {
+                return;
+            }
+            match state.claim.renew() {
+                Ok(()) => renewed = Instant::now(),
+                // It may come to an end before others take the volume for free.
+                Err(error @ Error::Io(_)) if renewed.elapsed() < late => {
+                    tracing::warn!("multiple-mount protection: {error}");
+                }
+                Err(error) => {
+                    if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
+                        journal.fail(&error);
+                    }
+                    state.lost = Some(error);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn in_use(raw: &RawMmp) -> Error {
+    Error::InUse { by: user(raw) }
+}
+
+/// Who the block says counts in it.
+fn user(raw: &RawMmp) -> String {
+    let name = |bytes: &[u8]| {
+        let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        bytes[..length].escape_ascii().to_string()
+    };
+    let who = if raw.sequence.get() == MMP_SEQUENCE_FSCK { "e2fsck on " } else { "" };
+    format!("{who}{} as {}", name(&raw.node_name), name(&raw.device_name))
+}
+
+fn put_name(field: &mut [u8], name: &str) {
+    // With a NUL at the end.
+    let length = name.len().min(field.len() - 1);
+    field[..length].copy_from_slice(&name.as_bytes()[..length]);
+}
+
+/// The host's name, where it can be had.
+fn node_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "an unnamed host".into() } else { name.into() }
+}
+
+#[cfg(test)]
+#[path = "mmp_tests.rs"]
+mod tests;

@@ -1,0 +1,38 @@
+//! Layout of the multiple-mount protection block (kernel documentation, `filesystems/ext4/mmp.rst`).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What `RawMmp::magic` must be.
+pub const MMP_MAGIC: u32 = 0x004D_4D50;
+/// `RawMmp::sequence` while nobody has the volume open for writing.
+pub const MMP_SEQUENCE_CLEAN: u32 = 0xFF4D_4D50;
+/// `RawMmp::sequence` while e2fsck has it.
+pub const MMP_SEQUENCE_FSCK: u32 = 0xE24D_4D50;
+/// The largest `RawMmp::sequence` of others that have it.
+pub const MMP_SEQUENCE_MAX: u32 = 0xE24D_4D4F;
+
+/// The beginning of the block; the rest of it is unused.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
+#[repr(C)]
+pub struct RawMmp {
+    /// [`MMP_MAGIC`].
+    pub magic: U32,
+    /// Changes with every update.
+    pub sequence: U32,
+    /// The last update, seconds since 1970.
+    pub time: U64,
+    /// The host that made it.
+    pub node_name: [u8; 64],
+    /// Its name of the device.
+    pub device_name: [u8; 32],
+    /// Seconds within which the next update comes.
+    pub check_interval: U16,
+    /// Unused.
+    pub pad1: U16,
+    /// Unused.
+    pub pad2: [U32; 226],
+    /// crc32c of everything before it (`metadata_csum`).
+    pub checksum: U32,
+}
+const _: () = assert!(size_of::<RawMmp>() == 1024);
