@@ -108,7 +108,6 @@ impl Inode {
     /// Reserves space for those of `wanted` that have neither a place nor a reservation. All or
     /// nothing. Only writers come here, one at a time; writeback may give places meanwhile.
     fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<()> {
-        let shift = self.volume().geometry().cluster_shift;
         let privilege = self.volume().writer()?.journal.privilege;
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
@@ -130,17 +129,34 @@ impl Inode {
             }
         }
         for (index, hole) in holes.iter().enumerate() {
-            let has_cluster = self.clusters_at_ends(hole, shift)?;
-            let has = |cluster| has_cluster.contains(&cluster);
-            let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
-            if let Err(error) = self.volume().reserve(clusters, privilege) {
+            // While writeback gives no places: a cluster that the hole shares would be there then, and
+            // not be reserved. Where clusters are blocks, none is shared.
+            let placing = self.shares_clusters().then(|| self.placing.lock());
+            let reserved = self.reserve_hole(hole, privilege);
+            drop(placing);
+            if let Err(error) = reserved {
                 for hole in &holes[..index] {
                     self.forget_delayed(hole);
                 }
                 return Err(error);
             }
-            self.delayed.lock().insert(hole, shift, has);
         }
+        Ok(())
+    }
+
+    /// Whether blocks of the file that lie side by side may share a cluster.
+    pub(crate) fn shares_clusters(&self) -> bool {
+        self.volume().geometry().cluster_shift > 0
+    }
+
+    /// Reserves what a hole, which stays one, needs, and makes its blocks delayed ones.
+    fn reserve_hole(&self, hole: &Range<FileBlock>, privilege: Privilege) -> Result<()> {
+        let shift = self.volume().geometry().cluster_shift;
+        let has_cluster = self.clusters_at_ends(hole, shift)?;
+        let has = |cluster| has_cluster.contains(&cluster);
+        let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
+        self.volume().reserve(clusters, privilege)?;
+        self.delayed.lock().insert(hole, shift, has);
         Ok(())
     }
 
@@ -177,7 +193,8 @@ impl Inode {
     }
 
     /// Sees to it that delayed blocks before `end`, from where on nothing is mapped any more, have a
-    /// cluster of their own reserved if they had counted on one that was just given back.
+    /// cluster of their own reserved if they had counted on one that was just given back. The caller
+    /// has held `placing` since before that.
     pub(crate) fn reserve_again(&self, end: FileBlock) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         let Some(last) = end.0.checked_sub(1).filter(|_| shift > 0) else { return Ok(()) };
@@ -190,20 +207,21 @@ impl Inode {
             if !delayed.is_delayed {
                 continue;
             }
-            let has_cluster = self.clusters_at_ends(&range, shift)?;
-            let has = |cluster| has_cluster.contains(&cluster);
-            let clusters = self.delayed.lock().clusters_wanted(&range, shift, has);
-            self.volume().reserve(clusters, Privilege::Root)?;
-            self.delayed.lock().insert(&range, shift, has);
+            self.reserve_hole(&range, Privilege::Root)?;
         }
         Ok(())
     }
 
     /// Gives the first delayed blocks of `wanted` their place.
     fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
+        let _placing = self.placing.lock();
+        self.place_delayed(wanted)
+    }
+
+    /// The same for who holds `placing`.
+    fn place_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);
-        let _placing = self.placing.lock();
         let Some(run) = self.delayed.lock().run_at(at) else { return Ok(()) };
         let unwritten = self.has(InodeFlags::EXTENTS);
         let wanted = run.end.min(wanted.end).0 - at.0;
@@ -273,3 +291,7 @@ impl Inode {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "data_write_tests.rs"]
+mod tests;

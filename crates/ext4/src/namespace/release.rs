@@ -78,6 +78,8 @@ impl Inode {
         let volume = self.volume();
         self.forget_delayed(&(start..FileBlock(FILE_BLOCKS_MAX)));
         let mut end = FileBlock(FILE_BLOCKS_MAX);
+        // What shares a cluster with what goes is given its place when it has one reserved again.
+        let _placing = self.shares_clusters().then(|| self.placing.lock());
         loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
             let progress = volume.change(credits, |handle| self.unmap(handle, start..end))?;
