@@ -25,7 +25,7 @@ A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IM
 directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
 existing file is named, so that image names may contain colons.
 
-Only put, mkdir, rm, mv, ln, chmod, chown, and cp into an image write to images; all else only reads \
+Only put, tar, mkdir, rm, mv, ln, chmod, chown, and cp into an image write to images; all else only reads \
 them, and replays a dirty journal in memory.";
 
 /// The command line.
@@ -67,6 +67,8 @@ pub enum Command {
     Check(commands::check::Arguments),
     /// Write files into an image
     Put(commands::put::Arguments),
+    /// Unpack a tar archive into an image
+    Tar(commands::tar::Arguments),
     /// Make directories in an image
     Mkdir(commands::mkdir::Arguments),
     /// Remove files and trees from an image
@@ -106,6 +108,7 @@ impl Command {
             Self::Fiemap(arguments) => commands::fiemap::run(arguments, console),
             Self::Check(arguments) => commands::check::run(arguments, console),
             Self::Put(arguments) => commands::put::run(arguments, console),
+            Self::Tar(arguments) => commands::tar::run(arguments, console),
             Self::Mkdir(arguments) => commands::mkdir::run(arguments, console),
             Self::Rm(arguments) => commands::rm::run(arguments, console),
             Self::Mv(arguments) => commands::mv::run(arguments, console),

@@ -1,6 +1,7 @@
 //! The `bifolio` command: parses, dispatches, and turns the outcome into an exit status.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod cli;
 mod commands;
 mod console;

@@ -20,5 +20,6 @@ pub mod mv;
 pub mod put;
 pub mod rm;
 pub mod stat;
+pub mod tar;
 pub mod tree;
 pub mod umount;

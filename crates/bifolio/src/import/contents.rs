@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use vfs::{Node, OpenMode, Privileges};
 
 use super::Trouble;
+use crate::archive::{Member, Segment};
 
 /// The most that is read and written at once, in bytes.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
@@ -43,6 +44,26 @@ pub fn copy(
     }
     if end < size {
         to.set_size(size, Privileges::Keep).map_err(cannot_write)?;
+    }
+    Ok(())
+}
+
+/// Writes the data of an archive's member to the empty file `to`: all of it from its start, or, of
+/// a sparse file, where `segments` say.
+pub fn unpack(
+    member: &Member,
+    mut data: impl Read,
+    to: &Arc<Node>,
+    go_on: impl Fn() -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let copy = to.open_for(OpenMode { write: true, append: false })?;
+    let mut writer = Writer { copy: &copy, go_on, buffer: Vec::new() };
+    let all = [Segment { offset: 0, length: member.size }];
+    for segment in member.segments.as_deref().unwrap_or(&all) {
+        writer.write(segment.offset, segment.length, |_, buffer| data.read(buffer))?;
+    }
+    if copy.node().attributes().size < member.size {
+        to.set_size(member.size, Privileges::Keep).map_err(cannot_write)?;
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! Copies files and trees of the host into an image. Not here: the command lines that ask for it,
-//! opening and closing the image.
+//! Copies files and trees of the host, and archives, into an image. Not here: the command lines that
+//! ask for it, opening and closing the image.
 //!
 //! The host's tree is walked by paths, which bounds its depth by the host's limit on them.
 
 mod contents;
 mod metadata;
+mod unpack;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -21,8 +22,10 @@ use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
 use crate::copy::temporary_name;
-use crate::failure::{Failure, Result};
+use crate::failure::{self, Failure, Result};
 use crate::writing::Writing;
+
+pub use unpack::{Unpacker, uncompressed};
 
 /// What to keep of the originals, and what copies get instead.
 #[derive(Clone, Debug)]
@@ -112,15 +115,7 @@ impl<'a> Importer<'a> {
     }
 
     fn report(&mut self, from: &Path, outcome: Result<(), Trouble>) -> Result<()> {
-        let failure = match outcome {
-            Ok(()) => return Ok(()),
-            Err(Trouble::Fatal(failure)) => return Err(failure),
-            Err(Trouble::Host(action, error)) => Failure::host(from, action, &error),
-            Err(Trouble::Image(action, error)) => Failure::action(from, action, &error),
-            Err(Trouble::Other(what)) => Failure::new(from, what),
-        };
-        self.console.report(&failure);
-        Ok(())
+        report(self.console, from, outcome)
     }
 
     fn copy_entry(&mut self, from: &Path, place: &Place, follow: bool) -> Result<()> {
@@ -198,7 +193,7 @@ impl<'a> Importer<'a> {
         let is_linked = self.options.preserve && original.nlink() > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
             let copy = self.volume.node(copy)?;
-            return self.place(directory, name, |_, name| {
+            return place(self.volume, directory, name, |_, name| {
                 self.volume.link(directory, name, &copy)?;
                 Ok(())
             });
@@ -249,7 +244,7 @@ impl<'a> Importer<'a> {
             target: target.as_os_str().as_bytes(),
             ..Creation::of(kind, permissions)
         };
-        self.place(directory, name, |_, name| {
+        place(self.volume, directory, name, |_, name| {
             let copy = self.volume.create(directory, name, &what, &self.owner_of(original))?;
             match self.options.preserve {
                 true => metadata::preserve(from, original, &copy),
@@ -267,7 +262,7 @@ impl<'a> Importer<'a> {
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), Trouble> {
-        self.place(directory, name, |replaced, name| {
+        place(self.volume, directory, name, |replaced, name| {
             let by = match preserved {
                 Some((_, original)) => self.owner_of(original),
                 None => self.options.by.clone(),
@@ -298,42 +293,6 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// Has `make` make something with a name: the one that is wanted, or a temporary one while
-    /// something else has that and is to be replaced. What could not be made whole is removed.
-    fn place(
-        &self,
-        directory: &Arc<Node>,
-        name: &[u8],
-        make: impl FnOnce(Option<&Node>, &[u8]) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
-        let by = &Credentials::ROOT;
-        let replaced = match self.volume.lookup(directory, name) {
-            Ok(node) if node.kind() == FileType::Directory => return Err(Error::IsDirectory.into()),
-            Ok(node) => Some(node),
-            Err(Error::NotFound) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let temporary = temporary_name();
-        let made_name = if replaced.is_some() { temporary.as_bytes() } else { name };
-        let made = make(replaced.as_deref(), made_name).and_then(|()| {
-            if replaced.is_some() {
-                let (from, to) = ((directory, made_name), (directory, name));
-                self.volume.rename(from, to, RenameFlags::default(), by)?;
-                // Two names of one file stay two.
-                match self.volume.unlink(directory, made_name, by) {
-                    Err(Error::NotFound) => {}
-                    removed => removed?,
-                }
-            }
-            Ok(())
-        });
-        if made.is_err() {
-            // Should this fail too, there is more wrong than could be told here.
-            let _ = self.volume.unlink(directory, made_name, by);
-        }
-        made
-    }
-
     fn owner_of(&self, original: &Metadata) -> Credentials {
         match self.options.preserve {
             true => Credentials { uid: original.uid(), gid: original.gid(), ..Credentials::ROOT },
@@ -345,6 +304,59 @@ impl<'a> Importer<'a> {
         let kept = (original.mode() & 0o777) as u16 & !self.writing.umask;
         self.options.permissions.unwrap_or(kept)
     }
+}
+
+/// Has `make` make something with a name: the one that is wanted, or a temporary one while
+/// something else has that and is to be replaced. What could not be made whole is removed.
+fn place(
+    volume: &Volume,
+    directory: &Arc<Node>,
+    name: &[u8],
+    make: impl FnOnce(Option<&Node>, &[u8]) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let by = &Credentials::ROOT;
+    let replaced = match volume.lookup(directory, name) {
+        Ok(node) if node.kind() == FileType::Directory => return Err(Error::IsDirectory.into()),
+        Ok(node) => Some(node),
+        Err(Error::NotFound) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let temporary = temporary_name();
+    let made_name = if replaced.is_some() { temporary.as_bytes() } else { name };
+    let made = make(replaced.as_deref(), made_name).and_then(|()| {
+        if replaced.is_some() {
+            let (from, to) = ((directory, made_name), (directory, name));
+            volume.rename(from, to, RenameFlags::default(), by)?;
+            // Two names of one file stay two.
+            match volume.unlink(directory, made_name, by) {
+                Err(Error::NotFound) => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    });
+    if made.is_err() {
+        // Should this fail too, there is more wrong than could be told here.
+        let _ = volume.unlink(directory, made_name, by);
+    }
+    made
+}
+
+/// Reports what failed, unless the command must stop because of it.
+fn report(
+    console: &mut Console,
+    from: impl failure::Subject,
+    outcome: Result<(), Trouble>,
+) -> Result<()> {
+    let failure = match outcome {
+        Ok(()) => return Ok(()),
+        Err(Trouble::Fatal(failure)) => return Err(failure),
+        Err(Trouble::Host(action, error)) => Failure::host(from, action, &error),
+        Err(Trouble::Image(action, error)) => Failure::action(from, action, &error),
+        Err(Trouble::Other(what)) => Failure::new(from, what),
+    };
+    console.report(&failure);
+    Ok(())
 }
 
 fn identity(file: &Metadata) -> (u64, u64) {

@@ -1,0 +1,154 @@
+//! Where data lies in sparse members: GNU's own header, and its three forms in pax.
+
+use std::io::{self, Read};
+
+use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
+
+use super::pax::Records;
+use super::{ArchiveReader, RECORD_BYTES, field, invalid};
+
+/// The most segments of one file.
+const SEGMENTS_MAX: u64 = 1 << 20;
+
+/// Data of a sparse file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Where in the file it lies, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// A sparse file.
+#[derive(Debug)]
+pub struct Sparse {
+    pub size: u64,
+    pub segments: Vec<Segment>,
+}
+
+/// Where data lies in the member that `reader` stands at; `None` when it is not sparse.
+pub fn map<R: Read>(
+    reader: &mut ArchiveReader<R>,
+    header: &Header,
+    records: &Records,
+) -> io::Result<Option<Sparse>> {
+    let sparse = if header.entry_type() == EntryType::GNUSparse {
+        let gnu = header.as_gnu().ok_or_else(|| invalid("a sparse file without a GNU header"))?;
+        let mut segments = Vec::new();
+        add(&mut segments, &gnu.sparse)?;
+        let mut more = gnu.is_extended();
+        while more {
+            let mut next = GnuExtSparseHeader::new();
+            reader.input.read_exact(next.as_mut_bytes())?;
+            add(&mut segments, &next.sparse)?;
+            more = next.is_extended();
+        }
+        Sparse { size: field("size", gnu.real_size())?, segments }
+    } else if records.get("GNU.sparse.major").is_some() {
+        match (records.number("GNU.sparse.major")?, records.number("GNU.sparse.minor")?) {
+            (Some(1), Some(0)) => {}
+            (major, minor) => {
+                let (major, minor) = (major.unwrap_or(0), minor.unwrap_or(0));
+                return Err(invalid(format!("sparse files of version {major}.{minor}")));
+            }
+        }
+        let size = records.number("GNU.sparse.realsize")?;
+        let size = size.ok_or_else(|| invalid("a sparse file without its size"))?;
+        Sparse { size, segments: map_in_data(reader)? }
+    } else if let Some(size) = records.number("GNU.sparse.size")? {
+        let segments = match records.get("GNU.sparse.map") {
+            Some(map) => map_in_record(map)?,
+            None => records.segments().to_vec(),
+        };
+        Sparse { size, segments }
+    } else {
+        return Ok(None);
+    };
+    let mut end = 0;
+    let mut data = 0_u64;
+    for segment in &sparse.segments {
+        let segment_end = segment.offset.checked_add(segment.length);
+        match segment_end {
+            Some(segment_end) if segment.offset >= end && segment_end <= sparse.size => {
+                end = segment_end;
+            }
+            _ => {
+                return Err(invalid("the data of a sparse file is out of order or beyond its end"));
+            }
+        }
+        data += segment.length;
+    }
+    if data != reader.data {
+        let (has, says) = (reader.data, data);
+        return Err(invalid(format!("a sparse file has {has} bytes of data and says {says}")));
+    }
+    Ok(Some(sparse))
+}
+
+fn add(segments: &mut Vec<Segment>, entries: &[GnuSparseHeader]) -> io::Result<()> {
+    for entry in entries.iter().filter(|entry| !entry.is_empty()) {
+        check_count(segments.len() as u64)?;
+        segments.push(Segment {
+            offset: field("sparse map", entry.offset())?,
+            length: field("sparse map", entry.length())?,
+        });
+    }
+    Ok(())
+}
+
+fn check_count(count: u64) -> io::Result<()> {
+    match count < SEGMENTS_MAX {
+        true => Ok(()),
+        false => Err(invalid("a sparse file of too many segments")),
+    }
+}
+
+/// `offset,length,offset,length…` in decimal.
+fn map_in_record(map: &[u8]) -> io::Result<Vec<Segment>> {
+    let bad = || invalid("GNU.sparse.map is no list of offsets and lengths");
+    let numbers = std::str::from_utf8(map).ok().and_then(|map| {
+        map.split(',').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()
+    });
+    let numbers = numbers.ok_or_else(bad)?;
+    if numbers.len() % 2 != 0 {
+        return Err(bad());
+    }
+    let pairs = numbers.chunks_exact(2);
+    Ok(pairs.map(|pair| Segment { offset: pair[0], length: pair[1] }).collect())
+}
+
+/// The number of segments and then their offsets and lengths, each a line, up to a whole record.
+fn map_in_data<R: Read>(reader: &mut ArchiveReader<R>) -> io::Result<Vec<Segment>> {
+    let mut lines = Lines { reader, record: [0; RECORD_BYTES], at: RECORD_BYTES };
+    let count = lines.number()?;
+    check_count(count.saturating_sub(1))?;
+    (0..count).map(|_| Ok(Segment { offset: lines.number()?, length: lines.number()? })).collect()
+}
+
+struct Lines<'a, R> {
+    reader: &'a mut ArchiveReader<R>,
+    record: [u8; RECORD_BYTES],
+    at: usize,
+}
+
+impl<R: Read> Lines<'_, R> {
+    fn number(&mut self) -> io::Result<u64> {
+        let mut number = 0_u64;
+        loop {
+            if self.at == RECORD_BYTES {
+                self.reader.read_exact(&mut self.record)?;
+                self.at = 0;
+            }
+            let byte = self.record[self.at];
+            self.at += 1;
+            let next = match byte {
+                b'\n' => return Ok(number),
+                b'0'..=b'9' => {
+                    number.checked_mul(10).and_then(|n| n.checked_add((byte - b'0').into()))
+                }
+                _ => None,
+            };
+            number = next.ok_or_else(|| invalid("the map of a sparse file has no numbers"))?;
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `bifolio tar`: unpacks archives into an image.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use clap::Args;
+use vfs::Follow;
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::import::{Unpacker, uncompressed};
+use crate::target::{ImageOptions, Target};
+use crate::writing::change_images;
+
+const AFTER_HELP: &str = "\
+Owners (by number), permissions, times, extended attributes, hard links, devices and holes are kept, \
+without root. Symbolic links in the image are not followed, and names with .. are refused. What is \
+there already is replaced, except directories, which are added to.
+
+Archives are ustar, GNU tar's or pax. One that is compressed is unpacked through a pipe: \
+zstd -dc root.tar.zst | bifolio tar - disk.img:/";
+
+/// The arguments of `bifolio tar`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// Leave out this many names at the start of each path
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    strip_components: usize,
+    /// The archive; - is standard input
+    #[arg(value_name = "ARCHIVE")]
+    archive: OsString,
+    /// A directory in the image to unpack to
+    #[arg(value_name = "IMAGE:/DIRECTORY", value_parser = Target::parser())]
+    destination: Target,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Unpacks the archive.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let Arguments { strip_components, archive, destination, .. } = &arguments;
+    let (name, input): (_, Box<dyn Read>) = match archive == "-" {
+        true => (Path::new("standard input"), Box::new(io::stdin().lock())),
+        false => {
+            let name = Path::new(archive);
+            let file = File::open(name);
+            let file = file.map_err(|error| Failure::host(name, "cannot open", &error))?;
+            (name, Box::new(io::BufReader::with_capacity(1 << 20, file)))
+        }
+    };
+    let input = uncompressed(input).map_err(|error| Failure::host(name, "cannot read", &error))?;
+    let input = input.map_err(|compression| {
+        let failure = Failure::new(name, format!("is compressed ({compression})"));
+        failure.advise("pipe what uncompresses it to bifolio tar -")
+    })?;
+    change_images(&arguments.image, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let root = destination.resolve(&volume, Follow::Yes)?;
+        if root.kind() != base::attributes::FileType::Directory {
+            return Err(Failure::library(destination, &base::Error::NotDirectory));
+        }
+        Unpacker::new(&volume, root, *strip_components, writing, console).unpack(name, input)
+    })
+}

@@ -1,0 +1,236 @@
+//! Unpacks an archive into an image. Names are taken below one directory: symbolic links are never
+//! followed, and names with `..` are refused.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, InodeNumber};
+use vfs::{Creation, Credentials, Node, Volume};
+
+use super::metadata::{self, Kept};
+use super::{Trouble, contents, place, report};
+use crate::archive::{ArchiveReader, Kind, Member};
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::writing::Writing;
+
+/// What directories get that no member tells of.
+const DIRECTORY_PERMISSIONS: u16 = 0o755;
+
+/// Unpacks into one directory.
+pub struct Unpacker<'a> {
+    volume: &'a Volume,
+    /// Where names start.
+    root: Arc<Node>,
+    /// Names to leave out at the start of each path.
+    strip: usize,
+    writing: &'a Writing<'a>,
+    console: &'a mut Console,
+    /// Directories, and what they get when all is in them: with it, nothing might go in any more,
+    /// and what goes in changes their times.
+    directories: Vec<(InodeNumber, Member)>,
+}
+
+impl<'a> Unpacker<'a> {
+    /// Unpacks to `root`, a directory.
+    pub fn new(
+        volume: &'a Volume,
+        root: Arc<Node>,
+        strip: usize,
+        writing: &'a Writing<'a>,
+        console: &'a mut Console,
+    ) -> Self {
+        Self { volume, root, strip, writing, console, directories: Vec::new() }
+    }
+
+    /// Unpacks all that `input` has, an archive that is called `name`. Members that fail are
+    /// reported; where the archive cannot be read on, that is the failure.
+    pub fn unpack(mut self, name: &Path, input: impl Read) -> Result<()> {
+        let mut archive = ArchiveReader::new(input);
+        let read = self.members(&mut archive);
+        let directories = std::mem::take(&mut self.directories);
+        for (number, member) in directories.into_iter().rev() {
+            self.writing.check_interrupted()?;
+            let kept = self.volume.node(number).map_err(Trouble::from);
+            let kept = kept.and_then(|directory| keep(&directory, &member));
+            self.report(&member, kept)?;
+        }
+        match read {
+            Ok(()) => Ok(()),
+            Err(Trouble::Host(action, error)) => Err(Failure::host(name, action, &error)),
+            Err(Trouble::Fatal(failure)) => Err(failure),
+            Err(Trouble::Image(action, error)) => Err(Failure::action(name, action, &error)),
+            Err(Trouble::Other(what)) => Err(Failure::new(name, what)),
+        }
+    }
+
+    fn members<R: Read>(&mut self, archive: &mut ArchiveReader<R>) -> Result<(), Trouble> {
+        let cannot_read = |error| Trouble::Host("cannot be read on", error);
+        while let Some(member) = archive.next_member().map_err(cannot_read)? {
+            self.writing.check_interrupted().map_err(Trouble::Fatal)?;
+            let outcome = match self.member(&member, archive) {
+                // What cannot be read here ends the archive.
+                Err(Trouble::Host(_, error)) => return Err(cannot_read(error)),
+                outcome => outcome,
+            };
+            if outcome.is_ok() && member.has_worded_acl {
+                let path = Path::new(OsStr::from_bytes(&member.path));
+                self.console.warn(format_args!(
+                    "{}: its access control list is in words, which are not kept; archive it with --xattrs",
+                    path.display()
+                ));
+            }
+            self.report(&member, outcome).map_err(Trouble::Fatal)?;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, member: &Member, outcome: Result<(), Trouble>) -> Result<()> {
+        report(self.console, Path::new(OsStr::from_bytes(&member.path)), outcome)
+    }
+
+    fn member<R: Read>(
+        &mut self,
+        member: &Member,
+        archive: &mut ArchiveReader<R>,
+    ) -> Result<(), Trouble> {
+        let Some(names) = self.names(&member.path)? else { return Ok(()) };
+        let Some((name, parents)) = names.split_last() else {
+            // The directory itself that is unpacked to.
+            return match member.kind {
+                Kind::Inode(FileType::Directory) => {
+                    self.directories.push((self.root.number(), member.clone()));
+                    Ok(())
+                }
+                _ => Err(Trouble::Other("has no name of its own")),
+            };
+        };
+        let directory = self.directory(parents)?;
+        let by = Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT };
+        match &member.kind {
+            Kind::Unknown(letter) => {
+                tracing::debug!("a member of kind {letter}");
+                Err(Trouble::Other("is of a kind that is not known, and was left out"))
+            }
+            Kind::HardLink(path) => {
+                let target = self.existing(path)?;
+                place(self.volume, &directory, name, |_, name| {
+                    Ok(self.volume.link(&directory, name, &target)?)
+                })
+            }
+            Kind::Inode(FileType::Directory) => {
+                let made = match self.volume.lookup(&directory, name) {
+                    Ok(there) if there.kind() == FileType::Directory => there,
+                    Ok(_) => return Err(Error::NotDirectory.into()),
+                    Err(Error::NotFound) => {
+                        // Nobody else may enter until all is in it.
+                        let what = Creation::of(FileType::Directory, 0o700);
+                        self.volume.create(&directory, name, &what, &by)?
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                self.directories.push((made.number(), member.clone()));
+                Ok(())
+            }
+            Kind::Inode(FileType::Regular) => place(self.volume, &directory, name, |_, name| {
+                let what = Creation::of(FileType::Regular, 0o600);
+                let file = self.volume.create(&directory, name, &what, &by)?;
+                let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
+                contents::unpack(member, &mut *archive, &file, go_on)?;
+                keep(&file, member)
+            }),
+            &Kind::Inode(kind) => place(self.volume, &directory, name, |_, name| {
+                let target = match kind {
+                    FileType::Symlink => &member.target[..],
+                    _ => b"",
+                };
+                let permissions =
+                    if kind == FileType::Symlink { 0o777 } else { member.permissions };
+                let what =
+                    Creation { device: member.device, target, ..Creation::of(kind, permissions) };
+                let made = self.volume.create(&directory, name, &what, &by)?;
+                keep(&made, member)
+            }),
+        }
+    }
+
+    /// The names in a path of the archive; `None` when all of it is left out.
+    fn names<'p>(&self, path: &'p [u8]) -> Result<Option<Vec<&'p [u8]>>, Trouble> {
+        let names: Vec<_> =
+            path.split(|&byte| byte == b'/').filter(|name| !matches!(name, [] | [b'.'])).collect();
+        if names.contains(&&b".."[..]) {
+            return Err(Trouble::Other("has .. in its name, and was left out"));
+        }
+        match names.get(self.strip..) {
+            Some([]) if self.strip > 0 => Ok(None),
+            names => Ok(names.map(<[_]>::to_vec)),
+        }
+    }
+
+    /// The directory with these names, which are made where they are not there.
+    fn directory(&self, names: &[&[u8]]) -> Result<Arc<Node>, Trouble> {
+        let mut directory = Arc::clone(&self.root);
+        for name in names {
+            directory = match self.volume.lookup(&directory, name) {
+                Ok(node) => node,
+                Err(Error::NotFound) => {
+                    let what = Creation::of(FileType::Directory, DIRECTORY_PERMISSIONS);
+                    self.volume.create(&directory, name, &what, &Credentials::ROOT)?
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if directory.kind() != FileType::Directory {
+                return Err(Trouble::Image("lies in what is not a directory", Error::NotDirectory));
+            }
+        }
+        Ok(directory)
+    }
+
+    /// What an earlier member made of this path.
+    fn existing(&self, path: &[u8]) -> Result<Arc<Node>, Trouble> {
+        let mut node = Arc::clone(&self.root);
+        for name in self.names(path)?.unwrap_or_default() {
+            node = self
+                .volume
+                .lookup(&node, name)
+                .map_err(|error| Trouble::Image("is a link to what is not there", error))?;
+        }
+        Ok(node)
+    }
+}
+
+fn keep(copy: &Node, member: &Member) -> Result<(), Trouble> {
+    let kept = Kept {
+        uid: member.uid,
+        gid: member.gid,
+        permissions: member.permissions,
+        accessed: member.accessed,
+        modified: member.modified,
+    };
+    metadata::keep(copy, &kept, |copy| {
+        let mut xattrs = member.xattrs.iter();
+        xattrs.try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
+    })
+}
+
+/// Refuses what is compressed, by its first bytes, and gives back an input that still has them.
+pub fn uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
+    let mut start = Vec::new();
+    input.by_ref().take(6).read_to_end(&mut start)?;
+    let compressions: [(&[u8], &str); 5] = [
+        (b"\x1f\x8b", "gzip"),
+        (b"BZh", "bzip2"),
+        (b"\xfd7zXZ", "xz"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+    ];
+    let found = compressions.iter().find(|(magic, _)| start.starts_with(magic));
+    Ok(match found {
+        Some((_, compression)) => Err(compression),
+        None => Ok(io::Cursor::new(start).chain(input)),
+    })
+}

@@ -1,0 +1,202 @@
+//! `bifolio tar`: what it unpacks is what GNU tar unpacks, and as the archives' sources were.
+
+mod support;
+
+use std::fs;
+
+use support::{Image, bifolio, ends_with, good, shell};
+use testkit::command::{output, run};
+use testkit::{LoopMount, Mke2fs, must, private_mounts};
+
+const SOURCE: &str = "mkdir -p dir/sub closed deep/er/and/deeper; echo file > file; : > empty
+    ln file dir/hard; ln file dir/sub/harder; ln -s ../file dir/symbolic; ln -s nowhere dangling
+    mknod device b 7 300; mknod character c 1 3; mkfifo pipe; chmod 640 pipe
+    printf head > sparse; truncate -s 3M sparse; printf middle | dd of=sparse bs=1 seek=2M conv=notrunc status=none
+    truncate -s 70000 hole; for i in $(seq 60); do printf x | dd of=pieces bs=1 seek=${i}0000 conv=notrunc status=none; done
+    seq 300000 > big; touch -d '1969-01-01 00:00:00.25' old; touch -d '2040-02-03 04:05:06.789' later
+    name=$(printf 'long%.0s' $(seq 60)); mkdir -p $name/$name; echo long > $name/$name/$name
+    ln -s $name/$name/$name/$name symlong; ln $name/$name/$name linklong
+    chmod 4711 big; chmod 2775 dir; chmod 1777 dir/sub; chown 12:34 file; chown 70000:3000000000 big
+    chown -h 5:6 dangling; setfattr -n user.text -v value file; setfattr -n user.binary -v 0x0a3d000a31 dir
+    setfattr -n trusted.deep -v x closed; setfattr -n security.other -v 0x0a0a empty
+    chmod 500 closed; touch -d '2001-02-03' dir/sub dir deep .";
+
+/// Everything that an archive keeps.
+const FACTS: &str = "find . -mindepth 1 -path ./lost+found -prune \
+        -o -type d -printf '%P %M %U %G %T@\\n' -o -printf '%P %M %U %G %l %s %n %T@\\n' | sort
+    find . -path ./lost+found -prune -o -type f -print0 | sort -z | xargs -0 sha256sum
+    find . -path ./lost+found -prune -o \\( -type b -o -type c \\) -printf '%P ' -exec stat -c '%t %T' {} \\; | sort
+    getfattr -R -P -h -d -m - -e hex . | awk -v RS= '{ gsub(\"\\n\", \" \"); print }' | sort";
+
+fn empty_image(block_size: u32) -> Image {
+    let image = Image::empty();
+    let mut recipe = Mke2fs::new("ext4", block_size);
+    recipe.size = (64 << 20).max(u64::from(block_size) * 4096);
+    recipe.make(&image.path, None);
+    image
+}
+
+#[track_caller]
+fn check(image: &Image) {
+    shell(image.folder.path(), "e2fsck -fn image > e2fsck.log 2>&1 || { cat e2fsck.log; exit 1; }");
+}
+
+#[test]
+fn archives_of_every_form_are_unpacked_as_their_source_was() {
+    private_mounts();
+    let image = Image::by_kernel("mkdir source");
+    let mount = LoopMount::new(&image.path, "ext4", "rw");
+    let source = mount.path().join("source");
+    shell(&source, SOURCE);
+    let everything = shell(&source, FACTS);
+    assert!(everything.contains("0x0a3d000a31") && everything.contains("long"), "{everything}");
+    let forms = [
+        ("pax", "--format=pax --xattrs --xattrs-include='*'"),
+        ("sparse pax 1.0", "--format=pax --xattrs --xattrs-include='*' --sparse"),
+        (
+            "sparse pax 0.1",
+            "--format=pax --xattrs --xattrs-include='*' --sparse --sparse-version=0.1",
+        ),
+        (
+            "sparse pax 0.0",
+            "--format=pax --xattrs --xattrs-include='*' --sparse --sparse-version=0.0",
+        ),
+        ("gnu", "--format=gnu"),
+        ("sparse gnu", "--format=gnu --sparse"),
+    ];
+    for (form, options) in forms {
+        let into = empty_image(4096);
+        let archive = into.beside("archive.tar");
+        shell(&source, &format!("tar {options} -cf {} .", archive.display()));
+        // What GNU tar makes of an archive is what it holds: without pax, no parts of seconds.
+        let unpacked = mount.path().join("unpacked");
+        must(fs::create_dir(&unpacked), "a folder");
+        shell(&unpacked, &format!("tar --xattrs --xattrs-include='*' -xpf {}", archive.display()));
+        let expected = shell(&unpacked, FACTS);
+        if form.contains("pax") {
+            assert_eq!(expected, everything, "{form}: GNU tar");
+        }
+        shell(mount.path(), "rm -rf unpacked");
+        good(&["tar", &archive.display().to_string(), &into.at("/")]);
+        check(&into);
+        let by_kernel = LoopMount::new(&into.path, "ext4", "ro");
+        assert_eq!(shell(by_kernel.path(), FACTS), expected, "{form}");
+        let blocks = |name: &str| shell(by_kernel.path(), &format!("stat -c %b {name}"));
+        if form.contains("sparse") {
+            assert_eq!((blocks("hole").trim(), blocks("sparse").trim()), ("0", "16"), "{form}");
+        }
+    }
+}
+
+#[test]
+fn archives_come_through_pipes_and_into_directories_and_replace_what_is_there() {
+    let image = empty_image(1024);
+    let folder = image.folder.path();
+    shell(
+        folder,
+        "mkdir -p tree/top/in; echo new > tree/top/in/file; echo 1 > tree/top/first; chmod 750 tree/top",
+    );
+    let at = image.at("/");
+    shell(folder, "mkdir old; echo old > old/file; : > old/kept; ln -s / old/link");
+    good(&["mkdir", &image.at("/to")]);
+    good(&["cp", "-a", &image.beside("old").display().to_string(), &image.at("/to/in")]);
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    shell(
+        folder,
+        &format!("tar -C tree -c top | {program} tar --strip-components 1 - {}", image.at("/to")),
+    );
+    assert_eq!(good(&["cat", &image.at("/to/in/file"), &image.at("/to/first")]), "new\n1\n");
+    assert_eq!(good(&["ls", &image.at("/to/in")]), "file\nkept\nlink\n");
+    // Not through a link of the image, nor out of the directory.
+    shell(
+        folder,
+        "mkdir -p evil/link; echo x > evil/link/file; tar -C evil -cf evil.tar link/file",
+    );
+    let evil = image.beside("evil.tar").display().to_string();
+    let refused = ends_with(&["tar", &evil, &image.at("/to/in")], 1);
+    assert!(refused.text().contains("link/file"), "{}", refused.text());
+    shell(
+        folder,
+        "echo y > evil/other; tar -P -cf dots.tar -C evil/link ../link/file -C .. other; tar -P -cf absolute.tar $PWD/evil/link/file",
+    );
+    let dots = image.beside("dots.tar").display().to_string();
+    let refused = ends_with(&["tar", &dots, &at], 1);
+    assert!(refused.text().contains("has .. in its name"), "{}", refused.text());
+    assert_eq!(good(&["cat", &image.at("/other")]), "y\n", "the rest is unpacked");
+    good(&["tar", &image.beside("absolute.tar").display().to_string(), &image.at("/to")]);
+    let inside = format!("/to{}", image.beside("evil/link/file").display());
+    assert_eq!(good(&["cat", &image.at(&inside)]), "x\n");
+    check(&image);
+}
+
+#[test]
+fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
+    let image = empty_image(1024);
+    let folder = image.folder.path();
+    shell(
+        folder,
+        "mkdir tree; seq 99999 > tree/numbers; echo 1 > tree/a; tar -C tree -cf good.tar a numbers",
+    );
+    shell(
+        folder,
+        "gzip -k good.tar; head -c 100000 good.tar > cut.tar; head -c 700 good.tar > short.tar
+        head -c 5000 /dev/urandom > noise.tar; : > empty.tar; cp good.tar bad.tar
+        printf 9 | dd of=bad.tar bs=1 seek=1030 conv=notrunc status=none",
+    );
+    let unpack = |name: &str, status| {
+        let archive = image.beside(name).display().to_string();
+        ends_with(&["tar", &archive, &image.at("/")], status).text()
+    };
+    let says = |name: &str, what: &str| {
+        let text = unpack(name, 1);
+        assert!(text.contains(what) && text.contains(name), "{name}: {text}");
+    };
+    says("good.tar.gz", "is compressed (gzip)");
+    says("noise.tar", "no tar archive");
+    says("none.tar", "No such file");
+    says("short.tar", "cannot be read on");
+    says("bad.tar", "checksum");
+    unpack("empty.tar", 0);
+    says("cut.tar", "cannot be read on");
+    // What came before the end is there, what was cut off is not.
+    assert_eq!(good(&["ls", &image.at("/")]), "a\nlost+found\n");
+    unpack("good.tar", 0);
+    assert_eq!(good(&["cat", &image.at("/numbers")]), shell(folder, "cat tree/numbers"));
+    let file =
+        ends_with(&["tar", &image.beside("good.tar").display().to_string(), &image.at("/a")], 1);
+    assert!(file.text().contains("ot a directory"), "{}", file.text());
+    check(&image);
+}
+
+#[test]
+fn archives_with_any_bytes_changed_end_and_leave_a_clean_image() {
+    let image = empty_image(1024);
+    let folder = image.folder.path();
+    shell(folder, "mkdir tree; cd tree; echo 1 > a; ln a b; ln -s a c; truncate -s 90000 d; echo x >> d; setfattr -n user.a -v 1 a
+        tar --format=pax --sparse --xattrs -cf ../all.tar .");
+    let valid = must(fs::read(image.beside("all.tar")), "the archive");
+    let changed = image.beside("changed.tar");
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..60 {
+        let mut bytes = valid.clone();
+        for _ in 0..=round % 4 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = (state >> 24) as u8;
+            // So that most changes get past the checksum of their header.
+            let header = at / 512 * 512;
+            let sum: u32 = bytes[header..header + 512]
+                .iter()
+                .enumerate()
+                .map(|(at, &byte)| if (148..156).contains(&at) { 32 } else { u32::from(byte) })
+                .sum();
+            bytes[header + 148..header + 155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        }
+        must(fs::write(&changed, &bytes), "an archive");
+        let result =
+            output(bifolio().args(["tar", &changed.display().to_string(), &image.at("/")]));
+        assert!(matches!(result.status.code(), Some(0 | 1)), "{round}: {}", result.text());
+    }
+    check(&image);
+    run(bifolio().args(["check", &image.at("/")]));
+}
