@@ -24,6 +24,8 @@ pub struct OpenOptions {
     pub no_recovery: bool,
     /// Keep the blocks that are reserved for root from being used.
     pub keep_reserved_blocks: bool,
+    /// Tell the device of blocks that were freed, once that is durable.
+    pub discard: bool,
     /// The device of the journal, when the volume has it outside.
     pub journal_device: Option<SharedDevice>,
 }

@@ -99,7 +99,7 @@ impl Volume {
         let privilege =
             if options.keep_reserved_blocks { Privilege::None } else { Privilege::Root };
         let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log, privilege));
-        let allocator = Allocator::load(&volume)?;
+        let allocator = Allocator::load(&volume, options.discard)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
         let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());
         let mmp = OnceLock::new();

@@ -32,6 +32,7 @@ pub(crate) fn open(
     let options = ext4::OpenOptions {
         no_recovery: options.no_recovery,
         keep_reserved_blocks: options.keep_reserved_blocks,
+        discard: options.discard,
         journal_device: options.journal_device.clone(),
     };
     let volume = if writable {

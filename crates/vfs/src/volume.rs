@@ -27,6 +27,9 @@ pub struct VolumeOptions {
     pub writable: bool,
     /// Keep the blocks that are reserved for root from being used.
     pub keep_reserved_blocks: bool,
+    /// Tell the device of blocks that were freed, once that is durable: an image file becomes sparse,
+    /// and a disk need not keep what they hold.
+    pub discard: bool,
     /// Look at the volume as it lies, without replaying its journal.
     pub no_recovery: bool,
     /// The device of the journal, when the volume has it outside.
@@ -42,6 +45,7 @@ impl Default for VolumeOptions {
             read: ReadOptions::default(),
             writable: false,
             keep_reserved_blocks: false,
+            discard: false,
             no_recovery: false,
             journal_device: None,
             nodes_max: 16_384,

@@ -1,9 +1,10 @@
 //! Allocates and frees blocks, in whole clusters. Not here: which are best (`policy.rs`).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
 use super::free_extents::Extent;
 use super::groups::BLOCK_BITMAP;
@@ -133,9 +134,32 @@ impl Volume {
         self.write_descriptor(handle, &descriptor)?;
         group.deferred.give_back(extent);
         allocator.space.lock().freed(extent.length.into());
+        let discard =
+            allocator.discards.clone().map(|device| (device, self.bytes_of(number, extent)));
         let allocator = Arc::clone(allocator);
-        handle.when_durable(move || allocator.release(number, extent));
+        handle.when_durable(move || {
+            // While nobody can have them.
+            if let Some((device, bytes)) = discard {
+                let done = device.discard(bytes.start, bytes.end.0 - bytes.start.0);
+                // What they hold does not matter, nor whether the device knows that.
+                done.unwrap_or_else(|error| tracing::warn!("{error}"));
+            }
+            allocator.release(number, extent);
+        });
         Ok(())
+    }
+
+    /// Where clusters of a group lie on the device.
+    fn bytes_of(&self, number: GroupNumber, extent: Extent) -> Range<DeviceOffset> {
+        let geometry = self.geometry();
+        let first = u64::from(number.0) * u64::from(geometry.clusters_per_group());
+        let [start, end] = [extent.start, extent.end()].map(|cluster| {
+            // The volume's last cluster may have fewer blocks.
+            let block = geometry.cluster_start(first + u64::from(cluster)).0;
+            let block = FsBlock(block.min(geometry.block_count));
+            geometry.block_size.device_offset(block).expect("it lies in the volume")
+        });
+        start..end
     }
 }
 

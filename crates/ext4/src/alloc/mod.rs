@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, GroupNumber, Result, Unsupported};
+use device::SharedDevice;
 use parking_lot::Mutex;
 
 use self::groups::Group;
@@ -95,11 +96,13 @@ pub(crate) struct Allocator {
     indexed: AtomicUsize,
     /// The group whose index is dropped next when there are too many.
     hand: AtomicUsize,
+    /// Who is to be told of clusters that are free.
+    discards: Option<SharedDevice>,
 }
 
 impl Allocator {
-    /// Reads every group's descriptor.
-    pub(crate) fn load(volume: &Volume) -> Result<Arc<Self>> {
+    /// Reads every group's descriptor. With `discard` the device is told of what is freed.
+    pub(crate) fn load(volume: &Volume, discard: bool) -> Result<Arc<Self>> {
         let geometry = volume.geometry();
         if geometry.group_count > GROUPS_MAX {
             return Err(Unsupported::Operation("writing so many block groups").into());
@@ -140,6 +143,7 @@ impl Allocator {
             stream: NO_STREAM.into(),
             indexed: 0.into(),
             hand: 0.into(),
+            discards: discard.then(|| Arc::clone(volume.device())),
         }))
     }
 

@@ -1,4 +1,5 @@
 //! A file that is written through the cache, and all that it may hold after a power cut.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::sync::Arc;
 
@@ -95,11 +96,22 @@ impl WrittenFile {
         self.versions.push(model);
     }
 
+    /// In the place of all that it holds.
+    pub fn write_all(&mut self, data: &[u8]) {
+        assert_eq!(write(&self.file, FileOffset(0), data).unwrap(), data.len());
+        self.versions.push(data.to_vec());
+    }
+
     pub fn cut_off(&mut self, random: &mut Random) {
+        let size = random.below(self.now().len() as u64 + 1);
+        self.cut_to(size as usize);
+    }
+
+    pub fn cut_to(&mut self, size: usize) {
         let mut model = self.now();
-        model.truncate(random.below(model.len() as u64 + 1) as usize);
-        truncate_cache(&self.file, model.len() as u64).unwrap();
-        self.inode.set_size(model.len() as u64, TIME).unwrap();
+        model.truncate(size);
+        truncate_cache(&self.file, size as u64).unwrap();
+        self.inode.set_size(size as u64, TIME).unwrap();
         self.versions.push(model);
     }
 
