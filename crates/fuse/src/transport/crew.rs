@@ -17,12 +17,15 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::request::Request;
 use crate::server::Server;
 use crate::transport::channel::{Channel, End};
 use crate::transport::desk::Desk;
+use crate::transport::waits::Waits;
 
 /// As many threads as kept a device with 100 µs latency busy.
 pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
@@ -40,6 +43,7 @@ struct Shared {
     channel: Channel,
     state: Mutex<State>,
     wake: Condvar,
+    waits: Waits,
 }
 
 #[derive(Debug, Default)]
@@ -58,8 +62,8 @@ impl Crew {
         threads: NonZeroUsize,
         at_end: impl FnOnce(End) + Send + 'static,
     ) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { server, channel, state: Mutex::default(), wake: Condvar::new() });
+        let (state, wake, waits) = (Mutex::default(), Condvar::new(), Waits::default());
+        let shared = Arc::new(Shared { server, channel, state, wake, waits });
         let at_end = Arc::new(Mutex::new(Some(at_end)));
         let mut started = Vec::new();
         for number in 0..threads.get() {
@@ -138,17 +142,28 @@ impl Shared {
 struct Worker {
     shared: Arc<Shared>,
     reading: Rc<Cell<bool>>,
+    /// Since when the request has waited, if it has.
+    waiting: Rc<Cell<Option<Instant>>>,
+    /// What kind of request it is.
+    opcode: Rc<Cell<u32>>,
     desk: Desk,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, reading: Rc::new(Cell::new(false)), desk: Desk::new() }
+        let (waiting, opcode) = (Rc::default(), Rc::default());
+        Self { shared, reading: Rc::default(), waiting, opcode, desk: Desk::new() }
     }
 
     fn run(mut self) -> End {
         let (shared, reading) = (Arc::clone(&self.shared), Rc::clone(&self.reading));
-        let _listening = base::waiting::listen(move || pass(&shared, &reading));
+        let (waiting, opcode) = (Rc::clone(&self.waiting), Rc::clone(&self.opcode));
+        let _listening = base::waiting::listen(move || {
+            waiting.set(waiting.get().or_else(|| Some(Instant::now())));
+            if !shared.waits.are_brief(opcode.get()) {
+                pass(&shared, &reading);
+            }
+        });
         loop {
             if !self.reading.get() {
                 if let Err(end) = self.shared.take_reading() {
@@ -168,8 +183,14 @@ impl Worker {
 
     fn serve(&mut self, length: usize) {
         let shared = &*self.shared;
+        let opcode =
+            Request::parse(&self.desk.request[..length]).map_or(0, |one| one.header.opcode);
+        self.opcode.set(opcode);
         let before_long = || pass(shared, &self.reading);
         self.desk.serve(&shared.server, &shared.channel, length, before_long);
+        if let Some(begun) = self.waiting.take() {
+            shared.waits.note(opcode, begun.elapsed());
+        }
     }
 }
 

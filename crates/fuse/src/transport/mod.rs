@@ -5,6 +5,7 @@ mod channel;
 mod crew;
 mod desk;
 mod ring;
+mod waits;
 
 pub use channel::{Channel, End};
 pub use crew::{Crew, THREADS_DEFAULT};
