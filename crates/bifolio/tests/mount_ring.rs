@@ -1,5 +1,6 @@
 //! The tests of mounts again, with requests that travel through io_uring; and what is peculiar to that.
 //! On a host that does not have it, they say so, and see that mounts do without.
+#![allow(clippy::duplicate_mod, reason = "test files bring their supports with them")]
 #![allow(clippy::print_stdout, reason = "what a host does not have is said")]
 
 #[path = "mount.rs"]
@@ -22,19 +23,6 @@ use testkit::private_mounts;
 
 const REFUSAL: &str = "does not offer FUSE over io_uring";
 
-/// The threads of a server whose names begin so, and how often they have slept.
-fn threads(mount: &Mount<'_>, prefix: &str) -> Vec<u64> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", mount.server())).unwrap();
-    let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
-    let statuses = statuses.map(Result::unwrap);
-    let chosen = statuses.filter(|status| status.starts_with(&format!("Name:\t{prefix}")));
-    let count = |status: String| {
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.unwrap().trim().parse().unwrap()
-    };
-    chosen.map(count).collect()
-}
-
 /// Whether the host has io_uring for FUSE. Says so when it has not.
 fn host_can() -> bool {
     let can = Offer::put(true).is_some();
@@ -54,7 +42,7 @@ fn without_an_offer_auto_does_without_and_on_is_refused_by_name() {
         let mut command = bifolio("mount");
         run(command.args(arguments).arg(&place.image).arg(&place.directory));
         let mount = place.mounted();
-        assert!(threads(&mount, "fuse-ring").is_empty());
+        assert!(mount.threads("fuse-ring").is_empty());
         assert_eq!(fs::read(mount.path().join("small")).unwrap(), b"a few bytes\n");
     }
 }
@@ -71,14 +59,13 @@ fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
         run(bifolio("mount").args(["-o", option]).arg(&place.image).arg(&place.directory));
         drop(offer);
         let mount = place.mounted();
-        assert_eq!(threads(&mount, "fuse-ring").len(), rings, "{option}");
-        let before: u64 = threads(&mount, "fuse-").iter().sum();
-        let ring_before: u64 = threads(&mount, "fuse-ring").iter().sum();
+        assert_eq!(mount.threads("fuse-ring").len(), rings, "{option}");
+        let before = [mount.slept("fuse-"), mount.slept("fuse-ring")];
         for number in 0..500 {
             assert!(fs::metadata(mount.path().join(format!("absent {number}"))).is_err());
         }
-        let ring: u64 = threads(&mount, "fuse-ring").iter().sum::<u64>() - ring_before;
-        (threads(&mount, "fuse-").iter().sum::<u64>() - before - ring, ring)
+        let ring = mount.slept("fuse-ring") - before[1];
+        (mount.slept("fuse-") - before[0] - ring, ring)
     };
     let processors = std::thread::available_parallelism().unwrap().get();
     let rings = processors * 16_usize.div_ceil(processors).max(4);

@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use fuse::Server;
 use fuse::protocol::*;
+use fuse::{Server, ServerOptions};
 use support::*;
 use testkit::memory::MemoryFileSystem;
 use zerocopy::IntoBytes;
@@ -306,4 +306,31 @@ fn what_is_written_is_read_and_made_durable() {
     let open = OpenIn { flags: 0, open_flags: 0 };
     let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
     assert_eq!(write(opened.handle, 0, 0, b"x"), Err(EINVAL), "it is open for reading");
+}
+
+#[test]
+fn a_kernel_that_collects_writes_keeps_the_times_itself() {
+    let cached = WRITE_CACHE;
+    for (collects, write_flags, changes) in
+        [(false, 0, true), (false, cached, true), (true, 0, true), (true, cached, false)]
+    {
+        let options = ServerOptions { writeback_cache: collects, ..ServerOptions::default() };
+        let (server, _) = writable_server_with(u64::MAX, options);
+        let flags = server.negotiated().unwrap().unwrap().flags;
+        assert_eq!(flags.contains(InitFlags::WRITEBACK_CACHE), collects);
+        let (file, handle) = create(&server, ROOT_NODE, "file");
+        let valid = FATTR_MTIME | FATTR_CTIME;
+        set_attr(&server, file.node, SetAttrIn { valid, modified: 7, changed: 8, ..EMPTY });
+        let (offset, size, lock_owner) = (0, 1, 0);
+        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
+        ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"x"]);
+        let attr = set_attr(&server, file.node, EMPTY);
+        assert_eq!(attr.size, 1);
+        assert_eq!((attr.modified, attr.changed) != (7, 8), changes, "{collects} {write_flags}");
+        // O_DIRECT.
+        let open = OpenIn { flags: 0o40_002, open_flags: 0 };
+        let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
+        let expected = if collects { 0 } else { FOPEN_DIRECT_IO | FOPEN_NOFLUSH };
+        assert_eq!(opened.flags & (FOPEN_DIRECT_IO | FOPEN_NOFLUSH), expected);
+    }
 }

@@ -22,6 +22,8 @@ pub enum WriteAt {
     Offset(FileOffset),
     /// To the end of the file, wherever that is then.
     End,
+    /// To this byte, from a cache above that keeps the file's times itself.
+    FromCache(FileOffset),
 }
 
 impl Node {
@@ -55,8 +57,9 @@ impl Node {
         // Without the lock, which readers wait for; what comes after one part waits with it.
         writeback.throttle(self);
         let mut state = self.lock();
+        let keeps_times = matches!(at, WriteAt::FromCache(_));
         let mut at = match at {
-            WriteAt::Offset(at) => at,
+            WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
             WriteAt::End => FileOffset(file.size()),
         };
         if at.0 < file.size() {
@@ -74,7 +77,9 @@ impl Node {
                 Err(_) => break,
             };
             // Before it is noted: who forgets clean files looks again after that.
-            self.inode().note_modified(now());
+            if !keeps_times {
+                self.inode().note_modified(now());
+            }
             if state.life == Life::Named {
                 writeback.note(self);
             }

@@ -246,6 +246,25 @@ impl Mount<'_> {
         self.server
     }
 
+    /// How often each of the server's threads has slept whose names begin so.
+    pub fn threads(&self, prefix: &str) -> Vec<u64> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();
+        let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
+        let statuses = statuses.map(Result::unwrap);
+        let chosen = statuses.filter(|status| status.starts_with(&format!("Name:\t{prefix}")));
+        let count = |status: String| {
+            let line =
+                status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.unwrap().trim().parse().unwrap()
+        };
+        chosen.map(count).collect()
+    }
+
+    /// How often they have slept together.
+    pub fn slept(&self, prefix: &str) -> u64 {
+        self.threads(prefix).iter().sum()
+    }
+
     /// Sends a signal to the process that guards the mount.
     pub fn signal_guard(&self, signal: Signal) {
         kill(self.guard, signal);

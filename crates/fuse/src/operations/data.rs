@@ -10,9 +10,9 @@ use vfs::{Node, OpenMode, WriteAt};
 use super::change::privileges;
 
 use crate::protocol::{
-    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, InHeader, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_KILL_SUIDGID, WriteIn,
-    WriteOut,
+    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, InHeader, InitFlags, LseekIn, LseekOut,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE,
+    WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -20,8 +20,13 @@ use crate::server::Server;
 /// The bits of `OFlags` that say whether a file is opened for reading or writing.
 const ACCESS_MODE: OFlags = OFlags::ACCMODE;
 
-/// How the kernel is to treat an open file.
-fn open_flags(flags: OFlags) -> u32 {
+/// How the kernel is to treat an open file; with `collects`, a kernel that collects writes. That one
+/// has to flush what is closed, and would forget that direct writes change a file's times: it can do
+/// O_DIRECT by itself.
+fn open_flags(flags: OFlags, collects: bool) -> u32 {
+    if collects {
+        return FOPEN_KEEP_CACHE;
+    }
     let direct = if flags.contains(OFlags::DIRECT) { FOPEN_DIRECT_IO } else { 0 };
     FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
 }
@@ -45,7 +50,7 @@ impl Server {
             }
             known.file()?;
             // A handle is not needed: the kernel keeps the node for as long as the file is open.
-            OpenOut { handle: 0, flags: open_flags(flags), backing: 0 }
+            OpenOut { handle: 0, flags: open_flags(flags, false), backing: 0 }
         };
         reply.push(&opened)?;
         Ok(Answer::Payload)
@@ -66,7 +71,8 @@ impl Server {
         if flags.contains(OFlags::TRUNC) {
             node.set_size(0, privileges(kill & OPEN_KILL_SUIDGID != 0))?;
         }
-        Ok(OpenOut { handle: self.files.add(file), flags: open_flags(flags), backing: 0 })
+        let flags = open_flags(flags, self.agreed_on(InitFlags::WRITEBACK_CACHE));
+        Ok(OpenOut { handle: self.files.add(file), flags, backing: 0 })
     }
 
     /// READ. The transport fetches the bytes.
@@ -93,7 +99,11 @@ impl Server {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let file = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
-        let at = WriteAt::Offset(FileOffset(operation.offset));
+        let offset = FileOffset(operation.offset);
+        // A kernel that collects writes has told, or will tell, when they were made.
+        let collected =
+            operation.write_flags & WRITE_CACHE != 0 && self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
         let written = file.write(at, data, privileges)?;
         reply.push(&WriteOut { size: written as u32, padding: 0 })?;
         Ok(Answer::Payload)

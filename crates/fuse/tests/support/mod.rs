@@ -130,12 +130,20 @@ fn root() -> Content {
 
 /// A server for an empty volume that can be written to, of a kernel that offers these features.
 pub fn writable_server(flags: u64) -> (Server, Arc<MemoryFileSystem>) {
+    writable_server_with(flags, ServerOptions::default())
+}
+
+/// The same with options.
+pub fn writable_server_with(
+    flags: u64,
+    server_options: ServerOptions,
+) -> (Server, Arc<MemoryFileSystem>) {
     let file_system = MemoryFileSystem::new();
     let mut options = VolumeOptions::default();
     options.cache.bytes_max = 4 << 20;
     let cache = iomap::PageCache::new(options.cache).unwrap();
     let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options).unwrap();
-    let server = Server::new(Arc::new(volume), ServerOptions::default()).unwrap();
+    let server = Server::new(Arc::new(volume), server_options).unwrap();
     let init = InitIn { major: 7, minor: 45, max_readahead: 4096, flags: flags as u32 };
     let extension = InitInExtension { flags2: (flags >> 32) as u32, unused: [0; 11] };
     ask(&server, Opcode::Init, 0, &[init.as_bytes(), extension.as_bytes()]);

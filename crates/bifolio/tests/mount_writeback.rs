@@ -1,0 +1,251 @@
+//! What is written to a mount, with the kernel's writeback cache and without it: what is seen at once
+//! is what is there after a remount, and e2fsck has nothing to say.
+
+mod mounting;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use mounting::Place;
+use rustix::fs::OFlags;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::process::Signal;
+use testkit::command::run;
+use testkit::private_mounts;
+
+/// Does `work` on a mount for writing, and `check` there, and again after a remount.
+fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
+    private_mounts();
+    for options in ["rw,nowriteback", "rw,writeback"] {
+        let place = Place::with_tree();
+        let mount = place.mount(&["-o", options]);
+        work(mount.path());
+        check(mount.path());
+        place.umount();
+        mount.assert_gone();
+        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        let mount = place.mount(&["-o", options]);
+        check(mount.path());
+        place.umount();
+        mount.assert_gone();
+    }
+}
+
+/// Writes `data` at byte `at` through a shared mapping of all of the file.
+fn write_mapped(file: &File, at: usize, data: &[u8]) {
+    let length = file.metadata().unwrap().len() as usize;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    assert!(at + data.len() <= length);
+    // SAFETY: a new mapping of a file that nobody truncates meanwhile; `at` and what follows lie in
+    // it, and nothing refers to it.
+    unsafe {
+        let null = std::ptr::null_mut();
+        let start = rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0).unwrap();
+        start.cast::<u8>().add(at).copy_from_nonoverlapping(data.as_ptr(), data.len());
+        rustix::mm::msync(start, length, MsyncFlags::SYNC).unwrap();
+        rustix::mm::munmap(start, length).unwrap();
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+#[test]
+fn writes_of_every_kind_come_together() {
+    check(
+        |mount| {
+            let path = mount.join("mixed");
+            let mut model = vec![0; 100_000];
+            let file = open(&path);
+            file.set_len(100_000).unwrap();
+            let mut put = |at: usize, data: &[u8], how: &dyn Fn(u64, &[u8])| {
+                if at + data.len() > model.len() {
+                    model.resize(at + data.len(), 0);
+                }
+                model[at..][..data.len()].copy_from_slice(data);
+                how(at as u64, data);
+                assert_eq!(fs::metadata(&path).unwrap().len(), model.len() as u64);
+                assert!(fs::read(&path).unwrap() == model);
+            };
+            let buffered = |at, data: &[u8]| file.write_all_at(data, at).unwrap();
+            put(5_000, &[1; 3_000], &buffered);
+            put(40_000, &[2; 9_000], &|at, data| write_mapped(&file, at as usize, data));
+            // To add to the end, and without the right to read what else is in the page.
+            put(100_000, b"appended", &|_, data| {
+                OpenOptions::new().append(true).open(&path).unwrap().write_all(data).unwrap();
+            });
+            put(41_001, b"in the middle of a page", &|at, data| {
+                OpenOptions::new().write(true).open(&path).unwrap().write_all_at(data, at).unwrap();
+            });
+            put(8_192, &[3; 8_192], &|at, data| {
+                let direct = OFlags::DIRECT.bits() as i32;
+                let file = OpenOptions::new().write(true).custom_flags(direct).open(&path).unwrap();
+                file.write_all_at(data, at).unwrap();
+            });
+            put(9_000, &[4; 10], &buffered);
+            put(150_000, &[5; 77], &buffered);
+            file.set_len(60_000).unwrap();
+            model.truncate(60_000);
+            file.set_len(70_000).unwrap();
+            model.resize(70_000, 0);
+            assert!(fs::read(&path).unwrap() == model);
+            fs::write(mount.join("model"), &model).unwrap();
+        },
+        |mount| {
+            let found = fs::read(mount.join("mixed")).unwrap();
+            assert!(found == fs::read(mount.join("model")).unwrap());
+            assert_eq!(found.len(), 70_000);
+        },
+    );
+}
+
+#[test]
+fn a_partial_write_keeps_what_is_around_it() {
+    check(
+        |mount| {
+            let path = mount.join("big");
+            let source = fs::read(&path).unwrap();
+            assert_eq!(source.len(), 5_000_001);
+            for at in [10, 4_095, 1_000_000, 4_999_990] {
+                let file = OpenOptions::new().write(true).open(&path).unwrap();
+                file.write_all_at(b"changed", at).unwrap();
+            }
+        },
+        |mount| {
+            let mut expected = testkit::tree::contents(1, 5_000_001);
+            for at in [10, 4_095, 1_000_000, 4_999_990] {
+                expected[at..][..7].copy_from_slice(b"changed");
+            }
+            assert!(fs::read(mount.join("big")).unwrap() == expected);
+        },
+    );
+}
+
+#[test]
+fn times_are_those_of_the_writes_or_what_they_were_set_to() {
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    check(
+        |mount| {
+            let before = fs::metadata(mount.join("small")).unwrap().modified().unwrap();
+            for name in ["small", "set", "direct"] {
+                let direct = if name == "direct" { OFlags::DIRECT.bits() as i32 } else { 0 };
+                let path = mount.join(name);
+                fs::write(&path, [7; 4096]).unwrap();
+                if name == "direct" {
+                    File::open(&path).unwrap().set_modified(long_ago).unwrap();
+                }
+                let mut options = OpenOptions::new();
+                let file = options.write(true).custom_flags(direct).open(&path).unwrap();
+                file.write_all_at(&[8; 4096], 0).unwrap();
+                if name == "set" {
+                    file.set_modified(long_ago).unwrap();
+                }
+            }
+            for name in ["small", "direct"] {
+                let modified = fs::metadata(mount.join(name)).unwrap().modified().unwrap();
+                assert!(modified > before, "{name}: {modified:?}");
+            }
+            // As they were seen first, they stay.
+            let seen: Vec<_> = ["small", "direct"]
+                .map(|name| fs::metadata(mount.join(name)).unwrap())
+                .map(|found| format!("{}.{}", found.mtime(), found.mtime_nsec()))
+                .into();
+            fs::write(mount.join("seen"), seen.join(" ")).unwrap();
+        },
+        |mount| {
+            let set = fs::metadata(mount.join("set")).unwrap();
+            assert_eq!(set.modified().unwrap(), long_ago);
+            let found = ["small", "direct"]
+                .map(|name| fs::metadata(mount.join(name)).unwrap())
+                .map(|found| format!("{}.{}", found.mtime(), found.mtime_nsec()));
+            assert_eq!(fs::read_to_string(mount.join("seen")).unwrap(), found.join(" "));
+        },
+    );
+}
+
+#[test]
+fn writers_and_truncations_at_once_leave_one_file() {
+    check(
+        |mount| {
+            let path = mount.join("contended");
+            let file = open(&path);
+            std::thread::scope(|scope| {
+                for writer in 1..4_u8 {
+                    let file = &file;
+                    scope.spawn(move || {
+                        for number in 0..200_u64 {
+                            let at = number * 7_919 % 300_000;
+                            file.write_all_at(&[writer; 5_000], at).unwrap();
+                        }
+                    });
+                }
+                scope.spawn(|| {
+                    for number in 0..200_u64 {
+                        file.set_len(number * 104_729 % 320_000).unwrap();
+                    }
+                });
+            });
+            file.set_len(200_000).unwrap();
+            file.write_all_at(b"end", 250_000).unwrap();
+            // Nothing of what was cut off shows again.
+            let found = fs::read(&path).unwrap();
+            assert_eq!(found.len(), 250_003);
+            assert!(found[200_000..250_000].iter().all(|&byte| byte == 0));
+            fs::write(mount.join("copy"), found).unwrap();
+        },
+        |mount| {
+            let [found, copy] =
+                ["contended", "copy"].map(|name| fs::read(mount.join(name)).unwrap());
+            assert!(found == copy);
+        },
+    );
+}
+
+#[test]
+fn the_kernel_collects_writes_only_where_it_is_asked_to() {
+    private_mounts();
+    let [apart, together] = ["rw,nowriteback", "rw,writeback"].map(|options| {
+        let place = Place::with_tree();
+        let mount = place.mount(&["-o", options]);
+        let file = open(&mount.path().join("file"));
+        let before = mount.slept("fuse-");
+        for at in 0..2_000 {
+            file.write_all_at(b"x", at).unwrap();
+        }
+        file.sync_all().unwrap();
+        mount.slept("fuse-") - before
+    });
+    // A request for each, or for all of them.
+    assert!(apart > 100 + together, "{apart} and {together}");
+}
+
+#[test]
+fn what_was_synced_outlives_a_server_that_is_killed() {
+    private_mounts();
+    for options in ["rw,nowriteback", "rw,writeback"] {
+        let place = Place::with_tree();
+        let mount = place.mount(&["-o", options]);
+        let path = mount.path().join("synced");
+        let file = open(&path);
+        let data: Vec<u8> = (0..1_000_000).map(|at| (at % 253) as u8).collect();
+        for part in 0..10 {
+            file.write_all_at(&data[part * 100_000..][..100_000], part as u64 * 100_000).unwrap();
+        }
+        file.sync_all().unwrap();
+        File::open(mount.path()).unwrap().sync_all().unwrap();
+        file.write_all_at(b"not synced", 2_000_000).unwrap();
+        mount.signal_server(Signal::KILL);
+        mount.assert_gone();
+        drop(file);
+        let mount = place.mount(&["-o", options]);
+        assert!(fs::read(&path).unwrap()[..data.len()] == data);
+        place.umount();
+        mount.assert_gone();
+        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    }
+}
