@@ -99,6 +99,9 @@ pub enum Error {
     /// The volume met an error that it could not keep consistent through, and takes no more writes.
     #[error("the volume takes no more writes after an error: {0}")]
     ShutDown(Arc<Error>),
+    /// Something was changed, but the change did not become durable, and never will.
+    #[error("changes were lost after an error: {0}")]
+    Lost(Arc<Error>),
     /// The cache limit is too small for what is in use at once.
     #[error("out of cache memory")]
     OutOfMemory,

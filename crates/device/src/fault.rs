@@ -28,6 +28,30 @@ pub struct FaultPlan {
     pub misdirected_writes: u32,
     /// Flushes that end with EIO.
     pub flush_errors: u32,
+    /// A fault that comes at a certain request.
+    pub counted: Option<CountedFault>,
+}
+
+/// A fault at the request of a certain number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountedFault {
+    /// Reads, writes (those of zeroes among them) or flushes.
+    pub operation: IoOperation,
+    /// Which of them, from 0 on.
+    pub number: u64,
+    /// What comes after it.
+    pub lasting: Lasting,
+    /// What the requests end with.
+    pub errno: i32,
+}
+
+/// How long a device is ill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lasting {
+    /// For one request.
+    Once,
+    /// From that request on every write and every flush fails.
+    ForGood,
 }
 
 /// What went wrong with a request.
@@ -71,12 +95,27 @@ struct State {
     random: u64,
     bad_ranges: Vec<Range<u64>>,
     faults: Vec<Fault>,
+    /// Reads, writes and flushes so far.
+    requests: [u64; 3],
+    /// The counted fault has come, and is there to stay.
+    is_dead: bool,
+}
+
+/// The place of an operation among those that are counted.
+fn counter(operation: IoOperation) -> usize {
+    match operation {
+        IoOperation::Read => 0,
+        IoOperation::Flush => 2,
+        _ => 1,
+    }
 }
 
 impl FaultDevice {
     /// `inner` as `plan` has it fail.
     pub fn new(inner: SharedDevice, plan: FaultPlan) -> Self {
-        let state = State { random: plan.seed, bad_ranges: Vec::new(), faults: Vec::new() };
+        let (bad_ranges, faults) = (Vec::new(), Vec::new());
+        let (requests, is_dead) = ([0; 3], false);
+        let state = State { random: plan.seed, bad_ranges, faults, requests, is_dead };
         Self { inner, plan, state: Mutex::new(state) }
     }
 
@@ -95,9 +134,20 @@ impl FaultDevice {
         self.state.lock().faults.clone()
     }
 
+    /// How many requests there were so far: reads, writes (those of zeroes among them), or flushes.
+    pub fn requests(&self, operation: IoOperation) -> u64 {
+        self.state.lock().requests[counter(operation)]
+    }
+
+    /// What failing requests end with.
+    fn errno(&self) -> i32 {
+        self.plan.counted.map_or(EIO, |fault| fault.errno)
+    }
+
     fn decide_read(&self, range: &Range<u64>) -> Option<FaultKind> {
         let mut state = self.state.lock();
-        let by_chance = state.chance(self.plan.read_errors);
+        let is_counted = state.count(IoOperation::Read, self.plan.counted);
+        let by_chance = state.chance(self.plan.read_errors) || is_counted;
         let touches = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
         let fails = by_chance || state.bad_ranges.iter().any(touches);
         state.note(fails.then_some(FaultKind::ReadError), range)
@@ -106,7 +156,8 @@ impl FaultDevice {
     fn decide_write(&self, range: &Range<u64>) -> Option<FaultKind> {
         let mut state = self.state.lock();
         let plan = &self.plan;
-        let kind = if state.chance(plan.write_errors) {
+        let is_counted = state.count(IoOperation::Write, plan.counted);
+        let kind = if state.chance(plan.write_errors) || is_counted {
             Some(FaultKind::WriteError)
         } else if state.chance(plan.torn_writes) {
             Some(FaultKind::Torn)
@@ -125,7 +176,7 @@ impl FaultDevice {
         match self.decide_read(range) {
             None => Some(bio),
             Some(_) => {
-                bio.end(Err(EIO));
+                bio.end(Err(self.errno()));
                 None
             }
         }
@@ -150,7 +201,7 @@ impl FaultDevice {
                 let done = self.state.lock().below(sectors + 1);
                 // It failed either way.
                 let _ = self.write_sectors(&bio, range, |sector| sector < done);
-                bio.end(Err(EIO));
+                bio.end(Err(self.errno()));
             }
         }
         None
@@ -192,6 +243,16 @@ impl State {
         self.below(1_000_000) < per_million.into()
     }
 
+    /// Counts a request, and says whether it is one that `fault` is meant for.
+    fn count(&mut self, operation: IoOperation, fault: Option<CountedFault>) -> bool {
+        let number = self.requests[counter(operation)];
+        self.requests[counter(operation)] += 1;
+        let Some(fault) = fault else { return false };
+        let is_it = fault.number == number && counter(fault.operation) == counter(operation);
+        self.is_dead |= is_it && fault.lasting == Lasting::ForGood;
+        is_it || self.is_dead && operation != IoOperation::Read
+    }
+
     fn note(&mut self, kind: Option<FaultKind>, range: &Range<u64>) -> Option<FaultKind> {
         let (offset, length) = (DeviceOffset(range.start), range.end - range.start);
         self.faults.extend(kind.map(|kind| Fault { kind, offset, length }));
@@ -222,10 +283,12 @@ impl BlockDevice for FaultDevice {
 
     fn flush(&self) -> Result<()> {
         let mut state = self.state.lock();
-        let fails = state.chance(self.plan.flush_errors);
+        let is_counted = state.count(IoOperation::Flush, self.plan.counted);
+        let fails = state.chance(self.plan.flush_errors) || is_counted;
         if state.note(fails.then_some(FaultKind::FlushError), &(0..self.size())).is_some() {
             let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
-            return Err(IoError { operation, offset, length: self.size(), errno: EIO }.into());
+            let (length, errno) = (self.size(), self.errno());
+            return Err(IoError { operation, offset, length, errno }.into());
         }
         drop(state);
         self.inner.flush()
@@ -241,7 +304,7 @@ impl BlockDevice for FaultDevice {
         match self.decide_write(&range) {
             None => self.inner.write_zeroes(offset, length),
             Some(FaultKind::WriteError) => {
-                Err(IoError { operation, offset, length, errno: EIO }.into())
+                Err(IoError { operation, offset, length, errno: self.errno() }.into())
             }
             Some(FaultKind::Misdirected(elsewhere)) => self.inner.write_zeroes(elsewhere, length),
             Some(_) => Ok(()),
@@ -320,6 +383,23 @@ mod tests {
         };
         assert_eq!(run(7), run(7));
         assert!((5..50).contains(&run(7)));
+    }
+
+    #[test]
+    fn a_counted_fault_comes_at_its_request_once_or_for_good() {
+        let run = |lasting| {
+            let fault =
+                CountedFault { operation: IoOperation::Write, number: 1, lasting, errno: 28 };
+            let plan = FaultPlan { counted: Some(fault), ..Default::default() };
+            let device = FaultDevice::new(Arc::new(MemoryDevice::new(vec![0; 4096])), plan);
+            let device: &dyn BlockDevice = &device;
+            let write = || device.write_at(DeviceOffset(0), &[1; 8]).is_ok();
+            let done = [device.flush().is_ok(), write(), write(), write(), device.flush().is_ok()];
+            device.read_at(DeviceOffset(0), &mut [0; 8]).unwrap();
+            done
+        };
+        assert_eq!(run(Lasting::Once), [true, true, false, true, true]);
+        assert_eq!(run(Lasting::ForGood), [true, true, false, false, false]);
     }
 
     #[test]

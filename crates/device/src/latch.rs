@@ -1,83 +1,47 @@
-//! A device that does no more work once a write or a flush has failed.
+//! A device whose flushes fail for good once one has failed.
 //!
-//! After a failure nobody knows what the device holds, and a host forgets writes that it could not
-//! do: trying again would seem to work. Going on would build on data that is not there.
+//! After a failed flush nobody knows which of the earlier writes the device has, and a host forgets
+//! writes that it could not do: the next flush would seem to work, and who waits for it would take
+//! what is lost for durable.
 
-use std::sync::{Arc, OnceLock};
+use base::{DeviceOffset, Error, Result};
+use parking_lot::{Condvar, Mutex};
 
-use base::{DeviceOffset, Error, IoError, IoOperation, Result};
+use crate::{Bio, BlockDevice, SharedDevice};
 
-use crate::bio::{EIO, EROFS, range_within};
-use crate::{Bio, BioOperation, BlockDevice, SharedDevice};
-
-/// `inner` until its first failed write, zeroing or flush; then EIO to everything, reads too.
-/// What the device would refuse anyway (a bad range, a write to a read-only device) is no failure,
-/// and neither is a failed read or discard.
+/// `inner` until its first failed flush; then every flush ends with that error, also one that was
+/// waiting. One flush is under way at a time: those who ask for one meanwhile share the next, so
+/// that none is told of success after another one's failure.
 #[derive(Debug)]
 pub struct LatchDevice {
     inner: SharedDevice,
-    failure: Arc<OnceLock<IoError>>,
+    flushes: Mutex<Flushes>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Flushes {
+    /// How many have begun.
+    begun: u64,
+    /// How many have ended: as many, or one less.
+    ended: u64,
+    failure: Option<Error>,
 }
 
 impl LatchDevice {
     /// Watches over `inner`.
     pub fn new(inner: SharedDevice) -> Self {
-        Self { inner, failure: Arc::default() }
+        Self { inner, flushes: Mutex::default(), ended: Condvar::new() }
     }
 
-    /// The failure that ended all work.
-    pub fn failure(&self) -> Option<IoError> {
-        self.failure.get().copied()
+    /// The device below, whose flushes may seem to work after one has failed.
+    pub fn inner(&self) -> &SharedDevice {
+        &self.inner
     }
 
-    /// The bio, watched, or nothing when it was refused.
-    fn admit(&self, mut bio: Bio) -> Option<Bio> {
-        if self.failure.get().is_some() {
-            bio.end(Err(EIO));
-            return None;
-        }
-        if bio.operation() == BioOperation::Read {
-            return Some(bio);
-        }
-        if let Err(errno) = bio.range_within(self.size()) {
-            bio.end(Err(errno));
-            return None;
-        }
-        let failure = Arc::clone(&self.failure);
-        let (operation, offset, length) = (IoOperation::Write, bio.offset(), bio.length());
-        bio.before_end(move |result| {
-            result.inspect_err(|&errno| {
-                if errno != EROFS {
-                    // Only the first failure counts.
-                    let _ = failure.set(IoError { operation, offset, length, errno });
-                }
-            })
-        });
-        Some(bio)
-    }
-
-    /// Runs `work` unless there was a failure before.
-    fn guard(
-        &self,
-        operation: IoOperation,
-        offset: DeviceOffset,
-        length: u64,
-        work: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        range_within(operation, offset, length, self.size())?;
-        if self.failure.get().is_some() {
-            return Err(IoError { operation, offset, length, errno: EIO }.into());
-        }
-        work().inspect_err(|error| {
-            let refused = matches!(error, Error::Io(IoError { errno: EROFS, .. }));
-            if !refused && operation != IoOperation::Discard {
-                let located = IoError { operation, offset, length, errno: EIO };
-                let _ = self.failure.set(match error {
-                    Error::Io(error) => *error,
-                    _ => located,
-                });
-            }
-        })
+    /// The failure of the first flush that failed.
+    pub fn failure(&self) -> Option<Error> {
+        self.flushes.lock().failure.clone()
     }
 }
 
@@ -91,21 +55,42 @@ impl BlockDevice for LatchDevice {
     }
 
     fn submit(&self, batch: Vec<Bio>) {
-        self.inner.submit(batch.into_iter().filter_map(|bio| self.admit(bio)).collect());
+        self.inner.submit(batch);
     }
 
     fn flush(&self) -> Result<()> {
-        let whole = (IoOperation::Flush, DeviceOffset(0), self.size());
-        self.guard(whole.0, whole.1, whole.2, || self.inner.flush())
+        let mut flushes = self.flushes.lock();
+        // The one under way may have begun before the last write ended.
+        let wanted = flushes.begun + 1;
+        loop {
+            if let Some(error) = &flushes.failure {
+                return Err(error.clone());
+            }
+            if flushes.ended >= wanted {
+                return Ok(());
+            }
+            if flushes.ended == flushes.begun {
+                break;
+            }
+            self.ended.wait(&mut flushes);
+        }
+        flushes.begun += 1;
+        drop(flushes);
+        let result = self.inner.flush();
+        let mut flushes = self.flushes.lock();
+        flushes.ended += 1;
+        flushes.failure = result.as_ref().err().cloned();
+        drop(flushes);
+        self.ended.notify_all();
+        result
     }
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.guard(IoOperation::Discard, offset, length, || self.inner.discard(offset, length))
+        self.inner.discard(offset, length)
     }
 
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        let work = || self.inner.write_zeroes(offset, length);
-        self.guard(IoOperation::WriteZeroes, offset, length, work)
+        self.inner.write_zeroes(offset, length)
     }
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {
@@ -115,58 +100,93 @@ impl BlockDevice for LatchDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{FaultDevice, FaultPlan, MemoryDevice};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Barrier};
 
-    fn latch_over(plan: FaultPlan) -> (Arc<FaultDevice>, LatchDevice) {
-        let faulty = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(vec![0; 4096])), plan));
-        (faulty.clone(), LatchDevice::new(faulty))
+    use base::{IoError, IoOperation};
+
+    use super::*;
+    use crate::bio::EIO;
+    use crate::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
+
+    fn latch_over(operation: IoOperation) -> LatchDevice {
+        let counted = CountedFault { operation, number: 1, lasting: Lasting::Once, errno: EIO };
+        let plan = FaultPlan { counted: Some(counted), ..FaultPlan::default() };
+        let memory = Arc::new(MemoryDevice::new(vec![0; 4096]));
+        LatchDevice::new(Arc::new(FaultDevice::new(memory, plan)))
     }
 
-    fn errno(result: Result<()>) -> i32 {
-        match result {
-            Err(Error::Io(error)) => error.errno,
-            other => panic!("{other:?}"),
+    #[test]
+    fn no_flush_succeeds_after_one_that_failed() {
+        let latch = latch_over(IoOperation::Flush);
+        latch.flush().unwrap();
+        let failure = latch.flush().unwrap_err();
+        assert_eq!(latch.flush(), Err(failure.clone()));
+        assert_eq!(latch.failure(), Some(failure));
+        latch.inner().flush().unwrap();
+    }
+
+    #[test]
+    fn a_write_that_failed_is_its_writers_concern() {
+        let latch = latch_over(IoOperation::Write);
+        let device: &dyn BlockDevice = &latch;
+        device.write_at(DeviceOffset(0), &[0; 8]).unwrap();
+        device.write_at(DeviceOffset(0), &[0; 8]).unwrap_err();
+        device.write_at(DeviceOffset(0), &[0; 8]).unwrap();
+        assert_eq!((device.flush(), latch.failure()), (Ok(()), None));
+    }
+
+    /// A device whose first flush waits until it is told to fail.
+    #[derive(Debug)]
+    struct Slow {
+        reached: Barrier,
+        told: Barrier,
+        flushes: AtomicU64,
+    }
+
+    impl BlockDevice for Slow {
+        fn size(&self) -> u64 {
+            0
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn submit(&self, _: Vec<Bio>) {}
+
+        fn flush(&self) -> Result<()> {
+            if self.flushes.fetch_add(1, Ordering::Relaxed) > 0 {
+                return Ok(());
+            }
+            self.reached.wait();
+            self.told.wait();
+            let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
+            Err(IoError { operation, offset, length: 0, errno: EIO }.into())
+        }
+
+        fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+            Ok(())
         }
     }
 
-    fn check_dead(latch: &LatchDevice) {
-        let device: &dyn BlockDevice = latch;
-        assert_eq!(errno(device.read_at(DeviceOffset(0), &mut [0; 8])), EIO);
-        assert_eq!(errno(device.write_at(DeviceOffset(0), &[0; 8])), EIO);
-        assert_eq!(errno(device.flush()), EIO);
-        assert_eq!(errno(device.discard(DeviceOffset(0), 8)), EIO);
-        assert_eq!(errno(device.write_zeroes(DeviceOffset(0), 8)), EIO);
-    }
-
     #[test]
-    fn nothing_works_after_a_failed_write() {
-        let (_, latch) = latch_over(FaultPlan { write_errors: 1_000_000, ..Default::default() });
-        let device: &dyn BlockDevice = &latch;
-        device.read_at(DeviceOffset(0), &mut [0; 8]).unwrap();
-        assert_eq!(errno(device.write_at(DeviceOffset(512), &[1; 8])), EIO);
-        assert_eq!(latch.failure().unwrap().offset, DeviceOffset(512));
-        check_dead(&latch);
-    }
-
-    #[test]
-    fn nothing_works_after_a_failed_flush() {
-        let (_, latch) = latch_over(FaultPlan { flush_errors: 1_000_000, ..Default::default() });
-        (&latch as &dyn BlockDevice).write_at(DeviceOffset(0), &[1; 8]).unwrap();
-        assert_eq!(errno(latch.flush()), EIO);
-        assert_eq!(latch.failure().unwrap().operation, IoOperation::Flush);
-        check_dead(&latch);
-    }
-
-    #[test]
-    fn failed_reads_and_senseless_requests_are_no_failures() {
-        let (faulty, latch) = latch_over(FaultPlan::default());
-        faulty.fail_reads_in(0..512);
-        let device: &dyn BlockDevice = &latch;
-        device.read_at(DeviceOffset(0), &mut [0; 8]).unwrap_err();
-        device.write_at(DeviceOffset(4096), &[0; 8]).unwrap_err();
-        device.write_zeroes(DeviceOffset(4096), 8).unwrap_err();
-        assert_eq!(latch.failure(), None);
-        device.write_at(DeviceOffset(0), &[0; 8]).unwrap();
+    fn who_waits_for_a_flush_that_fails_does_not_flush_again() {
+        let (reached, told) = (Barrier::new(2), Barrier::new(2));
+        let slow = Arc::new(Slow { reached, told, flushes: AtomicU64::new(0) });
+        let latch = LatchDevice::new(slow.clone());
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| latch.flush());
+            slow.reached.wait();
+            let second = scope.spawn(|| latch.flush());
+            slow.told.wait();
+            first.join().unwrap().unwrap_err();
+            second.join().unwrap().unwrap_err();
+        });
+        assert_eq!(slow.flushes.load(Ordering::Relaxed), 1);
     }
 }

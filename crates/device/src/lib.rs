@@ -18,7 +18,7 @@ mod uring;
 mod worker;
 
 pub use bio::{Bio, BioOperation, Segment};
-pub use fault::{Fault, FaultDevice, FaultKind, FaultPlan};
+pub use fault::{CountedFault, Fault, FaultDevice, FaultKind, FaultPlan, Lasting};
 pub use file::FileDevice;
 pub use latch::LatchDevice;
 pub use latency::LatencyDevice;

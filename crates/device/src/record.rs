@@ -2,6 +2,8 @@
 //!
 //! A write is durable once it has ended well before the start of a flush that has ended well. Of
 //! the others that had been submitted when the power went, any sectors may be there and any not.
+//! A flush that fails leaves what it was to make durable as it is, and no later one makes up for
+//! that: a host forgets what it could not write.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +34,8 @@ enum Event {
     FlushStarted,
     /// The flush that was started at this index has ended well.
     Flushed(usize),
+    /// The flush that was started at this index has failed.
+    FlushFailed(usize),
 }
 
 /// A write, or a range zeroed or discarded.
@@ -105,9 +109,12 @@ impl BlockDevice for RecordDevice {
 
     fn flush(&self) -> Result<()> {
         let index = self.note(Event::FlushStarted);
-        self.inner.flush()?;
-        self.note(Event::Flushed(index));
-        Ok(())
+        let result = self.inner.flush();
+        self.note(match result {
+            Ok(()) => Event::Flushed(index),
+            Err(_) => Event::FlushFailed(index),
+        });
+        result
     }
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
@@ -168,16 +175,21 @@ impl Recording {
     /// The writes submitted before `point`, and whether each was durable.
     fn writes(&self, point: usize) -> impl Iterator<Item = (&RecordedWrite, bool)> {
         let past = &self.events[..point];
-        let started = past.iter().filter_map(|event| match event {
-            Event::Flushed(start) => Some(*start),
-            _ => None,
-        });
-        let ended_before = started.max().unwrap_or(0);
         let mut durable = vec![false; past.len()];
-        for event in &past[..ended_before] {
-            if let Event::Ended(write) = event {
-                durable[*write] = true;
+        // Those that ended between the last flush's start and this one's.
+        let mut from = 0;
+        for event in past {
+            let (start, is_durable) = match event {
+                Event::Flushed(start) => (*start, true),
+                Event::FlushFailed(start) => (*start, false),
+                _ => continue,
+            };
+            for event in past.get(from..start).unwrap_or_default() {
+                if let Event::Ended(write) = event {
+                    durable[*write] = is_durable;
+                }
             }
+            from = from.max(start);
         }
         past.iter().zip(durable).filter_map(|(event, durable)| match event {
             Event::Submitted(write) => Some((&**write, durable)),
@@ -200,7 +212,7 @@ fn sectors(write: &RecordedWrite) -> impl Iterator<Item = Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
+    use crate::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
     use proptest::prelude::*;
 
     fn record() -> RecordDevice {
@@ -259,6 +271,25 @@ mod tests {
         recording.events.extend([Event::FlushStarted, Event::Flushed(4)]);
         assert_eq!(recording.volatile_writes(5).len(), 1);
         assert_eq!(recording.volatile_writes(6).len(), 0);
+    }
+
+    #[test]
+    fn no_flush_makes_durable_what_one_before_it_failed_to() {
+        let (operation, lasting) = (IoOperation::Flush, Lasting::Once);
+        let fault = CountedFault { operation, number: 1, lasting, errno: 5 };
+        let plan = FaultPlan { counted: Some(fault), ..FaultPlan::default() };
+        let memory = Arc::new(MemoryDevice::new(vec![0; 4096]));
+        let device = RecordDevice::new(Arc::new(FaultDevice::new(memory, plan))).unwrap();
+        write(&device, 0, &[1; 512]);
+        device.flush().unwrap();
+        write(&device, 512, &[2; 512]);
+        device.flush().unwrap_err();
+        write(&device, 1024, &[3; 512]);
+        device.flush().unwrap();
+        let recording = device.recording();
+        let end = recording.crash_points().end - 1;
+        let image = recording.image(end, |_, _| false);
+        assert_eq!(runs(&image), [(0, 1), (512, 0), (1024, 3), (1536, 0)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::attributes::{Detail, Timestamp, VolumeInfo};
 
+use crate::error_log::RecordedError;
 use crate::features::Feature;
 use crate::volume::Volume;
 
@@ -68,19 +69,13 @@ impl Volume {
         details.push(("mount_count", raw.mnt_count.get().into()));
         details
             .push(("state", state(raw.state.get(), superblock.has(Feature::NeedsRecovery)).into()));
-        let policy = match raw.errors.get() {
-            2 => "remount-ro",
-            3 => "panic",
-            _ => "continue",
-        };
-        details.push(("errors_policy", policy.into()));
-        if raw.error_count.get() > 0 {
-            details.push(("errors_found", raw.error_count.get().into()));
-            for (name, time) in
-                [("first_error", superblock.first_error()), ("last_error", superblock.last_error())]
-            {
-                if let Some(time) = time {
-                    details.push((name, utc(time).into()));
+        details.push(("errors_policy", superblock.error_policy().name().into()));
+        let errors = self.errors();
+        if errors.count > 0 {
+            details.push(("errors_found", errors.count.into()));
+            for (name, error) in [("first_error", errors.first), ("last_error", errors.last)] {
+                if let Some(error) = error {
+                    details.push((name, described(&error).into()));
                 }
             }
         }
@@ -130,6 +125,10 @@ impl Volume {
                 let bytes = u64::from(journal.blocks) << self.geometry().block_size.shift();
                 details.push(("journal_bytes", bytes.into()));
                 details.push(("journal_features", journal.features.names().join(" ").into()));
+                if journal.errno != 0 {
+                    let errno = journal.errno;
+                    details.push(("journal_error", format!("given up, errno {errno}").into()));
+                }
             }
             Ok(None) => {}
             Err(error) => details.push(("journal_fault", error.to_string().into())),
@@ -203,6 +202,26 @@ fn state(bits: u16, needs_recovery: bool) -> String {
         words.push("needs recovery");
     }
     words.join(", ")
+}
+
+/// An error in a line: when, what, and where as far as that is known.
+fn described(error: &RecordedError) -> String {
+    let mut text = utc(error.time);
+    let mut add = |part: String| text.extend([", ", &part]);
+    if let Some(name) = error.code_name() {
+        add(name.into());
+    }
+    if !error.function.is_empty() {
+        add(String::from_utf8_lossy(&error.function).into_owned());
+    }
+    for (name, number) in
+        [("line", error.line.into()), ("inode", error.inode.into()), ("block", error.block)]
+    {
+        if number != 0 {
+            add(format!("{name} {number}"));
+        }
+    }
+    text
 }
 
 /// The time as RFC 3339 has it, in UTC. Superblock times are not negative and have 40 bits.

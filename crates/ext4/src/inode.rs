@@ -55,6 +55,7 @@ impl std::fmt::Debug for Inode {
 
 impl Inode {
     pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
+        let pending = Pending::new(&volume);
         Self {
             volume,
             number: record.number,
@@ -66,7 +67,7 @@ impl Inode {
             delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
             placing: RankedMutex::new(Rank::Placing, ()),
             mapped_past_size: AtomicU64::new(0),
-            pending: Pending::default(),
+            pending,
         }
     }
 
@@ -237,6 +238,20 @@ impl MapRead for Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             return self.map_inline(at);
         }
+        self.map_blocks(at, length).inspect_err(|error| self.volume.found(error))
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        inline::data(self)
+    }
+
+    fn sequence(&self) -> u64 {
+        self.map.sequence()
+    }
+}
+
+impl Inode {
+    fn map_blocks(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         let geometry = self.volume.geometry();
         let block_size = geometry.block_size;
         let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
@@ -269,13 +284,5 @@ impl MapRead for Inode {
                 last: self.is_last(piece.end()),
             },
         })
-    }
-
-    fn inline_data(&self) -> Result<Vec<u8>> {
-        inline::data(self)
-    }
-
-    fn sequence(&self) -> u64 {
-        self.map.sequence()
     }
 }

@@ -22,7 +22,7 @@ use crate::volume::Volume;
 const STRUCTURE: &str = "inode";
 
 /// What an inode will say once something else of it is written too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pending {
     /// When the contents were last changed through the cache, unless the record says it.
     modified: Mutex<Option<Timestamp>>,
@@ -30,7 +30,19 @@ pub(crate) struct Pending {
     last_change: AtomicU64,
 }
 
+/// How a transaction is kept in [`Pending`].
+fn stored(id: TransactionId) -> u64 {
+    u64::from(id.0) + 1
+}
+
 impl Pending {
+    /// For an inode of `volume` that is new in memory. It may have been changed by whatever
+    /// transaction is not durable yet.
+    pub(crate) fn new(volume: &Volume) -> Self {
+        let last = volume.writer.as_ref().map_or(0, |writer| stored(writer.journal.latest()));
+        Self { modified: Mutex::default(), last_change: AtomicU64::new(last) }
+    }
+
     /// Adds what is pending to what the record says.
     pub(crate) fn show(&self, attributes: &mut Attributes) {
         if let Some(time) = *self.modified.lock() {
@@ -82,7 +94,7 @@ impl Inode {
         let last = last.map(|id| TransactionId(id as u32));
         if !last.map_or(Ok(false), |id| journal.commit(id))? {
             // Somebody else's commit may have begun before the data was on the device.
-            self.volume().device().flush()?;
+            journal.flush_device()?;
         }
         Ok(())
     }
@@ -103,8 +115,7 @@ impl Inode {
         let mut record = InodeRecord::clone(&now);
         self.pending.settle(&mut record);
         change(&mut record);
-        let id = u64::from(handle.transaction().0) + 1;
-        self.pending.last_change.store(id, Ordering::Release);
+        self.pending.last_change.store(stored(handle.transaction()), Ordering::Release);
         debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
         self.volume().write_inode_record(handle, &record)?;
         self.publish(&mut now, record);

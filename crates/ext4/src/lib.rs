@@ -24,6 +24,7 @@ mod bitmap;
 mod check;
 mod data_write;
 mod delayed;
+mod error_log;
 mod extent;
 mod extent_status;
 mod features;
@@ -50,6 +51,7 @@ mod volume;
 mod writer;
 
 pub use bitmap::Bitmap;
+pub use error_log::{ErrorPolicy, RecordedError, RecordedErrors};
 pub use features::{Feature, FeatureSet, Features};
 pub use geometry::{Geometry, SuperblockCopies};
 pub use group::GroupDescriptor;

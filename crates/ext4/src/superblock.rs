@@ -8,6 +8,7 @@ use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Place, Problem,
 use device::SharedDevice;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::error_log::{ErrorPolicy, RecordedErrors};
 use crate::features::{Feature, Features};
 use crate::geometry::{Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
@@ -167,14 +168,14 @@ impl Superblock {
         time(self.raw.lastcheck.get(), self.raw.lastcheck_hi)
     }
 
-    /// When the kernel first found an error.
-    pub fn first_error(&self) -> Option<Timestamp> {
-        time(self.raw.first_error_time.get(), self.raw.first_error_time_hi)
+    /// The errors that were met since the volume was last repaired.
+    pub fn errors(&self) -> RecordedErrors {
+        RecordedErrors::parse(&self.raw)
     }
 
-    /// When the kernel last found an error.
-    pub fn last_error(&self) -> Option<Timestamp> {
-        time(self.raw.last_error_time.get(), self.raw.last_error_time_hi)
+    /// What is to be done when metadata turns out to be corrupt.
+    pub fn error_policy(&self) -> ErrorPolicy {
+        ErrorPolicy::of(&self.raw)
     }
 
     /// Where it was last mounted.
@@ -200,7 +201,7 @@ pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-fn time(low: u32, high: u8) -> Option<Timestamp> {
+pub(crate) fn time(low: u32, high: u8) -> Option<Timestamp> {
     let seconds = i64::from(high) << 32 | i64::from(low);
     (seconds != 0).then_some(Timestamp { seconds, nanoseconds: 0 })
 }

@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, FsBlock, Place, Result, Unsupported};
-use device::SharedDevice;
+use device::{LatchDevice, SharedDevice};
 use iomap::PageCache;
 
 use crate::alloc::{Allocator, Privilege};
+use crate::error_log::{ErrorLog, RecordedErrors, STATE_ERRORS};
 use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
@@ -82,12 +83,20 @@ impl Volume {
         cache: &Arc<PageCache>,
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
+        // No flush is to hide that one before it has failed.
+        let latch = Arc::new(LatchDevice::new(device));
+        let device: SharedDevice = latch.clone();
+        let journal_device = options.journal_device.clone();
+        let journal_device =
+            journal_device.map(|device| -> SharedDevice { Arc::new(LatchDevice::new(device)) });
         let (volume, needs_recovery) = match Self::probe(Arc::clone(&device), cache)? {
             Probed::Ready(volume) => (volume, false),
             Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
         };
-        let log = volume.begin_log(cache, options.journal_device.as_ref(), needs_recovery)?;
+        let log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
+        let has_failed = log.as_ref().is_some_and(|log| log.errno() != 0);
+        let errors_before = volume.superblock().errors();
         // What was read before the log was replayed may be out of date.
         drop(volume);
         let volume = match Self::probe(Arc::clone(&device), cache)? {
@@ -98,7 +107,15 @@ impl Volume {
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
         let privilege =
             if options.keep_reserved_blocks { Privilege::None } else { Privilege::Root };
-        let journal = Arc::new(Journal::new(device, Arc::clone(volume.metadata()), log, privilege));
+        // The log may have had an older superblock.
+        let errors = errors_before.or_more(volume.superblock().errors());
+        let log_of_errors = ErrorLog::new(
+            volume.geometry().clone(),
+            volume.superblock().error_policy(),
+            errors.clone(),
+        );
+        let metadata = Arc::clone(volume.metadata());
+        let journal = Arc::new(Journal::new(latch, metadata, log, privilege, log_of_errors));
         let allocator = Allocator::load(&volume, options.discard)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
         let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());
@@ -116,15 +133,42 @@ impl Volume {
                 // Only then is it looked at after a crash.
                 set(raw, Feature::OrphanPresent, true);
             }
+            errors.store(raw);
+            if has_failed {
+                raw.state = (raw.state.get() | STATE_ERRORS).into();
+            }
         })?;
+        volume.writer()?.journal.forget_errno()?;
         let volume = Arc::new(volume);
         volume.end_orphans()?;
         Ok(volume)
     }
 
-    /// Whether the volume is open for writing.
+    /// Whether the volume was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.writer.is_some()
+    }
+
+    /// Refuses when nothing can be changed: `ReadOnly` on a volume that is not open for writing,
+    /// `ShutDown` with the error that ended all changes.
+    pub fn check_writable(&self) -> Result<()> {
+        self.writer()?.journal.check()
+    }
+
+    /// Deals with an error that reading gave, as the volume's error policy says: if the volume is
+    /// open for writing and is corrupt there, that is kept in the superblock.
+    pub fn found(&self, error: &Error) {
+        if let Some(writer) = &self.writer {
+            writer.journal.found(error);
+        }
+    }
+
+    /// The errors that were met since the volume was last repaired.
+    pub fn errors(&self) -> RecordedErrors {
+        match &self.writer {
+            Some(writer) => writer.journal.errors.errors(),
+            None => self.superblock().errors(),
+        }
     }
 
     /// Replays the log, if the volume has one, and makes it ready to be written.
@@ -226,6 +270,8 @@ impl Volume {
         if let Err(error) = &result {
             if handle.has_changes() && !handle.is_undone() {
                 journal.fail(error);
+            } else {
+                journal.found(error);
             }
         }
         result
@@ -241,15 +287,24 @@ impl Volume {
         self.with_space(|| self.change(credits, &mut operation))
     }
 
-    /// Makes every change up to now durable, and has the superblock count what is free then.
+    /// Makes every change up to now durable, and the data that is on the device, and has the
+    /// superblock count what is free then.
     pub fn sync(&self) -> Result<()> {
         let Writer { journal, allocator, .. } = self.writer()?;
-        if allocator.totals_changed() {
+        // Where nothing can be changed any more the commit says what that means.
+        let may_change = journal.check().is_ok();
+        if may_change {
+            journal.store_errors()?;
+        }
+        if may_change && allocator.totals_changed() {
             self.change(1, |handle| {
                 self.edit_superblock(handle, |raw| allocator.store_totals(raw, self.geometry()))
             })?;
         }
-        journal.commit_all()
+        if !journal.commit_all()? {
+            journal.flush_device()?;
+        }
+        Ok(())
     }
 
     /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
@@ -275,6 +330,7 @@ impl Volume {
                 set(raw, Feature::OrphanPresent, false);
             }
             raw.state = (raw.state.get() | was_valid).into();
+            journal.errors.errors().store(raw);
         })
     }
 }

@@ -29,6 +29,11 @@ pub struct ErrorCursor(AtomicU64);
 impl WritebackErrors {
     /// Keeps an error, unless there is one before it that nobody has heard of.
     pub(crate) fn record(&self, error: Error) {
+        // Who wrote in time, before nothing could be changed any more, has lost something.
+        let error = match error {
+            Error::ShutDown(cause) => Error::Lost(cause),
+            other => other,
+        };
         let mut latest = self.latest.lock();
         if latest.error.is_none() || latest.heard {
             *latest = Latest { number: latest.number + 1, error: Some(error), heard: false };

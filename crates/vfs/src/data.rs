@@ -53,6 +53,7 @@ impl Node {
         privileges: Privileges,
     ) -> Result<usize> {
         let writeback = self.writeback()?;
+        self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         // Without the lock, which readers wait for; what comes after one part waits with it.
         writeback.throttle(self);

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 /// The error number that a system call would give for `error`.
 pub fn errno(error: &Error) -> i32 {
     let errno = match error {
-        Error::Io(_) => Errno::IO,
+        Error::Io(_) | Error::Lost(_) => Errno::IO,
         // What Linux file systems return for a corrupt structure ("structure needs cleaning").
         Error::Corrupt(_) => Errno::UCLEAN,
         Error::Unsupported(Unsupported::Encrypted(_)) => Errno::NOKEY,

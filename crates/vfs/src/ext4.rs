@@ -58,7 +58,8 @@ impl FileSystem for Ext4 {
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
-        Ok(wrap(Arc::new(self.volume.inode(number)?)))
+        let inode = self.volume.inode(number).inspect_err(|error| self.volume.found(error))?;
+        Ok(wrap(Arc::new(inode)))
     }
 
     fn statfs(&self) -> StatFs {
@@ -81,6 +82,10 @@ impl FileSystem for Ext4 {
         self.volume.is_writable()
     }
 
+    fn check_writable(&self) -> Result<()> {
+        self.volume.check_writable()
+    }
+
     fn sync(&self) -> Result<()> {
         if self.is_writable() { self.volume.sync() } else { Ok(()) }
     }
@@ -93,6 +98,13 @@ impl FileSystem for Ext4 {
 #[derive(Debug)]
 struct Ext4Inode {
     inode: Arc<ext4::Inode>,
+}
+
+impl Ext4Inode {
+    /// Has the volume deal with what reading has found.
+    fn found(&self, error: &Error) {
+        self.inode.volume().found(error);
+    }
 }
 
 /// The format's own inode behind one that a caller names.
@@ -128,19 +140,19 @@ impl Inode for Ext4Inode {
         from: DirCursor,
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.inode.read_dir(from, emit)
+        self.inode.read_dir(from, emit).inspect_err(|error| self.found(error))
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.inode.read_link()
+        self.inode.read_link().inspect_err(|error| self.found(error))
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.inode.list_xattrs()
+        self.inode.list_xattrs().inspect_err(|error| self.found(error))
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.inode.get_xattr(name)
+        self.inode.get_xattr(name).inspect_err(|error| self.found(error))
     }
 
     fn data(&self) -> Result<FileData<'_>> {

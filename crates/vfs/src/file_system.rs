@@ -50,6 +50,12 @@ pub trait FileSystem: Send + Sync + Debug {
         false
     }
 
+    /// Refuses when nothing can be changed any more: a volume that is open for writing may have met
+    /// an error that ended all changes.
+    fn check_writable(&self) -> Result<()> {
+        if self.is_writable() { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+
     /// Makes every change up to now durable.
     fn sync(&self) -> Result<()> {
         Ok(())

@@ -163,9 +163,7 @@ impl Node {
     }
 
     fn check_open_for_writing(&self, mode: OpenMode) -> Result<()> {
-        if !self.volume.is_writable {
-            return Err(Error::ReadOnly);
-        }
+        self.volume.file_system.check_writable()?;
         let attributes = self.attributes();
         if mode.append {
             rights::may_change(&attributes)

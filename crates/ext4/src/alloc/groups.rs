@@ -126,6 +126,7 @@ impl Volume {
             Err(error) => {
                 if matches!(error, Error::Corrupt(_)) {
                     allocator.give_up(number, group, &error);
+                    self.writer()?.journal.found(&error);
                 }
                 Err(error)
             }

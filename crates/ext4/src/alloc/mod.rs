@@ -201,7 +201,11 @@ impl Volume {
 
     /// Takes back a promise that is not needed any more.
     pub(crate) fn unreserve(&self, clusters: u64) -> Result<()> {
-        self.writer()?.allocator.space.lock().unreserve(clusters);
+        let writer = self.writer()?;
+        // Who failed half way has not said what it used; and then nobody gets anything any more.
+        if writer.journal.check().is_ok() {
+            writer.allocator.space.lock().unreserve(clusters);
+        }
         Ok(())
     }
 

@@ -52,6 +52,10 @@ impl Inode {
     /// The inode that `name` stands for in this directory; `NotFound` when there is none. Names
     /// are compared byte by byte, also where the directory ignores case.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
+        self.look_up(name).inspect_err(|error| self.volume().found(error))
+    }
+
+    fn look_up(&self, name: &[u8]) -> Result<InodeNumber> {
         let directory = Directory::open(self)?;
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::NameTooLong);

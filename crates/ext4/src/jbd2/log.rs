@@ -8,7 +8,7 @@ use base::{DeviceOffset, Error, FsBlock, Result, TransactionId, Unsupported};
 
 use super::Journal;
 use super::encode::Encoder;
-use super::superblock::{JournalFeatures, LogState, write_state};
+use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
 
 /// A transaction takes at most one part in so many of the log, so that there is room for one more
 /// while the ones before it are being put in place.
@@ -142,6 +142,21 @@ impl LogWriter {
         self.write_superblock(LogState { start: None, sequence: self.next })?;
         self.is_empty_on_disk = true;
         self.journal.blocks.device().flush()
+    }
+
+    /// The error number for which the journal was given up, or 0.
+    pub(crate) fn errno(&self) -> u32 {
+        self.journal.superblock.errno
+    }
+
+    /// Says that the journal is given up for the error number `errno`, or with 0 that the one it was
+    /// given up for has been seen to. Nothing waits for this to be durable.
+    pub(crate) fn set_errno(&mut self, errno: u32) -> Result<()> {
+        write_errno(&mut self.superblock, self.journal.superblock.features, errno);
+        let offset = self.journal.blocks.offset(self.journal.blocks.superblock());
+        self.journal.blocks.device().write_at(offset, &self.superblock)?;
+        self.journal.superblock.errno = errno;
+        Ok(())
     }
 
     /// The journal block `distance` after `block`, round the log.

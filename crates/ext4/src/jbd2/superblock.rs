@@ -222,6 +222,18 @@ pub(super) fn write_state(block: &mut [u8], features: JournalFeatures, state: Lo
     }
 }
 
+/// Makes the superblock in `block`, which was parsed before, say that the journal was given up for
+/// the error number `errno`, or with 0 that it was not.
+pub(super) fn write_errno(block: &mut [u8], features: JournalFeatures, errno: u32) {
+    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(block) else {
+        unreachable!("a parsed superblock fits its block")
+    };
+    raw.s_errno = errno.wrapping_neg().into();
+    if features.has_block_checksums() {
+        raw.s_checksum = checksum(raw).into();
+    }
+}
+
 fn verify_header(raw: &RawSuperblock, place: Place) -> Result<u8> {
     let magic = raw.s_header.h_magic.get();
     if magic != ondisk::MAGIC {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{FsBlock, Result};
-use device::SharedDevice;
+use device::BlockDevice;
 use iomap::MetadataCache;
 use parking_lot::Mutex;
 
@@ -34,7 +34,7 @@ impl Checkpoint {
     }
 
     /// Writes all blocks to where they belong, and waits for that. Durable after a flush.
-    pub(super) fn write(&self, device: &SharedDevice, metadata: &MetadataCache) -> Result<()> {
+    pub(super) fn write(&self, device: &dyn BlockDevice, metadata: &MetadataCache) -> Result<()> {
         let mut blocks = self.blocks.lock();
         let all: Vec<(FsBlock, Arc<[u8]>)> =
             blocks.iter().map(|(&block, contents)| (block, Arc::clone(contents))).collect();
@@ -45,11 +45,16 @@ impl Checkpoint {
         blocks.clear();
         Ok(())
     }
+
+    /// Keeps blocks from being written while the result is held.
+    pub(super) fn alone(&self) -> impl Sized {
+        self.blocks.lock()
+    }
 }
 
 /// Writes blocks, in the order of the volume, and waits until all are written.
 fn write_blocks(
-    device: &SharedDevice,
+    device: &dyn BlockDevice,
     metadata: &MetadataCache,
     blocks: &[(FsBlock, Arc<[u8]>)],
 ) -> Result<()> {

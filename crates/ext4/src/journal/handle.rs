@@ -172,17 +172,21 @@ mod tests {
     use std::sync::Barrier;
 
     use base::{BlockSize, FsBlock, Place};
-    use device::MemoryDevice;
+    use device::{LatchDevice, MemoryDevice};
     use iomap::{CacheOptions, MetadataCache, PageCache};
 
     use super::*;
+    use crate::error_log::{ErrorLog, ErrorPolicy, RecordedErrors};
+    use crate::geometry::tests::plain;
 
     fn journal() -> Journal {
-        let device: device::SharedDevice = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));
+        let memory = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));
+        let device = Arc::new(LatchDevice::new(memory));
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let (cache, size) = (PageCache::new(options).unwrap(), BlockSize::from_bytes(1024));
-        let metadata = MetadataCache::new(&cache, Arc::clone(&device), size.unwrap());
-        Journal::new(device, Arc::new(metadata), None, Privilege::None)
+        let metadata = Arc::new(MetadataCache::new(&cache, device.clone(), size.unwrap()));
+        let errors = ErrorLog::new(plain(), ErrorPolicy::Continue, RecordedErrors::default());
+        Journal::new(device, metadata, None, Privilege::None, errors)
     }
 
     #[test]

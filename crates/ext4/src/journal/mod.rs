@@ -13,9 +13,11 @@
 //! - **J3.** Space that is freed, of data or of metadata, is not used again before the transaction
 //!   that frees it is durable; and by then nothing writes its old contents any more, neither a
 //!   checkpoint nor (by a revoke) a recovery.
-//! - **J4.** After a failure nothing is written any more: what is durable then stays consistent.
+//! - **J4.** After a failure nothing is written any more but word of it: what is durable then stays
+//!   consistent.
 
 mod checkpoint;
+mod failure;
 mod handle;
 mod transaction;
 mod worker;
@@ -25,7 +27,7 @@ use std::time::Duration;
 
 use base::locks::{Held, Rank, RankedMutex};
 use base::{Error, Result, TransactionId};
-use device::SharedDevice;
+use device::{BlockDevice, LatchDevice};
 use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
 
@@ -34,6 +36,7 @@ pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
 use crate::alloc::Privilege;
+use crate::error_log::ErrorLog;
 use crate::jbd2::LogWriter;
 
 /// Blocks of one transaction, at most, on a volume without a log.
@@ -41,7 +44,7 @@ const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;
 
 /// The running transaction of a volume, and the way to commit it.
 pub(crate) struct Journal {
-    device: SharedDevice,
+    device: Arc<LatchDevice>,
     metadata: Arc<MetadataCache>,
     state: RankedMutex<State>,
     /// A handle was stopped, a transaction began, a commit ended.
@@ -53,6 +56,15 @@ pub(crate) struct Journal {
     blocks_max: u64,
     /// Who the operations are for.
     pub(crate) privilege: Privilege,
+    pub(crate) errors: ErrorLog,
+}
+
+/// Why nothing is changed any more.
+enum End {
+    /// The volume was closed.
+    Closed,
+    /// An error.
+    Failed(Arc<Error>),
 }
 
 struct State {
@@ -67,17 +79,18 @@ struct State {
     is_committing: bool,
     /// The last transaction that is durable.
     committed: TransactionId,
-    failure: Option<Arc<Error>>,
+    end: Option<End>,
 }
 
 impl Journal {
     /// The journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a
     /// commit writes blocks where they belong, and is not atomic.
     pub(crate) fn new(
-        device: SharedDevice,
+        device: Arc<LatchDevice>,
         metadata: Arc<MetadataCache>,
         log: Option<LogWriter>,
         privilege: Privilege,
+        errors: ErrorLog,
     ) -> Self {
         let first = log.as_ref().map_or(TransactionId(1), LogWriter::next);
         let blocks_max = log.as_ref().map_or(BLOCKS_MAX_WITHOUT_LOG, LogWriter::blocks_max);
@@ -88,7 +101,7 @@ impl Journal {
             is_locked: false,
             is_committing: false,
             committed: TransactionId(first.0.wrapping_sub(1)),
-            failure: None,
+            end: None,
         };
         Self {
             device,
@@ -99,6 +112,7 @@ impl Journal {
             log: log.map(Mutex::new),
             blocks_max,
             privilege,
+            errors,
         }
     }
 
@@ -142,15 +156,19 @@ impl Journal {
         self.commit_through(id)
     }
 
-    /// Makes everything durable that was changed before the call.
-    pub(crate) fn commit_all(&self) -> Result<()> {
+    /// Makes everything durable that was changed before the call. Says the same as
+    /// [`commit`](Self::commit).
+    pub(crate) fn commit_all(&self) -> Result<bool> {
+        self.commit(self.latest())
+    }
+
+    /// The last transaction with changes.
+    pub(crate) fn latest(&self) -> TransactionId {
         let state = self.state.lock();
-        let id = match state.running.is_empty() && state.handles == 0 {
+        match state.running.is_empty() && state.handles == 0 {
             true => TransactionId(state.running.id.0.wrapping_sub(1)),
             false => state.running.id,
-        };
-        drop(state);
-        self.commit(id).map(drop)
+        }
     }
 
     /// [`commit_all`](Self::commit_all), and writes all of it where it belongs.
@@ -162,28 +180,18 @@ impl Journal {
     /// Whether the running transaction has been open for `age` and has something to commit.
     fn is_due(&self, age: Duration) -> bool {
         let state = self.state.lock();
-        state.failure.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
+        state.end.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
     }
 
-    /// Stops all writing: `error` has left the metadata in memory inconsistent, or is the
-    /// device's. What is durable stays as it is (J4).
-    pub(crate) fn fail(&self, error: &Error) {
-        let mut state = self.state.lock();
-        if state.failure.is_none() {
-            tracing::error!(%error, "the volume takes no more writes");
-            state.failure = Some(Arc::new(error.clone()));
-        }
-        self.changed.notify_all();
-    }
-
-    /// Commits the running transaction and waits for others' commits until `id` is durable.
+    /// Commits the running transaction and waits for others' commits until `id` is durable. When
+    /// that has become impossible, the changes are lost, and whoever asks is told so.
     fn commit_through(&self, id: TransactionId) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
-            state.check()?;
             if state.committed.is_at_or_after(id) {
-                return Ok(false);
+                return state.check().map(|()| false);
             }
+            state.check_not_lost()?;
             if !state.is_committing {
                 break;
             }
@@ -200,17 +208,18 @@ impl Journal {
         let ended = ended.freeze(&self.metadata);
         state.is_locked = false;
         self.changed.notify_all();
-        let done = state.check();
+        let done = state.check_not_lost();
         drop(state);
         let ended_id = ended.id;
         let result = done.and_then(|()| self.write(ended));
+        if let Err(error) = &result {
+            // Before anybody else may begin to commit.
+            self.fail(error);
+        }
         let mut state = self.state.lock();
         state.is_committing = false;
-        match &result {
-            Ok(()) => state.committed = ended_id,
-            Err(error) => {
-                state.failure.get_or_insert_with(|| Arc::new(error.clone()));
-            }
+        if result.is_ok() {
+            state.committed = ended_id;
         }
         self.changed.notify_all();
         result.map(|()| true)
@@ -258,13 +267,17 @@ impl Journal {
     }
 
     fn put_in_place(&self) -> Result<()> {
-        self.checkpoint.write(&self.device, &self.metadata)?;
+        self.checkpoint.write(&*self.device, &self.metadata)?;
         self.device.flush()
     }
 
     /// What a background thread does now and then: commits what has waited for `age`, and makes
     /// room in the log before somebody has to wait for that.
     fn tend(&self, age: Duration) -> Result<()> {
+        if self.check().is_err() {
+            return Ok(());
+        }
+        self.store_errors()?;
         if self.is_due(age) {
             self.commit_all()?;
         }
@@ -277,12 +290,12 @@ impl Journal {
     /// Puts everything in place and ends the log. Nothing can be changed afterwards.
     pub(crate) fn finish(&self) -> Result<()> {
         loop {
-            self.flush()?;
+            self.flush().inspect_err(|error| self.fail(error))?;
             let mut state = self.state.lock();
-            state.check()?;
+            state.check_not_lost()?;
             if state.handles == 0 && state.running.is_empty() && !state.is_committing {
                 // Nobody changes anything from here on, and what comes too late is told so.
-                state.failure = Some(Arc::new(Error::ReadOnly));
+                state.end = Some(End::Closed);
                 break;
             }
         }
@@ -291,10 +304,20 @@ impl Journal {
 }
 
 impl State {
+    /// Refuses when nothing can be changed any more.
     fn check(&self) -> Result<()> {
-        match &self.failure {
-            Some(error) => Err(Error::ShutDown(Arc::clone(error))),
+        match &self.end {
             None => Ok(()),
+            Some(End::Closed) => Err(Error::ReadOnly),
+            Some(End::Failed(error)) => Err(Error::ShutDown(Arc::clone(error))),
+        }
+    }
+
+    /// Refuses when what is not durable will never be.
+    fn check_not_lost(&self) -> Result<()> {
+        match &self.end {
+            Some(End::Failed(error)) => Err(Error::Lost(Arc::clone(error))),
+            _ => self.check(),
         }
     }
 }

@@ -15,6 +15,7 @@ pub use self::orphans::OrphanReport;
 
 use self::edit::Editor;
 use self::orphans::Orphans;
+use crate::error_log::RecordedErrors;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::Recovery;
@@ -53,6 +54,8 @@ impl Unrecovered {
             let problem = base::Problem::Missing("journal to recover from");
             return Err(Error::corrupt("superblock", place, problem));
         };
+        // A log may have older ones.
+        let errors = volume.superblock().errors();
         drop(volume);
         let journal_bytes = u64::from(journal.blocks().count()) << block_size.shift();
         let overlay: SharedDevice = Arc::new(OverlayDevice::new(
@@ -71,7 +74,7 @@ impl Unrecovered {
             Vec::new()
         };
         replay_fast_commits(&overlay, cache, &commits)?;
-        let orphans = resolve_orphans(&overlay, cache)?;
+        let orphans = resolve_orphans(&overlay, cache, errors)?;
         match Volume::probe(overlay, cache)? {
             Probed::Ready(volume) => {
                 let fast_commits = commits.len();
@@ -126,8 +129,13 @@ pub(crate) fn fast_commit_changes(
 }
 
 /// Deletes and truncates orphans and says that there is nothing to recover any more.
-fn resolve_orphans(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<OrphanReport> {
+fn resolve_orphans(
+    overlay: &SharedDevice,
+    cache: &Arc<PageCache>,
+    errors: RecordedErrors,
+) -> Result<OrphanReport> {
     let volume = reopen(overlay, cache)?;
+    let errors = errors.or_more(volume.superblock().errors());
     let mut editor = Editor::new(Arc::clone(&volume));
     let resolved = Orphans::read(&volume).and_then(|orphans| orphans.resolve(&mut editor));
     let report = resolved.unwrap_or_else(|error| {
@@ -137,6 +145,7 @@ fn resolve_orphans(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<Orp
     });
     editor.write(overlay, |raw| {
         clear(&mut raw.feature_incompat, Feature::NeedsRecovery);
+        errors.store(raw);
         if report.failure.is_none() {
             clear(&mut raw.feature_ro_compat, Feature::OrphanPresent);
             raw.last_orphan = 0.into();

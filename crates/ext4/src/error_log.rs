@@ -1,0 +1,259 @@
+//! The errors that a superblock keeps, and what it says is to be done when one is met.
+//! Not here: when they are written (`journal/failure.rs`).
+
+use std::time::SystemTime;
+
+use base::attributes::Timestamp;
+use base::{Error, IoError, Problem};
+use parking_lot::Mutex;
+
+use crate::geometry::Geometry;
+use crate::ondisk::superblock::RawSuperblock;
+use crate::superblock::{time, until_nul};
+
+/// `state` of a volume in which errors were met, and which therefore has to be checked.
+pub(crate) const STATE_ERRORS: u16 = 2;
+
+/// What to do when metadata turns out to be corrupt while a volume is open for writing. Errors that
+/// leave what is in memory inconsistent, and those of the device in writing metadata, end all
+/// changes under every policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorPolicy {
+    /// Keep the error and go on.
+    Continue,
+    /// Keep the error and change nothing more.
+    ReadOnly,
+    /// For a kernel: stop the machine. A library does what it does for [`ReadOnly`](Self::ReadOnly).
+    Panic,
+}
+
+impl ErrorPolicy {
+    pub(crate) fn of(raw: &RawSuperblock) -> Self {
+        match raw.errors.get() {
+            2 => Self::ReadOnly,
+            3 => Self::Panic,
+            _ => Self::Continue,
+        }
+    }
+
+    /// The name, as tune2fs has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::ReadOnly => "remount-ro",
+            Self::Panic => "panic",
+        }
+    }
+}
+
+/// One error, as the superblock keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecordedError {
+    /// When it was met, in whole seconds.
+    pub time: Timestamp,
+    /// What it was, in the format's own numbers; 0 when it does not say.
+    pub code: u8,
+    /// What met it: a function of the kernel's, or, if it was met here, the structure.
+    pub function: Vec<u8>,
+    /// The line of the kernel's source, or 0.
+    pub line: u32,
+    /// The inode, or 0.
+    pub inode: u32,
+    /// The block, or 0.
+    pub block: u64,
+}
+
+/// The errors of a volume: how many there were since it was last repaired, and two of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecordedErrors {
+    /// How many.
+    pub count: u32,
+    /// The first one.
+    pub first: Option<RecordedError>,
+    /// The last one.
+    pub last: Option<RecordedError>,
+}
+
+/// The names of the codes, from 1 on.
+const CODES: [&str; 17] = [
+    "UNKNOWN",
+    "EIO",
+    "ENOMEM",
+    "EFSBADCRC",
+    "EFSCORRUPTED",
+    "ENOSPC",
+    "ENOKEY",
+    "EROFS",
+    "EFBIG",
+    "EEXIST",
+    "ERANGE",
+    "EOVERFLOW",
+    "EBUSY",
+    "ENOTDIR",
+    "ENOTEMPTY",
+    "ESHUTDOWN",
+    "EFAULT",
+];
+
+fn code_of(error: &Error) -> u8 {
+    match error {
+        Error::Io(_) => 2,
+        Error::OutOfMemory => 3,
+        Error::Corrupt(corrupt) if matches!(corrupt.problem, Problem::Checksum { .. }) => 4,
+        Error::Corrupt(_) => 5,
+        Error::NoSpace => 6,
+        _ => 1,
+    }
+}
+
+impl RecordedError {
+    /// The name of the code, as dumpe2fs has it.
+    pub fn code_name(&self) -> Option<&'static str> {
+        CODES.get(usize::from(self.code).checked_sub(1)?).copied()
+    }
+
+    fn new(error: &Error, geometry: &Geometry) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (function, inode, block) = match error {
+            Error::Corrupt(corrupt) => {
+                (corrupt.structure, corrupt.place.inode, corrupt.place.block.map(|block| block.0))
+            }
+            Error::Io(IoError { offset, .. }) => {
+                ("device", None, Some(offset.0 >> geometry.block_size.shift()))
+            }
+            _ => ("journal", None, None),
+        };
+        Self {
+            time: Timestamp { seconds: now.as_secs() as i64, nanoseconds: 0 },
+            code: code_of(error),
+            function: function.as_bytes().to_vec(),
+            line: 0,
+            // Numbers of inodes that exist have 32 bits.
+            inode: inode.and_then(|inode| u32::try_from(inode.0).ok()).unwrap_or(0),
+            block: block.unwrap_or(0),
+        }
+    }
+
+    fn function_stored(&self) -> [u8; 32] {
+        let mut stored = [0; 32];
+        let length = self.function.len().min(stored.len());
+        stored[..length].copy_from_slice(&self.function[..length]);
+        stored
+    }
+}
+
+impl RecordedErrors {
+    /// Those that a superblock has.
+    pub(crate) fn parse(raw: &RawSuperblock) -> Self {
+        let first = time(raw.first_error_time.get(), raw.first_error_time_hi);
+        let last = time(raw.last_error_time.get(), raw.last_error_time_hi);
+        Self {
+            count: raw.error_count.get(),
+            first: first.map(|time| RecordedError {
+                time,
+                code: raw.first_error_errcode,
+                function: until_nul(&raw.first_error_func).to_vec(),
+                line: raw.first_error_line.get(),
+                inode: raw.first_error_ino.get(),
+                block: raw.first_error_block.get(),
+            }),
+            last: last.map(|time| RecordedError {
+                time,
+                code: raw.last_error_errcode,
+                function: until_nul(&raw.last_error_func).to_vec(),
+                line: raw.last_error_line.get(),
+                inode: raw.last_error_ino.get(),
+                block: raw.last_error_block.get(),
+            }),
+        }
+    }
+
+    /// Makes a superblock have these, and be one of a volume with errors.
+    pub(crate) fn store(&self, raw: &mut RawSuperblock) {
+        if self.count == 0 {
+            return;
+        }
+        raw.state = (raw.state.get() | STATE_ERRORS).into();
+        raw.error_count = self.count.into();
+        if let Some(first) = &self.first {
+            raw.first_error_time = (first.time.seconds as u32).into();
+            raw.first_error_time_hi = (first.time.seconds >> 32) as u8;
+            raw.first_error_errcode = first.code;
+            raw.first_error_func = first.function_stored();
+            raw.first_error_line = first.line.into();
+            raw.first_error_ino = first.inode.into();
+            raw.first_error_block = first.block.into();
+        }
+        if let Some(last) = &self.last {
+            raw.last_error_time = (last.time.seconds as u32).into();
+            raw.last_error_time_hi = (last.time.seconds >> 32) as u8;
+            raw.last_error_errcode = last.code;
+            raw.last_error_func = last.function_stored();
+            raw.last_error_line = last.line.into();
+            raw.last_error_ino = last.inode.into();
+            raw.last_error_block = last.block.into();
+        }
+    }
+
+    /// Of what a superblock in its place and the copy of it in a log say, which may be older, what
+    /// has more errors.
+    pub(crate) fn or_more(self, other: Self) -> Self {
+        if other.count > self.count { other } else { self }
+    }
+
+    fn add(&mut self, error: RecordedError) {
+        self.count = self.count.saturating_add(1);
+        self.first.get_or_insert_with(|| error.clone());
+        self.last = Some(error);
+    }
+}
+
+/// The errors of a volume that is open for writing.
+#[derive(Debug)]
+pub(crate) struct ErrorLog {
+    geometry: Geometry,
+    pub(crate) policy: ErrorPolicy,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    errors: RecordedErrors,
+    /// The last one that was added.
+    latest: Option<Error>,
+    /// There are some that the superblock in memory does not have.
+    is_new: bool,
+}
+
+impl ErrorLog {
+    /// The log of a volume that had these errors when it was opened.
+    pub(crate) fn new(geometry: Geometry, policy: ErrorPolicy, errors: RecordedErrors) -> Self {
+        Self { geometry, policy, inner: Mutex::new(Inner { errors, latest: None, is_new: false }) }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Adds an error, unless it is the last one met once more.
+    pub(crate) fn add(&self, error: &Error) {
+        let recorded = RecordedError::new(error, &self.geometry);
+        let mut inner = self.inner.lock();
+        if inner.latest.as_ref() != Some(error) {
+            inner.errors.add(recorded);
+            inner.latest = Some(error.clone());
+            inner.is_new = true;
+        }
+    }
+
+    /// All errors.
+    pub(crate) fn errors(&self) -> RecordedErrors {
+        self.inner.lock().errors.clone()
+    }
+
+    /// Whether the superblock in memory lacks errors, as far as those go that were not asked for
+    /// by this before.
+    pub(crate) fn take_news(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().is_new)
+    }
+}

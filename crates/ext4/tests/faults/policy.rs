@@ -1,0 +1,211 @@
+//! What a volume does when it meets an error, by its policy, and what e2fsprogs find of it after.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use base::attributes::{DeviceNumber, FileType, Timestamp};
+use base::{Error, FileOffset, IoOperation, Result};
+use device::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
+use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
+use iomap::{
+    CacheOptions, EndIo, PageCache, ReadOptions, WritableFile, wait_for_writeback, write,
+    write_back,
+};
+
+use crate::common::{Image, number_after, open_device, open_device_for_writing};
+use crate::{EIO, STATE_ERRORS, e2fsck};
+
+fn create(volume: &Arc<Volume>, directory: &Inode, name: &str) -> Result<Arc<Inode>> {
+    assert!(Arc::ptr_eq(volume, directory.volume()));
+    let new = NewInode {
+        kind: FileType::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: DeviceNumber::default(),
+        target: &[],
+        xattrs: &[],
+        time: Timestamp { seconds: 1_700_000_000, nanoseconds: 0 },
+    };
+    directory.create(name.as_bytes(), &new)
+}
+
+/// An image with a directory `/d` whose block does not have its checksum, and that block.
+fn corrupt_image(policy: &str) -> (Vec<u8>, u64) {
+    let options = format!("-t ext4 -b 1024 -J size=1 -e {policy}");
+    let image = Image::filled(6, &options, |folder| {
+        std::fs::create_dir(folder.join("d")).unwrap();
+        std::fs::write(folder.join("d/name"), "").unwrap();
+    });
+    let block: u64 = image.debugfs("blocks /d").trim().parse().unwrap();
+    let mut bytes = image.bytes();
+    bytes[block as usize * 1024 + 30] ^= 0x55;
+    (bytes, block)
+}
+
+/// What `dumpe2fs -h` says of an image.
+fn dumped(image: &[u8]) -> String {
+    let scratch = crate::common::Scratch::new();
+    let path = scratch.write("image", image);
+    crate::common::run(Command::new("dumpe2fs").arg("-h").arg(path))
+}
+
+fn line<'t>(text: &'t str, label: &str) -> &'t str {
+    let line = text.lines().find_map(|line| line.strip_prefix(label));
+    line.unwrap_or_else(|| panic!("{label}: {text}")).trim()
+}
+
+fn check_recorded(image: &[u8], block: u64, inode: u64) {
+    let text = dumped(image);
+    assert_eq!(line(&text, "FS Error count:"), "1");
+    for which in ["First", "Last"] {
+        let label = |what: &str| format!("{which} error {what}:");
+        assert_eq!(line(&text, &label("function")), "directory block tail");
+        assert_eq!(line(&text, &label("err")), "EFSBADCRC");
+        assert_eq!(line(&text, &label("inode #")), inode.to_string());
+        assert_eq!(line(&text, &label("block #")), block.to_string());
+        let year: u32 = line(&text, &label("time")).rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(year >= 2024, "{text}");
+    }
+    // Without -f: the volume has to say by itself that it wants to be checked.
+    let mended = e2fsck(image, "-y", 1, "a corrupt directory");
+    let text = dumped(&mended);
+    assert_eq!(line(&text, "Filesystem state:"), "clean");
+    assert!(!text.contains("FS Error count:"), "{text}");
+}
+
+#[test]
+fn a_volume_that_is_to_continue_keeps_the_error_and_goes_on() {
+    let (image, block) = corrupt_image("continue");
+    let device = Arc::new(MemoryDevice::new(image));
+    let volume = open_device_for_writing(device.clone()).unwrap();
+    let root = volume.inode(ROOT_INODE).unwrap();
+    let number = root.lookup(b"d").unwrap();
+    let directory = volume.inode(number).unwrap();
+    let error = create(&volume, &directory, "x").unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    create(&volume, &root, "y").unwrap().sync(false).unwrap();
+    volume.sync().unwrap();
+    // A cut may come now.
+    let cut = open_device(Arc::new(MemoryDevice::new(device.snapshot()))).unwrap();
+    assert_eq!(cut.errors(), volume.errors());
+    assert_eq!(cut.errors().count, 1);
+    volume.close().unwrap();
+    assert_eq!(line(&dumped(&device.snapshot()), "Filesystem state:"), "clean with errors");
+    check_recorded(&device.snapshot(), block, number.0);
+}
+
+#[test]
+fn a_volume_that_is_to_be_read_only_changes_nothing_after_an_error() {
+    for policy in ["remount-ro", "panic"] {
+        let (image, block) = corrupt_image(policy);
+        let device = Arc::new(MemoryDevice::new(image));
+        let volume = open_device_for_writing(device.clone()).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let number = root.lookup(b"d").unwrap();
+        let directory = volume.inode(number).unwrap();
+        // The log gets a superblock without errors.
+        let durable = create(&volume, &root, "durable").unwrap();
+        volume.sync().unwrap();
+        let lost = create(&volume, &root, "lost").unwrap();
+        assert!(matches!(create(&volume, &directory, "x"), Err(Error::Corrupt(_))));
+        for _ in 0..2 {
+            assert!(matches!(create(&volume, &root, "y"), Err(Error::ShutDown(_))));
+            assert!(matches!(lost.sync(false), Err(Error::Lost(_))));
+            assert!(matches!(durable.sync(false), Err(Error::ShutDown(_))));
+            assert!(matches!(volume.sync(), Err(Error::Lost(_))));
+        }
+        assert!(volume.close().is_err());
+        let left = device.snapshot();
+        let text = dumped(&left);
+        assert_eq!(line(&text, "Journal errno:"), "-117", "{text}");
+        check_recorded(&left, block, number.0);
+
+        // In memory, and for good.
+        let seen = open_device(Arc::new(MemoryDevice::new(left.clone()))).unwrap();
+        assert_eq!(seen.errors(), volume.errors());
+        assert!(seen.info().details.iter().any(|(name, _)| *name == "journal_error"));
+        let device = Arc::new(MemoryDevice::new(left));
+        let volume = open_device_for_writing(device.clone()).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        root.lookup(b"durable").unwrap();
+        assert!(root.lookup(b"lost").is_err());
+        assert_eq!(volume.errors(), seen.errors());
+        create(&volume, &root, "z").unwrap();
+        volume.close().unwrap();
+        assert!(!dumped(&device.snapshot()).contains("Journal errno:"));
+        check_recorded(&device.snapshot(), block, number.0);
+    }
+}
+
+#[test]
+fn a_volume_whose_journal_was_given_up_is_one_with_errors() {
+    let image =
+        Image::make(6, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"]);
+    let text = image.debugfs("stat <8>");
+    let journal = number_after(&text, "(0):").or_else(|| number_after(&text, "(0-")).unwrap();
+    let text = image.debugfs("bmap <8> 0");
+    let first: usize = text.trim().parse().unwrap_or(journal as usize);
+    let mut bytes = image.bytes();
+    // `s_errno`, as a kernel leaves it.
+    bytes[first * 1024 + 0x20..][..4].copy_from_slice(&(-5i32).to_be_bytes());
+    assert_eq!(line(&dumped(&bytes), "Journal errno:"), "-5");
+    let device = Arc::new(MemoryDevice::new(bytes));
+    drop(open_device_for_writing(device.clone()).unwrap());
+    let text = dumped(&device.snapshot());
+    assert!(!text.contains("Journal errno:"), "{text}");
+    let volume = open_device(device).unwrap();
+    assert_ne!(volume.superblock().raw().state.get() & STATE_ERRORS, 0);
+}
+
+#[test]
+fn data_that_is_lost_is_told_to_each_user_once_and_ends_nothing() {
+    let image = Image::make(6, &["-t", "ext4", "-b", "1024", "-J", "size=1"]).bytes();
+    let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
+    // The first write after the file was made: learnt from a run without a fault.
+    let mut number = u64::MAX;
+    for round in 0..2 {
+        let (operation, lasting) = (IoOperation::Write, Lasting::Once);
+        let fault = CountedFault { operation, number, lasting, errno: EIO };
+        let plan = FaultPlan { counted: Some(fault), ..FaultPlan::default() };
+        let memory = Arc::new(MemoryDevice::new(image.clone()));
+        let device = Arc::new(FaultDevice::new(memory.clone(), plan));
+        let cache = PageCache::new(options).unwrap();
+        let volume =
+            Volume::open_for_writing(device.clone(), &cache, &OpenOptions::default()).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let inode = create(&volume, &root, "file").unwrap();
+        volume.sync().unwrap();
+        let file = WritableFile::new(
+            cache.new_mapping(volume.geometry().block_size),
+            Arc::clone(&inode),
+            Arc::clone(volume.device()),
+            EndIo::start().unwrap(),
+            0,
+            ReadOptions::default(),
+        );
+        let users = [file.errors().cursor(), file.errors().cursor()];
+        number = device.requests(IoOperation::Write);
+        write(&file, FileOffset(0), &[7; 5000]).unwrap();
+        let write_back = || {
+            write_back(&file, 0..u64::MAX);
+            wait_for_writeback(&file, 0..u64::MAX);
+        };
+        write_back();
+        inode.sync(false).unwrap();
+        let told = users.each_ref().map(|user| file.errors().check(user).is_err());
+        assert_eq!(told, [round == 1; 2]);
+        let told = users.each_ref().map(|user| file.errors().check(user).is_err());
+        assert_eq!(told, [false; 2]);
+        assert_eq!((volume.check_writable(), volume.errors().count), (Ok(()), 0));
+        // Who writes it again has it.
+        write(&file, FileOffset(0), &[8; 5000]).unwrap();
+        write_back();
+        inode.sync(false).unwrap();
+        assert_eq!(file.errors().check(&users[0]), Ok(()));
+        volume.close().unwrap();
+        let volume = open_device(memory).unwrap();
+        let inode = volume.inode(inode.number()).unwrap();
+        assert_eq!(crate::common::contents(&volume, &inode), [8; 5000]);
+    }
+}
