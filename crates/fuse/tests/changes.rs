@@ -334,3 +334,25 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
         assert_eq!(opened.flags & (FOPEN_DIRECT_IO | FOPEN_NOFLUSH), expected);
     }
 }
+
+#[test]
+fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
+    use rustix::fs::OFlags;
+    let (direct, sync, data) = (OFlags::DIRECT, OFlags::SYNC, OFlags::DSYNC);
+    // The kernel sends an FSYNC itself where data goes through its cache.
+    for (name, flags, is_durable) in [
+        ("direct-sync", direct | sync, true),
+        ("direct-dsync", direct | data, true),
+        ("direct", direct, false),
+        ("sync", sync, false),
+    ] {
+        let (server, file_system) = server();
+        let (file, handle) = create(&server, ROOT_NODE, name);
+        let (offset, size, write_flags, lock_owner, padding) = (0, 5, 0, 0, 0);
+        let flags = flags.bits() | 2;
+        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags, padding };
+        ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"hello"]);
+        let on_disk = file_system.on_disk(base::InodeNumber(file.attr.inode));
+        assert_eq!(on_disk == b"hello", is_durable, "{name}");
+    }
+}

@@ -113,7 +113,7 @@ impl Node {
 
     /// Makes the inode durable; with `data_only`, as far as its data can be read back.
     pub fn sync(&self, data_only: bool) -> Result<()> {
-        self.sync_with(data_only, None)
+        self.sync_with(0..u64::MAX, data_only, None)
     }
 
     /// Takes from a file what it must not keep when its contents change. The caller has the lock.

@@ -1,6 +1,7 @@
 //! Writing a file's data: into the cache, to the device, durably. Not here: reading (`file.rs`), and
 //! when data is written back by itself (`writeback.rs`).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::attributes::FileType;
@@ -100,6 +101,8 @@ impl Node {
             FileType::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
         }
+        // Before anything is taken out of the cache.
+        self.volume().file_system.check_writable()?;
         let file = self.writable()?;
         let mut state = self.lock();
         rights::may_overwrite(&self.attributes())?;
@@ -122,17 +125,31 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the inode durable; with `data_only`, as far as its data can be read back. An error of
-    /// writing data back is told once to each `cursor`.
-    pub(crate) fn sync_with(&self, data_only: bool, cursor: Option<&ErrorCursor>) -> Result<()> {
+    /// Makes the inode, and its data in `range`, durable; with `data_only`, as far as the data can
+    /// be read back. An error of writing data back is told once to each `cursor`.
+    pub(crate) fn sync_with(
+        &self,
+        range: Range<u64>,
+        data_only: bool,
+        cursor: Option<&ErrorCursor>,
+    ) -> Result<()> {
         if self.volume().writeback.is_none() {
             return Ok(());
         }
-        self.write_back_and_wait();
+        // The size on the disk does not pass the block that it ends in before that is written.
+        if let Some(file) = self.writable.get() {
+            let start = range.start.min(file.size_on_disk());
+            iomap::write_back_and_wait(file, start..range.end);
+        }
         let synced = self.inode().sync(data_only);
+        self.check_errors(cursor).and(synced)
+    }
+
+    /// The error of writing data back that `cursor` has not heard of.
+    pub(crate) fn check_errors(&self, cursor: Option<&ErrorCursor>) -> Result<()> {
         match (self.writable.get(), cursor) {
-            (Some(file), Some(cursor)) => file.errors().check(cursor).and(synced),
-            _ => synced,
+            (Some(file), Some(cursor)) => file.errors().check(cursor),
+            _ => Ok(()),
         }
     }
 
@@ -146,15 +163,17 @@ impl Node {
         self.writable.get().and_then(|file| file.errors().peek(cursor))
     }
 
-    pub(crate) fn start_writeback(&self) {
+    /// Starts to write back what is dirty in the folios that have bytes of `range`.
+    pub(crate) fn start_writeback(&self, range: Range<u64>) {
         if let Some(file) = self.writable.get() {
-            iomap::write_back(file, 0..u64::MAX);
+            iomap::write_back(file, range);
         }
     }
 
-    pub(crate) fn wait_for_writeback(&self) {
+    /// Waits for what is on its way to the device of the folios that have bytes of `range`.
+    pub(crate) fn wait_for_writeback(&self, range: Range<u64>) {
         if let Some(file) = self.writable.get() {
-            iomap::wait_for_writeback(file, 0..u64::MAX);
+            iomap::wait_for_writeback(file, range);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::data::WriteAt;
 use crate::file_system::FileData;
 use crate::node::Node;
 use crate::rights::Privileges;
+use crate::synchronous::WriteSync;
 
 /// What a file is opened for, besides reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,11 +29,19 @@ pub struct File {
     readahead: Readahead,
     /// What this opener knows of errors in writing back, on a volume that is open for writing.
     errors: Option<ErrorCursor>,
+    /// What is durable of each write.
+    pub(crate) sync: WriteSync,
 }
 
 impl File {
     pub(crate) fn new(node: Arc<Node>, mode: OpenMode, errors: Option<ErrorCursor>) -> Self {
-        Self { node, mode, readahead: Readahead::default(), errors }
+        let (readahead, sync) = (Readahead::default(), WriteSync::None);
+        Self { node, mode, readahead, errors, sync }
+    }
+
+    /// What this opener knows of errors in writing back.
+    pub(crate) fn errors(&self) -> Option<&ErrorCursor> {
+        self.errors.as_ref()
     }
 
     /// What it was opened for.
@@ -43,7 +52,7 @@ impl File {
     /// Makes the file durable; with `data_only`, as far as its data can be read back. The first
     /// error in writing its data back since it was opened, or since the last one, is told once.
     pub fn sync(&self, data_only: bool) -> Result<()> {
-        self.node.sync_with(data_only, self.errors.as_ref())
+        self.node.sync_with(0..u64::MAX, data_only, self.errors())
     }
 
     /// Writes `data` into the cache, at byte `at`, or at the end if the file was opened to append.
@@ -56,6 +65,15 @@ impl File {
 
     /// [`write_at`](Self::write_at) to a place that is right even if the file was opened to append.
     pub fn write(&self, at: WriteAt, data: &[u8], privileges: Privileges) -> Result<usize> {
+        self.write_durably(at, data, privileges, WriteSync::None)
+    }
+
+    pub(crate) fn write_cached(
+        &self,
+        at: WriteAt,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<usize> {
         if !self.mode.write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }

@@ -19,6 +19,7 @@ mod path_change;
 mod probe;
 mod rename;
 mod rights;
+mod synchronous;
 mod volume;
 mod writeback;
 
@@ -33,4 +34,5 @@ pub use node::Node;
 pub use path::Follow;
 pub use rename::RenameFlags;
 pub use rights::{Credentials, Privileges};
+pub use synchronous::{SyncRange, WriteSync};
 pub use volume::{Volume, VolumeOptions};

@@ -115,8 +115,8 @@ impl Writeback {
         // What others have dirty is theirs to write, unless it leaves no room at all.
         if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
             let others = self.shared.all();
-            others.iter().for_each(|other| other.start_writeback());
-            others.iter().for_each(|other| other.wait_for_writeback());
+            others.iter().for_each(|other| other.start_writeback(0..u64::MAX));
+            others.iter().for_each(|other| other.wait_for_writeback(0..u64::MAX));
         }
     }
 
@@ -136,8 +136,8 @@ impl Writeback {
     /// whatever file, also where that file's users hear of it themselves.
     pub(crate) fn flush_all(&self) -> Result<()> {
         let all = self.shared.all();
-        all.iter().for_each(|node| node.start_writeback());
-        all.iter().for_each(|node| node.wait_for_writeback());
+        all.iter().for_each(|node| node.start_writeback(0..u64::MAX));
+        all.iter().for_each(|node| node.wait_for_writeback(0..u64::MAX));
         self.shared.settle(all);
         self.shared.failed.lock().take().map_or(Ok(()), Err)
     }
@@ -210,8 +210,8 @@ impl Dirty {
             let nodes = self.nodes.lock();
             nodes.values().filter(|dirty| old(dirty)).map(|dirty| Arc::clone(&dirty.node)).collect()
         };
-        due.iter().for_each(|node| node.start_writeback());
-        due.iter().for_each(|node| node.wait_for_writeback());
+        due.iter().for_each(|node| node.start_writeback(0..u64::MAX));
+        due.iter().for_each(|node| node.wait_for_writeback(0..u64::MAX));
         self.settle(due);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Node, OpenMode, WriteAt};
+use vfs::{Node, OpenMode, WriteAt, WriteSync};
 
 use super::change::privileges;
 
@@ -29,6 +29,22 @@ fn open_flags(flags: OFlags, collects: bool) -> u32 {
     }
     let direct = if flags.contains(OFlags::DIRECT) { FOPEN_DIRECT_IO } else { 0 };
     FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
+}
+
+/// What of a write the server has to make durable, by the O_* flags of the open file and of the call:
+/// the kernel syncs what goes through its cache by itself, but not direct I/O.
+fn sync_by_server(flags: u32) -> WriteSync {
+    let flags = OFlags::from_bits_retain(flags);
+    if !flags.contains(OFlags::DIRECT) {
+        WriteSync::None
+    } else if flags.contains(OFlags::SYNC) {
+        // Which has the bit of O_DSYNC, too.
+        WriteSync::All
+    } else if flags.contains(OFlags::DSYNC) {
+        WriteSync::Data
+    } else {
+        WriteSync::None
+    }
 }
 
 impl Server {
@@ -104,7 +120,7 @@ impl Server {
         let collected =
             operation.write_flags & WRITE_CACHE != 0 && self.agreed_on(InitFlags::WRITEBACK_CACHE);
         let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
-        let written = file.write(at, data, privileges)?;
+        let written = file.write_durably(at, data, privileges, sync_by_server(operation.flags))?;
         reply.push(&WriteOut { size: written as u32, padding: 0 })?;
         Ok(Answer::Payload)
     }

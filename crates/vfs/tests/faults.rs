@@ -1,0 +1,164 @@
+//! Errors of the device, as those hear of them who use a volume; and what is durable without being
+//! asked for.
+
+use std::sync::Arc;
+
+use base::{FileOffset, IoOperation};
+use device::{
+    CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice, SharedDevice,
+};
+use testkit::Mke2fs;
+use vfs::{
+    Credentials, File, Follow, Node, OpenMode, Privileges, SyncRange, Volume, VolumeOptions,
+    WriteAt, WriteSync, errno,
+};
+
+const WRITE: OpenMode = OpenMode { write: true, append: false };
+const APPEND: OpenMode = OpenMode { write: true, append: true };
+const EIO: i32 = 5;
+const EROFS: i32 = 30;
+
+fn image() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(&path, None);
+    std::fs::read(path).unwrap()
+}
+
+fn open(device: SharedDevice, writable: bool) -> Volume {
+    let mut options = VolumeOptions { writable, ..VolumeOptions::default() };
+    options.cache.bytes_max = 16 << 20;
+    Volume::open(device, &options).unwrap()
+}
+
+fn create(volume: &Volume, path: &str) -> base::Result<Arc<Node>> {
+    volume.create_file(path.as_bytes(), 0o644, &Credentials::ROOT)
+}
+
+fn write(file: &File, at: u64, data: &[u8]) -> base::Result<usize> {
+    file.write_at(FileOffset(at), data, Privileges::Keep)
+}
+
+fn number(result: base::Result<()>) -> i32 {
+    result.map_or_else(|error| errno(&error), |()| 0)
+}
+
+/// Writes to a file with two users on a device one of whose operations fails after the file was
+/// made durable; the number of requests of that operation before.
+fn with_fault(
+    operation: IoOperation,
+    number: u64,
+    check: impl FnOnce(&Volume, &Arc<Node>, [File; 2]),
+) -> u64 {
+    let fault = CountedFault { operation, number, lasting: Lasting::Once, errno: EIO };
+    let plan = FaultPlan { counted: Some(fault), ..FaultPlan::default() };
+    let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(image())), plan));
+    let volume = open(device.clone(), true);
+    let node = create(&volume, "/file").unwrap();
+    let files = [(); 2].map(|()| node.open_for(WRITE).unwrap());
+    volume.sync().unwrap();
+    let before = device.requests(operation);
+    write(&files[0], 0, &[7; 5000]).unwrap();
+    check(&volume, &node, files);
+    before
+}
+
+#[test]
+fn lost_data_is_told_to_each_open_file_once() {
+    let before = with_fault(IoOperation::Write, u64::MAX, |_, _, _| ());
+    with_fault(IoOperation::Write, before, |volume, node, [one, other]| {
+        assert_eq!([number(one.sync(true)), number(one.sync(true))], [EIO, 0]);
+        assert_eq!([number(other.sync(false)), number(other.sync(false))], [EIO, 0]);
+        assert_eq!(number(node.open_for(WRITE).unwrap().sync(false)), 0);
+        // Whoever syncs everything hears of it, too; and all goes on.
+        assert_eq!([number(volume.sync()), number(volume.sync())], [EIO, 0]);
+        write(&one, 0, &[8; 5000]).unwrap();
+        create(volume, "/more").unwrap();
+        assert_eq!([number(one.sync(false)), number(volume.close())], [0, 0]);
+    });
+}
+
+#[test]
+fn after_lost_metadata_everything_is_read_only() {
+    let before = with_fault(IoOperation::Flush, u64::MAX, |_, _, _| ());
+    with_fault(IoOperation::Flush, before, |volume, node, [one, other]| {
+        assert_eq!([number(one.sync(false)), number(one.sync(false))], [EIO, EIO]);
+        assert_eq!(number(other.sync(true)), EIO);
+        assert_eq!(number(create(volume, "/more").map(drop)), EROFS);
+        assert_eq!(number(write(&one, 0, b"x").map(drop)), EROFS);
+        assert_eq!(number(node.open_for(WRITE).map(drop)), EROFS);
+        assert_eq!(number(node.set_size(0, Privileges::Keep)), EROFS);
+        let mut bytes = [0; 5000];
+        assert_eq!(one.read_at(FileOffset(0), &mut bytes), Ok(5000));
+        assert_eq!(bytes, [7; 5000]);
+        assert_ne!(number(volume.close()), 0);
+        let errors = volume.info().details.into_iter().find(|one| one.0 == "errors_found");
+        assert_eq!(errors.unwrap().1.to_string(), "1");
+    });
+}
+
+/// What a power cut after some writes leaves of `/file`, if nothing remains that is not durable.
+fn after_cut(writes: impl FnOnce(&Arc<Node>)) -> Vec<u8> {
+    let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image()))).unwrap());
+    let volume = open(device.clone(), true);
+    let node = create(&volume, "/file").unwrap();
+    volume.sync().unwrap();
+    writes(&node);
+    let recording = device.recording();
+    let image = recording.image(recording.crash_points().end - 1, |_, _| false);
+    let volume = open(Arc::new(MemoryDevice::new(image)), false);
+    let file = volume.resolve(b"/file", Follow::No).unwrap().open().unwrap();
+    let mut bytes = vec![0xaa; 100_000];
+    let length = file.read_at(FileOffset(0), &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn synchronous_writes_are_durable_when_they_return() {
+    for sync in [WriteSync::Data, WriteSync::All] {
+        let found = after_cut(|node| {
+            let file = node.open_for(WRITE).unwrap().synchronous(sync);
+            write(&file, 0, &[1; 1500]).unwrap();
+            // Past the end: first the rest of what is the last block on the disk.
+            write(&file, 5000, &[2; 100]).unwrap();
+            let file = node.open_for(APPEND).unwrap().synchronous(sync);
+            write(&file, 0, &[3; 50]).unwrap();
+        });
+        let expected = [vec![1; 1500], vec![0; 3500], vec![2; 100], vec![3; 50]].concat();
+        assert!(found == expected, "{sync:?}: {} bytes", found.len());
+        let found = after_cut(|node| {
+            let file = node.open_for(WRITE).unwrap();
+            let (at, keep) = (WriteAt::Offset(FileOffset(0)), Privileges::Keep);
+            file.write_durably(at, &[4; 3000], keep, sync).unwrap();
+            write(&file, 0, &[5; 3000]).unwrap();
+        });
+        assert!(found == [4; 3000], "{sync:?}: {} bytes", found.len());
+    }
+}
+
+#[test]
+fn a_range_is_written_without_the_rest_and_without_a_flush() {
+    let memory = Arc::new(MemoryDevice::new(image()));
+    let device = Arc::new(FaultDevice::new(memory, FaultPlan::default()));
+    let volume = open(device.clone(), true);
+    let node = create(&volume, "/file").unwrap();
+    let file = node.open_for(WRITE).unwrap();
+    for at in [0, 1 << 20] {
+        write(&file, at, &[1; 4096]).unwrap();
+    }
+    let dirty = || volume.cache().dirty_stats().bytes_dirty;
+    let (writes, flushes) =
+        (|| device.requests(IoOperation::Write), || device.requests(IoOperation::Flush));
+    let (before, flushed) = (writes(), flushes());
+    assert_eq!(dirty(), 8192);
+    let wait = SyncRange { wait_before: true, write: false, wait_after: true };
+    file.sync_range(0..u64::MAX, wait).unwrap();
+    assert_eq!((dirty(), writes()), (8192, before));
+    file.sync_range(0..1, SyncRange { write: true, ..wait }).unwrap();
+    assert_eq!((dirty(), writes()), (4096, before + 1));
+    file.sync_range(0..u64::MAX, SyncRange { write: true, ..wait }).unwrap();
+    assert_eq!((dirty(), writes()), (0, before + 2));
+    assert_eq!(flushes(), flushed);
+    volume.close().unwrap();
+}
