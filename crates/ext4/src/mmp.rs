@@ -283,7 +283,7 @@ impl Shared {
                 }
                 Err(error) => {
                     if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
-                        journal.fail(&error);
+                        journal.stop(&error);
                     }
                     state.lost = Some(error);
                     return;

@@ -20,18 +20,27 @@ impl Journal {
     /// device's. What is durable stays as it is (J4), save that the superblocks of the journal and
     /// of the volume come to say so. Only the first error counts.
     pub(crate) fn fail(&self, error: &Error) {
+        if !self.stop(error) {
+            return;
+        }
+        if let Err(error) = self.leave_word(error) {
+            tracing::warn!(%error, "the volume does not say what has happened");
+        }
+    }
+
+    /// [`fail`](Self::fail) on a volume that somebody else may be writing to: not even word of it is
+    /// written. Says whether this is the first error.
+    pub(crate) fn stop(&self, error: &Error) -> bool {
         let mut state = self.state.lock();
         if state.end.is_some() {
-            return;
+            return false;
         }
         tracing::error!(%error, "nothing more is changed on the volume");
         state.end = Some(End::Failed(Arc::new(error.clone())));
         self.changed.notify_all();
         drop(state);
         self.errors.add(error);
-        if let Err(error) = self.leave_word(error) {
-            tracing::warn!(%error, "the volume does not say what has happened");
-        }
+        true
     }
 
     /// Deals with metadata that turned out to be corrupt before anything that hangs on it was
