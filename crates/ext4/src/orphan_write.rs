@@ -13,8 +13,9 @@ use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 
 use crate::features::Feature;
 use crate::inode::{Inode, RecordLock};
-use crate::inode_record::InodeRecord;
+use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
+use crate::map::FILE_BLOCKS_MAX;
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::volume::Volume;
 
@@ -117,6 +118,24 @@ impl OrphanSet {
             all.push(load(volume, number, ORPHAN_FILE)?);
         }
         Ok(all)
+    }
+
+    /// Has an inode that was just read, and that nobody else has in memory, be what the orphans know it
+    /// as: one that was forgotten when blocks past its size could not be written.
+    pub(crate) fn recognise(&self, mut inode: Inode) -> Inode {
+        if inode.has(InodeFlags::EXTENTS) {
+            // Those have nothing past their size that a recovery must take away.
+            return inode;
+        }
+        let inner = self.inner.lock();
+        match inner.position(inode.number()) {
+            None => return inode,
+            Some(Position::List(index)) => inode.record = Arc::clone(&inner.list[index].record),
+            Some(Position::File(_)) => {}
+        }
+        // How far they reach is not known any more.
+        inode.mapped_past_size = FILE_BLOCKS_MAX.into();
+        inode
     }
 
     /// Whether there is no list; then the superblock must not name one.
@@ -273,5 +292,65 @@ impl OrphanFile {
                 numbers[at..at + 4].copy_from_slice(&(number.0 as u32).to_le_bytes());
             });
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::FileOffset;
+    use base::attributes::{AttributeChange, DeviceNumber, FileType, Timestamp};
+    use device::{MemoryDevice, SharedDevice};
+    use iomap::MapWrite;
+
+    use super::*;
+    use crate::common::{self, Image};
+    use crate::{NewInode, ROOT_INODE};
+
+    const TIME: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
+
+    /// A file with a block that it has not grown to yet.
+    fn mapped(root: &Inode, name: &[u8]) -> Arc<Inode> {
+        let new = NewInode {
+            kind: FileType::Regular,
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            device: DeviceNumber::default(),
+            target: &[],
+            xattrs: &[],
+            time: TIME,
+        };
+        let inode = root.create(name, &new).unwrap();
+        inode.map_write(FileOffset(0), 1024).unwrap();
+        inode.map_writeback(FileOffset(0), 1024).unwrap();
+        inode
+    }
+
+    #[test]
+    fn an_orphan_that_was_forgotten_is_recognised() {
+        let image = Image::make(8, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+        let device = Arc::new(MemoryDevice::new(image.bytes()));
+        let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let [first, second] = [&b"first"[..], b"second"].map(|name| mapped(&root, name));
+        let number = second.number();
+        assert_eq!(u64::from(second.record().deleted), first.number().0, "the next in the list");
+        drop(second);
+        let second = Arc::new(volume.inode(number).unwrap());
+        root.unlink(b"first", &first, TIME).unwrap();
+        first.release().unwrap();
+        second.set_attributes(&AttributeChange::default()).unwrap();
+        assert_eq!(second.record().deleted, 0, "nothing follows any more");
+        // It stays an orphan, whatever its size.
+        second.end_io(&[], FileOffset(1024)).unwrap();
+        assert!(!volume.writer().unwrap().orphans.is_list_empty());
+        volume.sync().unwrap();
+        let recovered = common::open(device.snapshot()).unwrap();
+        assert_eq!(recovered.recovery().unwrap().orphans.truncated, 1);
+        second.set_size(1024, TIME).unwrap();
+        assert!(volume.writer().unwrap().orphans.is_list_empty());
+        volume.close().unwrap();
+        std::fs::write(&image.path, device.snapshot()).unwrap();
+        common::run(std::process::Command::new("e2fsck").arg("-fn").arg(&image.path));
     }
 }

@@ -222,7 +222,11 @@ impl Volume {
             let found = record.flags.0.into();
             return Err(fault(Problem::Invalid { field: "flags", found }));
         }
-        Ok(Inode::new(Arc::clone(self), record))
+        let inode = Inode::new(Arc::clone(self), record);
+        Ok(match &self.writer {
+            Some(writer) => writer.orphans.recognise(inode),
+            None => inode,
+        })
     }
 
     /// An inode of the format's own: the journal, a quota file, an attribute's value.
