@@ -176,6 +176,12 @@ impl Inode {
         }
     }
 
+    /// The largest size that the data can have, in bytes.
+    pub fn size_max(&self) -> u64 {
+        let block_size = self.volume.geometry().block_size;
+        self.map_end().0.saturating_mul(block_size.bytes().into()).min(i64::MAX as u64)
+    }
+
     /// Changes whenever a mapping that was read before may have become wrong.
     pub fn map_sequence(&self) -> u64 {
         self.map.sequence()

@@ -20,6 +20,8 @@ const OS_LINUX: u32 = 0;
 pub struct InodeFlags(pub u32);
 
 impl InodeFlags {
+    /// Nothing of it may be changed.
+    pub const IMMUTABLE: Self = Self(0x10);
     /// Contents are encrypted; of a directory, names too.
     pub const ENCRYPTED: Self = Self(0x800);
     /// The directory is hashed.
@@ -47,16 +49,25 @@ impl InodeFlags {
     const OF_DIRECTORIES: u32 = 0x2003_0000;
 
     /// What FS_IOC_GETFLAGS shows of the flags.
-    const VISIBLE: u32 = 0x725B_DFFF;
+    pub(crate) const VISIBLE: u32 = 0x725B_DFFF;
+    /// Which of them FS_IOC_SETFLAGS changes: besides the first eight and those of directories, data
+    /// through the journal, no tail merging, direct access, project inheritance, ignored case.
+    pub(crate) const CHANGEABLE: u32 = 0x6243_C0FF;
+    /// Those that say how the contents are kept: a change of them changes the contents, too.
+    pub(crate) const OF_CONTENTS: u32 = Self::EXTENTS.0 | Self::JOURNAL_DATA.0 | Self::CASEFOLD.0;
 
     /// The flags that a new inode of type `kind` takes over from its directory, which has these.
     pub(crate) fn inherited_by(self, kind: FileType) -> Self {
-        let flags = self.0 & Self::INHERITED;
+        Self(self.0 & Self::INHERITED & Self::possible_for(kind))
+    }
+
+    /// Those that an inode of type `kind` can have, of the flags that users may set.
+    pub(crate) fn possible_for(kind: FileType) -> u32 {
         match kind {
-            FileType::Directory => Self(flags),
-            FileType::Regular => Self(flags & !Self::OF_DIRECTORIES),
+            FileType::Directory => u32::MAX,
+            FileType::Regular => !(Self::OF_DIRECTORIES | Self::CASEFOLD.0),
             // No dump and no access times.
-            _ => Self(flags & 0xC0),
+            _ => 0xC0,
         }
     }
 

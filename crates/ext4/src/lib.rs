@@ -34,6 +34,7 @@ mod indirect;
 mod info;
 mod inline;
 mod inode;
+mod inode_flags;
 mod inode_record;
 mod inode_write;
 mod journal;

@@ -161,7 +161,9 @@ impl Server {
             SyncFs => call(self, Self::sync_volume, request, reply),
             Release => call(self, Self::release, request, reply),
             Write => call(self, Self::write, request, reply),
-            // ENOSYS: the kernel never asks again, and copies by reading and writing.
+            CopyFileRange => call(self, Self::copy_file_range, request, reply),
+            CopyFileRange64 => call(self, Self::copy_file_range_64, request, reply),
+            // ENOSYS: the kernel never asks again.
             _ => Err(Errno::NOSYS.into()),
         }
     }

@@ -69,7 +69,6 @@ fn init_leaves_the_umask_and_privileges_to_the_server() {
         InitFlags::HANDLE_KILLPRIV_V2,
         InitFlags::SETXATTR_EXT,
         InitFlags::POSIX_ACL,
-        InitFlags::ATOMIC_O_TRUNC,
     ] {
         assert!(flags.contains(wanted), "{wanted:?}");
     }
@@ -270,9 +269,7 @@ fn what_is_asked_for_becomes_durable() {
     for opcode in [Opcode::Flush, Opcode::ReleaseDir, Opcode::Destroy] {
         ask(&server, opcode, ROOT_NODE, &[&[0; 24]]);
     }
-    for opcode in [Opcode::Fallocate, Opcode::CopyFileRange] {
-        assert_eq!(fail(&server, opcode, file.node, &[&[0; 64]]), ENOSYS, "{opcode:?}");
-    }
+    assert_eq!(fail(&server, Opcode::Fallocate, file.node, &[&[0; 64]]), ENOSYS);
     ask(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]);
     server.close().unwrap();
     assert!(file_system.is_closed());
@@ -354,5 +351,33 @@ fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"hello"]);
         let on_disk = file_system.on_disk(base::InodeNumber(file.attr.inode));
         assert_eq!(on_disk == b"hello", is_durable, "{name}");
+    }
+}
+
+#[test]
+fn ranges_are_copied_from_file_to_file() {
+    let (server, _) = server();
+    let (from, handle) = create(&server, ROOT_NODE, "from");
+    let (to, to_handle) = create(&server, ROOT_NODE, "to");
+    let (size, lock_owner) = (5, 0);
+    let write =
+        WriteIn { handle, offset: 0, size, write_flags: 0, lock_owner, flags: 2, padding: 0 };
+    ask(&server, Opcode::Write, from.node, &[write.as_bytes(), b"hello"]);
+    let (to_node, offset, to_offset) = (to.node, 1, 3);
+    let copy =
+        CopyFileRangeIn { handle, offset, to_node, to_handle, to_offset, length: 3, flags: 0 };
+    let answer = ask(&server, Opcode::CopyFileRange, from.node, &[copy.as_bytes()]);
+    assert_eq!(record::<WriteOut>(&answer).size, 3);
+    assert_eq!(lookup(&server, ROOT_NODE, "to").attr.size, 6);
+    let more = CopyFileRangeIn { length: u64::MAX, ..copy };
+    let answer = ask(&server, Opcode::CopyFileRange64, from.node, &[more.as_bytes()]);
+    assert_eq!(record::<CopyFileRangeOut>(&answer).length, 4, "what there is");
+    for (wrong, errno) in [
+        (CopyFileRangeIn { flags: 1, ..copy }, EINVAL),
+        (CopyFileRangeIn { handle: 99, ..copy }, EBADF),
+        (CopyFileRangeIn { to_handle: 99, ..copy }, EBADF),
+        (CopyFileRangeIn { to_handle: handle, to_offset: 2, ..copy }, EINVAL),
+    ] {
+        assert_eq!(fail(&server, Opcode::CopyFileRange, from.node, &[wrong.as_bytes()]), errno);
     }
 }

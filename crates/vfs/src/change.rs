@@ -45,6 +45,31 @@ impl Node {
         }
     }
 
+    /// Sets the times of access and of change of the contents to now. Other than times that are
+    /// given, that is possible where data can be appended, too.
+    pub fn touch(&self) -> Result<()> {
+        self.check_writable()?;
+        let _lock = self.lock();
+        rights::may_change(&self.attributes())?;
+        let now = Some(now());
+        let change = AttributeChange {
+            accessed: now,
+            modified: now,
+            changed: now,
+            ..AttributeChange::default()
+        };
+        self.inode().set_attributes(&change)
+    }
+
+    /// Sets those flags that users may change as they are in `flags`, numbered as FS_IOC_GETFLAGS
+    /// does.
+    pub fn set_flags(&self, flags: u32, by: &Credentials) -> Result<()> {
+        self.check_writable()?;
+        let _lock = self.lock();
+        rights::may_change_flags(&self.attributes(), flags, by)?;
+        self.inode().set_flags(flags, now())
+    }
+
     /// Changes the mode with all of `change`, and has the ACL say the same.
     fn change_mode(&self, permissions: u16, change: &AttributeChange) -> Result<()> {
         if self.kind() == FileType::Symlink {

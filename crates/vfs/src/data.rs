@@ -9,7 +9,7 @@ use base::{Error, FileOffset, Result};
 use iomap::{ErrorCursor, WritableFile};
 
 use crate::clock::now;
-use crate::node::{Life, Node};
+use crate::node::{Life, Node, NodeState};
 use crate::rights::{self, Privileges};
 use crate::writeback::Writeback;
 
@@ -45,13 +45,14 @@ impl Node {
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
-    /// Writes all of `data`; gives the position after it. When some could not be written, the rest
-    /// was, and the error is told.
+    /// Writes all of `data`, by a file that was opened to append or not; gives the position after it.
+    /// When some could not be written, the rest was, and the error is told.
     pub(crate) fn write(
         self: &Arc<Self>,
         at: WriteAt,
         data: &[u8],
         privileges: Privileges,
+        only_adds: bool,
     ) -> Result<usize> {
         let writeback = self.writeback()?;
         self.volume().file_system.check_writable()?;
@@ -60,12 +61,23 @@ impl Node {
         writeback.throttle(self);
         let mut state = self.lock();
         let keeps_times = matches!(at, WriteAt::FromCache(_));
+        let is_new = !matches!(at, WriteAt::FromCache(_));
         let mut at = match at {
             WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
             WriteAt::End => FileOffset(file.size()),
         };
-        if at.0 < file.size() {
-            rights::may_overwrite(&self.attributes())?;
+        let room = self.inode().size_max().saturating_sub(at.0);
+        if room == 0 && !data.is_empty() {
+            return Err(Error::FileTooLarge);
+        }
+        let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        // What was open before its file became append-only writes as before; what comes out of a
+        // cache was written before the file became anything.
+        if is_new {
+            match only_adds && at.0 < file.size() {
+                true => rights::may_overwrite(&self.attributes())?,
+                false => rights::may_change(&self.attributes())?,
+            }
         }
         self.drop_privileges(&mut state, privileges)?;
         let mut done = 0;
@@ -108,7 +120,32 @@ impl Node {
         rights::may_overwrite(&self.attributes())?;
         self.inode().data()?;
         self.drop_privileges(&mut state, privileges)?;
+        self.resize(file, &state, size)
+    }
+
+    /// Makes a file that ends before byte `size` end there, with a hole.
+    pub(crate) fn grow(self: &Arc<Self>, size: u64, privileges: Privileges) -> Result<()> {
+        let file = self.writable()?;
+        let mut state = self.lock();
+        if self.attributes().size >= size {
+            return Ok(());
+        }
+        rights::may_change(&self.attributes())?;
+        self.drop_privileges(&mut state, privileges)?;
+        self.resize(file, &state, size)
+    }
+
+    /// Sets the size. The caller has the lock, which is that of `state`.
+    fn resize(
+        self: &Arc<Self>,
+        file: Option<&Arc<WritableFile>>,
+        state: &NodeState,
+        size: u64,
+    ) -> Result<()> {
         let before = self.attributes().size;
+        if size > before.max(self.inode().size_max()) {
+            return Err(Error::FileTooLarge);
+        }
         if let Some(file) = file {
             iomap::truncate_cache(file, size)?;
         }

@@ -207,6 +207,14 @@ impl Inode for Ext4Inode {
         self.inode.set_attributes(change)
     }
 
+    fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
+        self.inode.set_flags(flags, time)
+    }
+
+    fn size_max(&self) -> u64 {
+        self.inode.size_max()
+    }
+
     fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
         self.inode.set_size(size, time)
     }

@@ -77,7 +77,7 @@ impl File {
         if !self.mode.write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }
-        self.node.write(at, data, privileges)
+        self.node.write(at, data, privileges, self.mode.append)
     }
 
     /// The inode behind it.

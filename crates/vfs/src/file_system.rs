@@ -156,6 +156,18 @@ pub trait Inode: Send + Sync + Debug {
         Err(Error::ReadOnly)
     }
 
+    /// Sets those flags that users may change as they are in `flags`, numbered as FS_IOC_GETFLAGS
+    /// does. `NotPermitted` when an inode that stays immutable would change.
+    fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
+        let _ = (flags, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// The largest size that the inode's data can have, in bytes.
+    fn size_max(&self) -> u64 {
+        i64::MAX as u64
+    }
+
     /// Sets the size of a regular file, and with it the times of change. What lies past it is given
     /// back.
     fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {

@@ -5,6 +5,7 @@
 mod acl;
 mod change;
 mod clock;
+mod copy;
 mod data;
 mod errno;
 mod ext4;

@@ -94,6 +94,7 @@ impl Volume {
         what.check()?;
         let mut locked = Locked::new([Some(directory)]);
         locked.begin_change(directory)?;
+        rights::may_change(&directory.attributes())?;
         let inode =
             with_inheritance(directory, what, by, |new| directory.inode().create_unnamed(new))?;
         Ok(self.new_node(inode, Life::Nameless))

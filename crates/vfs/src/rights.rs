@@ -104,6 +104,20 @@ pub(crate) fn may_change_attributes(
     Ok(())
 }
 
+/// Whether the flags may be changed so: those that bind root are root's.
+pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -> Result<()> {
+    if by.privileged {
+        return Ok(());
+    }
+    if !by.owns(now) {
+        return Err(Error::NotPermitted("the caller is not the owner"));
+    }
+    match (now.flags ^ flags) & (IMMUTABLE | APPEND_ONLY) {
+        0 => Ok(()),
+        _ => Err(Error::NotPermitted("only root makes files immutable or append-only")),
+    }
+}
+
 /// The permissions that are left when a file's contents or owner change.
 pub(crate) fn without_privileges(kind: FileType, permissions: u16) -> u16 {
     // Setgid without group execute is a mark for mandatory locks, on directories for inheritance.

@@ -111,3 +111,53 @@ fn a_file_without_a_name_lives_until_its_last_user_and_gives_everything_back() {
     drop(volume);
     check_by_e2fsck(&image);
 }
+
+#[test]
+fn copied_ranges_stay_sparse_and_replace_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 1024) }.make(&image, None);
+    let volume = open(&image);
+    let root = volume.root().unwrap();
+    let file = |name| make(&volume, &root, name, FileType::Regular).open_for(WRITE).unwrap();
+    let write = |file: &vfs::File, at, data: &[u8]| {
+        assert_eq!(file.write_at(FileOffset(at), data, Privileges::Keep).unwrap(), data.len());
+    };
+    let contents = |file: &vfs::File| {
+        let mut bytes = vec![0xaa; 3 << 20];
+        let length = file.read_at(FileOffset(0), &mut bytes).unwrap();
+        bytes.truncate(length);
+        bytes
+    };
+    let source = file("source");
+    let mut expected = vec![0; 2 << 20];
+    for at in [5000, 300_000, 1_900_000] {
+        write(&source, at as u64, &[7; 3000]);
+        expected[at..at + 3000].fill(7);
+    }
+    source.node().set_size(2 << 20, Privileges::Keep).unwrap();
+    let copy = |from, target: &vfs::File, at, length| {
+        source.copy_to(FileOffset(from), target, FileOffset(at), length, Privileges::Keep)
+    };
+
+    let sparse = file("sparse");
+    assert_eq!(copy(0, &sparse, 0, u64::MAX), Ok(2 << 20));
+    assert!(contents(&sparse) == expected);
+    let full = file("full");
+    write(&full, 0, &[9; 3 << 20]);
+    full.sync(false).unwrap();
+    assert_eq!(copy(4000, &full, 100, 1 << 20), Ok(1 << 20));
+    let mut mixed = vec![9; 3 << 20];
+    mixed[100..100 + (1 << 20)].copy_from_slice(&expected[4000..4000 + (1 << 20)]);
+    assert!(contents(&full) == mixed);
+    assert_eq!(copy(3 << 20, &full, 0, 10), Ok(0));
+    assert!(copy(0, &source, 4000, 5000).is_err(), "onto itself");
+    let reading = volume.resolve(b"/sparse", Follow::No).unwrap().open().unwrap();
+    assert!(copy(0, &reading, 0, 10).is_err(), "to a file opened for reading");
+    volume.sync().unwrap();
+    let blocks = |file: &vfs::File| file.node().attributes().blocks;
+    assert_eq!(blocks(&sparse), blocks(&source));
+    drop((source, sparse, full, reading));
+    volume.close().unwrap();
+    check_by_e2fsck(&image);
+}

@@ -26,6 +26,11 @@ pub const NOBODY: u32 = 65_534;
 /// How long anything may take that should happen soon.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// By how much the long random tests are to be longer than they usually are.
+pub fn soak_factor() -> u64 {
+    std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// The command under test.
 pub fn bifolio(subcommand: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bifolio"));

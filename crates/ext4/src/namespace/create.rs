@@ -51,6 +51,7 @@ impl Inode {
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Inode>> {
         self.check_holds_names()?;
         self.check_absent(name)?;
+        self.check_target(new)?;
         let is_directory = new.kind == FileType::Directory;
         if is_directory && !can_have_more(self) {
             return Err(Error::TooManyLinks);
@@ -81,6 +82,7 @@ impl Inode {
         if new.kind == FileType::Directory {
             return Err(Error::IsDirectory);
         }
+        self.check_target(new)?;
         let credits = ALLOCATION_CREDITS + ORPHAN_CREDITS + self.credits_for_new_xattrs(new);
         self.volume().change_with_space(credits, |handle| {
             let inode = self.make(handle, new, 0)?;
@@ -89,6 +91,12 @@ impl Inode {
             self.volume().add_orphan(handle, &inode)?;
             Ok(inode)
         })
+    }
+
+    /// Refuses a target of a symbolic link that does not fit in a block with the NUL after it.
+    fn check_target(&self, new: &NewInode<'_>) -> Result<()> {
+        let fits = new.target.len() < self.volume().geometry().block_size.len();
+        if fits { Ok(()) } else { Err(Error::NameTooLong) }
     }
 
     fn credits_for_new_xattrs(&self, new: &NewInode<'_>) -> u32 {

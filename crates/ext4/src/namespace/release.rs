@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use base::attributes::Timestamp;
-use base::{FileBlock, Result};
+use base::{Error, FileBlock, Result};
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
@@ -45,6 +45,9 @@ impl Inode {
     pub fn set_size(self: &Arc<Self>, size: u64, time: Timestamp) -> Result<()> {
         let volume = self.volume();
         let end = FileBlock(volume.geometry().block_size.blocks_for(size));
+        if size > self.size().max(self.size_max()) {
+            return Err(Error::FileTooLarge);
+        }
         // Past the new end there can be blocks that the old size on disk had not reached: delayed
         // ones, which get their places before they are forgotten, or mapped ones.
         let cuts = self.delayed.lock().has_from(end) || self.record().blocks > 0;

@@ -30,7 +30,9 @@ impl Server {
             node.set_size(operation.size, privileges(operation.valid & FATTR_KILL_SUIDGID != 0))?;
         }
         let change = change(operation)?;
-        if change != AttributeChange::default() {
+        if is_touch(operation) {
+            node.touch()?;
+        } else if change != AttributeChange::default() {
             node.set_attributes(&change, &Credentials::ROOT)?;
         }
         reply.push(&self.attr_out(&node.attributes()))?;
@@ -86,6 +88,13 @@ impl Server {
 /// What is to become of setuid and setgid, as the kernel says.
 pub(super) fn privileges(kill: bool) -> Privileges {
     if kill { Privileges::Drop } else { Privileges::Keep }
+}
+
+/// Whether nothing is asked for but that both times are now.
+fn is_touch(operation: &SetAttrIn) -> bool {
+    let now = FATTR_ATIME_NOW | FATTR_MTIME_NOW;
+    let other = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_CTIME;
+    operation.valid & now == now && operation.valid & other == 0
 }
 
 fn change(operation: &SetAttrIn) -> Result<AttributeChange, Errno> {

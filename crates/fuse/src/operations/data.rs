@@ -1,4 +1,4 @@
-//! OPEN, READ and LSEEK of regular files.
+//! OPEN, READ, WRITE, COPY_FILE_RANGE and LSEEK of regular files.
 
 use std::sync::Arc;
 
@@ -10,15 +10,19 @@ use vfs::{Node, OpenMode, WriteAt, WriteSync};
 use super::change::privileges;
 
 use crate::protocol::{
-    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, InHeader, InitFlags, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE,
-    WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
+    FOPEN_PARALLEL_DIRECT_WRITES, InHeader, InitFlags, LseekIn, LseekOut, OPEN_KILL_SUIDGID,
+    OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn,
+    WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
 
 /// The bits of `OFlags` that say whether a file is opened for reading or writing.
 const ACCESS_MODE: OFlags = OFlags::ACCMODE;
+
+/// The most that is copied for one request. The kernel asks again for the rest.
+const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// How the kernel is to treat an open file; with `collects`, a kernel that collects writes. That one
 /// has to flush what is closed, and would forget that direct writes change a file's times: it can do
@@ -27,7 +31,11 @@ fn open_flags(flags: OFlags, collects: bool) -> u32 {
     if collects {
         return FOPEN_KEEP_CACHE;
     }
-    let direct = if flags.contains(OFlags::DIRECT) { FOPEN_DIRECT_IO } else { 0 };
+    // Each write takes the inode's lock by itself: the kernel need not keep them apart.
+    let direct = match flags.contains(OFlags::DIRECT) {
+        true => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
+        false => 0,
+    };
     FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
 }
 
@@ -123,6 +131,44 @@ impl Server {
         let written = file.write_durably(at, data, privileges, sync_by_server(operation.flags))?;
         reply.push(&WriteOut { size: written as u32, padding: 0 })?;
         Ok(Answer::Payload)
+    }
+
+    /// COPY_FILE_RANGE.
+    pub(crate) fn copy_file_range(
+        &self,
+        header: &InHeader,
+        operation: &CopyFileRangeIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        // No more than COPY_BYTES_MAX.
+        let size = self.copy(header, operation)? as u32;
+        reply.push(&WriteOut { size, padding: 0 })?;
+        Ok(Answer::Payload)
+    }
+
+    /// COPY_FILE_RANGE_64.
+    pub(crate) fn copy_file_range_64(
+        &self,
+        header: &InHeader,
+        operation: &CopyFileRangeIn,
+        _rest: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        reply.push(&CopyFileRangeOut { length: self.copy(header, operation)? })?;
+        Ok(Answer::Payload)
+    }
+
+    fn copy(&self, header: &InHeader, operation: &CopyFileRangeIn) -> Result<u64, Failure> {
+        if operation.flags != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let source = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let target = self.files.get(operation.to_handle).ok_or(Errno::BADF)?;
+        let (from, to) = (FileOffset(operation.offset), FileOffset(operation.to_offset));
+        let length = operation.length.min(COPY_BYTES_MAX);
+        // The kernel does not say whether the caller may leave setuid and setgid.
+        Ok(source.copy_to(from, &target, to, length, privileges(header.uid != 0))?)
     }
 
     /// LSEEK, for data and holes; the kernel does the rest.

@@ -14,10 +14,10 @@ pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
 const MAX_BACKGROUND: u16 = 64;
 const CONGESTION_THRESHOLD: u16 = 48;
 
-/// What the server can do, and measured best.
+/// What the server can do, and measured best. Not ATOMIC_O_TRUNC, with which the kernel has files
+/// truncated before it looks whether they are being executed.
 const WANTED: InitFlags = InitFlags(
     InitFlags::ASYNC_READ.0
-        | InitFlags::ATOMIC_O_TRUNC.0
         | InitFlags::BIG_WRITES.0
         | InitFlags::AUTO_INVAL_DATA.0
         | InitFlags::DO_READDIRPLUS.0

@@ -1,22 +1,28 @@
-//! IOCTL: inode flags, generation and project, as lsattr and xfs_io read them.
+//! IOCTL: inode flags, generation and project, as lsattr and xfs_io read them; inode flags, as chattr
+//! and xfs_io set them.
 
 use base::attributes::Attributes;
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
+use vfs::Credentials;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::protocol::{InHeader, IoctlIn, IoctlOut};
-use crate::reply::{Answer, Outcome, Reply};
+use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::server::Server;
 
 /// FS_IOC_GETFLAGS, and as 32-bit programs send it.
 const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
 /// FS_IOC_GETVERSION, and as 32-bit programs send it.
 const GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
+/// FS_IOC_SETFLAGS, and as 32-bit programs send it.
+const SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
 /// FS_IOC_FSGETXATTR.
 const FSGETXATTR: u32 = 0x801c_581f;
+/// FS_IOC_FSSETXATTR.
+const FSSETXATTR: u32 = 0x401c_5820;
 
 /// `struct fsxattr`.
-#[derive(zerocopy::IntoBytes, zerocopy::Immutable)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct FsXattr {
     flags: u32,
@@ -45,11 +51,16 @@ impl Server {
         &self,
         header: &InHeader,
         operation: &IoctlIn,
-        _rest: &[u8],
+        rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let attributes = self.known(header.node)?.node.attributes();
         let command = operation.command;
+        if let Some(flags) = flags_to_set(command, rest, &attributes)? {
+            self.set_flags(header, flags)?;
+            reply.push(&IoctlOut::default())?;
+            return Ok(Answer::Payload);
+        }
         let number;
         let record;
         // The first two are declared as `long` but have always moved an `int`.
@@ -72,6 +83,39 @@ impl Server {
         reply.push_bytes(data)?;
         Ok(Answer::Payload)
     }
+
+    fn set_flags(&self, header: &InHeader, flags: u32) -> Result<(), Failure> {
+        // Since Linux 5.13 the kernel has checked this, too.
+        let by = match header.uid {
+            0 => Credentials::ROOT,
+            uid => Credentials { uid, gid: header.gid, groups: Vec::new(), privileged: false },
+        };
+        Ok(self.known(header.node)?.node.set_flags(flags, &by)?)
+    }
+}
+
+/// The flags that an inode, which has `attributes`, is to get; `None` for other commands.
+fn flags_to_set(
+    command: u32,
+    argument: &[u8],
+    attributes: &Attributes,
+) -> Result<Option<u32>, Errno> {
+    if SETFLAGS.contains(&command) {
+        let (flags, _) = u32::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
+        return Ok(Some(flags));
+    }
+    if command != FSSETXATTR {
+        return Ok(None);
+    }
+    let (wanted, _) = FsXattr::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
+    let known = FLAG_PAIRS.iter().fold(0, |flags, (_, xflag)| flags | xflag);
+    if wanted.flags & !known != 0 || wanted.project != attributes.project.unwrap_or(0) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let set = |pair: &&(u32, u32)| wanted.flags & pair.1 != 0;
+    let set = FLAG_PAIRS.iter().filter(set).fold(0, |flags, (flag, _)| flags | flag);
+    let others = FLAG_PAIRS.iter().fold(attributes.flags, |flags, (flag, _)| flags & !flag);
+    Ok(Some(others | set))
 }
 
 fn fs_xattr(attributes: &Attributes) -> FsXattr {

@@ -224,6 +224,36 @@ pub struct WriteOut {
     pub padding: u32,
 }
 
+/// COPY_FILE_RANGE and COPY_FILE_RANGE_64 (`fuse_copy_file_range_in`); the node of the request is
+/// that of the source.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct CopyFileRangeIn {
+    /// The open file to read from.
+    pub handle: u64,
+    /// The first byte to read.
+    pub offset: u64,
+    /// The node to write to.
+    pub to_node: u64,
+    /// The open file to write to.
+    pub to_handle: u64,
+    /// The first byte to write.
+    pub to_offset: u64,
+    /// The number of bytes.
+    pub length: u64,
+    /// Zero.
+    pub flags: u64,
+}
+const _: () = assert!(size_of::<CopyFileRangeIn>() == 56);
+
+/// The reply to COPY_FILE_RANGE_64 (`fuse_copy_file_range_out`); COPY_FILE_RANGE has that of WRITE.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct CopyFileRangeOut {
+    /// The number of bytes that were copied.
+    pub length: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

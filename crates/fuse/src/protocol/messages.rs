@@ -73,6 +73,8 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// No FLUSH when the file is closed.
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
+/// Direct writes that do not make the file grow may be under way at once.
+pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// READ, READDIR and READDIRPLUS (`fuse_read_in`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]

@@ -1,0 +1,80 @@
+//! Changing the flags of an inode that are its users' to change, as FS_IOC_SETFLAGS has it. Not here:
+//! what flags do, and who may change them.
+
+use base::attributes::Timestamp;
+use base::{Error, Result, Unsupported};
+
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+
+impl Inode {
+    /// Sets the flags that users may change as they are in `flags`, numbered as FS_IOC_GETFLAGS does;
+    /// others that are shown stay. `Unsupported` for flags that are not shown, that this type of
+    /// inode cannot have, or that change how the contents are kept; `NotPermitted` when an inode
+    /// that stays immutable would change.
+    pub fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
+        let now = self.record().flags;
+        let flags = now.changed_by_user(flags, self.kind())?;
+        if flags == now {
+            return Ok(());
+        }
+        if now.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted("it is immutable"));
+        }
+        self.volume().change(1, |handle| {
+            self.update(handle, |record| {
+                // Others may have changed since, with the contents.
+                let kept = record.flags.0 & !InodeFlags::CHANGEABLE;
+                record.flags = InodeFlags(kept | flags.0 & InodeFlags::CHANGEABLE);
+                record.changed = time;
+            })
+        })
+    }
+}
+
+impl InodeFlags {
+    /// These flags with those that users may change as in `wanted`.
+    fn changed_by_user(self, wanted: u32, kind: base::attributes::FileType) -> Result<Self> {
+        let refused = |what| -> Error { Unsupported::Operation(what).into() };
+        if wanted & !Self::VISIBLE != 0 {
+            return Err(refused("setting flags that users do not see"));
+        }
+        let set = wanted & Self::CHANGEABLE;
+        if set & !Self::possible_for(kind) != 0 {
+            return Err(refused("setting flags that a file of this type cannot have"));
+        }
+        let changed = (self.0 ^ wanted) & Self::OF_CONTENTS;
+        if changed != 0 {
+            return Err(refused("changing how the contents of a file are kept"));
+        }
+        Ok(Self(self.0 & !Self::CHANGEABLE | set))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::attributes::FileType;
+
+    use super::*;
+
+    #[test]
+    fn users_change_what_is_theirs_and_nothing_else() {
+        let now = InodeFlags(InodeFlags::EXTENTS.0 | InodeFlags::INDEX.0 | 0x40);
+        let change = |wanted: u32, kind| now.changed_by_user(wanted, kind).map(|flags| flags.0);
+        // What chattr does: it gives back all that it was shown.
+        assert_eq!(change(now.0 | 0x30, FileType::Directory).unwrap(), now.0 | 0x30);
+        assert_eq!(change(now.0 & !0x40, FileType::Regular).unwrap(), now.0 & !0x40);
+        // Seen, but not theirs.
+        assert_eq!(change(now.0 & !0x1000, FileType::Directory).unwrap(), now.0);
+        for (wanted, kind) in [
+            (now.0 | 0x800_0000, FileType::Regular),
+            (now.0 | 0x1_0000, FileType::Regular),
+            (now.0 | 0x10, FileType::Fifo),
+            (now.0 & !InodeFlags::EXTENTS.0, FileType::Regular),
+            (now.0 | InodeFlags::JOURNAL_DATA.0, FileType::Regular),
+            (now.0 | InodeFlags::CASEFOLD.0, FileType::Directory),
+        ] {
+            assert!(change(wanted, kind).is_err(), "{wanted:#x} {kind:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Copying from one file to another through the cache. Not here: sharing blocks, which no format here
+//! can.
+
+use std::sync::Arc;
+
+use base::{Error, FileOffset, Result};
+
+use crate::data::WriteAt;
+use crate::file::File;
+use crate::rights::Privileges;
+
+/// What is written at once, in bytes.
+const PART_BYTES: usize = 1 << 20;
+/// What is written over data where the source has a hole.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+impl File {
+    /// Copies `length` bytes from byte `from` to byte `at` of `target`, fewer where this file ends
+    /// before, and gives their number. Holes stay holes where the target has no data.
+    ///
+    /// The files are not locked in between: what others write meanwhile may be copied in part. When
+    /// an error comes after something was copied, the next call meets it first.
+    pub fn copy_to(
+        &self,
+        from: FileOffset,
+        target: &Self,
+        at: FileOffset,
+        length: u64,
+        privileges: Privileges,
+    ) -> Result<u64> {
+        let bytes = self.node().attributes().size.saturating_sub(from.0).min(length);
+        let is_target = Arc::ptr_eq(self.node(), target.node());
+        if is_target && from.0.abs_diff(at.0) < bytes {
+            return Err(Error::InvalidArgument("a range copied onto itself"));
+        }
+        if !target.mode().write || target.mode().append {
+            return Err(Error::InvalidArgument("copying needs a file to write to any place of"));
+        }
+        at.checked_add(bytes).ok_or(Error::FileTooLarge)?;
+        let mut done = 0;
+        while done < bytes {
+            let (here, there) = (FileOffset(from.0 + done), FileOffset(at.0 + done));
+            match self.copy_part(here, target, there, bytes - done, privileges) {
+                // The file ends here by now.
+                Ok(0) => break,
+                Ok(part) => done += part,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies some of the bytes, at most `length`.
+    fn copy_part(
+        &self,
+        here: FileOffset,
+        target: &Self,
+        there: FileOffset,
+        length: u64,
+        privileges: Privileges,
+    ) -> Result<u64> {
+        let hole = match self.seek_data(here) {
+            Ok(data) => data.0 - here.0,
+            Err(Error::NoSuchOffset) => self.node().attributes().size.saturating_sub(here.0),
+            Err(error) => return Err(error),
+        };
+        if hole > 0 {
+            return target.clear(there, hole.min(length), privileges);
+        }
+        let data = self.lend(here, length.min(PART_BYTES as u64) as usize)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let written = target.write(WriteAt::Offset(there), &data, privileges)?;
+        Ok(written as u64)
+    }
+
+    /// Has zeroes in some of the bytes from `at` on, at most `length`, and the file end after them
+    /// at the earliest. Gives their number.
+    fn clear(&self, at: FileOffset, length: u64, privileges: Privileges) -> Result<u64> {
+        let data = match self.seek_data(at) {
+            Ok(data) => data.0 - at.0,
+            // Nothing but a hole, or nothing at all.
+            Err(Error::NoSuchOffset) => length,
+            Err(error) => return Err(error),
+        };
+        if data > 0 {
+            let length = length.min(data);
+            self.node().grow(at.0 + length, privileges)?;
+            return Ok(length);
+        }
+        let length = length.min(ZEROES.len() as u64) as usize;
+        let written = self.write(WriteAt::Offset(at), &ZEROES[..length], privileges)?;
+        Ok(written as u64)
+    }
+}
