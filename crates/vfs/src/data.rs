@@ -61,7 +61,6 @@ impl Node {
         writeback.throttle(self);
         let mut state = self.lock();
         let keeps_times = matches!(at, WriteAt::FromCache(_));
-        let is_new = !matches!(at, WriteAt::FromCache(_));
         let mut at = match at {
             WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
             WriteAt::End => FileOffset(file.size()),
@@ -73,7 +72,7 @@ impl Node {
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         // What was open before its file became append-only writes as before; what comes out of a
         // cache was written before the file became anything.
-        if is_new {
+        if !keeps_times {
             match only_adds && at.0 < file.size() {
                 true => rights::may_overwrite(&self.attributes())?,
                 false => rights::may_change(&self.attributes())?,

@@ -1,0 +1,287 @@
+//! Test suites that nobody here wrote, on volumes mounted for writing: pjdfstest, beside the
+//! kernel's ext4, and fsx. `scripts/fetch-suites` builds them.
+#![allow(clippy::print_stdout, reason = "a test that fails shows what it ran")]
+
+mod mounting;
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use mounting::{Place, bifolio, soak_factor};
+use testkit::command::{Output, output_within, run};
+use testkit::{LoopMount, Mke2fs, private_mounts};
+
+/// How long one run of a suite may take, on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(900);
+
+/// A program that `scripts/fetch-suites` has put in its place.
+fn suite(name: &str) -> Command {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/suites/bin").join(name);
+    assert!(path.exists(), "no {}: run scripts/fetch-suites", path.display());
+    Command::new(path)
+}
+
+/// A tmpfs in the thread's own mounts.
+fn mount_tmpfs(on: &Path) {
+    fs::create_dir(on).unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "none"]).arg(on));
+}
+
+fn check_by_e2fsck(image: &Path) {
+    run(Command::new("e2fsck").arg("-fn").arg(image));
+}
+
+/// How a test of pjdfstest ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Verdict {
+    Passed,
+    Skipped(String),
+    Failed(String),
+}
+
+/// How many tests pjdfstest has.
+const PJDFSTEST_TESTS: usize = 398;
+/// Those that it skips on mounts of ours, and its reason.
+const SKIPPED: [(&str, &str); 1] =
+    // The C library derives it from the type of the file system.
+    [("link::link_count_max", "Cannot get value for LINK_MAX: filesystem limit is unknown")];
+/// Those that mount read-only for a moment, which does not go while other tests' files are open.
+const REMOUNTING: &str = "erofs";
+
+/// Runs all of pjdfstest below `directory`.
+fn pjdfstest(directory: &Path, folder: &Path) -> BTreeMap<String, Verdict> {
+    let mut verdicts = BTreeMap::new();
+    for (remounts, pattern) in [(false, ""), (true, REMOUNTING)] {
+        let output = pjdfstest_with(remounts, pattern, directory, folder);
+        let some = parse_verdicts(&output.text());
+        assert!(!some.is_empty(), "{}", output.text());
+        verdicts.extend(some);
+    }
+    verdicts
+}
+
+fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path) -> Output {
+    // It makes paths of the greatest length, and cannot from directories of one length in 127.
+    let directory = directory.join(if path_suits(directory) { "" } else { "directory" });
+    fs::create_dir_all(&directory).unwrap();
+    // The users are those of every Debian.
+    let configuration = format!(
+        "[features]
+        posix_fallocate = {{}}\nrename_ctime = {{}}\nutime_now = {{}}\nutimensat = {{}}
+        [settings]\nnaptime = 0.02\nallow_remount = {remounts}
+        [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n"
+    );
+    let file = folder.join("pjdfstest.toml");
+    fs::write(&file, configuration).unwrap();
+    // It remounts by mount(8), which for FUSE starts a helper that can only mount.
+    let programs = folder.join("programs");
+    fs::create_dir_all(&programs).unwrap();
+    let mount = programs.join("mount");
+    fs::write(&mount, "#!/bin/sh\nPATH=${PATH#*:} exec mount --internal-only \"$@\"\n").unwrap();
+    fs::set_permissions(&mount, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = suite("pjdfstest");
+    command.env("PATH", path).env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
+    command.arg("-c").arg(&file).arg("-s").arg(folder.join("secondary"));
+    command.arg("-p").arg(&directory).arg(pattern);
+    output_within(&mut command, TIME_MAX)
+}
+
+/// Whether pjdfstest can make the paths that it wants below `directory`, in directories of its own
+/// with 22 bytes.
+fn path_suits(directory: &Path) -> bool {
+    let length = directory.as_os_str().len() + 22;
+    (4095 - length) % 127 != 0
+}
+
+/// A line with a name and a verdict, after which lines with a tab say why.
+fn parse_verdicts(text: &str) -> BTreeMap<String, Verdict> {
+    let mut verdicts = BTreeMap::new();
+    let mut last = String::new();
+    for line in text.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if let (false, [name, verdict]) = (line.starts_with(char::is_whitespace), &words[..]) {
+            let verdict = match *verdict {
+                "ok" => Verdict::Passed,
+                "skipped" => Verdict::Skipped(String::new()),
+                "FAILED" => Verdict::Failed(String::new()),
+                _ => continue,
+            };
+            last = (*name).to_owned();
+            verdicts.insert(last.clone(), verdict);
+        } else if let Some(Verdict::Failed(why) | Verdict::Skipped(why)) = verdicts.get_mut(&last) {
+            if !why.is_empty() {
+                why.push('\n');
+            }
+            why.push_str(line.trim());
+        }
+    }
+    verdicts
+}
+
+/// A new image mounted for writing, for everybody and with everything allowed.
+fn with_mount(image: &Mke2fs, arguments: &[&str], work: impl FnOnce(&Path)) -> Place {
+    let place = Place::new();
+    image.make(&place.image, None);
+    let all = [&["-o", "rw,allow_other,suid,dev"], arguments].concat();
+    let mount = place.mount(&all);
+    work(mount.path());
+    place.umount();
+    mount.assert_gone();
+    drop(mount);
+    check_by_e2fsck(&place.image);
+    place
+}
+
+fn small_image(block_size: u32) -> Mke2fs {
+    Mke2fs {
+        size: (128 << 20).max(u64::from(block_size) * 8192),
+        ..Mke2fs::new("ext4", block_size)
+    }
+}
+
+#[test]
+fn pjdfstest_fails_nowhere_where_the_kernels_ext4_does_not() {
+    private_mounts();
+    let scratch = tempfile::tempdir().unwrap();
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+    mount_tmpfs(&scratch.path().join("secondary"));
+
+    let image = scratch.path().join("kernels.img");
+    small_image(4096).make(&image, None);
+    let kernels = LoopMount::new(&image, "ext4", "rw");
+    let by_kernel = pjdfstest(kernels.path(), scratch.path());
+    kernels.unmount();
+    assert_eq!(by_kernel.len(), PJDFSTEST_TESTS);
+    let count = |verdict: &Verdict| by_kernel.values().filter(|other| *other == verdict).count();
+    println!("of {PJDFSTEST_TESTS} tests, {} pass on the kernel's", count(&Verdict::Passed));
+
+    for block_size in [1024, 4096, 65536] {
+        with_mount(&small_image(block_size), &[], |mount| {
+            let ours = pjdfstest(mount, scratch.path());
+            compare(&ours, &by_kernel, block_size);
+        });
+    }
+}
+
+fn compare(
+    ours: &BTreeMap<String, Verdict>,
+    by_kernel: &BTreeMap<String, Verdict>,
+    block_size: u32,
+) {
+    assert!(ours.keys().eq(by_kernel.keys()));
+    let mut skipped = Vec::new();
+    let mut failed = Vec::new();
+    for (name, verdict) in ours {
+        match verdict {
+            Verdict::Passed => {}
+            Verdict::Skipped(why) => skipped.push((name.as_str(), why.as_str())),
+            Verdict::Failed(why) if by_kernel[name] == Verdict::Passed => failed.push((name, why)),
+            Verdict::Failed(why) => println!("{name} fails on both: {why}"),
+        }
+    }
+    assert!(failed.is_empty(), "with blocks of {block_size} bytes: {failed:#?}");
+    assert_eq!(skipped, SKIPPED, "with blocks of {block_size} bytes");
+}
+
+/// What fsx does, and to how large a file.
+const FSX_OPERATIONS: u64 = 100_000;
+const FSX_SEED: u64 = 20_260_301;
+
+struct Fsx {
+    block_size: u32,
+    operations: u64,
+    file_size_max: u64,
+    /// Each write to mapped memory is followed by msync.
+    syncs_maps: bool,
+    arguments: &'static [&'static str],
+}
+
+impl Default for Fsx {
+    fn default() -> Self {
+        Self {
+            block_size: 4096,
+            operations: FSX_OPERATIONS,
+            file_size_max: 1 << 20,
+            syncs_maps: true,
+            arguments: &[],
+        }
+    }
+}
+
+impl Fsx {
+    /// Runs fsx on a mount, and looks at the file that it leaves in every way there is. What should
+    /// be in it is what the same operations leave on a file system of the host.
+    fn check(&self) {
+        private_mounts();
+        let scratch = tempfile::tempdir().unwrap();
+        let plain = scratch.path().join("plain");
+        mount_tmpfs(&plain);
+        let expected = self.run_on(&plain, scratch.path());
+
+        let place = with_mount(&small_image(self.block_size), self.arguments, |mount| {
+            assert!(self.run_on(mount, scratch.path()) == expected, "read through the mount");
+        });
+        let file = format!("{}:/file", place.image.display());
+        assert!(run(bifolio("cat").arg(&file)) == expected, "read without the mount");
+        if self.block_size <= 4096 {
+            let kernels = LoopMount::new(&place.image, "ext4", "ro");
+            assert!(fs::read(kernels.path().join("file")).unwrap() == expected, "by the kernel");
+        }
+    }
+
+    /// Runs it, and gives what is in the file afterwards.
+    fn run_on(&self, directory: &Path, scratch: &Path) -> Vec<u8> {
+        let configuration = scratch.join("fsx.toml");
+        let (size, no_sync) = (self.file_size_max, !self.syncs_maps);
+        // Neither punch_hole nor posix_fallocate.
+        let text = format!(
+            "flen = {size}\nnomsyncafterwrite = {no_sync}\n[opsize]\nmax = 65536\n[weights]
+            read = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\ntruncate = 4\nsendfile = 4
+            copy_file_range = 4\nposix_fadvise = 3\nclose_open = 2\ninvalidate = 1\nfsync = 0.5
+            fdatasync = 0.5\n"
+        );
+        fs::write(&configuration, text).unwrap();
+        let operations = self.operations * soak_factor();
+        let file: PathBuf = directory.join("file");
+        let mut command = suite("fsx");
+        command.args(["-S", &FSX_SEED.to_string(), "-N", &operations.to_string(), "-f"]);
+        // Not on the mount: nothing but the file is to be there.
+        command.arg(&configuration).arg("-P").arg(scratch).arg(&file);
+        println!("{command:?}");
+        let output = output_within(&mut command, TIME_MAX * soak_factor() as u32);
+        assert!(output.status.success(), "{}", output.text());
+        fs::read(&file).unwrap()
+    }
+}
+
+#[test]
+fn fsx_with_blocks_of_1_kib() {
+    Fsx { block_size: 1024, ..Fsx::default() }.check();
+}
+
+#[test]
+fn fsx_with_blocks_of_4_kib_and_maps_that_are_synced_by_themselves() {
+    Fsx { block_size: 4096, syncs_maps: false, ..Fsx::default() }.check();
+}
+
+#[test]
+fn fsx_with_blocks_of_64_kib() {
+    Fsx { block_size: 65536, ..Fsx::default() }.check();
+}
+
+#[test]
+fn fsx_on_a_file_larger_than_the_cache() {
+    Fsx {
+        operations: FSX_OPERATIONS / 4,
+        file_size_max: 8 << 20,
+        syncs_maps: false,
+        arguments: &["--cache-size", "2M"],
+        ..Fsx::default()
+    }
+    .check();
+}
