@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use support::{Image, bifolio, ends_with, good, json, shell};
+use support::{Image, bifolio, ends_with, good, json, shell, sorted};
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
 const SOURCE: &str = "mkdir -p dir/sub many big/deep/er empty; echo file > file; echo old > dir/old
@@ -328,4 +328,139 @@ fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
     check(&image);
     let names = good(&["find", &image.at("/"), "-type", "f"]);
     assert_eq!(names, "/small\n");
+}
+
+/// The program as an ordinary user runs it.
+const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+
+#[test]
+fn an_ordinary_user_changes_an_image_that_it_may_write() {
+    private_mounts();
+    let image = Image::from_script("ext4", 4096, "mkdir dir; echo old > file; chmod 600 file");
+    let folder = image.folder.path();
+    shell(
+        folder,
+        "chmod 755 .; cp image theirs; chown 65534:65534 image; chmod 644 theirs; cp theirs secret
+        mkdir -p tree/d; echo x > tree/x; echo y > tree/d/y; ln tree/x tree/hard; ln -s x tree/link
+        chmod 4755 tree/x; chown 5:70000 tree/d/y tree/d; chown -h 9:9 tree/link
+        chmod 600 secret; mknod tree/null c 1 3; setfattr -n user.x -v y tree/d",
+    );
+    let program = format!("{AS_NOBODY} {}", bifolio().get_program().display());
+    let run = |arguments: &str| {
+        shell(folder, &format!("{program} {arguments} 2>&1 && echo -n done || echo -n status $?"))
+    };
+    for step in [
+        "cp -a tree/. image:/",
+        "mkdir -m 700 image:/dir/private",
+        "put tree/x image:/dir/private",
+        "chown 12:34 image:/file",
+        "chmod 4711 image:/file",
+        "mv image:/file image:/dir/moved",
+        "ln image:/dir/moved image:/again",
+        "rm -r image:/d/y",
+    ] {
+        assert_eq!(run(step), "done", "{step}");
+    }
+    check(&image);
+    for refused in ["mkdir theirs:/new", "mkdir secret:/new", "rm theirs:/file"] {
+        let text = run(refused);
+        assert!(text.contains("ermission denied") && text.ends_with("status 1"), "{text}");
+    }
+    shell(folder, "cmp theirs secret");
+
+    // Owners are those of the tree, and root's where there is none, never the user's.
+    shell(
+        folder,
+        "cd tree; rm d/y; mkdir dir dir/private lost+found; cp x dir/private
+        echo old > again; chown 12:34 again; ln again dir/moved
+        chmod 4711 again; chmod 700 dir/private lost+found; chmod 755 dir/private/x",
+    );
+    let mount = LoopMount::new(&image.path, "ext4", "ro");
+    assert_eq!(facts(mount.path()), facts(&image.beside("tree")));
+}
+
+#[test]
+fn a_partition_is_written_and_what_lies_around_it_is_not() {
+    let image = Image::from_script("ext4", 4096, "mkdir dir; echo old > file");
+    let folder = image.folder.path();
+    let script = r#"head -c 90M /dev/urandom > disk
+        printf 'label: gpt\nsize=10M\nsize=64M\n' | sfdisk -q --wipe=never disk
+        start=$(sfdisk -d disk | sed -n 's/^disk2 : start= *\([0-9]*\),.*/\1/p')
+        dd if=image of=disk bs=512 seek=$start conv=notrunc 2>/dev/null
+        cp disk before; echo $((start * 512))"#;
+    let start: u64 = must(shell(folder, script).trim().parse(), "the place of the partition");
+    let disk = |path: &str| format!("{}:{path}", image.beside("disk").display());
+    good(&["mkdir", "--partition", "2", &disk("/by-number")]);
+    good(&["mv", "--partition", "2", &disk("/file"), &disk("/dir/moved")]);
+    shell(folder, "echo new > new");
+    let new = image.beside("new").display().to_string();
+    good(&["put", "--offset", &start.to_string(), &new, &disk("/by-offset")]);
+    let refused = ends_with(&["mkdir", &disk("/nowhere")], 1);
+    assert!(refused.text().contains("--partition"), "{}", refused.text());
+    ends_with(&["mkdir", "--partition", "1", &disk("/nowhere")], 1);
+
+    let [before, after] = ["before", "disk"].map(|name| fs::read(image.beside(name)).unwrap());
+    let (start, end) = (start as usize, start as usize + (64 << 20));
+    assert!(before[..start] == after[..start], "what lies before the partition");
+    assert!(before[end..] == after[end..], "what lies behind it");
+    must(fs::write(&image.path, &after[start..end]), "the partition");
+    check(&image);
+    let names = good(&["find", &image.at("/"), "-not", "-name", "lost+found"]);
+    assert_eq!(sorted(&names), ["/", "/by-number", "/by-offset", "/dir", "/dir/moved"]);
+    assert_eq!(good(&["cat", &image.at("/by-offset")]), "new\n");
+}
+
+#[test]
+fn an_image_with_its_journal_elsewhere_is_written_with_both() {
+    let image = Image::empty();
+    let folder = image.folder.path();
+    // mke2fs wants the journal to be a device.
+    let script = "truncate -s 8M journal; truncate -s 64M image
+        mke2fs -qF -O journal_dev journal; device=$(losetup -f --show journal)
+        mke2fs -qF -t ext4 -J device=$device image; losetup -d $device";
+    shell(folder, script);
+    let journal = image.beside("journal").display().to_string();
+    let refused = ends_with(&["mkdir", &image.at("/dir")], 1);
+    assert!(refused.text().contains("--journal"), "{}", refused.text());
+    let before = must(fs::read(&journal), "the journal");
+    good(&["mkdir", "--journal", &journal, &image.at("/dir"), &image.at("/dir/sub")]);
+    good(&["mv", "--journal", &journal, &image.at("/dir/sub"), &image.at("/moved")]);
+    assert!(must(fs::read(&journal), "the journal") != before, "nothing was logged");
+    shell(folder, "e2fsck -fn -j journal image > e2fsck.log 2>&1 || { cat e2fsck.log; exit 1; }");
+    let names = good(&["find", "--journal", &journal, &image.at("/"), "-name", "[dm]*"]);
+    assert_eq!(sorted(&names), ["/dir", "/moved"]);
+    // Another volume's journal is no journal of this one.
+    shell(folder, "mke2fs -qF -O journal_dev -b 4096 -U random other 8M");
+    let other = image.beside("other").display().to_string();
+    ends_with(&["mkdir", "--journal", &other, &image.at("/new")], 1);
+}
+
+#[test]
+fn two_names_are_exchanged() {
+    let image = Image::from_script(
+        "ext4",
+        1024,
+        "mkdir -p one/sub two; echo file > file; echo in > two/in; ln -s file link",
+    );
+    let at = |path: &str| image.at(path);
+    let exchange = |from: &str, to: &str| good(&["mv", "--exchange", "-T", &at(from), &at(to)]);
+    exchange("/one/sub", "/file");
+    exchange("/link", "/two/in");
+    check(&image);
+    assert_eq!(good(&["cat", &at("/one/sub")]), "file\n");
+    assert_eq!(good(&["cat", &at("/link")]), "in\n");
+    let moved = good(&["find", &at("/"), "-type", "d", "-not", "-name", "lost+found"]);
+    assert_eq!(sorted(&moved), ["/", "/file", "/one", "/two"]);
+    exchange("/one", "/two");
+    assert_eq!(good(&["cat", &at("/two/sub")]), "file\n");
+    for (from, to, why) in [
+        ("/one", "/none", "no such file"),
+        ("/none", "/one", "no such file"),
+        ("/two", "/two/sub", "cannot move"),
+    ] {
+        let failed = ends_with(&["mv", "--exchange", "-T", &at(from), &at(to)], 1);
+        assert!(failed.text().contains(why), "{}", failed.text());
+    }
+    ends_with(&["mv", "--exchange", "-n", &at("/one"), &at("/two")], 2);
+    check(&image);
 }
