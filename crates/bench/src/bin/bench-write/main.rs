@@ -30,5 +30,5 @@ fn main() {
     blocks::run(&selection, &mut notes);
     series::run(&selection, &mut notes);
     trees::run(&selection, &mut notes);
-    println!("\n{notes}");
+    println!("\nload at the end: {}\n\n{notes}", bench::load().unwrap_or_default());
 }

@@ -102,6 +102,8 @@ pub struct Found {
     pub side: &'static str,
     /// Bytes per second.
     pub speed: f64,
+    /// The same in the fastest round.
+    pub best: f64,
     /// Seconds of processor time of the writing thread for a byte.
     pub cost: f64,
 }
@@ -121,10 +123,12 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
     let mut table = Vec::new();
     for row in rows {
         let found = measure(&row, &sides);
-        print_row(&row, &found);
+        print_row(&row, &found, |found| found.speed);
         notes.judge_series(&row, &found);
         table.push((row, found));
     }
+    println!("\nthe same in the fastest round, which other programs disturb least\n");
+    table.iter().for_each(|(row, found)| print_row(row, found, |found| found.best));
     print_costs(&sides, &table);
 }
 
@@ -185,7 +189,9 @@ fn measure(row: &Row, sides: &[Box<dyn Side>]) -> Vec<Found> {
     let seconds = |times| median::<Duration>(times).as_secs_f64();
     let found = sides.iter().zip(times).zip(spent).map(|((side, times), spent)| {
         let bytes = row.bytes(&**side) as f64;
-        Found { side: side.name(), speed: bytes / seconds(times), cost: seconds(spent) / bytes }
+        let best = bytes / times.iter().min().map_or(f64::NAN, Duration::as_secs_f64);
+        let (speed, cost) = (bytes / seconds(times), seconds(spent) / bytes);
+        Found { side: side.name(), speed, best, cost }
     });
     found.collect()
 }
@@ -231,12 +237,13 @@ fn heading(sides: &[Box<dyn Side>]) {
     println!();
 }
 
-fn print_row(row: &Row, found: &[Found]) {
+fn print_row(row: &Row, found: &[Found], speed: impl Fn(&Found) -> f64) {
     print!("{row:<20}");
-    found.iter().for_each(|found| print!("{:>10.1}", found.speed / f64::from(1 << 20)));
+    found.iter().for_each(|found| print!("{:>10.1}", speed(found) / f64::from(1 << 20)));
     print!(" |");
+    let of = |side: &str| found.iter().find(|found| found.side == side).map(&speed);
     for (one, other, _) in RATIOS {
-        match speed_of(found, one).zip(speed_of(found, other)) {
+        match of(one).zip(of(other)) {
             Some((one, other)) => print!("{:>10.2}", one / other),
             None => print!("{:>10}", ""),
         }
