@@ -24,8 +24,9 @@ test: ## Run every test
 	@scripts/test
 
 CRASH_FACTOR ?= 20
-crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do
-	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) scripts/test --release --package bifolio-ext4 --test crash
+CRASH_SEED ?= 1
+crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do, from CRASH_SEED on
+	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test --release --package bifolio-ext4 --test crash
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint

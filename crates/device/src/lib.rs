@@ -25,7 +25,7 @@ pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
 pub use open::{Backend, Image, OpenDevice, Part, open};
 pub use overlay::OverlayDevice;
-pub use record::{RecordDevice, RecordedWrite, Recording};
+pub use record::{RecordDevice, RecordedWrite, Recording, Replay};
 pub use slice::Slice;
 pub use threaded::ThreadedDevice;
 pub use uring::UringDevice;

@@ -1,5 +1,7 @@
 //! A device in memory.
 
+use std::sync::Arc;
+
 use base::{DeviceOffset, IoOperation, Result};
 use parking_lot::RwLock;
 
@@ -8,20 +10,26 @@ use crate::{Bio, BioOperation, BlockDevice};
 
 /// A device whose contents are a vector of bytes.
 pub struct MemoryDevice {
-    contents: RwLock<Vec<u8>>,
+    contents: RwLock<Arc<Vec<u8>>>,
     size: u64,
 }
 
 impl MemoryDevice {
     /// A device that holds `contents`.
     pub fn new(contents: Vec<u8>) -> Self {
+        Self::shared(Arc::new(contents))
+    }
+
+    /// A device that begins with `contents`, which are copied once it is written to, if anybody else
+    /// has them then.
+    pub fn shared(contents: Arc<Vec<u8>>) -> Self {
         let size = contents.len() as u64;
         Self { contents: RwLock::new(contents), size }
     }
 
     /// A copy of the contents as they are now.
     pub fn snapshot(&self) -> Vec<u8> {
-        self.contents.read().clone()
+        Vec::clone(&self.contents.read())
     }
 }
 
@@ -54,6 +62,7 @@ impl BlockDevice for MemoryDevice {
                     }
                     BioOperation::Write => {
                         let mut contents = self.contents.write();
+                        let contents = Arc::make_mut(&mut contents);
                         for segment in bio.segments() {
                             contents[at..at + segment.len()].copy_from_slice(segment.bytes());
                             at += segment.len();
@@ -76,7 +85,8 @@ impl BlockDevice for MemoryDevice {
 
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
         let range = range_within(IoOperation::WriteZeroes, offset, length, self.size)?;
-        self.contents.write()[range.start as usize..range.end as usize].fill(0);
+        let mut contents = self.contents.write();
+        Arc::make_mut(&mut contents)[range.start as usize..range.end as usize].fill(0);
         Ok(())
     }
 }

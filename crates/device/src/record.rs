@@ -8,14 +8,19 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, IoOperation, Result};
+use base::{BlockSize, DeviceOffset, IoOperation, Result};
 use parking_lot::Mutex;
 
 use crate::bio::range_within;
-use crate::{Bio, BioOperation, BlockDevice, SharedDevice};
+use crate::{Bio, BioOperation, BlockDevice, MemoryDevice, OverlayDevice, SharedDevice};
 
 /// What a device writes at once, in bytes.
 const SECTOR: u64 = 512;
+/// What of a rebuilt device is kept apart as a whole when some of it differs.
+const OVERLAY_BLOCK: BlockSize = match BlockSize::from_bytes(4096) {
+    Some(size) => size,
+    None => panic!("a power of two"),
+};
 
 /// `inner`, recorded. Keeps the data of every write, and the contents from before, in memory.
 #[derive(Debug)]
@@ -58,6 +63,11 @@ impl RecordDevice {
     /// What happened so far.
     pub fn recording(&self) -> Recording {
         Recording { before: Arc::clone(&self.before), events: self.events.lock().clone() }
+    }
+
+    /// The point in time that is now: a crash at it, or later, comes after all that happened so far.
+    pub fn point(&self) -> usize {
+        self.events.lock().len()
     }
 
     fn note(&self, event: Event) -> usize {
@@ -153,48 +163,170 @@ impl Recording {
     }
 
     /// What a crash at `point` leaves when of the writes that were not durable the sectors remain
-    /// that `keep` takes. It gets the write and the sector's index among those the write touches.
-    /// Later writes lie over earlier ones.
-    pub fn image(
-        &self,
-        point: usize,
-        mut keep: impl FnMut(&RecordedWrite, u64) -> bool,
-    ) -> Vec<u8> {
-        let mut image = (*self.before).clone();
-        for (write, durable) in self.writes(point) {
-            for (index, part) in (0..).zip(sectors(write)) {
-                if durable || keep(write, index) {
-                    let start = (write.offset.0 as usize) + part.start;
-                    image[start..start + part.len()].copy_from_slice(&write.data[part]);
-                }
-            }
-        }
-        image
+    /// that `keep` takes: see [`Replay::image`].
+    pub fn image(&self, point: usize, keep: impl FnMut(&RecordedWrite, u64) -> bool) -> Vec<u8> {
+        Replay::new(self).image(point, keep)
     }
 
     /// The writes submitted before `point`, and whether each was durable.
     fn writes(&self, point: usize) -> impl Iterator<Item = (&RecordedWrite, bool)> {
         let past = &self.events[..point];
         let mut durable = vec![false; past.len()];
-        // Those that ended between the last flush's start and this one's.
-        let mut from = 0;
-        for event in past {
-            let (start, is_durable) = match event {
-                Event::Flushed(start) => (*start, true),
-                Event::FlushFailed(start) => (*start, false),
-                _ => continue,
+        settle(&self.events, past, &mut 0, &mut durable);
+        let writes = past.iter().zip(durable);
+        writes.filter_map(|(event, durable)| event.submitted().map(|write| (write, durable)))
+    }
+}
+
+impl Event {
+    fn submitted(&self) -> Option<&RecordedWrite> {
+        match self {
+            Self::Submitted(write) => Some(write),
+            _ => None,
+        }
+    }
+}
+
+/// Says of the writes that ended between one flush's start and the next one's whether they are durable,
+/// for the flushes that end in `passed`. Those that a flush has failed for never are.
+fn settle(events: &[Event], passed: &[Event], known_to: &mut usize, durable: &mut [bool]) {
+    for event in passed {
+        let (start, is_durable) = match event {
+            Event::Flushed(start) => (*start, true),
+            Event::FlushFailed(start) => (*start, false),
+            _ => continue,
+        };
+        for event in events.get(*known_to..start).unwrap_or_default() {
+            if let Event::Ended(write) = event {
+                durable[*write] = is_durable;
+            }
+        }
+        *known_to = start.max(*known_to);
+    }
+}
+
+/// Rebuilds the images of one crash after the other, each no earlier than the one before: what is
+/// durable by then is put in place only once.
+#[derive(Debug)]
+pub struct Replay<'r> {
+    recording: &'r Recording,
+    /// Whether each write, by its index among the events, is durable at `point`.
+    durable: Vec<bool>,
+    /// The contents with the first writes, all durable, in place.
+    base: Arc<Vec<u8>>,
+    /// The events whose writes are in `base`.
+    in_base: usize,
+    point: usize,
+    /// For the writes that ended before this event, `durable` is known.
+    known_to: usize,
+}
+
+impl<'r> Replay<'r> {
+    /// Begins before the first event.
+    pub fn new(recording: &'r Recording) -> Self {
+        let durable = vec![false; recording.events.len()];
+        let base = Arc::clone(&recording.before);
+        Self { recording, durable, base, in_base: 0, point: 0, known_to: 0 }
+    }
+
+    /// What a crash at `point` leaves when of the writes that were not durable the sectors remain
+    /// that `keep` takes. It gets the write and the sector's index among those the write touches.
+    /// Later writes lie over earlier ones; where a device may have done them in another order, that
+    /// is as if the later one were missing.
+    pub fn image(
+        &mut self,
+        point: usize,
+        keep: impl FnMut(&RecordedWrite, u64) -> bool,
+    ) -> Vec<u8> {
+        self.go_to(point);
+        let mut image = Vec::clone(&self.base);
+        self.patch(keep, |offset, data| {
+            let start = offset.0 as usize;
+            image[start..start + data.len()].copy_from_slice(data);
+        });
+        image
+    }
+
+    /// The same as a device that can be written to. Its contents are shared as far as they can be:
+    /// it should be gone before the next call.
+    pub fn device(
+        &mut self,
+        point: usize,
+        keep: impl FnMut(&RecordedWrite, u64) -> bool,
+    ) -> Result<SharedDevice> {
+        self.go_to(point);
+        let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(&self.base)));
+        let device: SharedDevice = Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX));
+        let mut written = Ok(());
+        self.patch(keep, |offset, data| {
+            if written.is_ok() {
+                written = device.write_at(offset, data);
+            }
+        });
+        written.map(|()| device)
+    }
+
+    /// Gives what is to be put over the base, in order.
+    fn patch(
+        &self,
+        mut keep: impl FnMut(&RecordedWrite, u64) -> bool,
+        mut put: impl FnMut(DeviceOffset, &[u8]),
+    ) {
+        for index in self.in_base..self.point {
+            let Some(write) = self.recording.events[index].submitted() else { continue };
+            let mut put_part = |part: Range<usize>| {
+                if !part.is_empty() {
+                    put(DeviceOffset(write.offset.0 + part.start as u64), &write.data[part]);
+                }
             };
-            for event in past.get(from..start).unwrap_or_default() {
-                if let Event::Ended(write) = event {
-                    durable[*write] = is_durable;
+            if self.durable[index] {
+                put_part(0..write.data.len());
+                continue;
+            }
+            let mut kept = 0..0;
+            for (number, part) in (0..).zip(sectors(write)) {
+                if keep(write, number) {
+                    let joins = kept.end == part.start;
+                    kept = if joins { kept.start } else { part.start }..part.end;
+                } else {
+                    put_part(std::mem::take(&mut kept));
                 }
             }
-            from = from.max(start);
+            put_part(kept);
         }
-        past.iter().zip(durable).filter_map(|(event, durable)| match event {
-            Event::Submitted(write) => Some((&**write, durable)),
-            _ => None,
-        })
+    }
+
+    /// How many writes are under way at `point`: submitted, and not durable.
+    pub fn volatile(&mut self, point: usize) -> u64 {
+        self.go_to(point);
+        let events = &self.recording.events;
+        let is_volatile =
+            |&index: &usize| events[index].submitted().is_some() && !self.durable[index];
+        (self.in_base..point).filter(is_volatile).count() as u64
+    }
+
+    /// A number that is the same at points at which the same writes are durable.
+    pub fn durable(&mut self, point: usize) -> usize {
+        self.go_to(point);
+        self.known_to
+    }
+
+    fn go_to(&mut self, point: usize) {
+        assert!(self.point <= point, "an image from before the last one");
+        let passed = &self.recording.events[self.point..point];
+        settle(&self.recording.events, passed, &mut self.known_to, &mut self.durable);
+        self.point = point;
+        while self.in_base < point {
+            if let Some(write) = self.recording.events[self.in_base].submitted() {
+                if !self.durable[self.in_base] {
+                    break;
+                }
+                let start = write.offset.0 as usize;
+                let base = Arc::make_mut(&mut self.base);
+                base[start..start + write.data.len()].copy_from_slice(&write.data);
+            }
+            self.in_base += 1;
+        }
     }
 }
 
@@ -326,6 +458,15 @@ mod tests {
             let recording = device.recording();
             let end = recording.crash_points().end - 1;
             prop_assert!(recording.image(end, |_, _| true) == inner.snapshot());
+            let mut replay = Replay::new(&recording);
+            for point in recording.crash_points() {
+                let odd = |_: &RecordedWrite, sector| sector % 2 == 1;
+                let image = recording.image(point, odd);
+                let mut of_device = vec![0; image.len()];
+                let device = replay.device(point, odd).unwrap();
+                device.read_at(DeviceOffset(0), &mut of_device).unwrap();
+                prop_assert!(of_device == image && replay.image(point, odd) == image);
+            }
             for (point, expected) in recording.flush_points().into_iter().zip(&flushed) {
                 prop_assert!(&recording.image(point, |_, _| false) == expected);
             }

@@ -1,0 +1,136 @@
+//! One thread that writes three files, cuts them off and syncs them at random.
+
+use base::attributes::FileType;
+use device::Recording;
+use ext4::ROOT_INODE;
+
+use crate::cached_file::{Cache, CachedFile, new_inode};
+use crate::common::open_device_for_writing;
+use crate::file_history::FileHistory;
+use crate::judge::History;
+use crate::kinds::Kind;
+use crate::namespace::Random;
+use crate::planted::Bug;
+use crate::snapshot::Snapshot;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const SIZE_MAX: usize = 60_000;
+
+pub struct Data {
+    recording: Recording,
+    files: Vec<FileHistory>,
+    begun: usize,
+    /// Before which points which file was touched by an operation that follows.
+    touched: Vec<(usize, usize)>,
+    has_journal: bool,
+}
+
+impl Data {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
+        let device = kind.device();
+        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let cache = Cache::new();
+        let mut files: Vec<(CachedFile, FileHistory)> = (0..)
+            .zip(NAMES)
+            .map(|(number, name)| {
+                let new = new_inode(FileType::Regular, &[]);
+                let inode = root.create(name.as_bytes(), &new).unwrap();
+                let file = cache.file(&volume, &inode, bug.mapper(&inode));
+                (file, FileHistory::new(number, false))
+            })
+            .collect();
+        volume.sync().unwrap();
+        let begun = device.point();
+        let mut random = Random(seed);
+        let mut touched = Vec::new();
+        for _ in 0..steps {
+            let index = random.below(3) as usize;
+            let (file, history) = &mut files[index];
+            let operation = random.below(16);
+            if operation < 13 {
+                touched.push((device.point(), index));
+            }
+            match operation {
+                0..=9 => write_somewhere(file, history, &mut random),
+                10 => {
+                    let size = random.below(history.now().len() as u64 + 1) as usize;
+                    file.set_size(size);
+                    history.set_size(size);
+                }
+                11..=12 => file.write_back(),
+                13 => {
+                    touched.push((device.point(), index));
+                    file.give_places();
+                    volume.sync().unwrap();
+                }
+                _ => {
+                    file.sync(random.below(2) == 0);
+                    history.is_durable(device.point(), history.version());
+                }
+            }
+        }
+        let files = files.into_iter().map(|(_, history)| history).collect();
+        let has_journal = kind.has_journal();
+        Self { recording: device.recording(), files, begun, touched, has_journal }
+    }
+}
+
+/// At the end as a rule, else in the middle or beyond the end.
+fn write_somewhere(file: &CachedFile, history: &mut FileHistory, random: &mut Random) {
+    let size = history.now().len();
+    let at = match random.below(4) {
+        0 => random.below(SIZE_MAX as u64 / 2) as usize,
+        1 => random.below(size as u64 + 1) as usize,
+        _ => size,
+    };
+    let bits = random.below(14);
+    let length = 1 + random.below(1 << bits) as usize;
+    let data = history.bytes(at, length.min(SIZE_MAX - at));
+    file.write(at, &data).unwrap();
+    history.write(at, &data);
+}
+
+impl History for Data {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    /// Without a journal, only files that were not touched since they were synced are promised.
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        self.judge_files(point, found, |index, synced| {
+            let is_touched =
+                |&(at, touched): &(usize, usize)| touched == index && (synced..point).contains(&at);
+            self.has_journal || !self.touched.iter().any(is_touched)
+        })
+    }
+}
+
+impl Data {
+    /// Judges files that were touched since they were synced, too.
+    pub fn judge_all(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        self.judge_files(point, found, |_, _| true)
+    }
+
+    /// Judges the files for which `is_promised` says so, by their index and when they were synced.
+    fn judge_files(
+        &self,
+        point: usize,
+        found: &Snapshot,
+        is_promised: impl Fn(usize, usize) -> bool,
+    ) -> Result<(), String> {
+        for (index, (file, name)) in self.files.iter().zip(NAMES).enumerate() {
+            if is_promised(index, file.synced(point)) {
+                let entry = found.tree.get(&format!("/{name}"));
+                let entry = entry.ok_or(format!("{name} is missing"))?;
+                let checked = file.check(point, &found.contents[&entry.inode]);
+                checked.map_err(|what| format!("{name} has {what}"))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Judges what power cuts leave.
+//!
+//! Every state is recovered by us in memory, walked by our check, read as a whole and compared with
+//! what had been promised. Then, by turns, e2fsck recovers the state, in which it may replay the log
+//! and clear orphans but not mend anything, and what it leaves is judged like that; or we recover it
+//! in place, and e2fsck must find nothing in it. Now and then our recovery is itself cut off.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base::DeviceOffset;
+use device::{RecordDevice, Recording, Replay, SharedDevice};
+use ext4::{OpenOptions, Volume};
+use iomap::{CacheOptions, PageCache};
+
+use crate::cut::Cut;
+use crate::e2fsck;
+use crate::namespace::Random;
+use crate::snapshot::{Snapshot, findings};
+
+/// A workload that was recorded.
+pub trait History {
+    fn recording(&self) -> &Recording;
+
+    /// The point from which on there is something to be judged.
+    fn begun(&self) -> usize;
+
+    /// Says what is wrong with `found` after a cut at `point`.
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String>;
+}
+
+/// What was judged in this run: states; those that e2fsck recovered; those that we recovered in
+/// place; and how often a recovery was cut off.
+pub static STATES: AtomicUsize = AtomicUsize::new(0);
+pub static MENDED: AtomicUsize = AtomicUsize::new(0);
+pub static IN_PLACE: AtomicUsize = AtomicUsize::new(0);
+pub static CUT_AGAIN: AtomicUsize = AtomicUsize::new(0);
+
+/// Of so many recoveries in place one is cut off.
+const CUT_AGAIN_EVERY: usize = 8;
+/// How often such a one is.
+const CUTS_OF_A_RECOVERY: usize = 4;
+
+/// A state that should not have been, and why.
+#[derive(Debug)]
+pub struct Violation {
+    pub what: String,
+    cut: Option<Cut>,
+    image: Vec<u8>,
+}
+
+impl Violation {
+    /// What is wrong with the state of `device` after a cut.
+    pub fn new(what: String, cut: Option<Cut>, device: &SharedDevice) -> Self {
+        let mut image = vec![0; device.size() as usize];
+        device.read_at(DeviceOffset(0), &mut image).unwrap();
+        Self { what, cut, image }
+    }
+
+    /// The text for whoever looks for the cause; keeps the image.
+    pub fn report(&self, place: &str) -> String {
+        let name = format!("crash-{}.img", place.replace(|c: char| !c.is_alphanumeric(), "-"));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let kept = std::fs::write(&path, &self.image);
+        let (what, cut) = (&self.what, self.cut);
+        format!("{place}, {cut:?}, image in {path:?} ({kept:?}): {what}")
+    }
+}
+
+/// Judges `count` states of `history`, less those that are the same, up to the first violation.
+pub fn judge(history: &dyn History, seed: u64, count: usize) -> Option<Violation> {
+    judge_by(history, seed, count, |cut, device, random| {
+        let number = STATES.fetch_add(1, Ordering::Relaxed);
+        judge_one(history, cut, device, number, random)
+    })
+}
+
+/// The same by our recovery in memory alone; not counted.
+pub fn judge_in_memory(history: &dyn History, seed: u64, count: usize) -> Option<Violation> {
+    judge_by(history, seed, count, |cut, device, _| history.judge(cut.point, &read(&device)?))
+}
+
+/// The same for a volume without a journal, which promises only that files that were synced, and
+/// not touched since, are there after e2fsck. We look at the state, too, and do not fall over it.
+pub fn judge_without_journal(history: &dyn History, seed: u64, count: usize) -> Option<Violation> {
+    judge_by(history, seed, count, |cut, device, _| {
+        STATES.fetch_add(1, Ordering::Relaxed);
+        MENDED.fetch_add(1, Ordering::Relaxed);
+        let volume = Volume::open(device.clone(), &cache(), &OpenOptions::default());
+        if let Ok(volume) = volume {
+            let _ = findings(&volume);
+        }
+        let mended = e2fsck::run("-fy", &device);
+        if mended.code > 1 {
+            return Err(format!("e2fsck cannot mend it: {}", mended.text));
+        }
+        history.judge(cut.point, &read(&mended.device)?)?;
+        let again = e2fsck::run("-fn", &mended.device);
+        if again.code > 0 {
+            Err(format!("e2fsck has not mended it: {}", again.text))
+        } else {
+            Ok(())
+        }
+    })
+}
+
+fn judge_by(
+    history: &dyn History,
+    seed: u64,
+    count: usize,
+    mut judge: impl FnMut(&Cut, SharedDevice, &mut Random) -> Result<(), String>,
+) -> Option<Violation> {
+    let mut random = Random(seed ^ 0xAAAA);
+    let recording = history.recording();
+    let (mut replay, mut seen) = (Replay::new(recording), HashSet::new());
+    let cuts = Cut::choose(recording, history.begun(), count, &mut random);
+    for cut in cuts {
+        let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
+        let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, device, &mut random)));
+        let judged = judged.unwrap_or_else(|_| Err("a panic, told above".into()));
+        if let Err(what) = judged {
+            let device = cut.device(&mut replay, &mut HashSet::new()).unwrap();
+            return Some(Violation::new(what, Some(cut), &device));
+        }
+    }
+    None
+}
+
+fn judge_one(
+    history: &dyn History,
+    cut: &Cut,
+    device: SharedDevice,
+    number: usize,
+    random: &mut Random,
+) -> Result<(), String> {
+    let recovered = read(&device).map_err(|what| format!("recovered: {what}"))?;
+    let check = |by: &str, found: &Snapshot| {
+        history.judge(cut.point, found).map_err(|what| format!("{by}: {what}"))
+    };
+    check("recovered", &recovered)?;
+    if number % 2 == 0 {
+        let outcome = e2fsck::run("-fy", &device);
+        if !is_mishandled(&outcome.text, &recovered, &device) {
+            MENDED.fetch_add(1, Ordering::Relaxed);
+            let mended = unmended(outcome).and_then(|device| read(&device));
+            return check("e2fsck", &mended.map_err(|what| format!("e2fsck: {what}"))?);
+        }
+    }
+    IN_PLACE.fetch_add(1, Ordering::Relaxed);
+    if number / 2 % CUT_AGAIN_EVERY > 0 {
+        return recover_in_place(&device, device.clone(), &recovered, || ());
+    }
+    let recorder = Arc::new(RecordDevice::new(device.clone()).map_err(|error| error.to_string())?);
+    let mut recovery = None;
+    recover_in_place(&device, recorder.clone(), &recovered, || {
+        recovery = Some(recorder.recording());
+    })?;
+    recovery.map_or(Ok(()), |recovery| cut_again(&recovery, &recovered, random))
+}
+
+/// Recovers `device`, by way of `written`, and sees that it holds what it should then.
+fn recover_in_place(
+    device: &SharedDevice,
+    written: SharedDevice,
+    expected: &Snapshot,
+    when_open: impl FnOnce(),
+) -> Result<(), String> {
+    let place = |what: String| format!("recovered in place: {what}");
+    let options = OpenOptions::default();
+    let volume = Volume::open_for_writing(written, &cache(), &options);
+    let volume = volume.map_err(|error| place(error.to_string()))?;
+    when_open();
+    volume.close().map_err(|error| place(error.to_string()))?;
+    drop(volume);
+    let outcome = e2fsck::run("-fn", device);
+    if outcome.code != 0 {
+        return Err(place(outcome.text));
+    }
+    match read(device).map_err(place)? == *expected {
+        true => Ok(()),
+        false => Err(place("it holds something else than when recovered in memory".into())),
+    }
+}
+
+/// Cuts the power while a recovery writes: the next one must come to the same end.
+fn cut_again(recovery: &Recording, expected: &Snapshot, random: &mut Random) -> Result<(), String> {
+    let (mut replay, mut seen) = (Replay::new(recovery), HashSet::new());
+    for cut in Cut::choose(recovery, 0, CUTS_OF_A_RECOVERY, random) {
+        let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
+        CUT_AGAIN.fetch_add(1, Ordering::Relaxed);
+        let place = |what: String| format!("cut again, {cut:?}: {what}");
+        if read(&device).map_err(place)? != *expected {
+            return Err(place("the second recovery comes to another end".into()));
+        }
+        recover_in_place(&device, device.clone(), expected, || ()).map_err(place)?;
+    }
+    Ok(())
+}
+
+/// What our recovery makes of `device`, which is sound then, and not written to.
+pub fn read(device: &SharedDevice) -> Result<Snapshot, String> {
+    let volume = Volume::open(device.clone(), &cache(), &OpenOptions::default());
+    let volume = volume.map_err(|error| error.to_string())?;
+    findings(&volume)?;
+    Snapshot::read(&volume).map_err(|error| error.to_string())
+}
+
+/// Whether e2fsck 1.47 has come upon an orphan that it does not treat as the format wants. One that
+/// it truncates loses its block of attributes, but goes on to count it; and of one that has no map,
+/// as of a fifo or with inline data, that block is not freed. Of a commit block only
+/// the first sector counts, but it takes one for corrupt that has old sectors behind that.
+fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> bool {
+    let orphans = |before: &'static str| text.lines().filter_map(move |it| it.strip_prefix(before));
+    let has_attributes = |orphan: &str| {
+        let number = orphan.split(' ').next().and_then(|number| number.parse().ok());
+        number.is_some_and(|number| recovered.xattrs.contains_key(&number))
+    };
+    let superblock = ext4::Superblock::read(device);
+    let has_inline_data = superblock.is_ok_and(|it| it.has(ext4::Feature::InlineData));
+    // Regular files and directories have a map.
+    let has_map = |orphan: &str| orphan.contains("mode=0100") || orphan.contains("mode=04");
+    let is_not_freed = |orphan: &str| has_inline_data || !has_map(orphan);
+    text.contains("was corrupt, replay was aborted")
+        || orphans("Truncating orphaned inode ").any(has_attributes)
+        || orphans("Clearing orphaned inode ").any(is_not_freed)
+            && text.contains("Block bitmap differences:  -")
+}
+
+/// What e2fsck makes of a device, as [`unmended`].
+pub fn mended(device: &SharedDevice) -> Result<SharedDevice, String> {
+    unmended(e2fsck::run("-fy", device))
+}
+
+/// What e2fsck has left: it may have replayed and counted, cleared orphans, and taken back a mark that
+/// is set while a volume is in use; anything else means that the volume was not sound.
+fn unmended(outcome: e2fsck::Outcome) -> Result<SharedDevice, String> {
+    let text = without_totals(&outcome.text);
+    let complaints = ["Fix? yes", "Clear? yes", "Connect", "lost+found? yes"];
+    if outcome.code > 1 || complaints.iter().any(|complaint| text.contains(complaint)) {
+        return Err(format!("e2fsck has something to mend: {}", outcome.text));
+    }
+    Ok(outcome.device)
+}
+
+/// The text without what it says of the superblock's sums, which are right only after a sync: the
+/// groups have their own counts; and of the orphan file, which it empties after it has cleared the
+/// orphans.
+fn without_totals(text: &str) -> String {
+    let (mut lines, mut kept) = (text.lines(), String::new());
+    while let Some(line) = lines.next() {
+        let is_total = ["Free blocks count wrong (", "Free inodes count wrong ("]
+            .iter()
+            .any(|start| line.starts_with(start));
+        let is_orphan_file = line
+            .starts_with("Feature orphan_present is set but orphan file is clean")
+            || line.starts_with("Orphan file (inode ") && line.ends_with(" is not clean.");
+        if is_total || is_orphan_file {
+            lines.next();
+        } else {
+            kept.extend([line, "\n"]);
+        }
+    }
+    kept
+}
+
+/// One for all volumes of a thread, which come one after the other.
+fn cache() -> Arc<PageCache> {
+    thread_local! {
+        static CACHE: OnceCell<Arc<PageCache>> = const { OnceCell::new() };
+    }
+    let new = || {
+        let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
+        PageCache::new(options).unwrap()
+    };
+    CACHE.with(|cache| Arc::clone(cache.get_or_init(new)))
+}

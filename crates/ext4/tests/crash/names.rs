@@ -1,0 +1,58 @@
+//! One thread that makes, links, moves and removes names at random: after a cut the tree is as it
+//! was after some operation, and not before one that was known to be durable.
+
+use device::Recording;
+
+use crate::common::open_device_for_writing;
+use crate::judge::History;
+use crate::kinds::Kind;
+use crate::namespace::{Random, Tree, World};
+use crate::planted::Bug;
+use crate::snapshot::Snapshot;
+
+pub struct Names {
+    recording: Recording,
+    /// The tree after each operation; the first one is that before any.
+    trees: Vec<Tree>,
+    /// Points of the recording from which on a number of operations was durable.
+    durable: Vec<(usize, usize)>,
+}
+
+impl Names {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
+        let device = kind.device();
+        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let mut world = World::new(volume, seed, 12);
+        let mut random = Random(seed ^ 0x5555);
+        let mut trees = vec![world.tree.clone()];
+        let mut durable = Vec::new();
+        for _ in 0..steps {
+            world.step();
+            trees.push(world.tree.clone());
+            if random.below(6) == 0 {
+                world.volume.sync().unwrap();
+                durable.push((device.point(), trees.len() - 1));
+            }
+        }
+        Self { recording: device.recording(), trees, durable }
+    }
+}
+
+impl History for Names {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        0
+    }
+
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        let before = self.durable.iter().take_while(|(from, _)| *from <= point);
+        let durable = before.last().map_or(0, |(_, operations)| *operations);
+        match self.trees[durable..].contains(&found.tree) {
+            true => Ok(()),
+            false => Err(format!("none of the trees since operation {durable}")),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! On a volume that is almost full, blocks that held a directory come to hold a file's data while
+//! the log still has transactions from before: those must not be written over the data.
+
+use base::attributes::FileType;
+use device::Recording;
+use ext4::{Inode, ROOT_INODE};
+
+use crate::cached_file::{Cache, TIME, new_inode};
+use crate::common::open_device_for_writing;
+use crate::file_history::FileHistory;
+use crate::judge::History;
+use crate::kinds::Kind;
+use crate::namespace::Random;
+use crate::planted::Bug;
+use crate::snapshot::Snapshot;
+
+const CHUNK: usize = 64 << 10;
+/// What is left free, and how much of that the file takes.
+const FREE: usize = 160 << 10;
+const FILE_MAX: u64 = 100 << 10;
+
+pub struct Space {
+    recording: Recording,
+    file: FileHistory,
+    begun: usize,
+}
+
+impl Space {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        let device = kind.device();
+        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let cache = Cache::new();
+        let make = |name: &str| {
+            let inode = root.create(name.as_bytes(), &new_inode(FileType::Regular, &[])).unwrap();
+            cache.file(&volume, &inode, bug.mapper(&inode))
+        };
+        let (ballast, file) = (make("ballast"), make("file"));
+        let mut filled = 0;
+        while ballast.write(filled, &[1; CHUNK]).is_ok() {
+            filled += CHUNK;
+        }
+        ballast.write_back();
+        ballast.set_size(filled - FREE);
+        volume.sync().unwrap();
+        let mut history = FileHistory::new(1, false);
+        let begun = device.point();
+        let mut random = Random(seed);
+        for round in 0..rounds {
+            let name = format!("directory{round}");
+            let directory = root.create(name.as_bytes(), &new_inode(FileType::Directory, &[]));
+            let directory = directory.unwrap();
+            let names =
+                (0..10 + random.below(40)).map(|index| format!("{index}-{}", "n".repeat(150)));
+            let inodes: Vec<_> = names.map(|name| (make_fifo(&directory, &name), name)).collect();
+            volume.sync().unwrap();
+            for (inode, name) in inodes {
+                directory.unlink(name.as_bytes(), &inode, TIME).unwrap();
+                inode.release().unwrap();
+            }
+            root.rmdir(name.as_bytes(), &directory, TIME).unwrap();
+            directory.release().unwrap();
+            file.set_size(0);
+            history.set_size(0);
+            volume.sync().unwrap();
+            let data = history.bytes(0, 1 + random.below(FILE_MAX) as usize);
+            file.write(0, &data).unwrap();
+            history.write(0, &data);
+            file.sync(false);
+            history.is_durable(device.point(), history.version());
+        }
+        Self { recording: device.recording(), file: history, begun }
+    }
+}
+
+fn make_fifo(directory: &Inode, name: &str) -> std::sync::Arc<Inode> {
+    directory.create(name.as_bytes(), &new_inode(FileType::Fifo, &[])).unwrap()
+}
+
+impl History for Space {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        let entry = found.tree.get("/file").ok_or("the file is missing")?;
+        self.file.check(point, &found.contents[&entry.inode])
+    }
+}
