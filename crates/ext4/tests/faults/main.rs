@@ -10,7 +10,6 @@ mod namespace;
 mod policy;
 mod workload;
 #[path = "../common/written_file.rs"]
-#[allow(dead_code, reason = "only what fills free blocks is used here")]
 mod written_file;
 
 use std::ops::ControlFlow;
