@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn values_are_any_bytes_and_later_ones_count() {
         let mut records = Records::default();
-        records.read(b"29 SCHILY.xattr.user.a=1\n2=3\0\n11 uid=1000\n").unwrap();
+        records.read(b"30 SCHILY.xattr.user.a=1\n2=3\0\n12 uid=1000\n").unwrap();
         records.read(b"9 uid=77\n13 gid=12345\n").unwrap();
         records.read(b"7 gid=\n").unwrap();
         assert_eq!(records.uid().unwrap(), Some(77));
