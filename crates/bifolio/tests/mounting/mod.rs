@@ -251,22 +251,21 @@ impl Mount<'_> {
         self.server
     }
 
-    /// How often each of the server's threads has slept whose names begin so.
+    /// For how long, in nanoseconds, each of the server's threads has run whose names begin so.
     pub fn threads(&self, prefix: &str) -> Vec<u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();
-        let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
-        let statuses = statuses.map(Result::unwrap);
-        let chosen = statuses.filter(|status| status.starts_with(&format!("Name:\t{prefix}")));
-        let count = |status: String| {
-            let line =
-                status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            line.unwrap().trim().parse().unwrap()
+        let tasks = tasks.map(|task| task.unwrap().path());
+        let chosen =
+            tasks.filter(|task| fs::read_to_string(task.join("comm")).unwrap().starts_with(prefix));
+        let time = |task: PathBuf| {
+            let times = fs::read_to_string(task.join("schedstat")).unwrap();
+            times.split(' ').next().unwrap().parse().unwrap()
         };
-        chosen.map(count).collect()
+        chosen.map(time).collect()
     }
 
-    /// How often they have slept together.
-    pub fn slept(&self, prefix: &str) -> u64 {
+    /// For how long they have run together.
+    pub fn ran(&self, prefix: &str) -> u64 {
         self.threads(prefix).iter().sum()
     }
 
