@@ -211,8 +211,9 @@ pub fn read(device: &SharedDevice) -> Result<Snapshot, String> {
 
 /// Whether e2fsck 1.47 has come upon an orphan that it does not treat as the format wants. One that
 /// it truncates loses its block of attributes, but goes on to count it; and of one that has no map,
-/// as of a fifo or with inline data, that block is not freed. Of a commit block only
-/// the first sector counts, but it takes one for corrupt that has old sectors behind that.
+/// as of a fifo or with inline data, that block is not freed. Of a cluster that is cut off, it unmaps
+/// only the first block. Of a commit block only the first sector counts, but it takes one for corrupt
+/// that has old sectors behind that.
 fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> bool {
     let orphans = |before: &'static str| text.lines().filter_map(move |it| it.strip_prefix(before));
     let has_attributes = |orphan: &str| {
@@ -220,12 +221,14 @@ fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> boo
         number.is_some_and(|number| recovered.xattrs.contains_key(&number))
     };
     let superblock = ext4::Superblock::read(device);
-    let has_inline_data = superblock.is_ok_and(|it| it.has(ext4::Feature::InlineData));
+    let has = |feature| superblock.as_ref().is_ok_and(|it| it.has(feature));
+    let (has_inline_data, has_clusters) =
+        (has(ext4::Feature::InlineData), has(ext4::Feature::Bigalloc));
     // Regular files and directories have a map.
     let has_map = |orphan: &str| orphan.contains("mode=0100") || orphan.contains("mode=04");
     let is_not_freed = |orphan: &str| has_inline_data || !has_map(orphan);
     text.contains("was corrupt, replay was aborted")
-        || orphans("Truncating orphaned inode ").any(has_attributes)
+        || orphans("Truncating orphaned inode ").any(|it| has_clusters || has_attributes(it))
         || orphans("Clearing orphaned inode ").any(is_not_freed)
             && text.contains("Block bitmap differences:  -")
 }
