@@ -75,6 +75,22 @@ pub fn change_images(
     outcome
 }
 
+/// Has `change` change each target. What one cannot be done to is reported, and the others go on.
+pub fn change_targets(
+    options: &ImageOptions,
+    targets: &[Target],
+    console: &mut Console,
+    mut change: impl FnMut(&Target, &mut Writing<'_>, &mut Console) -> Result<()>,
+) -> Result<()> {
+    change_images(options, console, |writing, console| {
+        for target in targets {
+            let outcome = change(target, writing, console);
+            console.tolerate(outcome)?;
+        }
+        Ok(())
+    })
+}
+
 impl Writing<'_> {
     /// The volume on the target's image, open for writing.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {

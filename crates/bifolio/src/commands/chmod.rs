@@ -9,7 +9,7 @@ use crate::failure::Result;
 use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::tree_change;
-use crate::writing::{Writing, change_images};
+use crate::writing::{Writing, change_targets};
 
 /// The arguments of `bifolio chmod`.
 #[derive(Args)]
@@ -29,12 +29,8 @@ pub struct Arguments {
 
 /// Changes every target.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    change_images(&arguments.image, console, |writing, console| {
-        for target in &arguments.targets {
-            let outcome = change(&arguments, target, writing, console);
-            console.tolerate(outcome)?;
-        }
-        Ok(())
+    change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
+        change(&arguments, target, writing, console)
     })
 }
 

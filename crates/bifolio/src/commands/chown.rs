@@ -10,7 +10,7 @@ use crate::console::Console;
 use crate::failure::Result;
 use crate::target::{ImageOptions, Target};
 use crate::tree_change;
-use crate::writing::{Writing, change_images};
+use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
 Owners and groups are numbers: the names in the image's /etc/passwd are not those of this host. As \
@@ -70,12 +70,8 @@ impl FromStr for Owner {
 
 /// Changes every target.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    change_images(&arguments.image, console, |writing, console| {
-        for target in &arguments.targets {
-            let outcome = change(&arguments, target, writing, console);
-            console.tolerate(outcome)?;
-        }
-        Ok(())
+    change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
+        change(&arguments, target, writing, console)
     })
 }
 

@@ -9,7 +9,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
-use crate::writing::{Ownership, Writing, change_images};
+use crate::writing::{Ownership, Writing, change_targets};
 
 /// The permissions of new directories, before the umask.
 const PERMISSIONS: u16 = 0o777;
@@ -37,12 +37,8 @@ pub struct Arguments {
 
 /// Makes every one.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    change_images(&arguments.image, console, |writing, console| {
-        for target in &arguments.targets {
-            let outcome = make(&arguments, target, writing);
-            console.tolerate(outcome)?;
-        }
-        Ok(())
+    change_targets(&arguments.image, &arguments.targets, console, |target, writing, _console| {
+        make(&arguments, target, writing)
     })
 }
 

@@ -11,7 +11,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Order, Stop, Then, Visitor};
-use crate::writing::{Writing, change_images};
+use crate::writing::{Writing, change_targets};
 
 const CANNOT_REMOVE: &str = "cannot remove";
 
@@ -42,12 +42,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             return Err(failure.advise("name what is to go, as in IMAGE:/name").usage());
         }
     }
-    change_images(&arguments.image, console, |writing, console| {
-        for target in &arguments.targets {
-            let outcome = remove(&arguments, target, writing, console);
-            console.tolerate(outcome)?;
-        }
-        Ok(())
+    change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
+        remove(&arguments, target, writing, console)
     })
 }
 
