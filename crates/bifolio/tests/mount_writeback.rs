@@ -255,3 +255,72 @@ fn what_was_synced_outlives_a_server_that_is_killed() {
         run(Command::new("e2fsck").arg("-fn").arg(&place.image));
     }
 }
+
+/// A program's mapping of all of a file, for reading and writing.
+struct Mapped {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Mapped {
+    fn new(file: &File, length: usize) -> Self {
+        let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping of a file that nobody truncates.
+        let start =
+            unsafe { rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0) };
+        Self { start: start.unwrap().cast(), length }
+    }
+
+    fn fill(&self, byte: u8) {
+        // SAFETY: all of the mapping, to which nothing refers.
+        unsafe { self.start.write_bytes(byte, self.length) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: all of the mapping, to which nothing refers.
+        unsafe { rustix::mm::munmap(self.start.cast(), self.length) }.unwrap();
+    }
+}
+
+#[test]
+fn a_signal_loses_nothing_that_programs_with_open_files_have_written() {
+    const LENGTH: usize = 24 << 20;
+    private_mounts();
+    for (options, both) in
+        [("rw,nowriteback", false), ("rw,writeback", false), ("rw,writeback", true)]
+    {
+        let place = Place::with_tree();
+        let mount = place.mount(&["-o", options]);
+        let written = open(&mount.path().join("written"));
+        let gone = open(&mount.path().join("gone"));
+        let mapped = open(&mount.path().join("mapped"));
+        mapped.set_len(LENGTH as u64).unwrap();
+        let mapping = Mapped::new(&mapped, LENGTH);
+        mapping.fill(1);
+        mapping.fill(7);
+        // Small pieces, and some of it past the end of what was written before.
+        for at in (0..LENGTH / 4).step_by(10_000) {
+            written.write_all_at(&[8; 10_000], at as u64).unwrap();
+        }
+        gone.write_all_at(&[9; 100_000], 0).unwrap();
+        fs::remove_file(mount.path().join("gone")).unwrap();
+        mount.signal_guard(Signal::TERM);
+        if both {
+            mount.signal_server(Signal::TERM);
+        }
+        mount.assert_gone();
+        drop(mapping);
+        drop((written, gone, mapped));
+        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        let mount = place.mount(&["-o", "ro"]);
+        let found = fs::read(mount.path().join("mapped")).unwrap();
+        assert!(found.len() == LENGTH && found.iter().all(|&byte| byte == 7), "{options}");
+        let found = fs::read(mount.path().join("written")).unwrap();
+        let length = (LENGTH / 4).next_multiple_of(10_000);
+        assert!(found.len() == length && found.iter().all(|&byte| byte == 8), "{options}");
+        place.umount();
+        mount.assert_gone();
+    }
+}

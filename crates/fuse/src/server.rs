@@ -2,6 +2,7 @@
 //! come and answers go (`transport`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -52,6 +53,16 @@ pub struct Server {
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
+    at_work: AtomicUsize,
+}
+
+/// A request that has come and is not answered yet.
+pub(crate) struct AtWork<'a>(&'a Server);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.at_work.fetch_sub(1, Ordering::Release);
+    }
 }
 
 type Handler<T> = fn(&Server, &InHeader, &T, &[u8], &mut Reply<'_>) -> Outcome;
@@ -69,7 +80,19 @@ impl Server {
             block_size: statfs.block_size,
             name_bytes_max: statfs.name_bytes_max as usize,
             negotiated: OnceLock::new(),
+            at_work: AtomicUsize::new(0),
         })
+    }
+
+    /// Counts a request until it is answered.
+    pub(crate) fn begin(&self) -> AtWork<'_> {
+        self.at_work.fetch_add(1, Ordering::Relaxed);
+        AtWork(self)
+    }
+
+    /// Whether no request is being served.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) == 0
     }
 
     /// Answers a request. A panic on the way is logged by the panic hook and answered with EIO.

@@ -22,7 +22,8 @@ const THREADS_MAX: u16 = 1024;
 const AFTER_HELP: &str = "\
 Root mounts by itself; ordinary users need fusermount3 (package fuse3) and a directory that is \
 theirs. The mount goes away with `bifolio umount`, `umount` or `fusermount3 -u`, or when the \
-process gets SIGINT, SIGTERM or SIGHUP.
+process gets SIGINT, SIGTERM or SIGHUP. A signal ends even a mount in use, once what was written to it \
+is on the image; that takes 30 seconds at most, and a second signal cuts it short.
 
 The process that reads the image runs without privileges, without access to files or the network, \
 and behind a filter on system calls.";

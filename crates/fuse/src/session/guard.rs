@@ -1,19 +1,24 @@
 //! The guard: mounts for the server, and sees to it that the mount goes when it should. It never
 //! looks at the image.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::control::{Control, Event, Message, wait};
 use super::process::{self, Child};
 use super::signals::Signals;
+use super::sync::Syncing;
 use super::{Plan, SessionError};
 use crate::mount::{self, Force, MountError, MountRequest};
 
+/// How long the kernel may take to have written what it has collected.
+const PATIENCE_TO_SYNC: Duration = Duration::from_secs(30);
+/// Who asks for an end often asks both processes: what comes so soon after the first is the same wish.
+const SAME_WISH: Duration = Duration::from_secs(1);
 /// How long the server may take to end once the mount has gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it may take once it was told to, whoever uses the mount.
@@ -118,9 +123,19 @@ impl Guard<'_> {
     fn watch(&self) {
         let mut patience = None;
         let mut told = false;
+        let mut asked: Option<Instant> = None;
         loop {
-            match wait(Some(&self.control), &self.signals, None, patience) {
+            let event = wait(Some(&self.control), &self.signals, None, patience);
+            let is_wish = matches!(event, Ok(Event::Signal | Event::Message(Message::Asked)));
+            if is_wish && asked.is_some_and(|first| first.elapsed() < SAME_WISH) {
+                continue;
+            }
+            match event {
                 Ok(Event::Signal | Event::Message(Message::Asked)) if patience.is_none() => {
+                    let first = *asked.get_or_insert_with(Instant::now);
+                    if !self.sync(first) {
+                        return;
+                    }
                     patience = Some(self.unmount());
                 }
                 // The mount has gone from here, but is still in use, or is mounted elsewhere, too;
@@ -133,10 +148,47 @@ impl Guard<'_> {
                     });
                     let _ = self.control.send(&Message::Quit);
                 }
-                Ok(Event::Signal | Event::Message(Message::Asked)) => {}
+                // Told again, it waits for nobody.
+                Ok(Event::Signal | Event::Message(Message::Asked)) => {
+                    let _ = self.control.send(&Message::Quit);
+                }
                 Ok(Event::Closed) => return,
                 // It does not end, or talks nonsense.
                 _ => return self.server.kill(),
+            }
+        }
+    }
+
+    /// Has the kernel write what programs have written and it has not passed on yet: their mappings,
+    /// and with `writeback` all that they write. False when the server has ended meanwhile.
+    fn sync(&self, asked: Instant) -> bool {
+        if !self.plan.options.writable || !self.is_mounted() {
+            return true;
+        }
+        let syncing = match Syncing::start(&self.plan.directory) {
+            Ok(syncing) => syncing,
+            Err(errno) => {
+                tracing::warn!("cannot have the mount written: {errno}");
+                return true;
+            }
+        };
+        loop {
+            let left = PATIENCE_TO_SYNC.saturating_sub(asked.elapsed());
+            match wait(Some(&self.control), &self.signals, Some(syncing.as_fd()), Some(left)) {
+                Ok(Event::Signal | Event::Message(Message::Asked))
+                    if asked.elapsed() < SAME_WISH => {}
+                Ok(Event::Closed) => return false,
+                Ok(Event::Other) => {
+                    if let Some(Err(errno)) = syncing.outcome() {
+                        tracing::warn!("not all that was written could be made durable: {errno}");
+                    }
+                    return true;
+                }
+                // Out of patience, or somebody insists.
+                _ => {
+                    tracing::warn!("what was written and not synced may be lost");
+                    return true;
+                }
             }
         }
     }

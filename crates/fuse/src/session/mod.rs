@@ -4,7 +4,8 @@
 //! then on it can read the image, answer the kernel, and do nothing else: it cannot even mount or
 //! unmount. That is left to the *guard*, its parent, which never sees the image: it mounts once
 //! the server has a volume to serve, passes the connection to it, and unmounts at a signal, or when
-//! the server has died, so that no dead mount stays behind.
+//! the server has died, so that no dead mount stays behind. Before a signal's unmounting it has the kernel
+//! write what it has of the mount (`sync`), and the server answers all of that before it ends.
 //!
 //! ```text
 //! caller   fork ───────────────────────── wait ─────────────────────────────── exit
@@ -21,6 +22,7 @@ mod guard;
 mod process;
 mod server;
 mod signals;
+mod sync;
 mod umount;
 
 use std::ffi::OsString;

@@ -2,9 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::confine;
@@ -16,6 +17,13 @@ use crate::mount::IoUring;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{Channel, Crew, End, NoRings, RingCrew, Rings, shake_hands};
+
+/// How long requests are still served after the mount has gone.
+const PATIENCE_TO_DRAIN: Duration = Duration::from_secs(30);
+/// How often a server that is to end looks whether all is answered.
+const LOOK: Duration = Duration::from_millis(10);
+/// So often in a row it must be: a request can be between the kernel and the thread that takes it.
+const IDLE_LOOKS: u32 = 5;
 
 /// The server's part: see the module above.
 pub fn run<P, E>(
@@ -78,7 +86,7 @@ pub fn run<P, E>(
         rings.start(&server, &channel, move |end| over.set(end));
     }
     let _ = control.send(&Message::Serving);
-    let served = serve(plan, Arc::clone(&server), channel, &over, &control, &signals);
+    let served = serve(plan, &server, &channel, &over, &control, &signals);
     // The kernel does not say that it has gone: what is not durable yet becomes so here.
     server.close().map_err(SessionError::Close)?;
     served
@@ -125,24 +133,31 @@ impl Over {
 /// Serves until the mount has gone, or the guard wants an end.
 fn serve<E>(
     plan: &Plan,
-    server: Arc<Server>,
-    channel: Channel,
+    server: &Arc<Server>,
+    channel: &Channel,
     over: &Over,
     control: &Control,
     signals: &Signals,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
     let at_end = over.clone();
-    Crew::start(server, channel, plan.threads, move |end| at_end.set(end)).map_err(|error| {
-        SessionError::Host("start a thread", Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
-    })?;
+    Crew::start(Arc::clone(server), channel.clone(), plan.threads, move |end| at_end.set(end))
+        .map_err(|error| {
+            SessionError::Host(
+                "start a thread",
+                Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+            )
+        })?;
     let mut guarded = true;
     loop {
         let guard = guarded.then_some(control);
         match wait(guard, signals, Some(over.event.as_fd()), None).map_err(host("wait"))? {
             // Only the guard can unmount.
             Event::Signal if guarded && ask(control).map_err(host("ask"))? => {}
-            Event::Signal | Event::Message(Message::Quit) => return Ok(()),
+            Event::Signal => return Ok(()),
+            Event::Message(Message::Quit) => {
+                return drain(server, channel, over, control, signals).map_err(host("wait"));
+            }
             Event::Other => {
                 let end = over.end.lock().take();
                 return end.map_or(Ok(()), |end| match end {
@@ -154,6 +169,42 @@ fn serve<E>(
             Event::Closed => guarded = false,
             Event::Message(_) | Event::Timeout => {}
         }
+    }
+}
+
+/// Waits until everything that the kernel has passed on is answered: writes from its cache, for which
+/// nobody waits any more. While others keep the mount busy this cannot be told, and has an end.
+fn drain(
+    server: &Server,
+    channel: &Channel,
+    over: &Over,
+    control: &Control,
+    signals: &Signals,
+) -> Result<(), Errno> {
+    let until = Instant::now() + PATIENCE_TO_DRAIN;
+    let mut guard = Some(control);
+    let mut idle = 0;
+    while idle < IDLE_LOOKS && Instant::now() < until {
+        match wait(guard, signals, Some(over.event.as_fd()), Some(LOOK))? {
+            Event::Timeout if server.is_idle() && !is_pending(channel)? => idle += 1,
+            Event::Timeout => idle = 0,
+            Event::Closed => guard = None,
+            // This may be the first one still, which the guard has heard of, too.
+            Event::Signal => {}
+            // Somebody insists, or there is nothing left to wait for.
+            Event::Message(_) | Event::Other => break,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a request has not been taken yet.
+fn is_pending(channel: &Channel) -> Result<bool, Errno> {
+    let mut watched = [PollFd::new(channel, PollFlags::IN)];
+    match rustix::event::poll(&mut watched, Some(&Timespec::default())) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno),
     }
 }
 

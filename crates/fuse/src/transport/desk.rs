@@ -43,6 +43,7 @@ impl Desk {
             return;
         };
         let unique = request.header.unique;
+        let _at_work = server.begin();
         let mut reply = Reply::new(&mut self.payload);
         match server.handle(&request, &mut reply) {
             Answer::Silent => {}

@@ -29,6 +29,7 @@ pub const SPARE_BYTES: usize = 68 * 1024;
 /// Serves the request in `entry`, of [`ENTRY_BYTES`], and leaves the answer there. Gives what it is to be
 /// committed by. `spare` is memory for the answer as long as the request's payload is in its place.
 pub fn serve(server: &Server, entry: &mut [u8], spare: &mut [u8]) -> u64 {
+    let _at_work = server.begin();
     let Ok((header, _)) = RingHeader::read_from_prefix(entry) else { return 0 };
     let Ok((message, _)) = InHeader::read_from_prefix(&header.message) else { return 0 };
     let outcome = match Delivered::put_together(&header, &message, entry) {
