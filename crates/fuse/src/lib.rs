@@ -21,4 +21,4 @@ pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{Plan, SessionError, UmountError, run, umount};
-pub use transport::{Channel, Crew, End, NoRings, THREADS_DEFAULT};
+pub use transport::{BusyPoll, Channel, Crew, End, NoRings, THREADS_DEFAULT};

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
 use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
-use fuse::{Channel, Crew, End};
+use fuse::{BusyPoll, Channel, Crew, End};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -33,6 +33,10 @@ fn receive(kernel: &OwnedFd) -> (u64, i32, Vec<u8>) {
     (header.unique, header.error, payload.to_vec())
 }
 
+fn channel(device: OwnedFd) -> Channel {
+    Channel::new(device).unwrap()
+}
+
 fn read_all() -> ReadIn {
     ReadIn { handle: 0, offset: 0, size: 4096, read_flags: 0, lock_owner: 0, flags: 0, padding: 0 }
 }
@@ -43,8 +47,9 @@ fn requests_are_answered_by_number_until_the_connection_ends() {
     let (kernel, device) = pair();
     let (ended, end) = mpsc::channel();
     let threads = NonZeroUsize::new(3).unwrap();
-    let crew =
-        Crew::start(server, Channel::new(device), threads, move |end| ended.send(end).unwrap());
+    let crew = Crew::start(server, channel(device), threads, BusyPoll::new(2, None), move |end| {
+        ended.send(end).unwrap()
+    });
     let crew = crew.unwrap();
     for unique in 1..=100 {
         send(&kernel, unique, request(Opcode::Lookup, ROOT_NODE, &[b"file\0"]));
@@ -63,7 +68,8 @@ fn a_request_that_waits_for_the_device_holds_up_no_other() {
     let (server, gate) = server_and_gate();
     let (kernel, device) = pair();
     let threads = NonZeroUsize::new(4).unwrap();
-    let crew = Crew::start(server, Channel::new(device), threads, |_| ()).unwrap();
+    let crew =
+        Crew::start(server, channel(device), threads, BusyPoll::new(2, None), |_| ()).unwrap();
     for name in [&b"waits-0\0"[..], b"waits-1\0", b"waits-2\0"] {
         send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[name]));
         assert_eq!(receive(&kernel).0, 1);
@@ -90,7 +96,9 @@ fn a_request_that_waits_for_the_device_holds_up_no_other() {
 fn with_one_thread_everything_is_served_in_turn() {
     let (server, gate) = server_and_gate();
     let (kernel, device) = pair();
-    let crew = Crew::start(server, Channel::new(device), NonZeroUsize::MIN, |_| ()).unwrap();
+    let crew =
+        Crew::start(server, channel(device), NonZeroUsize::MIN, BusyPoll::new(1, None), |_| ())
+            .unwrap();
     send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits-0\0"]));
     send(&kernel, 2, request(Opcode::Read, WAITS[0], &[read_all().as_bytes()]));
     send(&kernel, 3, request(Opcode::StatFs, ROOT_NODE, &[]));

@@ -31,6 +31,8 @@ pub struct MountOptions {
     pub io_uring: IoUring,
     /// The kernel collects what is written, and has it written later.
     pub writeback: bool,
+    /// No processor of the host sleeps while requests follow each other closely.
+    pub low_latency: bool,
 }
 
 impl Default for MountOptions {
@@ -44,6 +46,7 @@ impl Default for MountOptions {
             fsname: None,
             io_uring: IoUring::Auto,
             writeback: false,
+            low_latency: false,
         }
     }
 }
@@ -113,6 +116,7 @@ impl MountOptions {
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "writeback" => self.writeback = true,
+            "low_latency" => self.low_latency = true,
             "nowriteback" => self.writeback = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }

@@ -79,6 +79,8 @@ pub enum SessionError<E> {
     IoUring(NoRings),
     /// Another process of this session has failed, with this exit status, and has said why.
     Reported(u8),
+    /// Processors were to be kept awake.
+    LowLatency(io::Error),
     /// The server was killed by this signal.
     Killed(i32),
     /// A signal came before the mount was ready.
@@ -98,6 +100,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Mount(error) => error.fmt(f),
             Self::Init(error) => error.fmt(f),
             Self::IoUring(error) => write!(f, "mount option `io_uring=on`: {error}"),
+            Self::LowLatency(error) => write!(f, "mount option `low_latency`: {error}"),
             Self::Reported(status) => write!(f, "the server ended with status {status}"),
             Self::Killed(signal) => write!(f, "the server was killed by signal {signal}"),
             Self::Interrupted => f.write_str("interrupted"),

@@ -1,5 +1,6 @@
 //! The server's process: opens the image, confines itself, opens the volume, serves.
 
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,9 @@ use super::{Plan, SessionError};
 use crate::mount::IoUring;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
-use crate::transport::{Channel, Crew, End, NoRings, RingCrew, Rings, shake_hands};
+use crate::transport::{
+    BusyPoll, Channel, Crew, End, NoRings, RingCrew, Rings, Wakeful, shake_hands,
+};
 
 /// How long requests are still served after the mount has gone.
 const PATIENCE_TO_DRAIN: Duration = Duration::from_secs(30);
@@ -42,6 +45,9 @@ pub fn run<P, E>(
     let control = Control::new(socket);
     // Cannot be found out afterwards.
     let page_bytes = rustix::param::page_size();
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let wakeful = if plan.options.low_latency { Some(Wakeful::open()) } else { None };
+    let poll = BusyPoll::new(processors, wakeful.transpose().map_err(SessionError::LowLatency)?);
     let rings = or_do_without(plan, || Rings::new(plan.threads))?;
     if plan.confine {
         let writable = plan.options.writable;
@@ -68,7 +74,7 @@ pub fn run<P, E>(
         // The guard knows why, and has said so.
         _ => return Err(SessionError::Reported(1)),
     };
-    let channel = Channel::new(connection);
+    let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
     shake_hands(&server, &channel).map_err(failure)?;
     if let Some(Err(refused)) = server.negotiated() {
         return Err(SessionError::Init(refused));
@@ -86,7 +92,7 @@ pub fn run<P, E>(
         rings.start(&server, &channel, move |end| over.set(end));
     }
     let _ = control.send(&Message::Serving);
-    let served = serve(plan, &server, &channel, &over, &control, &signals);
+    let served = serve(plan, &server, &channel, poll, &over, &control, &signals);
     // The kernel does not say that it has gone: what is not durable yet becomes so here.
     server.close().map_err(SessionError::Close)?;
     served
@@ -135,19 +141,20 @@ fn serve<E>(
     plan: &Plan,
     server: &Arc<Server>,
     channel: &Channel,
+    poll: BusyPoll,
     over: &Over,
     control: &Control,
     signals: &Signals,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
     let at_end = over.clone();
-    Crew::start(Arc::clone(server), channel.clone(), plan.threads, move |end| at_end.set(end))
-        .map_err(|error| {
-            SessionError::Host(
-                "start a thread",
-                Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
-            )
-        })?;
+    let (requests, client) = (Arc::clone(server), channel.clone());
+    Crew::start(requests, client, plan.threads, poll, move |end| at_end.set(end)).map_err(
+        |error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+            SessionError::Host("start a thread", errno)
+        },
+    )?;
     let mut guarded = true;
     loop {
         let guard = guarded.then_some(control);

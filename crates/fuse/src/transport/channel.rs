@@ -5,11 +5,14 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::protocol::OutHeader;
+use crate::transport::busy_poll::BusyPoll;
 
 /// The greatest error number that the kernel takes in an answer.
 const ERRNO_MAX: i32 = 511;
@@ -35,23 +38,47 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel over a descriptor.
-    pub fn new(device: OwnedFd) -> Self {
-        Self { device: Arc::new(device) }
+    /// A channel over a descriptor, which reads of it no longer wait for.
+    pub fn new(device: OwnedFd) -> Result<Self, Errno> {
+        let flags = rustix::fs::fcntl_getfl(&device)?;
+        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
+        Ok(Self { device: Arc::new(device) })
     }
 
     /// Waits for a request and puts it into `buffer`. Gives its length.
-    pub fn receive(&self, buffer: &mut [u8]) -> Result<usize, End> {
+    pub fn receive(&self, buffer: &mut [u8], poll: &BusyPoll) -> Result<usize, End> {
+        let mut wait = None;
         loop {
             match rustix::io::read(&*self.device, &mut *buffer) {
                 Ok(0) | Err(Errno::NODEV) => return Err(End::Unmounted),
-                Ok(length) => return Ok(length),
+                Ok(length) => {
+                    if let Some(wait) = &wait {
+                        poll.end(wait);
+                    }
+                    return Ok(length);
+                }
+                Err(Errno::AGAIN) => {
+                    if !poll.look_again(wait.get_or_insert_with(|| poll.begin())) {
+                        self.sleep(poll)?;
+                    }
+                }
                 // NOENT: the request was withdrawn while it was being handed over.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::CONNABORTED) => return Err(End::Aborted),
                 Err(errno) => return Err(End::Failed(errno)),
             }
         }
+    }
+
+    /// Sleeps until there may be a request.
+    fn sleep(&self, poll: &BusyPoll) -> Result<(), End> {
+        let mut device = [PollFd::new(&*self.device, PollFlags::IN)];
+        match rustix::event::poll(&mut device, poll.sleep()) {
+            Ok(0) => poll.slept_long(),
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(End::Failed(errno)),
+        }
+        Ok(())
     }
 
     /// Answers request `unique` with success and a payload, which may lie in pieces: at most

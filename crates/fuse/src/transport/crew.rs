@@ -23,6 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::request::Request;
 use crate::server::Server;
+use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, End};
 use crate::transport::desk::Desk;
 use crate::transport::waits::Waits;
@@ -44,6 +45,7 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     waits: Waits,
+    poll: BusyPoll,
 }
 
 #[derive(Debug, Default)]
@@ -60,10 +62,11 @@ impl Crew {
         server: Arc<Server>,
         channel: Channel,
         threads: NonZeroUsize,
+        poll: BusyPoll,
         at_end: impl FnOnce(End) + Send + 'static,
     ) -> io::Result<Self> {
         let (state, wake, waits) = (Mutex::default(), Condvar::new(), Waits::default());
-        let shared = Arc::new(Shared { server, channel, state, wake, waits });
+        let shared = Arc::new(Shared { server, channel, state, wake, waits, poll });
         let at_end = Arc::new(Mutex::new(Some(at_end)));
         let mut started = Vec::new();
         for number in 0..threads.get() {
@@ -171,7 +174,7 @@ impl Worker {
                 }
                 self.reading.set(true);
             }
-            match self.shared.channel.receive(&mut self.desk.request) {
+            match self.shared.channel.receive(&mut self.desk.request, &self.shared.poll) {
                 Ok(length) => self.serve(length),
                 Err(end) => {
                     self.shared.finish(end);

@@ -6,6 +6,7 @@ use crate::operations::TRANSFER_BYTES_MAX;
 use crate::reply::{Answer, Contents, Reply};
 use crate::request::Request;
 use crate::server::Server;
+use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, End, PIECES_MAX};
 
 /// From this many bytes on, copying a file's contents takes longer than waking another reader.
@@ -81,7 +82,7 @@ impl Desk {
 pub fn shake_hands(server: &Server, channel: &Channel) -> Result<(), End> {
     let mut desk = Desk::new();
     while server.negotiated().is_none() {
-        let length = channel.receive(&mut desk.request)?;
+        let length = channel.receive(&mut desk.request, &BusyPoll::default())?;
         desk.serve(server, channel, length, || ());
     }
     Ok(())

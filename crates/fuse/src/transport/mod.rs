@@ -1,12 +1,14 @@
 //! How requests come and answers go: over /dev/fuse, one message per read and per write, or through
 //! rings of io_uring; and the threads that serve.
 
+mod busy_poll;
 mod channel;
 mod crew;
 mod desk;
 mod ring;
 mod waits;
 
+pub use busy_poll::{BusyPoll, Wakeful};
 pub use channel::{Channel, End};
 pub use crew::{Crew, THREADS_DEFAULT};
 pub use desk::shake_hands;

@@ -1,5 +1,7 @@
 //! Mounts of images: by the running kernel, and by programs that serve FUSE.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,15 +14,66 @@ use crate::image::Image;
 /// How long a program may take to mount, or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who mounts.
+/// Who mounts, always for writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mounter {
     /// The running kernel, through a loop device.
     Kernel,
     /// e2fsprogs's fuse2fs.
     Fuse2fs,
-    /// `bifolio mount`, built beside this program.
-    Bifolio,
+    /// `bifolio mount`, built beside this program, with further mount options.
+    Bifolio(&'static str),
+}
+
+/// The ways of mounting that are measured, by their columns' names: ours over /dev/fuse, the same with
+/// the kernel collecting writes, and over io_uring where the host can offer it.
+pub fn mounters() -> Vec<(&'static str, Mounter)> {
+    let mut all = vec![
+        (KERNEL, Mounter::Kernel),
+        (FUSE2FS, Mounter::Fuse2fs),
+        (MOUNT, Mounter::Bifolio("rw,io_uring=off")),
+        (LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,low_latency")),
+        (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,low_latency,writeback")),
+    ];
+    if Offer::put().is_some() {
+        all.push((RINGS, Mounter::Bifolio("rw,io_uring=on")));
+    }
+    all
+}
+
+/// The columns.
+pub const KERNEL: &str = "kernel";
+pub const FUSE2FS: &str = "fuse2fs";
+pub const MOUNT: &str = "mount";
+pub const LOW_LATENCY: &str = "low-lat";
+pub const WRITEBACK: &str = "writeback";
+pub const RINGS: &str = "io_uring";
+
+/// The host's switch for FUSE over io_uring, on for as long as this lives: it counts while something
+/// is mounted.
+struct Offer {
+    switch: File,
+    before: [u8; 1],
+}
+
+impl Offer {
+    /// `None` where the host has none, or does not let us.
+    fn put() -> Option<Self> {
+        const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+        let switch = OpenOptions::new().read(true).write(true).open(SWITCH).ok()?;
+        let mut before = [0; 1];
+        switch.read_exact_at(&mut before, 0).ok()?;
+        switch.write_all_at(b"Y", 0).ok()?;
+        Some(Self { switch, before })
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if let Err(error) = self.switch.write_all_at(&self.before, 0) {
+            eprintln!("the switch of FUSE over io_uring stays on: {error}");
+        }
+    }
 }
 
 /// A mounted image.
@@ -39,9 +92,10 @@ impl Mount {
                 command.arg("-f");
                 Self::Fuse(FuseMount::new(command, image))
             }
-            Mounter::Bifolio => {
+            Mounter::Bifolio(options) => {
+                let _offer = Offer::put();
                 let mut command = Command::new(bifolio());
-                command.args(["mount", "-f", "-o", "rw"]);
+                command.args(["mount", "-f", "-o", options]);
                 Self::Fuse(FuseMount::new(command, image))
             }
         }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::series::{FUSE2FS, Found, KERNEL, MOUNT, ORDER_0, OURS, Row, speed_of};
+use crate::mount::{FUSE2FS, KERNEL, MOUNT};
+use crate::series::{Found, ORDER_0, OURS, Row, speed_of};
 
 /// How much faster than fuse2fs our mount is to be: writing, and with many small files.
 const FUSE2FS_WRITING: f64 = 5.0;

@@ -10,7 +10,7 @@ use pagecache::CacheOptions;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::image::Image;
-use crate::mount::Mounter;
+use crate::mount::{FUSE2FS, KERNEL, MOUNT, WRITEBACK, mounters};
 use crate::notes::Notes;
 use crate::selection::Selection;
 use crate::sides::{Library, Mounted, Output, Side};
@@ -28,11 +28,8 @@ const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const NAME: &str = "data";
 
 /// The columns.
-pub const KERNEL: &str = "kernel";
 pub const OURS: &str = "ours";
 pub const ORDER_0: &str = "order 0";
-pub const FUSE2FS: &str = "fuse2fs";
-pub const MOUNT: &str = "mount";
 
 /// When what is written goes to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,12 +133,10 @@ fn sides(selection: &Selection) -> Vec<Box<dyn Side>> {
     let image = || Image::make(IMAGE_BYTES, 4096, "");
     let mut sides: Vec<Box<dyn Side>> = Vec::new();
     let orders = [(OURS, CacheOptions::default().folio_order_max), (ORDER_0, 0)];
-    let mounters =
-        [(KERNEL, Mounter::Kernel), (FUSE2FS, Mounter::Fuse2fs), (MOUNT, Mounter::Bifolio)];
     for (name, order) in orders.into_iter().filter(|(name, _)| selection.has_side(name)) {
         sides.push(Box::new(Library::new(name, image(), order, FILE_BYTES)));
     }
-    for (name, mounter) in mounters.into_iter().filter(|(name, _)| selection.has_side(name)) {
+    for (name, mounter) in mounters().into_iter().filter(|(name, _)| selection.has_side(name)) {
         sides.push(Box::new(Mounted::new(name, image(), mounter)));
     }
     sides
@@ -217,11 +212,13 @@ pub fn thread_time() -> Duration {
 }
 
 /// The ratios that are printed: of one column to another.
-const RATIOS: [(&str, &str, &str); 4] = [
+const RATIOS: [(&str, &str, &str); 6] = [
     (OURS, KERNEL, "kernel"),
     (OURS, ORDER_0, "order 0"),
     (MOUNT, KERNEL, "m/kernel"),
     (MOUNT, FUSE2FS, "m/fuse2fs"),
+    (WRITEBACK, KERNEL, "w/kernel"),
+    (WRITEBACK, FUSE2FS, "w/fuse2fs"),
 ];
 
 pub fn speed_of(found: &[Found], side: &str) -> Option<f64> {
@@ -229,7 +226,9 @@ pub fn speed_of(found: &[Found], side: &str) -> Option<f64> {
 }
 
 fn heading(sides: &[Box<dyn Side>]) {
-    println!("\n1 thread, MiB/s; ratios of ours to the kernel and order 0, of our mount to both\n");
+    println!(
+        "\n1 thread, MiB/s; ratios of ours to the kernel and order 0, of our mount to others\n"
+    );
     print!("{:<20}", "");
     sides.iter().for_each(|side| print!("{:>10}", side.name()));
     print!(" |");

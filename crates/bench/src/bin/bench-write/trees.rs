@@ -9,10 +9,9 @@ use std::time::Instant;
 use bench::median;
 
 use crate::image::Image;
-use crate::mount::{Mount, Mounter};
+use crate::mount::{FUSE2FS, KERNEL, MOUNT, Mount, Mounter, mounters};
 use crate::notes::Notes;
 use crate::selection::Selection;
-use crate::series::{FUSE2FS, KERNEL, MOUNT};
 use crate::source::Archive;
 
 /// How often each side is measured.
@@ -39,8 +38,7 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
         return;
     }
     let archive = Archive::make();
-    let sides = [(KERNEL, Mounter::Kernel), (FUSE2FS, Mounter::Fuse2fs), (MOUNT, Mounter::Bifolio)];
-    let sides = sides.into_iter().filter(|(name, _)| selection.has_side(name));
+    let sides = mounters().into_iter().filter(|(name, _)| selection.has_side(name));
     let sides: Vec<_> =
         sides.map(|(name, mounter)| (name, mounter, Image::make(IMAGE_BYTES, 4096, ""))).collect();
     let mut times = vec![[const { Vec::new() }; WORKS.len()]; sides.len()];
