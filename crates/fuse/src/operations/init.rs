@@ -74,6 +74,7 @@ impl Server {
         rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
+        tracing::debug!("INIT of version {}.{}", init.major, init.minor);
         match negotiate(init, rest, self.wanted(), self.options.page_bytes) {
             Ok((out, negotiated)) => {
                 // A newer major version asks again with ours: nothing is agreed on before.

@@ -75,6 +75,8 @@ pub enum SessionError<E> {
     Mount(MountError),
     /// The kernel is too old.
     Init(InitRefused),
+    /// The server failed when the kernel introduced itself; it has said how.
+    NoInit,
     /// Requests were to travel through io_uring by all means.
     IoUring(NoRings),
     /// Another process of this session has failed, with this exit status, and has said why.
@@ -99,6 +101,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Close(error) => write!(f, "closing the volume: {error}"),
             Self::Mount(error) => error.fmt(f),
             Self::Init(error) => error.fmt(f),
+            Self::NoInit => f.write_str("the server failed at the kernel's first request"),
             Self::IoUring(error) => write!(f, "mount option `io_uring=on`: {error}"),
             Self::LowLatency(error) => write!(f, "mount option `low_latency`: {error}"),
             Self::Reported(status) => write!(f, "the server ended with status {status}"),

@@ -76,8 +76,10 @@ pub fn run<P, E>(
     };
     let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
     shake_hands(&server, &channel).map_err(failure)?;
-    if let Some(Err(refused)) = server.negotiated() {
-        return Err(SessionError::Init(refused));
+    match server.negotiated() {
+        Some(Ok(_)) => {}
+        Some(Err(refused)) => return Err(SessionError::Init(refused)),
+        None => return Err(SessionError::NoInit),
     }
     let rings = rings.filter(|_| server.agreed_on(InitFlags::OVER_IO_URING));
     if plan.options.io_uring == IoUring::On && rings.is_none() {

@@ -190,7 +190,8 @@ impl Worker {
             Request::parse(&self.desk.request[..length]).map_or(0, |one| one.header.opcode);
         self.opcode.set(opcode);
         let before_long = || pass(shared, &self.reading);
-        self.desk.serve(&shared.server, &shared.channel, length, before_long);
+        // The client has been told of an error.
+        let _ = self.desk.serve(&shared.server, &shared.channel, length, before_long);
         if let Some(begun) = self.waiting.take() {
             shared.waits.note(opcode, begun.elapsed());
         }

@@ -1,6 +1,7 @@
 //! One request on its way: from the bytes that a channel gave to the answer that it takes.
 
 use iomap::FolioSlice;
+use rustix::io::Errno;
 
 use crate::operations::TRANSFER_BYTES_MAX;
 use crate::reply::{Answer, Contents, Reply};
@@ -30,37 +31,49 @@ impl Desk {
         Self { request: vec![0; REQUEST_BYTES_MAX], payload, lent: Vec::new() }
     }
 
-    /// Serves the request of so many bytes and answers it. `before_long` is called before much is
-    /// copied.
+    /// Serves the request of so many bytes and answers it, if only with the error that it gives.
+    /// `before_long` is called before much is copied.
     pub fn serve(
         &mut self,
         server: &Server,
         channel: &Channel,
         length: usize,
         before_long: impl FnOnce(),
-    ) {
+    ) -> Result<(), Errno> {
         let Some(request) = Request::parse(&self.request[..length]) else {
             tracing::warn!("{length} bytes that are no request");
-            return;
+            return Err(Errno::IO);
         };
         let unique = request.header.unique;
         let _at_work = server.begin();
         let mut reply = Reply::new(&mut self.payload);
-        match server.handle(&request, &mut reply) {
-            Answer::Silent => {}
-            Answer::Payload => channel.succeed(unique, &[reply.bytes()]),
-            Answer::Error(errno) => channel.fail(unique, errno),
+        let done = match server.handle(&request, &mut reply) {
+            Answer::Silent => Ok(()),
+            Answer::Payload => {
+                channel.succeed(unique, &[reply.bytes()]);
+                Ok(())
+            }
+            Answer::Error(errno) => Err(errno),
             Answer::Contents(contents) => {
                 if contents.length >= LONG_BYTES {
                     before_long();
                 }
-                self.answer_contents(channel, unique, &contents);
+                self.answer_contents(channel, unique, &contents)
             }
+        };
+        if let Err(errno) = done {
+            channel.fail(unique, errno);
         }
+        done
     }
 
     /// The bytes go straight from the cache to the kernel, in as many pieces as there are folios.
-    fn answer_contents(&mut self, channel: &Channel, unique: u64, contents: &Contents) {
+    fn answer_contents(
+        &mut self,
+        channel: &Channel,
+        unique: u64,
+        contents: &Contents,
+    ) -> Result<(), Errno> {
         let done = match contents.lend(&mut self.lent) {
             Ok(()) if self.lent.len() <= PIECES_MAX => {
                 channel.succeed(unique, &self.lent);
@@ -71,19 +84,19 @@ impl Desk {
                 .map(|length| channel.succeed(unique, &[&self.payload[..length]])),
             Err(errno) => Err(errno),
         };
-        if let Err(errno) = done {
-            channel.fail(unique, errno);
-        }
         self.lent.clear();
+        done
     }
 }
 
-/// Answers the first requests, until INIT has been answered.
+/// Answers the first requests, until INIT has been answered: with an agreement, a refusal or, after a
+/// panic, an error, which the kernel takes for the last word.
 pub fn shake_hands(server: &Server, channel: &Channel) -> Result<(), End> {
     let mut desk = Desk::new();
-    while server.negotiated().is_none() {
+    let mut failed = false;
+    while server.negotiated().is_none() && !failed {
         let length = channel.receive(&mut desk.request, &BusyPoll::default())?;
-        desk.serve(server, channel, length, || ());
+        failed = desk.serve(server, channel, length, || ()).is_err();
     }
     Ok(())
 }

@@ -1,0 +1,203 @@
+//! Sessions of a server that misbehaves: on real mounts, made by this program when it is told to by its
+//! environment.
+#![allow(clippy::print_stderr, reason = "it is a program, too")]
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::fs;
+use std::io::Read;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuse::{MountOptions, Plan, SessionError};
+use libtest_mimic::{Arguments, Failed, Trial};
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+use testkit::private_mounts;
+use testkit::toy::{BLOCK_BYTES, Content, Data, ROOT, Toy};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// How long anything may take that should happen soon.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What the server is to do, and where it is mounted.
+const CASE: &str = "BIFOLIO_TEST_SESSION";
+const DIRECTORY: &str = "BIFOLIO_TEST_DIRECTORY";
+const BACKGROUND: &str = "BIFOLIO_TEST_BACKGROUND";
+
+fn main() -> ExitCode {
+    if let (Some(case), Some(directory)) = (std::env::var_os(CASE), std::env::var_os(DIRECTORY)) {
+        return mount(case, directory.into());
+    }
+    let trials = vec![
+        Trial::test("a_server_that_panics_at_init_is_reported_and_leaves_no_mount", || {
+            fails_at_init("panic", 1, "failed at the kernel's first request")
+        }),
+        Trial::test("a_server_that_dies_at_init_is_reported_and_leaves_no_mount", || {
+            fails_at_init("abort", 1, "killed by signal 6")
+        }),
+        Trial::test("a_server_that_hangs_at_init_ends_with_a_signal", hangs_at_init),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// The program's other part: mounts a toy.
+fn mount(case: OsString, directory: PathBuf) -> ExitCode {
+    let case = case.into_string().unwrap_or_default();
+    let plan = Plan {
+        source: "toy".into(),
+        directory,
+        block_device: false,
+        options: MountOptions::default(),
+        foreground: std::env::var_os(BACKGROUND).is_none(),
+        confine: false,
+        threads: const { NonZeroUsize::new(4).unwrap() },
+    };
+    let open = |()| {
+        let at_init = match &*case {
+            "panic" => || panic!("as the test wants"),
+            "abort" => || std::process::abort(),
+            "hang" => || std::thread::sleep(PATIENCE * 10),
+            _ => || (),
+        };
+        let _ = tracing::subscriber::set_global_default(AtInit(at_init));
+        Ok(Arc::new(toy().volume(16)))
+    };
+    match fuse::run(&plan, || Ok::<_, base::Error>(()), open) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(SessionError::Reported(status)) => status.into(),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn toy() -> Arc<Toy> {
+    let file = Data { size: 12, blocks: [(0, 0)].into(), ..Data::default() };
+    let root = Content::directory(&[(".", ROOT), ("..", ROOT), ("file", 11)]);
+    let inodes = [(ROOT, root), (11, Content::Regular(file))];
+    Toy::new(vec![b'x'; BLOCK_BYTES as usize], inodes)
+}
+
+/// Does something when the server logs that the kernel introduces itself.
+struct AtInit(fn());
+
+impl Subscriber for AtInit {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        if message.0.starts_with("INIT") {
+            self.0();
+        }
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+/// A session that was started, and ends with this.
+struct Session {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Session {
+    fn start(case: &str, background: bool) -> Self {
+        private_mounts();
+        let folder = TempDir::new().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env(CASE, case).env(DIRECTORY, folder.path().canonicalize().unwrap());
+        if background {
+            command.env(BACKGROUND, "yes");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Self { child: command.spawn().unwrap(), folder }
+    }
+
+    fn is_mounted(&self) -> bool {
+        let path = self.folder.path().canonicalize().unwrap_or_default();
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        table.contains(&format!(" {} ", path.display()))
+    }
+
+    /// Its exit status and what it said.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let mut status = None;
+        wait_until("the end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (status.unwrap().code(), said)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let _ = Command::new("umount").arg("-lq").arg(self.folder.path()).status();
+    }
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn fails_at_init(case: &str, status: i32, complaint: &str) -> Result<(), Failed> {
+    for background in [false, true] {
+        let mut session = Session::start(case, background);
+        let (found, said) = session.end();
+        assert_eq!(found, Some(status), "{said}");
+        assert!(said.contains(complaint), "{said}");
+        assert!(!session.is_mounted());
+    }
+    Ok(())
+}
+
+fn hangs_at_init() -> Result<(), Failed> {
+    let mut session = Session::start("hang", false);
+    wait_until("the mount", || session.is_mounted());
+    let guard = Pid::from_raw(session.child.id() as i32).unwrap();
+    rustix::process::kill_process(guard, Signal::TERM).unwrap();
+    let (status, said) = session.end();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    assert!(!session.is_mounted());
+    Ok(())
+}
