@@ -36,6 +36,8 @@ impl MapWrite for Inode {
     }
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        // Blocks that the file has already, too: they may be somebody else's by now (J4).
+        self.volume().check_writable()?;
         let map = self.map_read(at, length)?;
         match map.kind {
             IomapKind::Mapped | IomapKind::Unwritten => return Ok(map),

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use base::InodeNumber;
 use base::attributes::{DeviceNumber, FileType, Timestamp};
+use device::{MemoryDevice, SharedDevice};
 
 use super::*;
-use crate::common::{Image, open_for_writing};
+use crate::common::{self, Image, open_for_writing};
 use crate::volume::Volume;
 use crate::{NewInode, ROOT_INODE};
 
@@ -17,6 +19,11 @@ fn file() -> (Image, Arc<Volume>, Arc<Inode>) {
     let options = ["-t", "ext4", "-b", "1024", "-O", "bigalloc,^resize_inode", "-C", "4096"];
     let image = Image::make(16, &options);
     let volume = open_for_writing(&image);
+    let inode = new_file(&volume);
+    (image, volume, inode)
+}
+
+fn new_file(volume: &Arc<Volume>) -> Arc<Inode> {
     let new = NewInode {
         kind: FileType::Regular,
         permissions: 0o644,
@@ -27,8 +34,7 @@ fn file() -> (Image, Arc<Volume>, Arc<Inode>) {
         xattrs: &[],
         time: TIME,
     };
-    let inode = volume.inode(ROOT_INODE).unwrap().create(b"file", &new).unwrap();
-    (image, volume, inode)
+    volume.inode(ROOT_INODE).unwrap().create(b"file", &new).unwrap()
 }
 
 fn reserved(volume: &Volume) -> u64 {
@@ -61,4 +67,66 @@ fn clusters_are_not_looked_at_while_others_give_them_places() {
     assert_eq!(reserved(&volume), 0, "the file has the cluster");
     inode.map_writeback(FileOffset(BLOCK), BLOCK).unwrap();
     assert_eq!(reserved(&volume), 0);
+}
+
+/// Writes a block as far as it gets a place, as writeback does.
+fn place(inode: &Inode, block: u64) {
+    inode.map_write(FileOffset(block * BLOCK), BLOCK).unwrap();
+    inode.map_writeback(FileOffset(block * BLOCK), BLOCK).unwrap();
+}
+
+/// Ends the writing of a block.
+fn end(inode: &Inode, block: u64) {
+    let (offset, kind) = (FileOffset(block * BLOCK), IomapKind::Unwritten);
+    let size = FileOffset((block + 1) * BLOCK);
+    inode.end_io(&[FinishedRange { offset, length: BLOCK, kind }], size).unwrap();
+}
+
+/// A volume in memory.
+fn volume(options: &[&str]) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let device = Arc::new(MemoryDevice::new(Image::make(16, options).bytes()));
+    let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
+    (device, volume)
+}
+
+#[test]
+fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
+    let bigalloc = ["-t", "ext4", "-b", "1024", "-O", "bigalloc,^resize_inode", "-C", "4096"];
+    for options in [&["-t", "ext4", "-b", "1024"][..], &bigalloc] {
+        let (device, volume) = volume(options);
+        let inode = new_file(&volume);
+        // More than an inode has room for, so that they lie in a leaf.
+        for block in [0, 8, 16, 24, 32, 40, 48] {
+            place(&inode, block);
+            end(&inode, block);
+        }
+        let is_durable = |number: InodeNumber, block: u64| {
+            let volume = common::open(device.snapshot()).unwrap();
+            let inode = volume.inode(number).unwrap();
+            inode.map_read(FileOffset(block * BLOCK), BLOCK).unwrap().kind == IomapKind::Mapped
+        };
+        // In the file, and, where there are clusters, in one that the file has.
+        for block in [20, 18] {
+            place(&inode, block);
+            // Somebody else's sync, while the data is on its way.
+            volume.sync().unwrap();
+            end(&inode, block);
+            inode.sync(true).unwrap();
+            assert!(is_durable(inode.number(), block), "{block} {options:?}");
+        }
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn no_data_is_written_where_nothing_may_be_changed_any_more() {
+    let (_device, volume) = volume(&["-t", "ext4", "-b", "1024"]);
+    let inode = new_file(&volume);
+    place(&inode, 0);
+    end(&inode, 0);
+    inode.map_writeback(FileOffset(0), BLOCK).unwrap();
+    // Somebody else has taken the volume.
+    volume.writer().unwrap().journal.stop(&Error::InUse { by: "another host".into() });
+    let map = inode.map_writeback(FileOffset(0), BLOCK);
+    assert!(matches!(map, Err(Error::ShutDown(_))), "{map:?}");
 }

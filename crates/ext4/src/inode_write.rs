@@ -104,6 +104,12 @@ impl Inode {
         self.volume().change(1, |handle| self.update(handle, |record| record.apply(change)))
     }
 
+    /// Notes that the handle's transaction changes what is kept of the inode: whoever syncs that has
+    /// to make the transaction durable.
+    pub(crate) fn note_change(&self, handle: &Handle<'_>) {
+        self.pending.last_change.store(stored(handle.transaction()), Ordering::Release);
+    }
+
     /// Changes what the inode says, on disk and in memory. The caller has the inode's lock for
     /// whatever must not change at the same time.
     pub(crate) fn update(
@@ -115,7 +121,7 @@ impl Inode {
         let mut record = InodeRecord::clone(&now);
         self.pending.settle(&mut record);
         change(&mut record);
-        self.pending.last_change.store(stored(handle.transaction()), Ordering::Release);
+        self.note_change(handle);
         debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
         self.volume().write_inode_record(handle, &record)?;
         self.publish(&mut now, record);

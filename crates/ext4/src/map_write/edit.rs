@@ -76,13 +76,17 @@ impl Inode {
         if self.has(InodeFlags::INLINE_DATA) || !self.has_map() {
             return Err(Error::WrongType("it has no data blocks"));
         }
-        let had_changes = handle.has_changes();
+        let (had_changes, changes) = (handle.has_changes(), handle.changes());
         let (volume, change, record) = (&**self.volume(), self.map.change(), self.record());
         let blocks = MapBlocks { volume, handle, purpose, clusters: 0, is_touched: false };
         let map = Map::new(volume.geometry(), &record);
         let mut edit = MapEdit { inode: self, record, map, blocks, change, size: None };
         match operation(&mut edit) {
             Ok(result) => {
+                if edit.blocks.handle.changes() != changes {
+                    // Also where only nodes were changed that are blocks.
+                    self.note_change(edit.blocks.handle);
+                }
                 edit.finish()?;
                 Ok(result)
             }
