@@ -57,6 +57,8 @@ impl LogWriter {
         let mut log = Self { journal, encoder, superblock, head, used: 0, next, is_empty_on_disk };
         let start = is_recovering.then_some(head);
         log.write_superblock(LogState { start, sequence: next })?;
+        // Before anything is written over what a recovery would still have started with.
+        log.flush()?;
         Ok(log)
     }
 
