@@ -2,13 +2,15 @@
 //! Not here: the submission (`writeback.rs`).
 //!
 //! This runs on a thread of its own, since a format may start transactions, which a device's end of
-//! a bio must not wait for; or on that of somebody who waits for it, and may start one. A folio stays under writeback until the format knows: or it could be
-//! evicted, and read again as the zeroes that its blocks are mapped to until then.
+//! a bio must not wait for; or on that of somebody who waits for it, and may start one. A folio stays
+//! under writeback until the format knows: or it could be evicted, and read again as the zeroes that
+//! its blocks are mapped to until then.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use base::{Error, IoError, Result};
+use base::{Error, IoError, Result, Unsupported};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -149,7 +151,14 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
         file.errors.record(error.into());
     }
     let ranges = ended.iter().map(|range| range.offset.0..range.end());
-    if let Err(error) = file.tell_format(&finished, ranges, reached) {
+    // A panic was reported where it happened. What it leaves undone is lost, and is not to be taken for
+    // written; and what else has ended needs this thread.
+    let tell = AssertUnwindSafe(|| file.tell_format(&finished, ranges, reached));
+    let told = catch_unwind(tell).unwrap_or_else(|_| {
+        let operation = "going on after a panic at the end of a write";
+        Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
+    });
+    if let Err(error) = told {
         file.errors.record(error);
     }
     // Errors are known before the folios are let go: who waits for those looks next.

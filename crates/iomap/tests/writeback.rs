@@ -351,6 +351,28 @@ fn a_write_that_fails_is_heard_of_by_every_open_file_once() {
 }
 
 #[test]
+fn what_a_panic_keeps_from_being_written_is_told_and_all_goes_on() {
+    let setup = setup(9, 4096);
+    let cursor = setup.file.errors().cursor();
+    for waits in [false, true] {
+        setup.format.panics.store(true, Ordering::Relaxed);
+        setup.write(0, &[1; 10_000]);
+        if waits {
+            write_back_and_wait(&setup.file, 0..u64::MAX);
+        } else {
+            write_back(&setup.file, 0..u64::MAX);
+            wait_for_writeback(&setup.file, 0..u64::MAX);
+        }
+        let told = setup.file.errors().check(&cursor);
+        assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
+        setup.write(0, &[2; 10_000]);
+        setup.sync();
+        assert_eq!(setup.file.errors().check(&cursor), Ok(()));
+        assert!(setup.format.on_disk() == [2; 10_000]);
+    }
+}
+
+#[test]
 fn a_write_without_space_changes_nothing_and_keeps_nothing_reserved() {
     let (format, cache) = (Format::new(block_size(4096), 10, 100), cache(1 << 20, 9));
     let file = writable(&cache, &format, format.device(), 4096);

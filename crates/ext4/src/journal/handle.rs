@@ -1,9 +1,10 @@
 //! A handle: the changes of one operation, all of which end up in one transaction.
 
 use std::sync::Arc;
+use std::thread;
 
 use base::locks::Held;
-use base::{FsBlock, Place, Result, TransactionId};
+use base::{FsBlock, Place, Result, TransactionId, Unsupported};
 use smallvec::SmallVec;
 
 use super::Journal;
@@ -23,6 +24,8 @@ pub(crate) struct Handle<'j> {
     released: Vec<Release>,
     changes: u64,
     is_undone: bool,
+    /// A panic was under way when the operation began: it is part of the cleaning up.
+    began_panicking: bool,
     privilege: Privilege,
     _held: Held,
 }
@@ -40,6 +43,7 @@ impl<'j> Handle<'j> {
             released,
             changes,
             is_undone,
+            began_panicking: thread::panicking(),
             privilege,
             _held: held,
         }
@@ -147,6 +151,11 @@ impl<'j> Handle<'j> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        if thread::panicking() && !self.began_panicking && self.has_changes() {
+            // Before the handle ends: nobody may make durable what is half done.
+            let operation = "going on after a panic in the middle of a change";
+            self.journal.fail(&Unsupported::Operation(operation).into());
+        }
         let mut state = self.journal.state.lock();
         let running = &mut state.running;
         debug_assert_eq!(running.id, self.id, "a transaction ended before its handles");
@@ -169,9 +178,10 @@ impl Drop for Handle<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Barrier;
 
-    use base::{BlockSize, FsBlock, Place};
+    use base::{BlockSize, Error, FsBlock, Place};
     use device::{LatchDevice, MemoryDevice};
     use iomap::{CacheOptions, MetadataCache, PageCache};
 
@@ -197,6 +207,20 @@ mod tests {
             journal.start(1).unwrap().revoke(FsBlock(block));
         }
         assert_eq!(journal.start(1).unwrap().transaction(), first.next());
+    }
+
+    #[test]
+    fn what_a_panic_leaves_half_done_does_not_become_durable() {
+        let journal = journal();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut handle = journal.start(2).unwrap();
+            handle.edit(FsBlock(7), "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+            panic!("as the test has it");
+        }));
+        assert!(panicked.is_err());
+        let committed = journal.commit_all();
+        assert!(matches!(committed, Err(Error::Lost(_))), "{committed:?}");
+        assert!(matches!(journal.start(1).map(drop), Err(Error::ShutDown(_))));
     }
 
     #[test]

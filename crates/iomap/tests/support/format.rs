@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::ThreadId;
 
@@ -40,6 +40,8 @@ pub struct Format {
     pub waiting: AtomicU64,
     /// The thread of the last end of I/O.
     pub ended_by: Mutex<Option<ThreadId>>,
+    /// Whether the next end of I/O panics.
+    pub panics: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +77,7 @@ impl Format {
             end_ios: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             ended_by: Mutex::default(),
+            panics: AtomicBool::new(false),
         })
     }
 
@@ -285,6 +288,7 @@ impl MapWrite for Format {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "as the test has it");
         let paused = self.ends.try_lock().is_err();
         self.waiting.fetch_add(u64::from(paused), Ordering::Relaxed);
         let _not_paused = self.pause();
