@@ -27,6 +27,8 @@ pub struct FileDevice {
     size: u64,
     read_only: bool,
     sector_size: Option<SectorSize>,
+    /// The size of the host's pages. A program that has confined itself may not ask for it.
+    page_bytes: u64,
     /// The process that took the lock: a forked one shares it and must not end it.
     opened_by: Pid,
 }
@@ -66,7 +68,8 @@ impl FileDevice {
             _ => None,
         };
         let opened_by = rustix::process::getpid();
-        Ok(Self { file, size, read_only, sector_size, opened_by })
+        let page_bytes = rustix::param::page_size() as u64;
+        Ok(Self { file, size, read_only, sector_size, page_bytes, opened_by })
     }
 
     /// The unit that partition tables count in, where the device is a disk and not an image of one.
@@ -258,8 +261,12 @@ impl BlockDevice for FileDevice {
     }
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {
-        // Pages that are clean are read anew. A host that refuses has at least its own writes.
-        let length = std::num::NonZeroU64::new(length);
-        let _ = rustix::fs::fadvise(&self.file, offset.0, length, rustix::fs::Advice::DontNeed);
+        // Pages that are clean are read anew, but only whole ones. A host that refuses has at least
+        // its own writes.
+        let start = offset.0 / self.page_bytes * self.page_bytes;
+        let end = offset.0.saturating_add(length).div_ceil(self.page_bytes);
+        let end = end.saturating_mul(self.page_bytes);
+        let length = std::num::NonZeroU64::new(end.saturating_sub(start));
+        let _ = rustix::fs::fadvise(&self.file, start, length, rustix::fs::Advice::DontNeed);
     }
 }

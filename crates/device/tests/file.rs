@@ -191,6 +191,22 @@ fn a_block_device_is_read_written_zeroed_and_had_alone() {
 }
 
 #[test]
+fn what_others_write_to_a_block_device_is_seen_once_it_is_refreshed() {
+    let file = image(1 << 20);
+    let path = loop_device(file.path());
+    let opened = FileDevice::open(Path::new(&path), false);
+    detach(&path);
+    let device: &dyn BlockDevice = &opened.unwrap();
+    let mut bytes = [0; 1024];
+    // Less than a page, in the midst of one.
+    device.read_at(DeviceOffset(5120), &mut bytes).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &[9; 1024], 5120).unwrap();
+    device.refresh(DeviceOffset(5120), 1024);
+    device.read_at(DeviceOffset(5120), &mut bytes).unwrap();
+    assert!(bytes == [9; 1024]);
+}
+
+#[test]
 fn every_backend_reads_the_same() {
     let file = image(0);
     let contents: Vec<u8> = (0..300_000).map(|at: u32| (at % 253) as u8).collect();

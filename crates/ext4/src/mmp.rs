@@ -113,6 +113,11 @@ impl MmpBlock {
 
     /// Writes the block, durably: others may have to see it.
     fn write(&self, sequence: u32) -> Result<()> {
+        self.put(sequence)?;
+        self.device.flush()
+    }
+
+    fn put(&self, sequence: u32) -> Result<()> {
         let mut raw = RawMmp::new_zeroed();
         raw.magic = MMP_MAGIC.into();
         raw.sequence = sequence.into();
@@ -123,8 +128,7 @@ impl MmpBlock {
         let interval = (CHECK_FACTOR * self.update_interval).max(CHECK_INTERVAL_MIN);
         raw.check_interval = interval.into();
         raw.checksum = self.checksum(&raw).unwrap_or_default().into();
-        self.device.write_at(self.offset, raw.as_bytes())?;
-        self.device.flush()
+        self.device.write_at(self.offset, raw.as_bytes())
     }
 
     fn checksum(&self, raw: &RawMmp) -> Option<u32> {
@@ -180,9 +184,10 @@ impl Claim {
     fn renew(&mut self) -> Result<()> {
         self.check()?;
         let next = self.sequence % MMP_SEQUENCE_MAX + 1;
-        self.block.write(next)?;
+        self.block.put(next)?;
+        // It is there now, whatever comes of the flush.
         self.sequence = next;
-        Ok(())
+        self.block.device.flush()
     }
 
     /// Lets others have the volume.

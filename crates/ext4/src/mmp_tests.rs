@@ -1,6 +1,9 @@
 //! Two hosts and one volume, without the time that they wait; blocks that are none.
 
-use device::{BlockDevice, MemoryDevice};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::{IoError, IoOperation};
+use device::{Bio, BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
 
 use super::*;
 use crate::common::{self, Image};
@@ -118,4 +121,70 @@ fn a_volume_that_somebody_else_takes_is_not_written_any_more() {
     assert!(matches!(stopped, Err(Error::ShutDown(_))), "{stopped:?}");
     assert!(volume.close().is_err());
     assert_eq!(block.read().unwrap().sequence.get(), 12345, "it is theirs");
+}
+
+#[test]
+fn a_flush_that_fails_does_not_make_the_volume_somebody_elses() {
+    let mut block = block();
+    let (operation, lasting) = (IoOperation::Flush, Lasting::Once);
+    let counted = Some(CountedFault { operation, number: 1, lasting, errno: 5 });
+    let plan = FaultPlan { counted, ..FaultPlan::default() };
+    block.device = Arc::new(FaultDevice::new(Arc::clone(&block.device), plan));
+    let mut claim = take(&block, || ()).0.unwrap();
+    let failed = claim.renew();
+    assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+    claim.renew().unwrap();
+    claim.give_up().unwrap();
+}
+
+/// A device that forgets what it was to flush, and says so to whoever asks first, as hosts do.
+#[derive(Debug)]
+struct Forgetful {
+    inner: MemoryDevice,
+    forgets: AtomicBool,
+}
+
+impl BlockDevice for Forgetful {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> Result<()> {
+        if !self.forgets.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
+        Err(IoError { operation, offset, length: 0, errno: 5 }.into())
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+#[test]
+fn a_failed_flush_of_the_block_is_one_of_the_volume() {
+    let image = Image::make(16, &["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
+    let (inner, forgets) = (MemoryDevice::new(image.bytes()), AtomicBool::new(false));
+    let device = Arc::new(Forgetful { inner, forgets });
+    let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
+    device.forgets.store(true, Ordering::SeqCst);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while device.forgets.load(Ordering::SeqCst) {
+        assert!(Instant::now() < deadline, "nobody counts");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    volume.sync().unwrap_err();
 }

@@ -4,8 +4,8 @@
 use std::sync::{Arc, OnceLock};
 
 use base::locks::{Rank, RankedMutex};
-use base::{Error, FsBlock, Place, Result, Unsupported};
-use device::{LatchDevice, SharedDevice};
+use base::{DeviceOffset, Error, FsBlock, Place, Result, Unsupported};
+use device::{BlockDevice, LatchDevice, SharedDevice};
 use iomap::PageCache;
 
 use crate::alloc::{Allocator, Privilege};
@@ -51,17 +51,21 @@ impl Volume {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        let volume = match Self::probe(Arc::clone(&device), cache)? {
+        // No flush is to hide that one before it has failed, whoever asked for that.
+        let latch = Arc::new(LatchDevice::new(device));
+        let volume = match Self::probe(latch.clone(), cache)? {
             Probed::Ready(volume) => volume,
             Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
         };
         volume.geometry().features.check_writable()?;
         let Some(block) = MmpBlock::of(&volume)? else {
-            return Self::open_alone(device, cache, options);
+            return Self::open_alone(latch, cache, options);
         };
         drop(volume);
         let mmp = Mmp::start(block)?;
-        let opened = Self::open_alone(device, cache, options).and_then(|volume| {
+        // What was read before may have been changed by somebody who has let go of it since.
+        latch.refresh(DeviceOffset(0), latch.size());
+        let opened = Self::open_alone(latch, cache, options).and_then(|volume| {
             mmp.guard(&volume.writer()?.journal)?;
             Ok(volume)
         });
@@ -79,12 +83,10 @@ impl Volume {
 
     /// [`open_for_writing`](Self::open_for_writing), while nobody else writes the volume.
     fn open_alone(
-        device: SharedDevice,
+        latch: Arc<LatchDevice>,
         cache: &Arc<PageCache>,
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
-        // No flush is to hide that one before it has failed.
-        let latch = Arc::new(LatchDevice::new(device));
         let device: SharedDevice = latch.clone();
         let journal_device = options.journal_device.clone();
         let journal_device =
