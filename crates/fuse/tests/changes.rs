@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fuse::protocol::*;
 use fuse::{Server, ServerOptions};
 use support::*;
-use testkit::memory::MemoryFileSystem;
+use testkit::memory::{DATA_BYTES_MAX, MemoryFileSystem};
 use zerocopy::IntoBytes;
 
 const ENOENT: i32 = 2;
@@ -15,6 +15,7 @@ const EBADF: i32 = 9;
 const EEXIST: i32 = 17;
 const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
 const ENOSYS: i32 = 38;
 const ENOTEMPTY: i32 = 39;
 const ENODATA: i32 = 61;
@@ -352,6 +353,24 @@ fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
         let on_disk = file_system.on_disk(base::InodeNumber(file.attr.inode));
         assert_eq!(on_disk == b"hello", is_durable, "{name}");
     }
+}
+
+#[test]
+fn what_comes_from_the_kernels_cache_is_written_whole_or_answered_by_an_error() {
+    let (server, _) = server();
+    let (file, handle) = create(&server, ROOT_NODE, "file");
+    let write = |offset, write_flags, data: &[u8]| {
+        let (size, lock_owner) = (data.len() as u32, 0);
+        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
+        let bytes = request(Opcode::Write, file.node, &[write.as_bytes(), data]);
+        let answer = exchange(&server, &bytes).unwrap();
+        answer.map(|payload| record::<WriteOut>(&payload).size)
+    };
+    // There is room for no more.
+    let last = DATA_BYTES_MAX - 4096;
+    assert_eq!(write(last, 0, &[1; 4096]), Ok(4096));
+    assert_eq!(write(last, 0, &[2; 8192]), Ok(4096));
+    assert_eq!(write(last, WRITE_CACHE, &[3; 8192]), Err(ENOSPC));
 }
 
 #[test]

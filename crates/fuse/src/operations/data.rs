@@ -123,12 +123,23 @@ impl Server {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let file = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
-        let offset = FileOffset(operation.offset);
+        let from_cache = operation.write_flags & WRITE_CACHE != 0;
         // A kernel that collects writes has told, or will tell, when they were made.
-        let collected =
-            operation.write_flags & WRITE_CACHE != 0 && self.agreed_on(InitFlags::WRITEBACK_CACHE);
-        let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
-        let written = file.write_durably(at, data, privileges, sync_by_server(operation.flags))?;
+        let collected = from_cache && self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        let write = |done: usize| {
+            let offset = FileOffset(operation.offset + done as u64);
+            let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
+            file.write_durably(at, &data[done..], privileges, sync_by_server(operation.flags))
+        };
+        let mut written = write(0)?;
+        // Of what comes out of its cache the kernel believes all to be written unless there is an
+        // error. The rest meets that first.
+        while from_cache && written < data.len() {
+            match write(written)? {
+                0 => return Err(Errno::IO.into()),
+                more => written += more,
+            }
+        }
         reply.push(&WriteOut { size: written as u32, padding: 0 })?;
         Ok(Answer::Payload)
     }
