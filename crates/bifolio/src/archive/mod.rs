@@ -227,7 +227,8 @@ impl<R: Read> ArchiveReader<R> {
     }
 
     fn skip_rest(&mut self) -> io::Result<()> {
-        let rest = self.data + self.padding;
+        let rest = self.data.checked_add(self.padding);
+        let rest = rest.ok_or_else(|| invalid(format!("a member of {} bytes", self.data)))?;
         if io::copy(&mut (&mut self.input).take(rest), &mut io::sink())? < rest {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -267,5 +268,36 @@ fn kind(header: &Header, path: &[u8], target: &[u8]) -> Kind {
         EntryType::Fifo => Kind::Inode(FileType::Fifo),
         EntryType::Link => Kind::HardLink(target.to_vec()),
         other => Kind::Unknown(other.as_byte()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: u8, size: u64) -> Header {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(EntryType::new(kind));
+        header.set_size(size);
+        header.set_mode(0);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        header
+    }
+
+    #[test]
+    fn a_size_that_no_file_has_ends_the_archive() {
+        let mut archive = Vec::new();
+        let record = b"29 size=18446744073709551615\n";
+        archive.extend(header(b'x', record.len() as u64).as_bytes());
+        archive.extend(record);
+        archive.resize(2 * RECORD_BYTES, 0);
+        archive.extend(header(b'Z', 0).as_bytes());
+        let mut reader = ArchiveReader::new(&archive[..]);
+        let member = reader.next_member().unwrap().unwrap();
+        assert_eq!(member.kind, Kind::Unknown(b'Z'));
+        assert_eq!(reader.next_member().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }
