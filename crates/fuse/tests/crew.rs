@@ -110,3 +110,40 @@ fn with_one_thread_everything_is_served_in_turn() {
     drop(kernel);
     crew.join();
 }
+
+#[test]
+fn a_request_that_takes_longer_than_ever_before_holds_up_no_other() {
+    for (name, node) in [(&b"slow\0"[..], SLOW), (b"locked\0", LOCKED)] {
+        let (server, gate) = server_and_gate();
+        let (kernel, device) = pair();
+        let threads = NonZeroUsize::new(4).unwrap();
+        let crew =
+            Crew::start(server, channel(device), threads, BusyPoll::default(), |_| ()).unwrap();
+        send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[name]));
+        assert_eq!(receive(&kernel).0, 1);
+        gate.open();
+        let read = || request(Opcode::Read, node, &[read_all().as_bytes()]);
+        for unique in 2..100 {
+            send(&kernel, unique, read());
+            assert_eq!(receive(&kernel).0, unique);
+        }
+        // Three of four threads wait, each of which has read until then.
+        gate.close();
+        for (unique, waiting) in [(201, 1), (202, 2), (203, 3)] {
+            send(&kernel, unique, read());
+            gate.wait_for(98 + waiting);
+            send(&kernel, 100 + unique, request(Opcode::StatFs, ROOT_NODE, &[]));
+            assert_eq!(receive(&kernel).0, 100 + unique);
+        }
+        gate.open();
+        let mut answered: Vec<_> = (0..3).map(|_| receive(&kernel).0).collect();
+        answered.sort();
+        assert_eq!(answered, [201, 202, 203]);
+        for unique in 400..500 {
+            send(&kernel, unique, read());
+            assert_eq!(receive(&kernel).0, unique);
+        }
+        drop(kernel);
+        crew.join();
+    }
+}

@@ -4,12 +4,13 @@
 
 use std::ffi::OsString;
 use std::fmt::Debug;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fuse::{MountOptions, Plan, SessionError};
@@ -17,7 +18,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::private_mounts;
-use testkit::toy::{BLOCK_BYTES, Content, Data, ROOT, Toy};
+use testkit::toy::{BLOCK_BYTES, Content, Data, Hook, ROOT, Toy};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What the server is to do, and where it is mounted.
 const CASE: &str = "BIFOLIO_TEST_SESSION";
 const DIRECTORY: &str = "BIFOLIO_TEST_DIRECTORY";
+/// While there is a file of this name, the device hangs.
+const STOP: &str = "BIFOLIO_TEST_STOP";
 const BACKGROUND: &str = "BIFOLIO_TEST_BACKGROUND";
 
 fn main() -> ExitCode {
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
             fails_at_init("abort", 1, "killed by signal 6")
         }),
         Trial::test("a_server_that_hangs_at_init_ends_with_a_signal", hangs_at_init),
+        Trial::test("a_device_that_hangs_holds_up_only_who_waits_for_it", device_hangs),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -79,8 +83,16 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
 
 fn toy() -> Arc<Toy> {
     let file = Data { size: 12, blocks: [(0, 0)].into(), ..Data::default() };
-    let root = Content::directory(&[(".", ROOT), ("..", ROOT), ("file", 11)]);
-    let inodes = [(ROOT, root), (11, Content::Regular(file))];
+    let stop = std::env::var_os(STOP).map(PathBuf::from);
+    let before_use = Hook::new(move || {
+        base::waiting::about_to_wait();
+        while stop.as_ref().is_some_and(|stop| stop.exists()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let slow = Data { before_use, ..file.clone() };
+    let root = Content::directory(&[(".", ROOT), ("..", ROOT), ("file", 11), ("slow", 12)]);
+    let inodes = [(ROOT, root), (11, Content::Regular(file)), (12, Content::Regular(slow))];
     Toy::new(vec![b'x'; BLOCK_BYTES as usize], inodes)
 }
 
@@ -127,19 +139,21 @@ impl Visit for Message {
 struct Session {
     child: Child,
     folder: TempDir,
+    stops: TempDir,
 }
 
 impl Session {
     fn start(case: &str, background: bool) -> Self {
         private_mounts();
-        let folder = TempDir::new().unwrap();
+        let (folder, stops) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(CASE, case).env(DIRECTORY, folder.path().canonicalize().unwrap());
+        command.env(STOP, stops.path().join("stop"));
         if background {
             command.env(BACKGROUND, "yes");
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        Self { child: command.spawn().unwrap(), folder }
+        Self { child: command.spawn().unwrap(), folder, stops }
     }
 
     fn is_mounted(&self) -> bool {
@@ -199,5 +213,50 @@ fn hangs_at_init() -> Result<(), Failed> {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("interrupted"), "{said}");
     assert!(!session.is_mounted());
+    Ok(())
+}
+
+/// Reads past the kernel's cache.
+fn read(path: &Path) -> Vec<u8> {
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(direct).open(path).unwrap();
+    let mut data = vec![0; 4096];
+    let length = file.read_at(&mut data, 0).unwrap();
+    data.truncate(length);
+    data
+}
+
+fn device_hangs() -> Result<(), Failed> {
+    let mut session = Session::start("", false);
+    let [file, slow] = ["file", "slow"].map(|name| session.folder.path().join(name));
+    wait_until("the mount", || session.is_mounted() && file.exists());
+    for _ in 0..200 {
+        assert_eq!(read(&slow), b"xxxxxxxxxxxx");
+    }
+    let stop = session.stops.path().join("stop");
+    fs::write(&stop, "").unwrap();
+    std::thread::scope(|scope| {
+        // This many of four threads.
+        let hanging: Vec<_> = (0..3).map(|_| scope.spawn(|| read(&slow))).collect();
+        let (sender, done) = mpsc::channel();
+        let file = &file;
+        let other = scope.spawn(move || {
+            for _ in 0..50 {
+                assert_eq!(read(file), b"xxxxxxxxxxxx");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sender.send(()).unwrap();
+        });
+        let outcome = done.recv_timeout(PATIENCE);
+        let still = hanging.iter().filter(|one| !one.is_finished()).count();
+        fs::remove_file(&stop).unwrap();
+        other.join().unwrap();
+        assert_eq!((outcome, still), (Ok(()), 3));
+        hanging.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), b"xxxxxxxxxxxx"));
+    });
+    let guard = Pid::from_raw(session.child.id() as i32).unwrap();
+    rustix::process::kill_process(guard, Signal::TERM).unwrap();
+    let (status, said) = session.end();
+    assert_eq!(status, Some(0), "{said}");
     Ok(())
 }

@@ -10,6 +10,9 @@
 //! thread A   read ─ serve ─ answer ─ read ─ serve ──┬─ wait for device ── answer ─ idle
 //! thread B   idle ──────────────────────────────────┴─ read ─ serve ─ answer ─ read ─ ...
 //! ```
+//!
+//! A reader that stays with one request for longer than expected, on a device that hangs or at a lock
+//! whose owner waits for one, has its part taken away by an idle thread that looks now and then.
 
 use std::cell::Cell;
 use std::io;
@@ -17,7 +20,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -26,10 +29,15 @@ use crate::server::Server;
 use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, End};
 use crate::transport::desk::Desk;
+use crate::transport::post::Post;
 use crate::transport::waits::Waits;
 
 /// As many threads as kept a device with 100 µs latency busy.
 pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
+/// How often an idle thread looks whether the reader is still at the request that it was at: that many
+/// milliseconds, or twice as many, others wait for it at most.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Threads that serve one channel.
 #[derive(Debug)]
@@ -46,12 +54,15 @@ struct Shared {
     wake: Condvar,
     waits: Waits,
     poll: BusyPoll,
+    post: Post,
 }
 
 #[derive(Debug, Default)]
 struct State {
     reading: bool,
     idle: usize,
+    /// One of the idle threads looks at the reader now and then.
+    watching: bool,
     end: Option<End>,
 }
 
@@ -66,7 +77,8 @@ impl Crew {
         at_end: impl FnOnce(End) + Send + 'static,
     ) -> io::Result<Self> {
         let (state, wake, waits) = (Mutex::default(), Condvar::new(), Waits::default());
-        let shared = Arc::new(Shared { server, channel, state, wake, waits, poll });
+        let post = Post::default();
+        let shared = Arc::new(Shared { server, channel, state, wake, waits, poll, post });
         let at_end = Arc::new(Mutex::new(Some(at_end)));
         let mut started = Vec::new();
         for number in 0..threads.get() {
@@ -110,9 +122,22 @@ impl Shared {
         let mut state = self.state.lock();
         state.idle += 1;
         while state.reading && state.end.is_none() {
-            self.wake.wait(&mut state);
+            if state.watching || !self.post.is_watched() {
+                self.wake.wait(&mut state);
+                continue;
+            }
+            state.watching = true;
+            let timeout = self.wake.wait_for(&mut state, LOOK).timed_out();
+            state.watching = false;
+            if timeout && state.reading && self.post.take_over() {
+                break;
+            }
         }
         state.idle -= 1;
+        if state.idle > 0 && !state.watching && self.post.is_watched() {
+            // It looks in this one's place.
+            self.wake.notify_one();
+        }
         match state.end {
             Some(end) => Err(end),
             None => {
@@ -120,6 +145,19 @@ impl Shared {
                 Ok(())
             }
         }
+    }
+
+    /// The reader begins to serve.
+    fn enter(&self) -> u64 {
+        let (entered, is_watched) = self.post.enter();
+        if !is_watched {
+            // Under the lock, so that whoever is about to sleep without looking is woken.
+            let state = self.state.lock();
+            if state.idle > 0 {
+                self.wake.notify_one();
+            }
+        }
+        entered
     }
 
     /// Lets another thread read.
@@ -145,6 +183,8 @@ impl Shared {
 struct Worker {
     shared: Arc<Shared>,
     reading: Rc<Cell<bool>>,
+    /// The request that this thread is at as the reader, if it is.
+    entered: Rc<Cell<Option<u64>>>,
     /// Since when the request has waited, if it has.
     waiting: Rc<Cell<Option<Instant>>>,
     /// What kind of request it is.
@@ -154,17 +194,19 @@ struct Worker {
 
 impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
+        let (reading, entered) = (Rc::default(), Rc::default());
         let (waiting, opcode) = (Rc::default(), Rc::default());
-        Self { shared, reading: Rc::default(), waiting, opcode, desk: Desk::new() }
+        Self { shared, reading, entered, waiting, opcode, desk: Desk::new() }
     }
 
     fn run(mut self) -> End {
         let (shared, reading) = (Arc::clone(&self.shared), Rc::clone(&self.reading));
-        let (waiting, opcode) = (Rc::clone(&self.waiting), Rc::clone(&self.opcode));
+        let (entered, waiting) = (Rc::clone(&self.entered), Rc::clone(&self.waiting));
+        let opcode = Rc::clone(&self.opcode);
         let _listening = base::waiting::listen(move || {
             waiting.set(waiting.get().or_else(|| Some(Instant::now())));
             if !shared.waits.are_brief(opcode.get()) {
-                pass(&shared, &reading);
+                pass(&shared, &reading, &entered);
             }
         });
         loop {
@@ -189,11 +231,15 @@ impl Worker {
         let opcode =
             Request::parse(&self.desk.request[..length]).map_or(0, |one| one.header.opcode);
         self.opcode.set(opcode);
-        let before_long = || pass(shared, &self.reading);
+        self.entered.set(Some(shared.enter()));
+        let before_long = || pass(shared, &self.reading, &self.entered);
         // The client has been told of an error.
         let _ = self.desk.serve(&shared.server, &shared.channel, length, before_long);
         if let Some(begun) = self.waiting.take() {
             shared.waits.note(opcode, begun.elapsed());
+        }
+        if self.entered.take().is_some_and(|entered| !shared.post.leave(entered)) {
+            self.reading.set(false);
         }
     }
 }
@@ -201,13 +247,13 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         // After a panic: the others must not wait for a reader that has gone.
-        pass(&self.shared, &self.reading);
+        pass(&self.shared, &self.reading, &self.entered);
     }
 }
 
-/// Passes reading on, where this thread has it.
-fn pass(shared: &Shared, reading: &Cell<bool>) {
-    if reading.replace(false) {
+/// Passes reading on, where this thread has it and nobody has taken it away.
+fn pass(shared: &Shared, reading: &Cell<bool>, entered: &Cell<Option<u64>>) {
+    if reading.replace(false) && entered.take().is_none_or(|entered| shared.post.leave(entered)) {
         shared.pass_reading();
     }
 }

@@ -5,6 +5,7 @@ mod busy_poll;
 mod channel;
 mod crew;
 mod desk;
+mod post;
 mod ring;
 mod waits;
 

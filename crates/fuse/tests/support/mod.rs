@@ -29,6 +29,10 @@ pub const BROKEN: u64 = 16;
 pub const PANICS: u64 = 17;
 /// Three files whose reading waits at the gate.
 pub const WAITS: [u64; 3] = [18, 19, 20];
+/// A file of which each use waits at the gate, and one of which each does without saying so before, as
+/// at a lock.
+pub const SLOW: u64 = 21;
+pub const LOCKED: u64 = 22;
 pub const MISSING: u64 = 99;
 
 /// Entries of the big directory.
@@ -46,6 +50,10 @@ pub struct Gate {
 impl Gate {
     fn pass(&self) {
         base::waiting::about_to_wait();
+        self.pass_silently();
+    }
+
+    fn pass_silently(&self) {
         let mut state = self.state.lock();
         state.0 += 1;
         self.changed.notify_all();
@@ -61,6 +69,11 @@ impl Gate {
             let waited = self.changed.wait_for(&mut state, PATIENCE);
             assert!(!waited.timed_out(), "{} readers, not {count}", state.0);
         }
+    }
+
+    /// Lets nobody through from now on.
+    pub fn close(&self) {
+        self.state.lock().1 = false;
     }
 
     /// Lets everyone through from now on.
@@ -100,6 +113,13 @@ fn inodes(gate: &Arc<Gate>) -> BTreeMap<u64, Content> {
         let waits = Data { before_mapping: Hook::new(move || gate.pass()), ..file.clone() };
         inodes.insert(number, Content::Regular(waits));
     }
+    let at = |action: fn(&Gate)| {
+        let gate = Arc::clone(gate);
+        let before_use = Hook::new(move || action(&gate));
+        Content::Regular(Data { before_use, ..file.clone() })
+    };
+    inodes.insert(SLOW, at(Gate::pass));
+    inodes.insert(LOCKED, at(Gate::pass_silently));
     let mut names = vec![(b".".to_vec(), BIG_DIRECTORY), (b"..".to_vec(), ROOT)];
     for number in 0..BIG {
         names.push((format!("entry-{number:04}").into_bytes(), 1000 + number));
@@ -124,6 +144,8 @@ fn root() -> Content {
         ("waits-0", WAITS[0]),
         ("waits-1", WAITS[1]),
         ("waits-2", WAITS[2]),
+        ("slow", SLOW),
+        ("locked", LOCKED),
         ("missing", MISSING),
     ])
 }
