@@ -4,37 +4,20 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use base::InodeNumber;
-use base::attributes::{DeviceNumber, FileType, Timestamp};
 use device::{MemoryDevice, SharedDevice};
 
 use super::*;
-use crate::common::{self, Image, open_for_writing};
+use crate::common::{self, Image, new_file, open_for_writing};
 use crate::volume::Volume;
-use crate::{NewInode, ROOT_INODE};
 
 const BLOCK: u64 = 1024;
-const TIME: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 
 fn file() -> (Image, Arc<Volume>, Arc<Inode>) {
     let options = ["-t", "ext4", "-b", "1024", "-O", "bigalloc,^resize_inode", "-C", "4096"];
     let image = Image::make(16, &options);
     let volume = open_for_writing(&image);
-    let inode = new_file(&volume);
+    let inode = new_file(&volume, "file");
     (image, volume, inode)
-}
-
-fn new_file(volume: &Arc<Volume>) -> Arc<Inode> {
-    let new = NewInode {
-        kind: FileType::Regular,
-        permissions: 0o644,
-        uid: 0,
-        gid: 0,
-        device: DeviceNumber::default(),
-        target: &[],
-        xattrs: &[],
-        time: TIME,
-    };
-    volume.inode(ROOT_INODE).unwrap().create(b"file", &new).unwrap()
 }
 
 fn reserved(volume: &Volume) -> u64 {
@@ -94,7 +77,7 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
     let bigalloc = ["-t", "ext4", "-b", "1024", "-O", "bigalloc,^resize_inode", "-C", "4096"];
     for options in [&["-t", "ext4", "-b", "1024"][..], &bigalloc] {
         let (device, volume) = volume(options);
-        let inode = new_file(&volume);
+        let inode = new_file(&volume, "file");
         // More than an inode has room for, so that they lie in a leaf.
         for block in [0, 8, 16, 24, 32, 40, 48] {
             place(&inode, block);
@@ -121,7 +104,7 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
 #[test]
 fn no_data_is_written_where_nothing_may_be_changed_any_more() {
     let (_device, volume) = volume(&["-t", "ext4", "-b", "1024"]);
-    let inode = new_file(&volume);
+    let inode = new_file(&volume, "file");
     place(&inode, 0);
     end(&inode, 0);
     inode.map_writeback(FileOffset(0), BLOCK).unwrap();

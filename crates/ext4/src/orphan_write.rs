@@ -298,29 +298,17 @@ impl OrphanFile {
 #[cfg(test)]
 mod tests {
     use base::FileOffset;
-    use base::attributes::{AttributeChange, DeviceNumber, FileType, Timestamp};
+    use base::attributes::AttributeChange;
     use device::{MemoryDevice, SharedDevice};
     use iomap::MapWrite;
 
     use super::*;
-    use crate::common::{self, Image};
-    use crate::{NewInode, ROOT_INODE};
-
-    const TIME: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
+    use crate::ROOT_INODE;
+    use crate::common::{self, Image, TIME, new_file};
 
     /// A file with a block that it has not grown to yet.
-    fn mapped(root: &Inode, name: &[u8]) -> Arc<Inode> {
-        let new = NewInode {
-            kind: FileType::Regular,
-            permissions: 0o644,
-            uid: 0,
-            gid: 0,
-            device: DeviceNumber::default(),
-            target: &[],
-            xattrs: &[],
-            time: TIME,
-        };
-        let inode = root.create(name, &new).unwrap();
+    fn mapped(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
+        let inode = new_file(volume, name);
         inode.map_write(FileOffset(0), 1024).unwrap();
         inode.map_writeback(FileOffset(0), 1024).unwrap();
         inode
@@ -332,7 +320,7 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(image.bytes()));
         let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
         let root = volume.inode(ROOT_INODE).unwrap();
-        let [first, second] = [&b"first"[..], b"second"].map(|name| mapped(&root, name));
+        let [first, second] = ["first", "second"].map(|name| mapped(&volume, name));
         let number = second.number();
         assert_eq!(u64::from(second.record().deleted), first.number().0, "the next in the list");
         drop(second);
@@ -351,6 +339,6 @@ mod tests {
         assert!(volume.writer().unwrap().orphans.is_list_empty());
         volume.close().unwrap();
         std::fs::write(&image.path, device.snapshot()).unwrap();
-        common::run(std::process::Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
     }
 }

@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use base::Error;
-use base::attributes::{AttributeChange, DeviceNumber, FileType, Timestamp, XattrMode};
-use common::{Image, open_for_writing, run};
+use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
+use common::random::Random;
+use common::{Image, TIME, new_inode, open_for_writing, run};
 use ext4::{Inode, NewInode, ROOT_INODE, Volume};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
-use testkit::hostile::Seeded;
 use testkit::{LoopMount, private_mounts};
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -95,7 +95,7 @@ fn of_ours(volume: &Arc<Volume>) -> Tree {
 /// The volume is sound, and everybody finds these attributes on it.
 #[track_caller]
 fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
-    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    image.check_by_e2fsck();
     let volume = image.open();
     let mut findings = Vec::new();
     volume.check(&mut |error| {
@@ -118,7 +118,7 @@ fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
         assert_eq!(std::fs::read(mount.path().join("inline")).unwrap(), [7; 100]);
         assert_eq!(std::fs::read_dir(mount.path().join("folder")).unwrap().count(), 1);
         mount.unmount();
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
         return;
     }
     for (file, attributes) in expected {
@@ -132,7 +132,7 @@ fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
 }
 
 /// A size of every order, often small.
-fn size(random: &mut Seeded) -> usize {
+fn size(random: &mut Random) -> usize {
     match random.below(8) {
         0 => 0,
         1 | 2 => random.below(16) as usize,
@@ -144,7 +144,7 @@ fn size(random: &mut Seeded) -> usize {
 }
 
 /// A name that the host can read: it sees none of users' in symbolic links.
-fn name(random: &mut Seeded, file: &str) -> String {
+fn name(random: &mut Random, file: &str) -> String {
     let prefixes = ["trusted.", "security.", "user."];
     let prefix = prefixes[random.below(if file == "link" { 2 } else { 3 }) as usize];
     let length = if random.below(10) == 0 { 200 } else { 1 + random.below(4) };
@@ -153,7 +153,7 @@ fn name(random: &mut Seeded, file: &str) -> String {
 
 /// Sets and removes at random; what could not be set for want of room is as it was.
 fn change_at_random(volume: &Arc<Volume>, tree: &mut Tree, seed: u64, steps: u32) {
-    let mut random = Seeded::new(seed);
+    let mut random = Random(seed);
     // A file, then the others: each has room for a part only.
     let inodes: Vec<Inode> = FILES.iter().map(|name| inode(volume, name)).collect();
     let mut refused = 0;
@@ -369,20 +369,11 @@ fn attributes_go_with_their_inodes() {
             [(b"user.a", &[1; 100]), (b"user.large", &large), (b"trusted.b", &[2; 100])];
         let volume = open_for_writing(&image);
         let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
-        let time = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let mut made = Vec::new();
         for (index, xattrs) in [&small[..], &many, &[]].into_iter().enumerate() {
-            let (name, target) = (format!("new {index}"), b"");
-            let new = NewInode {
-                kind: if index == 0 { FileType::Directory } else { FileType::Regular },
-                permissions: 0o700,
-                uid: 1,
-                gid: 2,
-                device: DeviceNumber::default(),
-                target,
-                xattrs,
-                time,
-            };
+            let name = format!("new {index}");
+            let kind = if index == 0 { FileType::Directory } else { FileType::Regular };
+            let new = NewInode { xattrs, ..new_inode(kind) };
             let inode = root.create(name.as_bytes(), &new).unwrap();
             let found = inode.list_xattrs().unwrap();
             assert_eq!(found.len(), xattrs.len(), "{options}");
@@ -392,18 +383,18 @@ fn attributes_go_with_their_inodes() {
             made.push((name, inode));
         }
         volume.sync().unwrap();
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
         for (name, inode) in made {
             if inode.kind() == FileType::Directory {
-                root.rmdir(name.as_bytes(), &inode, time).unwrap();
+                root.rmdir(name.as_bytes(), &inode, TIME).unwrap();
             } else {
-                root.unlink(name.as_bytes(), &inode, time).unwrap();
+                root.unlink(name.as_bytes(), &inode, TIME).unwrap();
             }
             inode.release().unwrap();
         }
         volume.close().unwrap();
         drop((root, volume));
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
         assert_eq!((free(&image), free_inodes(&image)), before, "{options}");
         if !is_mountable {
             continue;
@@ -422,14 +413,14 @@ fn attributes_go_with_their_inodes() {
         let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
         for file in ["a", "b", "c"] {
             let inode = Arc::new(inode(&volume, file));
-            root.unlink(file.as_bytes(), &inode, time).unwrap();
+            root.unlink(file.as_bytes(), &inode, TIME).unwrap();
             inode.release().unwrap();
             volume.sync().unwrap();
-            run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+            image.check_by_e2fsck();
         }
         volume.close().unwrap();
         drop((root, volume));
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
         assert_eq!(free_inodes(&image), before.1.map(|free| free + 3), "{options}");
     }
 }
@@ -477,6 +468,6 @@ fn a_full_volume_refuses_attributes_and_stays_sound() {
         inodes[0].set_xattr(b"trusted.0", &[2; 600], XattrMode::Create, &UNCHANGED).unwrap();
         volume.close().unwrap();
         drop((inodes, volume));
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
     }
 }

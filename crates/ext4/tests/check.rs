@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::Error;
+use common::random::Random;
 use common::{Image, Scratch, number_after, open, run};
 use testkit::{LoopMount, private_mounts};
 
@@ -573,13 +574,8 @@ fn whatever_is_damaged_the_check_ends_soon() {
         let used = bytes.iter().rposition(|&byte| byte != 0).unwrap();
         for seed in first_seed..first_seed + 40_u64 {
             // Structures lie at the start; what is zero there is seldom read.
-            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-            let mut random = move |below: usize| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state % below as u64) as usize
-            };
+            let mut random = Random(seed);
+            let mut random = move |below: usize| random.below(below as u64) as usize;
             let mut damaged = bytes.clone();
             for _ in 0..1 << random(9) {
                 let at = 2048 + random(used.min(3 << 20));

@@ -1,40 +1,21 @@
 //! Files written through the cache: what a model, e2fsck and the kernel say of their data.
 
 mod common;
-#[path = "common/namespace.rs"]
-#[expect(dead_code, reason = "only its random numbers are used here")]
-mod namespace;
 
-use std::process::Command;
 use std::sync::Arc;
 
 use base::FileOffset;
-use base::attributes::{DeviceNumber, FileType, Timestamp};
-use common::{Image, open_device_for_writing, open_for_writing, run};
+use base::attributes::Timestamp;
+use common::cached_file::writable_file;
+use common::random::Random;
+use common::{Image, TIME, new_file, open_device_for_writing, open_for_writing};
 use device::RecordDevice;
-use ext4::{Inode, NewInode, ROOT_INODE, Volume};
+use ext4::{Inode, ROOT_INODE, Volume};
 use iomap::{
-    CacheOptions, EndIo, ErrorCursor, PageCache, ReadOptions, Readahead, WritableFile,
-    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
+    CacheOptions, EndIo, ErrorCursor, PageCache, Readahead, WritableFile, truncate_cache,
+    wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
-use namespace::Random;
 use testkit::{LoopMount, private_mounts};
-
-const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
-
-fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
-    let new = NewInode {
-        kind: FileType::Regular,
-        permissions: 0o644,
-        uid: 0,
-        gid: 0,
-        device: DeviceNumber::default(),
-        target: &[],
-        xattrs: &[],
-        time: TIME,
-    };
-    volume.inode(ROOT_INODE).unwrap().create(name.as_bytes(), &new).unwrap()
-}
 
 /// A file and what must be in it.
 struct Subject {
@@ -47,15 +28,7 @@ struct Subject {
 impl Subject {
     fn new(volume: &Arc<Volume>, cache: &Arc<PageCache>, end_io: &Arc<EndIo>, name: &str) -> Self {
         let inode = new_file(volume, name);
-        let mapping = cache.new_mapping(volume.geometry().block_size);
-        let file = WritableFile::new(
-            mapping,
-            Arc::clone(&inode),
-            Arc::clone(volume.device()),
-            Arc::clone(end_io),
-            0,
-            ReadOptions::default(),
-        );
+        let file = writable_file(&inode, Arc::clone(&inode), cache, end_io);
         let errors = file.errors().cursor();
         Self { inode, file, model: Vec::new(), errors }
     }
@@ -133,7 +106,7 @@ fn check(options: &str, seed: u64, steps: usize, format: Option<&str>) {
     drop(subjects);
     volume.close().unwrap();
     drop(volume);
-    run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+    image.check_by_e2fsck();
     let read_only = image.open();
     for (name, model) in names.iter().zip(&models) {
         let number = read_only.inode(ROOT_INODE).unwrap().lookup(name.as_bytes()).unwrap();
@@ -182,21 +155,14 @@ fn inline_data_moves_into_a_block_when_it_is_written_to() {
     let number = volume.inode(ROOT_INODE).unwrap().lookup(b"small").unwrap();
     let inode = Arc::new(volume.inode(number).unwrap());
     let cache = PageCache::new(CacheOptions::default()).unwrap();
-    let file = WritableFile::new(
-        cache.new_mapping(volume.geometry().block_size),
-        Arc::clone(&inode),
-        Arc::clone(volume.device()),
-        EndIo::start().unwrap(),
-        inode.size(),
-        ReadOptions::default(),
-    );
+    let file = writable_file(&inode, Arc::clone(&inode), &cache, &EndIo::start().unwrap());
     write(&file, FileOffset(7), b"CONTENTS and more of them").unwrap();
     write_back(&file, 0..u64::MAX);
     wait_for_writeback(&file, 0..u64::MAX);
     inode.sync(false).unwrap();
     volume.close().unwrap();
     drop((file, inode, volume));
-    run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+    image.check_by_e2fsck();
     let expected = b"inline CONTENTS and more of them";
     let read_only = image.open();
     let inode = read_only.inode(number).unwrap();

@@ -1,20 +1,17 @@
 //! Blocks that were freed, and what the device is told of them.
 
 mod common;
-#[allow(dead_code, reason = "of it, only the random numbers are used")]
-#[path = "common/namespace.rs"]
-mod namespace;
-#[path = "common/written_file.rs"]
-mod written_file;
 
 use std::sync::Arc;
 
-use common::Image;
+use common::cached_file::Cache;
+use common::file_history::FileHistory;
+use common::random::Random;
+use common::stale::{STALE, with_stale_blocks};
+use common::{Image, new_file};
 use device::{MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{OpenOptions, ROOT_INODE, Volume};
-use iomap::{CacheOptions, EndIo, PageCache};
-use namespace::Random;
-use written_file::{STALE, WrittenFile, with_stale_blocks};
+use iomap::{CacheOptions, PageCache};
 
 const KINDS: &[&str] = &[
     "-t ext4 -b 1024 -J size=1",
@@ -22,13 +19,10 @@ const KINDS: &[&str] = &[
     "-t ext3 -b 1024 -J size=1",
 ];
 
-fn cache() -> Arc<PageCache> {
-    PageCache::new(CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() }).unwrap()
-}
-
 fn open(device: SharedDevice, discard: bool) -> Arc<Volume> {
+    let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let options = OpenOptions { discard, ..OpenOptions::default() };
-    Volume::open_for_writing(device, &cache(), &options).unwrap()
+    Volume::open_for_writing(device, &PageCache::new(cache).unwrap(), &options).unwrap()
 }
 
 #[test]
@@ -41,12 +35,12 @@ fn freed_blocks_are_discarded_when_that_is_durable() {
         let inner = Arc::new(MemoryDevice::new(Image::make(16, &arguments).bytes()));
         let device = Arc::new(RecordDevice::new(inner.clone()).unwrap());
         let volume = open(device.clone(), discard);
-        let (cache, end_io) = (cache(), EndIo::start().unwrap());
-        let mut file = WrittenFile::new(&volume, &cache, &end_io, "a");
-        file.write_all(&[DATA; SIZE]);
-        file.sync();
-        let synced = device.recording().crash_points().end - 1;
-        file.cut_to(0);
+        let (cache, inode) = (Cache::new(), new_file(&volume, "a"));
+        let file = cache.file(&inode, Arc::clone(&inode));
+        file.write(0, &[DATA; SIZE]).unwrap();
+        file.sync(false);
+        let synced = device.point();
+        file.set_size(0);
         volume.sync().unwrap();
         let left = count(&inner.snapshot());
         if !discard {
@@ -68,6 +62,8 @@ fn freed_blocks_are_discarded_when_that_is_durable() {
     }
 }
 
+const SIZE_MAX: u64 = 60_000;
+
 #[test]
 fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
     for (index, options) in KINDS.iter().enumerate() {
@@ -75,24 +71,29 @@ fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
         let image = with_stale_blocks(&Image::make(12, &arguments));
         let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image))).unwrap());
         let volume = open(device.clone(), true);
-        let (cache, end_io) = (cache(), EndIo::start().unwrap());
-        let mut file = WrittenFile::new(&volume, &cache, &end_io, "a");
+        let (cache, inode) = (Cache::new(), new_file(&volume, "a"));
+        let file = cache.file(&inode, Arc::clone(&inode));
+        let mut history = FileHistory::new(0, false);
         volume.sync().unwrap();
-        file.is_durable_from(device.recording().crash_points().end - 1);
+        let begun = device.point();
         let mut random = Random(70 + index as u64);
         for _ in 0..120 {
             match random.below(8) {
-                0..=3 => file.write_somewhere(&mut random),
-                4..=5 => file.cut_off(&mut random),
+                0..=3 => file.write_somewhere(&mut history, &mut random, SIZE_MAX, 14).unwrap(),
+                4..=5 => {
+                    let size = random.below(history.now().len() as u64 + 1) as usize;
+                    file.set_size(size);
+                    history.set_size(size);
+                }
                 6 => volume.sync().unwrap(),
                 _ => {
-                    file.sync();
-                    file.is_durable_from(device.recording().crash_points().end - 1);
+                    file.sync(false);
+                    history.is_durable(device.point(), history.version());
                 }
             }
         }
         let recording = device.recording();
-        let (begun, end) = (file.begun(), recording.crash_points().end);
+        let end = recording.crash_points().end;
         for _ in 0..100 {
             let point = begun + random.below((end - begun) as u64) as usize;
             let kept_of_8 = random.below(9);
@@ -106,7 +107,7 @@ fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
             let inode = volume.inode(root.lookup(b"a").unwrap()).unwrap();
             let found = common::contents(&volume, &inode);
             assert!(!found.contains(&STALE), "{place}");
-            file.check(point, &found, &place);
+            history.check(point, &found).unwrap_or_else(|what| panic!("{place}: {what}"));
         }
     }
 }

@@ -4,10 +4,8 @@ mod common;
 #[path = "common/namespace.rs"]
 mod namespace;
 
-use std::process::Command;
-
 use base::attributes::FileType;
-use common::{Image, open_for_writing, run};
+use common::{Image, open_for_writing};
 use namespace::{World, read_tree};
 use testkit::{LoopMount, private_mounts};
 
@@ -43,7 +41,7 @@ fn check(options: &str, seed: u64, steps: usize, format: Option<&str>) {
         assert!(read_tree(&world.volume) == world.tree, "{options}: in memory");
         tree = Some(world.tree.clone());
         drop(world);
-        run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+        image.check_by_e2fsck();
         assert!(Some(read_tree(&image.open())) == tree, "{options}: on disk");
     }
     if let Some(format) = format {

@@ -2,53 +2,26 @@
 
 mod common;
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::attributes::{DeviceNumber, FileType, Timestamp};
+use base::attributes::FileType;
 use base::{DeviceOffset, Error, FileOffset, Result};
-use common::{Image, open_device_for_writing, open_for_writing, run};
+use common::cached_file::writable_file;
+use common::{Image, TIME, new_file, new_inode, open_device_for_writing, open_for_writing};
 use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
-use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
+use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
 use iomap::{
-    CacheOptions, EndIo, PageCache, ReadOptions, WritableFile, truncate_cache, wait_for_writeback,
-    write, write_back,
+    CacheOptions, EndIo, PageCache, WritableFile, truncate_cache, wait_for_writeback, write,
+    write_back,
 };
 use parking_lot::{Condvar, Mutex};
-
-const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
-
-fn new_inode() -> NewInode<'static> {
-    NewInode {
-        kind: FileType::Regular,
-        permissions: 0o644,
-        uid: 0,
-        gid: 0,
-        device: DeviceNumber::default(),
-        target: &[],
-        xattrs: &[],
-        time: TIME,
-    }
-}
-
-fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
-    volume.inode(ROOT_INODE).unwrap().create(name.as_bytes(), &new_inode()).unwrap()
-}
 
 fn data_of(inode: &Arc<Inode>) -> Arc<WritableFile> {
     let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let cache = PageCache::new(options).unwrap();
-    let volume = inode.volume();
-    WritableFile::new(
-        cache.new_mapping(volume.geometry().block_size),
-        Arc::clone(inode),
-        Arc::clone(volume.device()),
-        EndIo::start().unwrap(),
-        inode.size(),
-        ReadOptions::default(),
-    )
+    writable_file(inode, Arc::clone(inode), &cache, &EndIo::start().unwrap())
 }
 
 fn write_out(file: &Arc<WritableFile>) {
@@ -89,7 +62,7 @@ fn inline_data_that_finds_no_block_stays_where_it_is() {
     drop((file, large, small));
     volume.close().unwrap();
     drop(volume);
-    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    image.check_by_e2fsck();
 }
 
 #[test]
@@ -223,7 +196,7 @@ fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
         drop((file, inode, second));
         volume.close().unwrap();
         drop(volume);
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
     }
 }
 
@@ -243,7 +216,7 @@ fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
         // As after a power cut: it is neither released nor closed.
         drop((file, inode, volume));
         open_for_writing(&image).close().unwrap();
-        run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+        image.check_by_e2fsck();
     }
 }
 
@@ -264,18 +237,16 @@ fn threads_that_change_write_and_sync_at_once_leave_a_sound_volume() {
     let image = Image::make(32, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
     let volume = open_for_writing(&image);
     let root = volume.inode(ROOT_INODE).unwrap();
-    let directory = |name: &str| {
-        let kind = FileType::Directory;
-        let new = NewInode { kind, ..new_inode() };
-        root.create(name.as_bytes(), &new).unwrap()
-    };
+    let directory =
+        |name: &str| root.create(name.as_bytes(), &new_inode(FileType::Directory)).unwrap();
     let directories = ["a", "b", "c"].map(directory);
     std::thread::scope(|scope| {
         for directory in &directories {
             scope.spawn(|| {
                 for round in 0..300 {
                     let name = format!("{round:0100}");
-                    let inode = directory.create(name.as_bytes(), &new_inode()).unwrap();
+                    let new = new_inode(FileType::Regular);
+                    let inode = directory.create(name.as_bytes(), &new).unwrap();
                     let file = data_of(&inode);
                     write(&file, FileOffset(round * 100), &[1; 5000]).unwrap();
                     write_out(&file);
@@ -297,5 +268,5 @@ fn threads_that_change_write_and_sync_at_once_leave_a_sound_volume() {
     drop((root, directories));
     volume.close().unwrap();
     drop(volume);
-    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
+    image.check_by_e2fsck();
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
 use base::{Error, FileBlock, InodeNumber, Result};
-use device::{FileDevice, SharedDevice};
-use iomap::{CacheOptions, PageCache};
+use device::MemoryDevice;
 use testkit::{LoopMount, must, private_mounts};
 
-use crate::common::{Image, run};
+use crate::common::random::Random;
+use crate::common::{Image, open_device_for_writing, open_for_writing, run};
 use crate::inode::Inode;
-use crate::volume::{OpenOptions, Volume};
+use crate::volume::Volume;
 
 /// A volume that is being written, with the file "target" and the empty directory "many".
 struct Subject {
@@ -22,7 +22,7 @@ struct Subject {
     target: Inode,
     many: Inode,
     names: BTreeSet<Vec<u8>>,
-    random: u64,
+    random: Random,
 }
 
 impl Subject {
@@ -37,22 +37,15 @@ impl Subject {
             std::fs::create_dir(folder.join("many")).unwrap();
         });
         prepare(&image);
-        let device: SharedDevice = Arc::new(must(FileDevice::open(&image.path, false), "opening"));
-        let cache = CacheOptions { bytes_max: 64 << 20, ..CacheOptions::default() };
-        let cache = must(PageCache::new(cache), "a cache");
-        let volume = Volume::open_for_writing(device, &cache, &OpenOptions::default());
-        let volume = must(volume, "opening for writing");
+        let volume = open_for_writing(&image);
         let root = volume.inode(crate::ROOT_INODE).unwrap();
         let of = |name| volume.inode(root.lookup(name).unwrap()).unwrap();
         let (target, many) = (of(b"target"), of(b"many"));
-        Self { image, volume, target, many, names: BTreeSet::new(), random: 88172645463325252 }
+        Self { image, volume, target, many, names: BTreeSet::new(), random: Random(1) }
     }
 
     fn random(&mut self, below: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random as usize % below
+        self.random.below(below as u64) as usize
     }
 
     fn try_insert(&mut self, name: &[u8]) -> Result<()> {
@@ -123,7 +116,7 @@ impl Subject {
         self.volume.close().unwrap();
         let Self { image, names, volume, target, many, .. } = self;
         drop((volume, target, many));
-        check_with_e2fsck(&image);
+        image.check_by_e2fsck();
         let volume = image.open();
         let root = volume.inode(crate::ROOT_INODE).unwrap();
         let many = volume.inode(root.lookup(b"many").unwrap()).unwrap();
@@ -144,10 +137,6 @@ impl Subject {
         }
         image
     }
-}
-
-fn check_with_e2fsck(image: &Image) {
-    run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
 }
 
 fn list(directory: &Inode, step: usize) -> BTreeMap<Vec<u8>, u64> {
@@ -330,7 +319,7 @@ fn the_kernel_goes_on_where_we_stopped_and_we_where_it_stopped() {
                 }
             }
         }
-        run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
+        image.check_by_e2fsck();
     }
 }
 
@@ -432,7 +421,7 @@ fn entries_and_parents_are_replaced_and_emptiness_is_seen() {
             }
             assert_eq!(subject.many.dir_is_empty(), Ok(true));
             subject.volume.close().unwrap();
-            check_with_e2fsck(&subject.image);
+            subject.image.check_by_e2fsck();
         }
     }
 }
@@ -469,13 +458,8 @@ fn new_directories_have_their_dots() {
 
 #[test]
 fn damaged_directories_are_changed_or_refused_but_never_panic() {
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = move |below: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random % below as u64) as usize
-    };
+    let mut random = Random(2);
+    let mut next = move |below: usize| random.below(below as u64) as usize;
     for options in ["-b 1024", "-b 4096 -O inline_data"] {
         let options = format!("-t ext4 {options} -O ^metadata_csum,^has_journal");
         for count in [2, 900] {
@@ -513,9 +497,7 @@ fn damaged_directories_are_changed_or_refused_but_never_panic() {
 
 /// Does a bit of everything in a directory, whatever comes of it.
 fn use_damaged(bytes: Vec<u8>, many: InodeNumber, target: InodeNumber) -> Result<()> {
-    let cache = PageCache::new(CacheOptions { bytes_max: 16 << 20, ..CacheOptions::default() })?;
-    let device: SharedDevice = Arc::new(device::MemoryDevice::new(bytes));
-    let volume = Volume::open_for_writing(device, &cache, &OpenOptions::default())?;
+    let volume = open_device_for_writing(Arc::new(MemoryDevice::new(bytes)))?;
     let many = volume.inode(many)?;
     for number in 0..60 {
         let (new, old) = (format!("new {number}"), format!("name {}", number * 7));

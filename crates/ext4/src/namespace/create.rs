@@ -298,18 +298,7 @@ mod tests {
 
     use super::*;
     use crate::ROOT_INODE;
-    use crate::common::{Image, open_for_writing};
-
-    const NEW: NewInode<'_> = NewInode {
-        kind: FileType::Regular,
-        permissions: 0o644,
-        uid: 0,
-        gid: 0,
-        device: DeviceNumber { major: 0, minor: 0 },
-        target: &[],
-        xattrs: &[],
-        time: Timestamp { seconds: 1, nanoseconds: 0 },
-    };
+    use crate::common::{Image, new_inode, open_for_writing};
 
     /// What comes of making an inode with a step that fails, of `credits`; and of the next change.
     fn make(
@@ -321,7 +310,7 @@ mod tests {
         let free = volume.statfs().inodes_free;
         let root = volume.inode(ROOT_INODE).unwrap();
         let failed = volume.change(credits, |handle| {
-            let inode = root.make(handle, &NEW, 1)?;
+            let inode = root.make(handle, &new_inode(FileType::Regular), 1)?;
             attempt(handle, |handle| step(&inode, handle))
                 .or_else(|failed| inode.unmake(handle, failed))
         });

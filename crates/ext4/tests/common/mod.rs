@@ -1,14 +1,21 @@
-//! Images made with e2fsprogs for the tests of this crate, and what its tools say of them.
+//! Images made with e2fsprogs for the tests of this crate, what its tools say of them, and volumes
+//! and files on them.
 #![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod cached_file;
+pub mod file_history;
+pub mod random;
+pub mod stale;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::attributes::{DeviceNumber, FileType, Timestamp};
 use base::{DeviceOffset, FileOffset, InodeNumber};
 use device::{FileDevice, MemoryDevice, SharedDevice};
-use ext4::{Inode, OpenOptions, Volume};
+use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, Iomap, IomapKind, MapRead, PageCache};
 use testkit::must;
 
@@ -82,6 +89,11 @@ impl Image {
         run(Command::new("dumpe2fs").args(options).arg(&self.path))
     }
 
+    /// e2fsck has nothing to mend.
+    pub fn check_by_e2fsck(&self) {
+        run(Command::new("e2fsck").arg("-fn").arg(&self.path));
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         std::fs::read(&self.path).unwrap()
     }
@@ -124,6 +136,29 @@ pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
 pub fn open_device(device: SharedDevice) -> base::Result<Arc<Volume>> {
     let cache = PageCache::new(CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() })?;
     Volume::open(device, &cache, &OpenOptions::default())
+}
+
+/// When inodes are made and changed.
+pub const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
+
+/// What an inode is made of, but for what is special to one.
+pub fn new_inode(kind: FileType) -> NewInode<'static> {
+    NewInode {
+        kind,
+        permissions: 0o644,
+        uid: 7,
+        gid: 70_000,
+        device: DeviceNumber::default(),
+        target: &[],
+        xattrs: &[],
+        time: TIME,
+    }
+}
+
+/// A new regular file in the root directory.
+pub fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
+    let root = must(volume.inode(ROOT_INODE), "the root");
+    must(root.create(name.as_bytes(), &new_inode(FileType::Regular)), name)
 }
 
 /// Runs a program to its successful end; what it wrote to standard output.

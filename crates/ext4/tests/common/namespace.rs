@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{DeviceNumber, DirCursor, FileType, Timestamp};
+use base::attributes::{DirCursor, FileType, Timestamp};
 use base::{Error, InodeNumber, Result};
 use ext4::{Inode, Named, NewInode, RenameMode, Volume};
+
+use super::common::new_inode;
+use super::common::random::Random;
 
 /// A tree as a crash may leave it: paths, and what each stands for.
 pub type Tree = BTreeMap<String, Entry>;
@@ -20,26 +23,6 @@ pub struct Entry {
     pub links: u32,
     pub permissions: u16,
     pub target: Vec<u8>,
-}
-
-/// A seeded source of numbers.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) ^ (self.0 >> 17 & 0xFFFF)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        if from.is_empty() { None } else { from.get(self.below(from.len() as u64) as usize) }
-    }
 }
 
 /// A volume under test, its inodes in memory, and the model.
@@ -144,16 +127,8 @@ impl World {
         };
         let permissions = 0o600 + self.random.below(64) as u16;
         let target = if kind == FileType::Symlink { target } else { Vec::new() };
-        let new = NewInode {
-            kind,
-            permissions,
-            uid: 7,
-            gid: 70_000,
-            device: DeviceNumber::default(),
-            target: &target,
-            xattrs: &[],
-            time: time(self.counter),
-        };
+        let time = time(self.counter);
+        let new = NewInode { permissions, target: &target, time, ..new_inode(kind) };
         let inode = self.node(parent).create(name.as_bytes(), &new)?;
         let number = inode.number().0;
         assert!(self.nodes.insert(number, inode).is_none(), "an inode in use was given away");

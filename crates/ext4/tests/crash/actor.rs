@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use base::attributes::{AttributeChange, FileType, XattrMode};
 use base::{Error, Result};
 use device::RecordDevice;
-use ext4::{Inode, Named, RenameMode, Volume};
+use ext4::{Inode, Named, NewInode, RenameMode, Volume};
 use parking_lot::Mutex;
 
-use crate::cached_file::{Cache, CachedFile, TIME, new_inode};
-use crate::file_history::FileHistory;
-use crate::namespace::Random;
+use crate::common::cached_file::{Cache, CachedFile};
+use crate::common::file_history::FileHistory;
+use crate::common::random::Random;
+use crate::common::{TIME, new_inode};
 use crate::planted::Bug;
 use crate::promises::{Node, Promises, Tree, parent_and_name};
 
@@ -203,7 +204,7 @@ impl<'c> Actor<'c> {
         let mut made = 0;
         self.change(&[path], |this| {
             let (parent, name) = parent_and_name(path);
-            let new = new_inode(kind, &target);
+            let new = NewInode { target: &target, ..new_inode(kind) };
             let inode = this.directory(parent).create(name.as_bytes(), &new)?;
             made = this.take(inode, target.clone());
             this.tree.add_name(path, made);
@@ -216,8 +217,8 @@ impl<'c> Actor<'c> {
     fn take(&mut self, inode: Arc<Inode>, target: Vec<u8>) -> u64 {
         let (number, kind) = (inode.number().0, inode.kind());
         let (open, file) = if kind == FileType::Regular {
-            let Common { volume, cache, bug, .. } = self.common;
-            let open = cache.file(volume, &inode, bug.mapper(&inode));
+            let Common { cache, bug, .. } = self.common;
+            let open = cache.file(&inode, bug.mapper(&inode));
             (Open::File(open), Some(self.promises.new_file()))
         } else {
             (Open::Other(inode), None)
@@ -238,7 +239,7 @@ impl<'c> Actor<'c> {
         let mut random = self.random.clone();
         self.random.next();
         let (file, history) = self.file(number);
-        write_some(&file, history, &mut random)
+        file.write_somewhere(history, &mut random, SIZE_MAX, 13)
     }
 
     fn set_size(&mut self) -> Result<()> {
@@ -368,7 +369,7 @@ impl<'c> Actor<'c> {
         let number = self.make_at(&path, FileType::Regular, Vec::new())?;
         let mut random = Random(self.random.next());
         let (file, history) = self.file(number);
-        write_some(&file, history, &mut random)?;
+        file.write_somewhere(history, &mut random, SIZE_MAX, 13)?;
         drop(file);
         if random.below(4) > 0 {
             self.sync_file(number, false);
@@ -398,12 +399,12 @@ impl<'c> Actor<'c> {
 
     /// A file that gets its name when there is something in it.
     fn make_unnamed(&mut self) -> Result<()> {
-        let inode = self.home.create_unnamed(&new_inode(FileType::Regular, &[]))?;
+        let inode = self.home.create_unnamed(&new_inode(FileType::Regular))?;
         let number = self.take(inode, Vec::new());
         let mut random = Random(self.random.next());
         let (file, history) = self.file(number);
         // It is linked whether or not there was room for that.
-        let _ = write_some(&file, history, &mut random);
+        let _ = file.write_somewhere(history, &mut random, SIZE_MAX, 13);
         drop(file);
         if random.below(2) == 0 {
             self.sync_file(number, false);
@@ -541,20 +542,4 @@ impl<'c> Actor<'c> {
         history.lock().is_durable(point, version);
         Ok(())
     }
-}
-
-/// Writes at the end as a rule, else in the middle or beyond the end.
-fn write_some(file: &CachedFile, history: &mut FileHistory, random: &mut Random) -> Result<()> {
-    let size = history.now().len() as u64;
-    let at = match random.below(4) {
-        0 => random.below(SIZE_MAX / 2),
-        1 => random.below(size + 1),
-        _ => size,
-    };
-    let bits = random.below(13);
-    let length = (1 + random.below(1 << bits)).min(SIZE_MAX - at);
-    let data = history.bytes(at as usize, length as usize);
-    file.write(at as usize, &data)?;
-    history.write(at as usize, &data);
-    Ok(())
 }

@@ -9,9 +9,9 @@ use ext4::ROOT_INODE;
 use parking_lot::Mutex;
 
 use crate::actor::{Actor, Common};
-use crate::cached_file::{Cache, new_inode};
-use crate::common::open_device_for_writing;
-use crate::file_history::FileHistory;
+use crate::common::cached_file::Cache;
+use crate::common::file_history::FileHistory;
+use crate::common::{new_inode, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
@@ -32,7 +32,7 @@ impl Churn {
         let device = kind.slow_device();
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
         let root = volume.inode(ROOT_INODE).unwrap();
-        let make = |name: &str, kind| root.create(name.as_bytes(), &new_inode(kind, &[])).unwrap();
+        let make = |name: &str, kind| root.create(name.as_bytes(), &new_inode(kind)).unwrap();
         let homes: Vec<_> = (0..threads)
             .map(|thread| make(&format!("home{thread}"), FileType::Directory))
             .collect();
@@ -40,10 +40,7 @@ impl Churn {
         let cache = Cache::new();
         let common = Common {
             shared: (make("shared", FileType::Directory), Mutex::new(())),
-            log: (
-                cache.file(&volume, &log, bug.mapper(&log)),
-                Mutex::new(FileHistory::new(0, true)),
-            ),
+            log: (cache.file(&log, bug.mapper(&log)), Mutex::new(FileHistory::new(0, true))),
             volume: Arc::clone(&volume),
             device: device.clone(),
             cache,

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use device::{RecordedWrite, Recording, Replay, SharedDevice};
 
-use crate::namespace::Random;
+use crate::common::random::Random;
 
 /// What remains of the writes that were not durable.
 #[derive(Clone, Copy, Debug)]

@@ -1,20 +1,18 @@
 //! One thread that writes three files, cuts them off and syncs them at random.
 
-use base::attributes::FileType;
 use device::Recording;
-use ext4::ROOT_INODE;
 
-use crate::cached_file::{Cache, CachedFile, new_inode};
-use crate::common::open_device_for_writing;
-use crate::file_history::FileHistory;
+use crate::common::cached_file::{Cache, CachedFile};
+use crate::common::file_history::FileHistory;
+use crate::common::random::Random;
+use crate::common::{new_file, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
-use crate::namespace::Random;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-const SIZE_MAX: usize = 60_000;
+const SIZE_MAX: u64 = 60_000;
 
 pub struct Data {
     recording: Recording,
@@ -29,14 +27,12 @@ impl Data {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
         let device = kind.device();
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
-        let root = volume.inode(ROOT_INODE).unwrap();
         let cache = Cache::new();
         let mut files: Vec<(CachedFile, FileHistory)> = (0..)
             .zip(NAMES)
             .map(|(number, name)| {
-                let new = new_inode(FileType::Regular, &[]);
-                let inode = root.create(name.as_bytes(), &new).unwrap();
-                let file = cache.file(&volume, &inode, bug.mapper(&inode));
+                let inode = new_file(&volume, name);
+                let file = cache.file(&inode, bug.mapper(&inode));
                 (file, FileHistory::new(number, false))
             })
             .collect();
@@ -52,7 +48,7 @@ impl Data {
                 touched.push((device.point(), index));
             }
             match operation {
-                0..=9 => write_somewhere(file, history, &mut random),
+                0..=9 => file.write_somewhere(history, &mut random, SIZE_MAX, 14).unwrap(),
                 10 => {
                     let size = random.below(history.now().len() as u64 + 1) as usize;
                     file.set_size(size);
@@ -74,21 +70,6 @@ impl Data {
         let has_journal = kind.has_journal();
         Self { recording: device.recording(), files, begun, touched, has_journal }
     }
-}
-
-/// At the end as a rule, else in the middle or beyond the end.
-fn write_somewhere(file: &CachedFile, history: &mut FileHistory, random: &mut Random) {
-    let size = history.now().len();
-    let at = match random.below(4) {
-        0 => random.below(SIZE_MAX as u64 / 2) as usize,
-        1 => random.below(size as u64 + 1) as usize,
-        _ => size,
-    };
-    let bits = random.below(14);
-    let length = 1 + random.below(1 << bits) as usize;
-    let data = history.bytes(at, length.min(SIZE_MAX - at));
-    file.write(at, &data).unwrap();
-    history.write(at, &data);
 }
 
 impl History for Data {

@@ -17,9 +17,9 @@ use device::{RecordDevice, Recording, Replay, SharedDevice};
 use ext4::{OpenOptions, Volume};
 use iomap::{CacheOptions, PageCache};
 
+use crate::common::random::Random;
 use crate::cut::Cut;
 use crate::e2fsck;
-use crate::namespace::Random;
 use crate::snapshot::{Snapshot, findings};
 
 /// A workload that was recorded.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use device::{LatencyDevice, MemoryDevice, RecordDevice};
 
 use crate::common::Image;
-use crate::written_file::with_stale_blocks;
+use crate::common::stale::with_stale_blocks;
 
 const LATENCY: Duration = Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;

@@ -14,16 +14,12 @@
 mod common;
 #[path = "../common/namespace.rs"]
 mod namespace;
-#[path = "../common/written_file.rs"]
-mod written_file;
 
 mod actor;
-mod cached_file;
 mod churn;
 mod cut;
 mod data;
 mod e2fsck;
-mod file_history;
 mod judge;
 mod kinds;
 mod names;

@@ -4,9 +4,10 @@
 use device::Recording;
 
 use crate::common::open_device_for_writing;
+use crate::common::random::Random;
 use crate::judge::History;
 use crate::kinds::Kind;
-use crate::namespace::{Random, Tree, World};
+use crate::namespace::{Tree, World};
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 

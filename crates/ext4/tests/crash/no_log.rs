@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use device::{RecordedWrite, Replay};
 
+use crate::common::stale::STALE;
 use crate::data::Data;
 use crate::judge::{History, MENDED, STATES, Violation, mended, read};
-use crate::written_file::STALE;
 
 /// Judges what cuts leave that come when all of a commit has been written, and nothing of it need be
 /// durable: of that, only metadata is there.

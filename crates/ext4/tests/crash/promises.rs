@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::attributes::FileType;
 
-use crate::file_history::FileHistory;
+use crate::common::file_history::FileHistory;
 use crate::snapshot::Snapshot;
 
 /// What an inode is like.

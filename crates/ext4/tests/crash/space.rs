@@ -5,12 +5,12 @@ use base::attributes::FileType;
 use device::Recording;
 use ext4::{Inode, ROOT_INODE};
 
-use crate::cached_file::{Cache, TIME, new_inode};
-use crate::common::open_device_for_writing;
-use crate::file_history::FileHistory;
+use crate::common::cached_file::Cache;
+use crate::common::file_history::FileHistory;
+use crate::common::random::Random;
+use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
-use crate::namespace::Random;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 
@@ -32,8 +32,8 @@ impl Space {
         let root = volume.inode(ROOT_INODE).unwrap();
         let cache = Cache::new();
         let make = |name: &str| {
-            let inode = root.create(name.as_bytes(), &new_inode(FileType::Regular, &[])).unwrap();
-            cache.file(&volume, &inode, bug.mapper(&inode))
+            let inode = new_file(&volume, name);
+            cache.file(&inode, bug.mapper(&inode))
         };
         let (ballast, file) = (make("ballast"), make("file"));
         let mut filled = 0;
@@ -48,7 +48,7 @@ impl Space {
         let mut random = Random(seed);
         for round in 0..rounds {
             let name = format!("directory{round}");
-            let directory = root.create(name.as_bytes(), &new_inode(FileType::Directory, &[]));
+            let directory = root.create(name.as_bytes(), &new_inode(FileType::Directory));
             let directory = directory.unwrap();
             let names =
                 (0..10 + random.below(40)).map(|index| format!("{index}-{}", "n".repeat(150)));
@@ -74,7 +74,7 @@ impl Space {
 }
 
 fn make_fifo(directory: &Inode, name: &str) -> std::sync::Arc<Inode> {
-    directory.create(name.as_bytes(), &new_inode(FileType::Fifo, &[])).unwrap()
+    directory.create(name.as_bytes(), &new_inode(FileType::Fifo)).unwrap()
 }
 
 impl History for Space {

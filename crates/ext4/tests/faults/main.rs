@@ -4,13 +4,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/namespace.rs"]
-#[allow(dead_code, reason = "only its random numbers are used here")]
-mod namespace;
 mod policy;
 mod workload;
-#[path = "../common/written_file.rs"]
-mod written_file;
 
 use std::ops::ControlFlow;
 use std::process::Command;
@@ -18,14 +13,14 @@ use std::sync::Arc;
 
 use base::{Error, IoOperation};
 use common::Image;
+use common::random::Random;
+use common::stale::with_stale_blocks;
 use device::{
     CountedFault, Fault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice, Recording,
 };
 use ext4::{OpenOptions, Volume};
 use iomap::{CacheOptions, PageCache};
-use namespace::Random;
 use workload::Workload;
-use written_file::with_stale_blocks;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;

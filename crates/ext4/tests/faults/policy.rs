@@ -3,31 +3,18 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use base::attributes::{DeviceNumber, FileType, Timestamp};
+use base::attributes::FileType;
 use base::{Error, FileOffset, IoOperation, Result};
 use device::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
-use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
-use iomap::{
-    CacheOptions, EndIo, PageCache, ReadOptions, WritableFile, wait_for_writeback, write,
-    write_back,
-};
+use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
+use iomap::{CacheOptions, EndIo, PageCache, wait_for_writeback, write, write_back};
 
-use crate::common::{Image, number_after, open_device, open_device_for_writing};
+use crate::common::cached_file::writable_file;
+use crate::common::{Image, new_inode, number_after, open_device, open_device_for_writing};
 use crate::{EIO, STATE_ERRORS, e2fsck};
 
-fn create(volume: &Arc<Volume>, directory: &Inode, name: &str) -> Result<Arc<Inode>> {
-    assert!(Arc::ptr_eq(volume, directory.volume()));
-    let new = NewInode {
-        kind: FileType::Regular,
-        permissions: 0o644,
-        uid: 0,
-        gid: 0,
-        device: DeviceNumber::default(),
-        target: &[],
-        xattrs: &[],
-        time: Timestamp { seconds: 1_700_000_000, nanoseconds: 0 },
-    };
-    directory.create(name.as_bytes(), &new)
+fn create(directory: &Inode, name: &str) -> Result<Arc<Inode>> {
+    directory.create(name.as_bytes(), &new_inode(FileType::Regular))
 }
 
 /// An image with a directory `/d` whose block does not have its checksum, and that block.
@@ -82,9 +69,9 @@ fn a_volume_that_is_to_continue_keeps_the_error_and_goes_on() {
     let root = volume.inode(ROOT_INODE).unwrap();
     let number = root.lookup(b"d").unwrap();
     let directory = volume.inode(number).unwrap();
-    let error = create(&volume, &directory, "x").unwrap_err();
+    let error = create(&directory, "x").unwrap_err();
     assert!(matches!(error, Error::Corrupt(_)), "{error}");
-    create(&volume, &root, "y").unwrap().sync(false).unwrap();
+    create(&root, "y").unwrap().sync(false).unwrap();
     volume.sync().unwrap();
     // A cut may come now.
     let cut = open_device(Arc::new(MemoryDevice::new(device.snapshot()))).unwrap();
@@ -105,12 +92,12 @@ fn a_volume_that_is_to_be_read_only_changes_nothing_after_an_error() {
         let number = root.lookup(b"d").unwrap();
         let directory = volume.inode(number).unwrap();
         // The log gets a superblock without errors.
-        let durable = create(&volume, &root, "durable").unwrap();
+        let durable = create(&root, "durable").unwrap();
         volume.sync().unwrap();
-        let lost = create(&volume, &root, "lost").unwrap();
-        assert!(matches!(create(&volume, &directory, "x"), Err(Error::Corrupt(_))));
+        let lost = create(&root, "lost").unwrap();
+        assert!(matches!(create(&directory, "x"), Err(Error::Corrupt(_))));
         for _ in 0..2 {
-            assert!(matches!(create(&volume, &root, "y"), Err(Error::ShutDown(_))));
+            assert!(matches!(create(&root, "y"), Err(Error::ShutDown(_))));
             assert!(matches!(lost.sync(false), Err(Error::Lost(_))));
             assert!(matches!(durable.sync(false), Err(Error::ShutDown(_))));
             assert!(matches!(volume.sync(), Err(Error::Lost(_))));
@@ -131,7 +118,7 @@ fn a_volume_that_is_to_be_read_only_changes_nothing_after_an_error() {
         root.lookup(b"durable").unwrap();
         assert!(root.lookup(b"lost").is_err());
         assert_eq!(volume.errors(), seen.errors());
-        create(&volume, &root, "z").unwrap();
+        create(&root, "z").unwrap();
         volume.close().unwrap();
         assert!(!dumped(&device.snapshot()).contains("Journal errno:"));
         check_recorded(&device.snapshot(), block, number.0);
@@ -174,16 +161,10 @@ fn data_that_is_lost_is_told_to_each_user_once_and_ends_nothing() {
         let volume =
             Volume::open_for_writing(device.clone(), &cache, &OpenOptions::default()).unwrap();
         let root = volume.inode(ROOT_INODE).unwrap();
-        let inode = create(&volume, &root, "file").unwrap();
+        let inode = create(&root, "file").unwrap();
         volume.sync().unwrap();
-        let file = WritableFile::new(
-            cache.new_mapping(volume.geometry().block_size),
-            Arc::clone(&inode),
-            Arc::clone(volume.device()),
-            EndIo::start().unwrap(),
-            0,
-            ReadOptions::default(),
-        );
+        let end_io = EndIo::start().unwrap();
+        let file = writable_file(&inode, Arc::clone(&inode), &cache, &end_io);
         let users = [file.errors().cursor(), file.errors().cursor()];
         number = device.requests(IoOperation::Write);
         write(&file, FileOffset(0), &[7; 5000]).unwrap();

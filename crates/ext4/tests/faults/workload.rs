@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{AttributeChange, DeviceNumber, DirCursor, FileType, Timestamp, XattrMode};
+use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
 use base::{Error, FileOffset, InodeNumber, Result};
-use ext4::{Inode, Named, NewInode, ROOT_INODE, RenameMode, Volume};
+use ext4::{Inode, Named, ROOT_INODE, RenameMode, Volume};
 use iomap::{
-    EndIo, ErrorCursor, PageCache, ReadOptions, WritableFile, truncate_cache, wait_for_writeback,
-    write, write_back,
+    EndIo, ErrorCursor, PageCache, WritableFile, truncate_cache, wait_for_writeback, write,
+    write_back,
 };
 
-use crate::common::contents;
-use crate::namespace::Random;
+use crate::common::cached_file::writable_file;
+use crate::common::random::Random;
+use crate::common::{TIME, contents, new_inode};
 
-const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 const FILES_MAX: usize = 6;
 const SIZE_MAX: u64 = 40_000;
 const XATTR: &[u8] = b"user.faults";
@@ -164,22 +164,9 @@ impl Workload {
     }
 
     fn create(&mut self) -> Result<()> {
-        let new = NewInode {
-            kind: FileType::Regular,
-            permissions: 0o644,
-            uid: 0,
-            gid: 0,
-            device: DeviceNumber::default(),
-            target: &[],
-            xattrs: &[],
-            time: TIME,
-        };
         let name = self.new_name();
-        let inode = self.root.create(name.as_bytes(), &new)?;
-        let mapping = self.cache.new_mapping(self.volume.geometry().block_size);
-        let (device, end_io) = (Arc::clone(self.volume.device()), Arc::clone(&self.end_io));
-        let options = ReadOptions::default();
-        let file = WritableFile::new(mapping, Arc::clone(&inode), device, end_io, 0, options);
+        let inode = self.root.create(name.as_bytes(), &new_inode(FileType::Regular))?;
+        let file = writable_file(&inode, Arc::clone(&inode), &self.cache, &self.end_io);
         let users = [file.errors().cursor(), file.errors().cursor()];
         let versions = vec![Version::default(), Version { name: Some(name), ..Version::default() }];
         let (durable, has_lost) = (None, false);

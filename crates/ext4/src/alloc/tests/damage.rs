@@ -17,7 +17,7 @@ fn what_is_free_or_the_formats_own_is_not_freed() {
     for options in ["-t ext4 -b 1024", "-t ext4 -O bigalloc,^resize_inode -C 16384"] {
         let image = Image::make(40, &options.split_whitespace().collect::<Vec<_>>());
         let at_first = free(&image);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let (start, count) = volume.take(9000, 8, Purpose::Data).unwrap();
         volume.give((start, count)).unwrap();
         assert!(matches!(problem(volume.give((start, 1))), Problem::MarkedFree { count: 1 }));
@@ -38,7 +38,7 @@ fn what_is_free_or_the_formats_own_is_not_freed() {
         volume.take(0, 1, Purpose::Data).and_then(|taken| volume.give(taken)).unwrap();
         close(volume);
         assert!(free(&image) == at_first, "{options}");
-        e2fsck(&image);
+        image.check_by_e2fsck();
     }
 }
 
@@ -46,7 +46,7 @@ fn what_is_free_or_the_formats_own_is_not_freed() {
 fn a_group_whose_counts_lie_is_left_alone() {
     let image = Image::make(40, &["-t", "ext4", "-b", "1024"]);
     image.debugfs_write("set_bg 2 free_blocks_count 77\nset_bg 2 checksum calc\n");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let geometry = volume.geometry();
     let goal = geometry.group_start(GroupNumber(2)).0 + 100;
     let before = volume.statfs().blocks_free;
@@ -61,9 +61,9 @@ fn a_group_whose_counts_lie_is_left_alone() {
 fn a_bitmap_that_gives_away_an_inode_table_is_not_believed() {
     // Without checksums, so that nothing else is wrong with it.
     let image = Image::make(40, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
-    let table = open(&image).group(GroupNumber(0)).unwrap().inode_table;
+    let table = open_for_writing(&image).group(GroupNumber(0)).unwrap().inode_table;
     image.debugfs_write(&format!("freeb {} 8\n", table.0 + 3));
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let (start, _) = volume.take(table.0 + 3, 8, Purpose::Data).unwrap();
     assert_ne!(volume.geometry().group_of_block(start), Some(GroupNumber(0)));
     let damage = volume.writer().unwrap().allocator.groups[0].lock().damage.clone();
@@ -75,7 +75,7 @@ fn a_bitmap_that_gives_away_an_inode_table_is_not_believed() {
 fn counts_of_inodes_that_lie_are_met_with_errors() {
     let image = Image::make(40, &["-t", "ext4", "-b", "1024"]);
     let number = {
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let take = |handle: &mut _| volume.allocate_inode(handle, crate::ROOT_INODE, true);
         let number = volume.change(ALLOCATE_INODE_CREDITS, take).unwrap();
         close(volume);
@@ -86,7 +86,7 @@ fn counts_of_inodes_that_lie_are_met_with_errors() {
             let set = format!("set_bg {group} {field} {value}\nset_bg {group} checksum calc\n");
             image.debugfs_write(&set);
         }
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let free = |handle: &mut _| volume.free_inode(handle, number, true);
         problem(volume.change(FREE_INODE_CREDITS, free));
         if field == "free_inodes_count" {
@@ -104,7 +104,7 @@ fn sharing(kind: &str, count: &str) -> Image {
     let options = ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"];
     // The last of the three groups is shorter.
     let image = Image::make(24, &options);
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let [first, second] = [0, 1].map(|number| volume.group(GroupNumber(number)).unwrap());
     let (block, free) = match kind {
         "block_bitmap" => (first.block_bitmap, first.free_clusters),
@@ -134,7 +134,7 @@ fn middles(volume: &Volume) -> [u64; 2] {
 #[test]
 fn groups_that_share_a_block_bitmap_are_met_with_errors() {
     let image = sharing("block_bitmap", "free_blocks_count");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let [first, second] = middles(&volume);
     let group_of = |goal| {
         let (start, _) = volume.take(goal, 8, Purpose::Data).unwrap();
@@ -154,7 +154,7 @@ fn groups_that_share_a_block_bitmap_are_met_with_errors() {
 #[test]
 fn what_another_group_took_in_a_shared_bitmap_is_not_freed() {
     let image = sharing("block_bitmap", "free_blocks_count");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let [first, second] = middles(&volume);
     let (start, count) = volume.take(first, 8, Purpose::Data).unwrap();
     assert_eq!(start.0, first);
@@ -167,7 +167,7 @@ fn what_another_group_took_in_a_shared_bitmap_is_not_freed() {
 #[test]
 fn groups_that_share_an_inode_bitmap_give_no_inode_twice() {
     let image = sharing("inode_bitmap", "free_inodes_count");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut taken = Vec::new();
     let take = |parent, is_directory| {
         let take = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);

@@ -17,7 +17,7 @@ fn tables_that_were_never_written_are_zeroed_as_they_are_used() {
         let mut command = Command::new("mke2fs");
         command.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-I", "256", "-O", features]);
         run(command.args(["-E", "lazy_itable_init=1,nodiscard"]).arg(&image.path));
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let mut taken = Vec::new();
         for count in 0..3000 {
             let is_directory = count % 10 == 0;
@@ -47,6 +47,6 @@ fn tables_that_were_never_written_are_zeroed_as_they_are_used() {
             volume.change(FREE_INODE_CREDITS, free).unwrap();
         }
         close(volume);
-        e2fsck(&image);
+        image.check_by_e2fsck();
     }
 }

@@ -6,30 +6,15 @@ mod random;
 mod space;
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use base::FsBlock;
-use device::{FileDevice, SharedDevice};
-use iomap::{CacheOptions, PageCache};
 
 use super::*;
-use crate::OpenOptions;
-use crate::common::{self, Image, run};
-
-fn open(image: &Image) -> Arc<Volume> {
-    let device: SharedDevice = Arc::new(FileDevice::open(&image.path, false).unwrap());
-    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
-    let cache = PageCache::new(options).unwrap();
-    Volume::open_for_writing(device, &cache, &OpenOptions::default()).unwrap()
-}
+use crate::common::{self, Image, open_for_writing};
 
 fn close(volume: Arc<Volume>) {
     volume.close().unwrap();
     assert_eq!(Arc::strong_count(&volume), 1, "the device is still in use");
-}
-
-fn e2fsck(image: &Image) {
-    run(Command::new("e2fsck").args(["-fn"]).arg(&image.path));
 }
 
 impl Volume {

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use base::{FsBlock, InodeNumber};
 
+use super::common::random::Random;
 use super::common::{Image, run};
 use super::*;
 use crate::ROOT_INODE;
@@ -23,24 +24,6 @@ const KINDS: &[(u64, &str)] = &[
     (40, "-t ext3 -b 2048 -O sparse_super2 -E num_backup_sb=1"),
 ];
 
-/// Numbers that look random (Marsaglia's xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    /// An element that is taken out.
-    fn pick<T>(&mut self, from: &mut Vec<T>) -> Option<T> {
-        let length = from.len() as u64;
-        (length > 0).then(|| from.swap_remove(self.below(length) as usize))
-    }
-}
-
 /// What one user of a volume has.
 struct User {
     random: Random,
@@ -56,7 +39,7 @@ impl User {
     fn step(&mut self, volume: &Volume) {
         let random = &mut self.random;
         if random.below(5) < 2 {
-            if let Some((start, count)) = random.pick(&mut self.runs) {
+            if let Some((start, count)) = random.take(&mut self.runs) {
                 // A part may stay, in whole clusters.
                 let kept = (random.below(2) * (count / 2)) >> volume.geometry().cluster_shift;
                 let kept = kept << volume.geometry().cluster_shift;
@@ -81,12 +64,12 @@ impl User {
         }
         let is_directory = random.below(3) == 0;
         if random.below(5) < 2 {
-            if let Some((number, is_directory)) = random.pick(&mut self.inodes) {
+            if let Some((number, is_directory)) = random.take(&mut self.inodes) {
                 let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
                 volume.change(FREE_INODE_CREDITS, free).unwrap();
             }
         } else {
-            let parent = random.pick(&mut self.inodes.clone()).map_or(ROOT_INODE, |it| it.0);
+            let parent = random.take(&mut self.inodes.clone()).map_or(ROOT_INODE, |it| it.0);
             let take = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
             match volume.change(ALLOCATE_INODE_CREDITS, take) {
                 Ok(number) => self.inodes.push((number, is_directory)),
@@ -136,7 +119,7 @@ fn what_is_allocated_and_freed_is_what_others_see() {
         let at_first = free(&image);
         let mut users = [User::new(0x9E37_79B9_7F4A_7C15)];
         for round in 0..4 {
-            let volume = open(&image);
+            let volume = open_for_writing(&image);
             for step in 0..120 {
                 users[0].step(&volume);
                 if step % 50 == 49 {
@@ -149,11 +132,11 @@ fn what_is_allocated_and_freed_is_what_others_see() {
             let seen = image.open().statfs();
             assert_eq!(counts, seen, "{options}, round {round}");
         }
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         users[0].free_all(&volume);
         close(volume);
         assert!(free(&image) == at_first, "{options}");
-        e2fsck(&image);
+        image.check_by_e2fsck();
     }
 }
 
@@ -162,7 +145,7 @@ fn threads_never_get_the_same_twice() {
     for &(megabytes, options) in &[(24, "-t ext4 -b 1024 -g 2048"), (40, "-t ext4 -b 4096")] {
         let image = image(megabytes, options);
         let at_first = free(&image);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let mut users = [User::new(1), User::new(0x1234_5678)];
         std::thread::scope(|scope| {
             for user in &mut users {
@@ -175,10 +158,10 @@ fn threads_never_get_the_same_twice() {
         });
         close(volume);
         check(&image, &at_first, &users, options);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         users.iter_mut().for_each(|user| user.free_all(&volume));
         close(volume);
-        e2fsck(&image);
+        image.check_by_e2fsck();
     }
 }
 
@@ -186,7 +169,7 @@ fn threads_never_get_the_same_twice() {
 fn the_kernel_goes_on_where_we_stopped() {
     testkit::private_mounts();
     let image = image(40, "-t ext4 -b 1024");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut user = User::new(77);
     (0..200).for_each(|_| user.step(&volume));
     user.free_all(&volume);
@@ -201,5 +184,5 @@ fn the_kernel_goes_on_where_we_stopped() {
         std::fs::create_dir(mount.path().join(format!("directory {name}"))).unwrap();
     }
     drop(mount);
-    e2fsck(&image);
+    image.check_by_e2fsck();
 }

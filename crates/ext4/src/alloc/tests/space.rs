@@ -28,7 +28,7 @@ const KINDS: &[&str] = &["-t ext4 -b 1024 -m 5", "-t ext4 -O bigalloc,^resize_in
 fn the_last_clusters_are_for_those_they_are_kept_for() {
     for options in KINDS {
         let image = Image::make(40, &options.split_whitespace().collect::<Vec<_>>());
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let shift = volume.geometry().cluster_shift;
         let counts = volume.statfs();
         volume.reserve(30, Privilege::None).unwrap();
@@ -52,7 +52,7 @@ fn the_last_clusters_are_for_those_they_are_kept_for() {
 #[test]
 fn a_promise_that_is_taken_back_is_for_everybody() {
     let image = Image::make(16, &["-t", "ext4", "-m", "0"]);
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let available = volume.statfs().blocks_available;
     volume.reserve(available, Privilege::None).unwrap();
     assert_eq!(volume.take(0, 1, Purpose::Data), Err(Error::NoSpace));
@@ -65,7 +65,7 @@ fn a_promise_that_is_taken_back_is_for_everybody() {
 fn freed_blocks_count_at_once_and_are_used_again_only_when_that_is_durable() {
     for options in ["-t ext4 -b 1024", "-t ext2 -b 1024"] {
         let image = Image::make(16, &options.split_whitespace().collect::<Vec<_>>());
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let kept = volume.take(0, 50, Purpose::Data).unwrap();
         fill(&volume, Purpose::Data, Privilege::Root);
         volume.sync().unwrap();
@@ -90,7 +90,7 @@ fn freed_blocks_count_at_once_and_are_used_again_only_when_that_is_durable() {
 #[test]
 fn what_was_promised_can_be_had_from_what_others_freed() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024"]);
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let kept = volume.take(0, 50, Purpose::Data).unwrap();
     fill(&volume, Purpose::Data, Privilege::Root);
     volume.give(kept).unwrap();
@@ -103,7 +103,7 @@ fn what_was_promised_can_be_had_from_what_others_freed() {
 #[test]
 fn the_last_inode_can_be_had() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-N", "64", "-g", "4096"]);
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let there = volume.statfs().inodes_free;
     let take = |is_directory| {
         volume.change(ALLOCATE_INODE_CREDITS, |handle| {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use device::RecordDevice;
 
 use super::*;
+use crate::common::random::Random;
 use crate::jbd2::{JournalFeatures, LogWriter};
 
 /// What one transaction changes and revokes.
@@ -154,17 +155,14 @@ proptest! {
         let mut world = World::new(shape);
         steps.iter().for_each(|step| world.run(step));
         let recording = world.device.recording();
-        let mut random = seed | 1;
+        let mut random = Random(seed);
         for point in recording.crash_points() {
             let durable = world.returned.iter().filter(|&&returned| returned <= point).count() - 1;
             for kept in 0..6 {
                 let image = recording.image(point, |_, _| match kept {
                     0 => false,
                     1 => true,
-                    _ => {
-                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        random >> 63 == 0
-                    }
+                    _ => random.below(2) == 0,
                 });
                 let found = recovered(image, &world.states);
                 prop_assert!(

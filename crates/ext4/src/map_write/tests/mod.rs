@@ -1,19 +1,17 @@
 //! Maps written on real images: what e2fsprogs makes of them.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{self, Image, inode_of, run};
 use base::{Error, Result};
-use device::{FileDevice, SharedDevice};
-use iomap::{CacheOptions, PageCache};
 
 use super::new_blocks::Mapped;
 use super::*;
 use crate::alloc::{Privilege, Purpose};
+use crate::common::random::Random;
+use crate::common::{self, Image, inode_of, open_for_writing};
 use crate::map::{Piece, Run};
-use crate::volume::{OpenOptions, Volume};
+use crate::volume::Volume;
 
 const KINDS: &[(u64, &str)] = &[
     (48, "-t ext4 -b 1024"),
@@ -28,20 +26,6 @@ const KINDS: &[(u64, &str)] = &[
     (512, "-t ext4 -b 65536 -O ^extent,^64bit"),
 ];
 
-fn open(image: &Image) -> Arc<Volume> {
-    // A tool that another test is just starting can have the image's lock for a moment.
-    let attempts = std::iter::repeat_with(|| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        FileDevice::open(&image.path, false)
-    });
-    let device = FileDevice::open(&image.path, false);
-    let device = device.or_else(|error| attempts.take(200).find_map(Result::ok).ok_or(error));
-    let device: SharedDevice = Arc::new(device.unwrap());
-    let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
-    let cache = PageCache::new(options).unwrap();
-    Volume::open_for_writing(device, &cache, &OpenOptions::default()).unwrap()
-}
-
 fn image(megabytes: u64, options: &str) -> Image {
     Image::filled(megabytes, options, |folder| {
         for name in ["a", "b"] {
@@ -49,22 +33,6 @@ fn image(megabytes: u64, options: &str) -> Image {
         }
         std::fs::create_dir(folder.join("directory")).unwrap();
     })
-}
-
-fn e2fsck(image: &Image) {
-    run(Command::new("e2fsck").arg("-fn").arg(&image.path));
-}
-
-/// Numbers that look random (Marsaglia's xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 /// A file, and for each block what it should have.
@@ -196,7 +164,7 @@ fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
 fn check(image: &Image, volume: &Volume, subjects: &[Subject]) {
     subjects.iter().for_each(Subject::set_size);
     volume.close().unwrap();
-    e2fsck(image);
+    image.check_by_e2fsck();
     for subject in subjects {
         let (ours, theirs) = (subject.runs(), runs_by_debugfs(image, subject.name));
         let differs = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
@@ -248,7 +216,7 @@ fn random_changes_to_maps_are_what_others_see() {
         let mut random = Random(0x9E37_79B9_7F4A_7C15);
         let mut models = [BTreeMap::new(), BTreeMap::new()];
         for round in 0..4 {
-            let volume = open(&image);
+            let volume = open_for_writing(&image);
             let [a, b] = models;
             let mut subjects = [("a", a), ("b", b)]
                 .map(|(name, model)| Subject { model, ..Subject::new(&volume, &image, name) });
@@ -275,7 +243,7 @@ fn a_full_volume_says_so_and_stays_sound() {
         (16, "-t ext4 -b 1024 -m 0 -O bigalloc,^resize_inode -C 4096"),
     ] {
         let image = image(megabytes, options);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let mut subjects = ["a", "b"].map(|name| Subject::new(&volume, &image, name));
         // With holes between, so that every few blocks need one for the map.
         let full = (0..).find_map(|at| subjects[at as usize % 2].map(at * 3, 1, at % 5 == 0).err());
@@ -297,7 +265,7 @@ fn a_full_volume_says_so_and_stays_sound() {
 fn trees_of_some_depth_grow_and_shrink() {
     for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
         let image = image(32, options);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let mut subjects = [Subject::new(&volume, &image, "a")];
         let subject = &mut subjects[0];
         // From both ends towards the middle.
@@ -312,7 +280,7 @@ fn trees_of_some_depth_grow_and_shrink() {
         assert!(image.debugfs("ex /a").contains(" 2/ 2 "));
         let [model] = subjects.map(|subject| subject.model);
         drop(volume);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let mut subjects = [Subject { model, ..Subject::new(&volume, &image, "a") }];
         subjects[0].unmap(8, 10_000).unwrap();
         assert_eq!(subjects[0].inode.map_depth(), 0);
@@ -323,7 +291,7 @@ fn trees_of_some_depth_grow_and_shrink() {
 #[test]
 fn several_calls_share_a_handle() {
     let image = image(32, "-t ext4 -b 1024");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
     for round in 0..60 {
         let inode = &subject.inode;
@@ -351,7 +319,7 @@ fn several_calls_share_a_handle() {
 #[test]
 fn a_file_that_was_promised_blocks_gets_them_and_the_nodes_for_them() {
     let image = image(8, "-t ext4 -b 1024 -m 0");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
     // Fills the first leaf.
     for at in 0..84 {
@@ -380,7 +348,7 @@ fn a_file_that_was_promised_blocks_gets_them_and_the_nodes_for_them() {
 #[test]
 fn sizes_over_the_limits_are_refused_before_anything_changes() {
     let image = image(32, "-t ext4 -b 1024 -O ^huge_file");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
     let end = subject.inode.map_end().0;
     assert_eq!(subject.map(end, 1, false), Err(Error::FileTooLarge));
@@ -400,7 +368,7 @@ fn sizes_over_the_limits_are_refused_before_anything_changes() {
     // Pointers end earlier than extents.
     check(&image, &volume, &[subject]);
     let image = self::image(32, "-t ext2 -b 1024");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
     let end = 12 + 256 + 256 * 256 + 256 * 256 * 256;
     assert_eq!(subject.map(end, 1, false), Err(Error::FileTooLarge));
@@ -416,7 +384,7 @@ fn a_directory_gets_blocks_at_its_end_and_loses_them() {
         ("-t ext4 -b 1024 -O ^metadata_csum,bigalloc,^resize_inode -C 8192", 40),
     ] {
         let image = image(32, options);
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let inode = volume.inode(inode_of(&image, "directory")).unwrap();
         // One entry, of no inode, as long as the block.
         let mut contents = vec![0; 1024];
@@ -461,7 +429,7 @@ fn a_directory_gets_blocks_at_its_end_and_loses_them() {
 #[test]
 fn readers_see_a_map_as_it_is_between_changes() {
     let image = image(64, "-t ext4 -b 1024");
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
     // What is never changed.
     let fixed: Vec<(u64, u64)> = (0..400)

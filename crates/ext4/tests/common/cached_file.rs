@@ -2,28 +2,34 @@
 
 use std::sync::Arc;
 
-use base::FileOffset;
-use base::attributes::{DeviceNumber, FileType, Timestamp};
-use ext4::{Inode, NewInode, Volume};
+use base::{FileOffset, Result};
+use ext4::Inode;
 use iomap::{
     CacheOptions, EndIo, ErrorCursor, MapWrite, PageCache, ReadOptions, WritableFile,
     truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait,
 };
 
-pub const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
+use super::TIME;
+use super::file_history::FileHistory;
+use super::random::Random;
 
-/// A new inode of a kind.
-pub fn new_inode(kind: FileType, target: &[u8]) -> NewInode<'_> {
-    NewInode {
-        kind,
-        permissions: 0o644,
-        uid: 7,
-        gid: 70_000,
-        device: DeviceNumber::default(),
-        target,
-        xattrs: &[],
-        time: TIME,
-    }
+/// The data of a file, kept in `pages` and mapped by `mapper`, which is the inode unless something is
+/// to go wrong.
+pub fn writable_file<M: MapWrite + 'static>(
+    inode: &Arc<Inode>,
+    mapper: Arc<M>,
+    pages: &Arc<PageCache>,
+    end_io: &Arc<EndIo>,
+) -> Arc<WritableFile> {
+    let volume = inode.volume();
+    WritableFile::new(
+        pages.new_mapping(volume.geometry().block_size),
+        mapper,
+        Arc::clone(volume.device()),
+        Arc::clone(end_io),
+        inode.size(),
+        ReadOptions::default(),
+    )
 }
 
 /// What the written files of a volume share.
@@ -40,20 +46,8 @@ impl Cache {
     }
 
     /// The data of a file, of `inode`, that is mapped by `mapper`.
-    pub fn file<M: MapWrite + 'static>(
-        &self,
-        volume: &Volume,
-        inode: &Arc<Inode>,
-        mapper: Arc<M>,
-    ) -> CachedFile {
-        let file = WritableFile::new(
-            self.pages.new_mapping(volume.geometry().block_size),
-            mapper,
-            Arc::clone(volume.device()),
-            Arc::clone(&self.end_io),
-            inode.size(),
-            ReadOptions::default(),
-        );
+    pub fn file<M: MapWrite + 'static>(&self, inode: &Arc<Inode>, mapper: Arc<M>) -> CachedFile {
+        let file = writable_file(inode, mapper, &self.pages, &self.end_io);
         let errors = Arc::new(file.errors().cursor());
         CachedFile { inode: Arc::clone(inode), file, errors }
     }
@@ -69,7 +63,7 @@ pub struct CachedFile {
 
 impl CachedFile {
     /// Whoever calls has the file for itself.
-    pub fn write(&self, at: usize, data: &[u8]) -> base::Result<()> {
+    pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
         let written = write(&self.file, FileOffset(at as u64), data)?;
         assert_eq!(written, data.len());
         self.inode.note_modified(TIME);
@@ -101,8 +95,31 @@ impl CachedFile {
         self.inode.sync(data_only).unwrap();
     }
 
+    /// Writes at the end as a rule, else in the middle or beyond the end: less than two to the power
+    /// of `bits_max` bytes, none of them at `size_max` or after.
+    pub fn write_somewhere(
+        &self,
+        history: &mut FileHistory,
+        random: &mut Random,
+        size_max: u64,
+        bits_max: u64,
+    ) -> Result<()> {
+        let size = history.now().len() as u64;
+        let at = match random.below(4) {
+            0 => random.below(size_max / 2),
+            1 => random.below(size + 1),
+            _ => size,
+        };
+        let bits = random.below(bits_max);
+        let length = (1 + random.below(1 << bits)).min(size_max - at);
+        let data = history.bytes(at as usize, length as usize);
+        self.write(at as usize, &data)?;
+        history.write(at as usize, &data);
+        Ok(())
+    }
+
     /// What is left of a file that nobody names or uses any more.
-    pub fn release(self) -> base::Result<()> {
+    pub fn release(self) -> Result<()> {
         truncate_cache(&self.file, 0)?;
         drop(self.file);
         self.inode.release()

@@ -1,7 +1,7 @@
 //! What a file may hold after a power cut: what was in it after each operation, and what of that
 //! was promised to be durable.
 
-use crate::namespace::Random;
+use super::random::Random;
 
 /// Where a file may be torn: parts of this many bytes are compared as a whole first.
 const PART: usize = 512;
