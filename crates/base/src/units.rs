@@ -123,12 +123,6 @@ impl BlockSize {
         FileBlock(at.0 >> self.shift)
     }
 
-    /// The first byte of file block `block`, or `None` past 2^64.
-    #[inline]
-    pub fn file_offset(self, block: FileBlock) -> Option<FileOffset> {
-        self.scale(block.0).map(FileOffset)
-    }
-
     /// The first byte of volume block `block`, or `None` past 2^64.
     #[inline]
     pub fn device_offset(self, block: FsBlock) -> Option<DeviceOffset> {

@@ -8,11 +8,8 @@ use base::{Error, IoError, Problem};
 use parking_lot::Mutex;
 
 use crate::geometry::Geometry;
-use crate::ondisk::superblock::RawSuperblock;
+use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS};
 use crate::superblock::{time, until_nul};
-
-/// `state` of a volume in which errors were met, and which therefore has to be checked.
-pub(crate) const STATE_ERRORS: u16 = 2;
 
 /// What to do when metadata turns out to be corrupt while a volume is open for writing. Errors that
 /// leave what is in memory inconsistent, and those of the device in writing metadata, end all

@@ -6,6 +6,7 @@ use base::attributes::{Detail, Timestamp, VolumeInfo};
 
 use crate::error_log::RecordedError;
 use crate::features::Feature;
+use crate::ondisk::superblock::{STATE_ERRORS, STATE_ORPHANS, STATE_VALID};
 use crate::volume::Volume;
 
 type Details = Vec<(&'static str, Detail)>;
@@ -191,11 +192,11 @@ impl Volume {
 }
 
 fn state(bits: u16, needs_recovery: bool) -> String {
-    let mut words = vec![if bits & 1 != 0 { "clean" } else { "not clean" }];
-    if bits & 2 != 0 {
+    let mut words = vec![if bits & STATE_VALID != 0 { "clean" } else { "not clean" }];
+    if bits & STATE_ERRORS != 0 {
         words.push("with errors");
     }
-    if bits & 4 != 0 {
+    if bits & STATE_ORPHANS != 0 {
         words.push("orphans being recovered");
     }
     if needs_recovery {

@@ -9,20 +9,18 @@ use device::{BlockDevice, LatchDevice, SharedDevice};
 use iomap::PageCache;
 
 use crate::alloc::{Allocator, Privilege};
-use crate::error_log::{ErrorLog, RecordedErrors, STATE_ERRORS};
+use crate::error_log::{ErrorLog, RecordedErrors};
 use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
 use crate::mmp::{Mmp, MmpBlock};
-use crate::ondisk::superblock::RawSuperblock;
+use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
 use crate::orphan_write::OrphanSet;
 use crate::recovery;
 use crate::superblock;
 use crate::volume::{OpenOptions, Probed, Volume};
 
-/// `state` of a volume that was closed as it should be.
-const STATE_VALID: u16 = 1;
 const STRUCTURE: &str = "superblock";
 
 /// The part of a volume that writing needs.

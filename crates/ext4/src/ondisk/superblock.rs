@@ -5,6 +5,13 @@ use std::mem::offset_of;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Bit of `RawSuperblock::state`: cleanly unmounted.
+pub const STATE_VALID: u16 = 1;
+/// Bit of `RawSuperblock::state`: errors were found, so that the volume has to be checked.
+pub const STATE_ERRORS: u16 = 2;
+/// Bit of `RawSuperblock::state`: orphans are being recovered.
+pub const STATE_ORPHANS: u16 = 4;
+
 /// The superblock as it lies on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
 #[repr(C)]
@@ -41,7 +48,7 @@ pub struct RawSuperblock {
     pub max_mnt_count: U16,
     /// 0xEF53.
     pub magic: U16,
-    /// 1 cleanly unmounted, 2 errors found, 4 orphans being recovered.
+    /// [`STATE_VALID`] and its like.
     pub state: U16,
     /// What to do on errors: 1 continue, 2 remount read-only, 3 panic.
     pub errors: U16,

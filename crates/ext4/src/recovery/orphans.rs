@@ -16,13 +16,11 @@ use super::edit::map::{self, FileMap};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::ondisk::superblock::STATE_ERRORS;
 use crate::ondisk::xattr::{RawXattrBlockHeader, XATTR_CHECKSUM_AT};
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Value};
-
-/// Superblock state: errors were found. Linux does not trust the lists then.
-const STATE_ERRORS: u16 = 2;
 
 /// What was done about orphans.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +56,7 @@ impl Orphans {
     pub(super) fn read(volume: &Arc<Volume>) -> Result<Self> {
         let mut orphans = Self::default();
         if volume.superblock().raw().state.get() & STATE_ERRORS != 0 {
+            // Linux does not trust the lists then.
             return Ok(orphans);
         }
         let mut next = volume.superblock().inodes.last_orphan;
