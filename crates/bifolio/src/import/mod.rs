@@ -193,7 +193,7 @@ impl<'a> Importer<'a> {
         let is_linked = self.options.preserve && original.nlink() > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
             let copy = self.volume.node(copy)?;
-            return place(self.volume, directory, name, |_, name| {
+            return make_whole(self.volume, directory, name, |_, name| {
                 self.volume.link(directory, name, &copy)?;
                 Ok(())
             });
@@ -244,7 +244,7 @@ impl<'a> Importer<'a> {
             target: target.as_os_str().as_bytes(),
             ..Creation::of(kind, permissions)
         };
-        place(self.volume, directory, name, |_, name| {
+        make_whole(self.volume, directory, name, |_, name| {
             let copy = self.volume.create(directory, name, &what, &self.owner_of(original))?;
             match self.options.preserve {
                 true => metadata::preserve(from, original, &copy),
@@ -262,7 +262,7 @@ impl<'a> Importer<'a> {
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), Trouble> {
-        place(self.volume, directory, name, |replaced, name| {
+        make_whole(self.volume, directory, name, |replaced, name| {
             let by = match preserved {
                 Some((_, original)) => self.owner_of(original),
                 None => self.options.by.clone(),
@@ -308,7 +308,7 @@ impl<'a> Importer<'a> {
 
 /// Has `make` make something with a name: the one that is wanted, or a temporary one while
 /// something else has that and is to be replaced. What could not be made whole is removed.
-fn place(
+fn make_whole(
     volume: &Volume,
     directory: &Arc<Node>,
     name: &[u8],

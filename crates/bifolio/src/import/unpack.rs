@@ -12,7 +12,7 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
 use super::metadata::{self, Kept};
-use super::{Trouble, contents, place, report};
+use super::{Trouble, contents, make_whole, report};
 use crate::archive::{ArchiveReader, Kind, Member};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -118,7 +118,7 @@ impl<'a> Unpacker<'a> {
             }
             Kind::HardLink(path) => {
                 let target = self.existing(path)?;
-                place(self.volume, &directory, name, |_, name| {
+                make_whole(self.volume, &directory, name, |_, name| {
                     Ok(self.volume.link(&directory, name, &target)?)
                 })
             }
@@ -136,14 +136,16 @@ impl<'a> Unpacker<'a> {
                 self.directories.push((made.number(), member.clone()));
                 Ok(())
             }
-            Kind::Inode(FileType::Regular) => place(self.volume, &directory, name, |_, name| {
-                let what = Creation::of(FileType::Regular, 0o600);
-                let file = self.volume.create(&directory, name, &what, &by)?;
-                let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
-                contents::unpack(member, &mut *archive, &file, go_on)?;
-                keep(&file, member)
-            }),
-            &Kind::Inode(kind) => place(self.volume, &directory, name, |_, name| {
+            Kind::Inode(FileType::Regular) => {
+                make_whole(self.volume, &directory, name, |_, name| {
+                    let what = Creation::of(FileType::Regular, 0o600);
+                    let file = self.volume.create(&directory, name, &what, &by)?;
+                    let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
+                    contents::unpack(member, &mut *archive, &file, go_on)?;
+                    keep(&file, member)
+                })
+            }
+            &Kind::Inode(kind) => make_whole(self.volume, &directory, name, |_, name| {
                 let target = match kind {
                     FileType::Symlink => &member.target[..],
                     _ => b"",
