@@ -12,8 +12,8 @@ use crate::mapping::Mapping;
 use crate::state::FolioState;
 
 impl<C: AsRef<PageCache>> FolioHandle<C> {
-    /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not. A hint,
-    /// unless the folio is locked.
+    /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not. A
+    /// hint, unless the folio is locked.
     pub fn uptodate_run(&self, start: usize, length: usize, uptodate: bool) -> usize {
         let frame = self.frame();
         let run_of_all = |all: bool| if all == uptodate { length } else { 0 };

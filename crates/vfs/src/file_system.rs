@@ -76,7 +76,8 @@ pub trait Inode: Send + Sync + Debug {
     /// What `stat` reports.
     fn attributes(&self) -> Attributes;
 
-    /// The inode that `name` stands for in this directory. `NotFound` and `NotDirectory` as usual. "." and ".." are names like others.
+    /// The inode that `name` stands for in this directory. `NotFound` and `NotDirectory` as usual.
+    /// "." and ".." are names like others.
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber>;
 
     /// Calls `emit` for each entry ("." and ".." included) from `from` on, until it breaks or the

@@ -93,8 +93,8 @@ impl Writeback {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Notes that a file that has a name has something to write. Has the thread begin if it is much, and waits
-    /// while it is too much; the caller has the node's lock.
+    /// Notes that a file that has a name has something to write, and has the thread begin if all that
+    /// is dirty is much. The caller has the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
         self.shared.nodes.lock().entry(node.number()).or_insert_with(|| DirtyNode {
             node: Arc::clone(node),

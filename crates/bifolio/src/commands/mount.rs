@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Stay in the foreground until unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// How many threads serve; through io_uring, 4 for each processor at least
+    /// How many threads serve; through io_uring, 4 for each processor at least unless N is less
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
     /// Do not confine the process that reads the image

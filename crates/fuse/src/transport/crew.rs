@@ -3,8 +3,8 @@
 //!
 //! A reader that has taken a request serves it itself and stays the reader: no hand-over, no change
 //! of processor, for everything that is in memory. Only when the work is about to wait for the
-//! device (`base::waiting`), or is long enough to be worth it, does the reader first pass its part
-//! to an idle thread.
+//! device (`base::waiting`) and such waits were not brief of late (`waits`), or is long enough to be
+//! worth it, does the reader first pass its part to an idle thread.
 //!
 //! ```text
 //! thread A   read ─ serve ─ answer ─ read ─ serve ──┬─ wait for device ── answer ─ idle

@@ -88,9 +88,9 @@ impl RingCrew {
         Ok(crew)
     }
 
-    /// Serves `channel`, until it ends, once INIT has been answered. The requests that never come through a ring,
-    /// and all of them should the kernel want no ring, come through the channel itself.
-    /// `at_failure` is called when the connection cannot go on.
+    /// Serves `channel`, until it ends, once INIT has been answered. The requests that never come
+    /// through a ring, and all of them should the kernel want no ring, come through the channel
+    /// itself. `at_failure` is called when the connection cannot go on.
     pub fn start(
         self,
         server: &Arc<Server>,

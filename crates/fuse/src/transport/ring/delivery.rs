@@ -26,8 +26,9 @@ pub const ENTRY_BYTES: usize = PAYLOAD_AT + TRANSFER_BYTES_MAX as usize;
 /// The most bytes of an answer to a request with a payload of its own: an attribute's value.
 pub const SPARE_BYTES: usize = 68 * 1024;
 
-/// Serves the request in `entry`, of [`ENTRY_BYTES`], and leaves the answer there. Gives what it is to be
-/// committed by. `spare` is memory for the answer as long as the request's payload is in its place.
+/// Serves the request in `entry`, of [`ENTRY_BYTES`], and leaves the answer there. Gives what it is
+/// to be committed by. `spare` is memory for the answer as long as the request's payload is in its
+/// place.
 pub fn serve(server: &Server, entry: &mut [u8], spare: &mut [u8]) -> u64 {
     let _at_work = server.begin();
     let Ok((header, _)) = RingHeader::read_from_prefix(entry) else { return 0 };
