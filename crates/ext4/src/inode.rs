@@ -209,13 +209,16 @@ impl Inode {
         }
     }
 
-    /// The range at byte `at` of a file whose data is inline: that data, or what follows it.
+    /// The range at byte `at` of a file whose data is inline: that data, or what follows it, which is
+    /// a hole to the end of a block as in other files.
     fn map_inline(&self, at: FileOffset) -> Result<Iomap> {
         let inline = inline::data(self)?.len() as u64;
         let (start, end, kind) = if at.0 < inline {
             (0, inline, IomapKind::Inline)
         } else {
-            (inline, self.size().max(at.0.saturating_add(1)), IomapKind::Hole)
+            let block = u64::from(self.volume.geometry().block_size.bytes());
+            let end = self.size().max(at.0.saturating_add(1)).div_ceil(block).saturating_mul(block);
+            (inline, end, IomapKind::Hole)
         };
         Ok(Iomap {
             offset: FileOffset(start),

@@ -161,3 +161,35 @@ fn copied_ranges_stay_sparse_and_replace_what_was_there() {
     volume.close().unwrap();
     check_by_e2fsck(&image);
 }
+
+#[test]
+fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
+    private_mounts();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("empty"), b"").unwrap();
+    std::fs::write(source.join("small"), b"inline").unwrap();
+    let image = folder.path().join("image");
+    let kind = Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 1024) }.with("-O inline_data");
+    kind.make(&image, Some(&source));
+    let volume = open(&image);
+    for name in ["/empty", "/small"] {
+        let node = volume.resolve(name.as_bytes(), Follow::No).unwrap();
+        for size in [3700, 1900, 2500, 5000] {
+            node.set_size(size, Privileges::Keep).unwrap();
+        }
+        let file = node.open_for(WRITE).unwrap();
+        file.write_at(FileOffset(4000), b"far", Privileges::Keep).unwrap();
+    }
+    volume.close().unwrap();
+    drop(volume);
+    check_by_e2fsck(&image);
+    let mount = LoopMount::new(&image, "ext4", "ro");
+    for name in ["empty", "small"] {
+        let mut expected = std::fs::read(source.join(name)).unwrap();
+        expected.resize(5000, 0);
+        expected[4000..4003].copy_from_slice(b"far");
+        assert!(std::fs::read(mount.path().join(name)).unwrap() == expected, "{name}");
+    }
+}
