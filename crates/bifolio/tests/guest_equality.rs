@@ -99,7 +99,7 @@ fn fill(guest: usize) -> Filled {
         })
         .collect();
     drop(source);
-    let listed = guest::run(&jobs);
+    let listed = guest::run(&jobs).into_iter().flatten();
     let images = jobs.into_iter().map(|(image, _)| image);
     Filled { images: images.zip(listed).collect(), folder }
 }

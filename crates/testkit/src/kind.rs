@@ -74,7 +74,12 @@ fn without_huge_files(options: &mut TreeOptions) {
     options.file_size_max = options.file_size_max.min((1 << 41) - (1 << 33));
 }
 
+fn with_inline_data(options: &mut TreeOptions) {
+    options.inline_data = true;
+}
+
 fn everything(options: &mut TreeOptions) {
+    with_inline_data(options);
     with_projects(options);
     with_large_xattrs(options);
 }
@@ -97,8 +102,11 @@ pub const KINDS: &[Kind] = &[
     kind("sparse_super2", "-O sparse_super2,^resize_inode"),
     kind("bigalloc", "-O bigalloc -C {cluster}"),
     Kind { adjust: without_huge_files, ..kind("no_huge_file", "-O ^huge_file") },
-    kind("inline_data", "-O inline_data"),
-    kind("inline_data_in_large_inodes", "-O inline_data -I 1024"),
+    Kind { adjust: with_inline_data, ..kind("inline_data", "-O inline_data") },
+    Kind {
+        adjust: with_inline_data,
+        ..kind("inline_data_in_large_inodes", "-O inline_data -I 1024")
+    },
     kind("metadata_csum", "-O metadata_csum,^metadata_csum_seed"),
     kind("metadata_csum_seed", "-O metadata_csum_seed"),
     Kind {
@@ -116,6 +124,8 @@ pub const KINDS: &[Kind] = &[
     Kind { debug: "ssv flags 2", tune: "-E hash_alg=legacy", ..kind("hash_legacy_unsigned", "") },
     Kind { adjust: with_large_xattrs, ..kind("ea_inode", "-O ea_inode") },
     kind("orphan_file", "-O orphan_file"),
+    // What mke2fs 1.47.4 makes by default.
+    kind("newest_default", "-O metadata_csum_seed,orphan_file"),
     kind("no_filetype", "-O ^filetype"),
     kind("inodes_of_128_bytes", "-I 128"),
     kind("inodes_of_1024_bytes", "-I 1024"),

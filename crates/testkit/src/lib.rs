@@ -16,6 +16,7 @@ pub mod memory;
 mod mount;
 pub mod toy;
 pub mod tree;
+pub mod turns;
 pub mod walk;
 
 pub use digest::digest;

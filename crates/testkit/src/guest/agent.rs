@@ -10,6 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::system::RebootCommand;
 
 use super::{JOBS, Job, MODULES};
+use crate::turns::OnHost;
 use crate::{Manifest, must, tree};
 
 /// Does the guest's work and never returns, if this is the guest; returns at once elsewhere.
@@ -28,11 +29,11 @@ pub fn run_if_guest() {
     let mut results = Vec::new();
     for (number, job) in jobs.iter().enumerate() {
         // Shown when a later job fails.
-        let _ = writeln!(std::io::stderr(), "{:?}: {} {job:?}", start.elapsed(), disk(number));
+        let _ = writeln!(std::io::stderr(), "{:?}: {}", start.elapsed(), disk(number));
         results.push(do_job(&disk(number), job));
     }
+    // Nothing else is made durable here: jobs may have left their disks in the middle of their work.
     write_results(Path::new(&disk(jobs.len())), &results);
-    rustix::fs::sync();
     must(rustix::system::reboot(RebootCommand::Restart), "restart");
 }
 
@@ -43,17 +44,48 @@ fn disk(number: usize) -> String {
     format!("/dev/vd{letter}")
 }
 
-fn do_job(disk: &str, job: &Job) -> Manifest {
+fn do_job(disk: &str, job: &Job) -> Vec<Manifest> {
     let top = Path::new("/mnt");
-    if let Job::Fill(options) = job {
-        mount(disk, top, "ext4", MountFlags::NOATIME);
-        tree::populate(top, options);
-        must(rustix::mount::unmount(top, UnmountFlags::empty()), disk);
+    match job {
+        Job::List => vec![list(disk, top)],
+        Job::Fill(options) => {
+            mount(disk, top, "ext4", MountFlags::NOATIME);
+            tree::populate(top, options);
+            unmount(disk, top);
+            vec![list(disk, top)]
+        }
+        Job::Change(steps) => {
+            let before = list(disk, top);
+            mount(disk, top, "ext4", MountFlags::NOATIME);
+            OnHost::new(top).run(steps);
+            unmount(disk, top);
+            vec![before, list(disk, top)]
+        }
+        Job::BreakOff(turn) => {
+            let before = list(disk, top);
+            let own_top = top.with_file_name(disk.replace('/', "-"));
+            must(fs::create_dir(&own_top), disk);
+            mount(disk, &own_top, "ext4", MountFlags::NOATIME);
+            let mut kernel = OnHost::new(&own_top);
+            kernel.run(&turn.synced);
+            kernel.sync();
+            kernel.run(&turn.after);
+            // Files without a name are in use until the end.
+            std::mem::forget(kernel);
+            vec![before]
+        }
     }
+}
+
+fn list(disk: &str, top: &Path) -> Manifest {
     mount(disk, top, "ext4", MountFlags::NOATIME | MountFlags::RDONLY);
     let manifest = Manifest::of_host(top);
-    must(rustix::mount::unmount(top, UnmountFlags::empty()), disk);
+    unmount(disk, top);
     manifest
+}
+
+fn unmount(disk: &str, top: &Path) {
+    must(rustix::mount::unmount(top, UnmountFlags::empty()), disk);
 }
 
 fn mount(source: &str, target: &Path, format: &str, flags: MountFlags) {
@@ -64,7 +96,7 @@ fn mount(source: &str, target: &Path, format: &str, flags: MountFlags) {
 }
 
 /// Writes the length of the results, then the results.
-fn write_results(disk: &Path, results: &[Manifest]) {
+fn write_results(disk: &Path, results: &[Vec<Manifest>]) {
     let bytes = must(serde_json::to_vec(results), "the results");
     let mut file = must(OpenOptions::new().write(true).open(disk), disk.display());
     must(file.write_all(&(bytes.len() as u64).to_le_bytes()), "the results");
@@ -73,7 +105,7 @@ fn write_results(disk: &Path, results: &[Manifest]) {
 }
 
 /// What [`write_results`] wrote, if it did.
-pub(super) fn read_results(disk: &Path) -> Option<Vec<Manifest>> {
+pub(super) fn read_results(disk: &Path) -> Option<Vec<Vec<Manifest>>> {
     let mut file = must(File::open(disk), "the results");
     let mut length = [0; 8];
     must(file.read_exact(&mut length), "the results");

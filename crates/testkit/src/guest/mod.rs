@@ -1,4 +1,4 @@
-//! A Linux 7.2 in qemu that fills and lists images which the machine's own kernel may not be able
+//! A Linux 7.2 in qemu that fills, lists and changes images which the machine's own kernel may not be able
 //! to mount: ext4 with blocks larger than a page. This side prepares and boots it; the test
 //! program itself is the guest's only process (`agent`).
 
@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::cpio::Archive;
 use crate::tree::TreeOptions;
+use crate::turns::{Step, Turn};
 use crate::{Manifest, command, must};
 
 pub use agent::run_if_guest;
@@ -24,13 +25,18 @@ const TIME_MAX: Duration = Duration::from_secs(900);
 /// Room for what the guest has to say.
 const RESULTS_BYTES_MAX: u64 = 256 << 20;
 
-/// What the guest does with one image.
+/// What the guest does with one image. Whatever it is, a dirty journal is replayed first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
     /// Mounts it, fills it, unmounts it, mounts it read-only and lists it.
     Fill(TreeOptions),
     /// Mounts it read-only and lists it.
     List,
+    /// Lists it, changes it and lists it again.
+    Change(Vec<Step>),
+    /// Lists it and does both parts of a turn, with a sync in between; and then the machine ends,
+    /// after all other jobs, while it is still mounted.
+    BreakOff(Turn),
 }
 
 /// Where the guest finds its jobs, in the order of its disks.
@@ -39,9 +45,9 @@ const JOBS: &str = "/jobs.json";
 /// The kernel modules that the guest loads, in this order, from its root.
 const MODULES: [&str; 3] = ["virtio_blk.ko", "quota_tree.ko", "quota_v2.ko"];
 
-/// Boots a guest that does each job with its image, and returns what it listed. The program that
+/// Boots a guest that does each job with its image, and returns what each listed. The program that
 /// calls this must call [`run_if_guest`] first in `main`.
-pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Manifest> {
+pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
     let folder = must(TempDir::new(), "a folder for the guest");
     let initrd = folder.path().join("initrd");
     must(fs::write(&initrd, first_root(jobs, folder.path())), "the guest's first root");

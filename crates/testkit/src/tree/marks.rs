@@ -101,6 +101,14 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
+/// An access ACL with so many users beside the owner.
+pub(crate) fn acl_of_users(users: u16) -> Vec<u8> {
+    let mut entries = vec![(OWNER, 6, NO_ID)];
+    entries.extend((0..users).map(|number| (USER, number % 8, 100_000 + u32::from(number))));
+    entries.extend([(GROUP_OWNER, 5, NO_ID), (MASK, 7, NO_ID), (OTHER, 1, NO_ID)]);
+    acl(&entries)
+}
+
 /// Access and default ACLs, short and long.
 pub(super) fn acls(top: &Path) {
     let short = [

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::must;
 
+pub(crate) use marks::acl_of_users;
 pub use source::Source;
 
 /// What the file system to be filled can hold, and how much of it.
@@ -32,6 +33,8 @@ pub struct TreeOptions {
     pub flags: bool,
     /// Project ids can be set.
     pub projects: bool,
+    /// The data of small files is in their inodes.
+    pub inline_data: bool,
     /// Names in the largest directory.
     pub names: usize,
     /// Extents in the most scattered file.
@@ -50,6 +53,7 @@ impl TreeOptions {
             file_size_max: (size << 32) - size,
             flags: true,
             projects: false,
+            inline_data: false,
             names: 1500,
             extents: (12 << 20) / size.max(4096),
         }

@@ -1,0 +1,116 @@
+//! Steps by this library.
+
+use base::attributes::{AttributeChange, FileType, XattrMode};
+use base::{Error, FileOffset, Result};
+use vfs::{
+    Creation, Credentials, File, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions,
+};
+
+use super::{Step, on_host};
+use crate::{must, tree};
+
+const BY: &Credentials = &Credentials::ROOT;
+
+/// Changes a volume.
+#[derive(Debug)]
+pub struct OnVolume {
+    // Before the volume that they are of.
+    open: Vec<File>,
+    volume: Volume,
+}
+
+impl OnVolume {
+    /// Opens the volume in the file `image` for writing.
+    pub fn open(image: &std::path::Path) -> Self {
+        let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
+        let device = must(device::open(image, options), image.display());
+        let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+        let volume = must(Volume::open(device, &options), image.display());
+        Self { open: Vec::new(), volume }
+    }
+
+    /// Does all of `steps`.
+    pub fn run(&mut self, steps: &[Step]) {
+        for step in steps {
+            must(self.step(step), format_args!("bifolio: {step:?}"));
+        }
+    }
+
+    /// Has everything be durable.
+    pub fn sync(&self) {
+        must(self.volume.sync(), "sync");
+    }
+
+    /// Ends writing.
+    pub fn close(mut self) {
+        self.open.clear();
+        must(self.volume.close(), "close");
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let volume = &self.volume;
+        let node = |path: &str| volume.resolve(path.as_bytes(), Follow::No);
+        let open = |path: &str, append| node(path)?.open_for(OpenMode { write: true, append });
+        let set = |path: &str, change| node(path)?.set_attributes(&change, BY);
+        match step {
+            Step::Mkdir(path) => volume.mkdir(path.as_bytes(), 0o755, BY).map(drop),
+            Step::Fifo(path) => volume
+                .create_at(path.as_bytes(), &Creation::of(FileType::Fifo, 0o644), BY)
+                .map(drop),
+            Step::Symlink(path, length) => {
+                let target = on_host::target(*length);
+                volume.symlink(target.as_bytes(), path.as_bytes(), BY).map(drop)
+            }
+            Step::Write(path, offset, bytes) => {
+                match volume.create_file(path.as_bytes(), 0o644, BY) {
+                    Ok(_) | Err(Error::Exists) => {}
+                    Err(error) => return Err(error),
+                }
+                write_all(&open(path, false)?, *offset, &bytes.make())
+            }
+            Step::Append(path, bytes) => write_all(&open(path, true)?, 0, &bytes.make()),
+            Step::SetSize(path, size) => node(path)?.set_size(*size, Privileges::Keep),
+            Step::Allocate(..) | Step::Punch(..) => Err(Error::InvalidArgument("for the kernel")),
+            Step::Link(from, path) => volume.link_at(from.as_bytes(), path.as_bytes()),
+            Step::Rename(from, path) => {
+                volume.rename_at(from.as_bytes(), path.as_bytes(), RenameFlags::default(), BY)
+            }
+            Step::Exchange(one, other) => {
+                let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+                volume.rename_at(one.as_bytes(), other.as_bytes(), flags, BY)
+            }
+            Step::Remove(path) => volume.remove(path.as_bytes(), BY),
+            Step::RemoveOpen(path, bytes) => {
+                let file = open(path, false)?;
+                volume.remove(path.as_bytes(), BY)?;
+                write_all(&file, 0, &bytes.make())?;
+                self.open.push(file);
+                Ok(())
+            }
+            Step::SetXattr(path, name, bytes) => {
+                let (name, value) = (name.as_bytes(), bytes.make());
+                node(path)?.set_xattr(name, &value, XattrMode::Either, Privileges::Keep)
+            }
+            Step::RemoveXattr(path, name) => node(path)?.remove_xattr(name.as_bytes()),
+            Step::SetAcl(path, users) => {
+                let (name, value) = (b"system.posix_acl_access", tree::acl_of_users(*users));
+                node(path)?.set_xattr(name, &value, XattrMode::Either, Privileges::Keep)
+            }
+            Step::SetMode(path, permissions) => {
+                let permissions = Some(*permissions);
+                set(path, AttributeChange { permissions, ..AttributeChange::default() })
+            }
+            Step::SetOwner(path, uid, gid) => {
+                let (uid, gid) = (Some(*uid), Some(*gid));
+                set(path, AttributeChange { uid, gid, ..AttributeChange::default() })
+            }
+            Step::Sync(path) => open(path, false)?.sync(false),
+        }
+    }
+}
+
+fn write_all(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+    let written = file.write_at(FileOffset(offset), bytes, Privileges::Keep)?;
+    assert_eq!(written, bytes.len(), "a short write");
+    Ok(())
+}
