@@ -1,5 +1,6 @@
 //! What is written to a mount, with the kernel's writeback cache and without it: what is seen at once
 //! is what is there after a remount, and e2fsck has nothing to say.
+#![allow(clippy::print_stdout, reason = "what a host does not have is said")]
 
 mod mounting;
 
@@ -228,6 +229,23 @@ fn accounted() -> u64 {
     let accounts = fs::read_to_string("/proc/thread-self/io").unwrap();
     let written = accounts.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     written.unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_kernel_may_collect_as_much_as_for_others() {
+    private_mounts();
+    for (options, strict) in [("rw,nowriteback", "1\n"), ("rw,writeback", "0\n")] {
+        let place = Place::with_tree();
+        let mount = place.mount(&["-o", options]);
+        let device = rustix::fs::stat(mount.path()).unwrap().st_dev;
+        let device = (rustix::fs::major(device), rustix::fs::minor(device));
+        let limit = format!("/sys/class/bdi/{}:{}/strict_limit", device.0, device.1);
+        match fs::read_to_string(&limit) {
+            Ok(found) => assert_eq!(found, strict, "{options}"),
+            // Before Linux 6.2, or where /sys is not what it should be.
+            Err(error) => println!("NOTE: {limit}: {error}"),
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 pub use options::{IoUring, MountOptions, OptionError};
+pub use system::lift_limit_on_writeback;
 pub use table::MountEntry;
 
 /// The subtype that mounts show after "fuse.".

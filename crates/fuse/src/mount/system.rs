@@ -40,6 +40,16 @@ pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
     rustix::mount::unmount(directory, flags).map_err(MountError::Unmount)
 }
 
+/// Has the kernel collect writes for the mount with this device number ("major:minor") as for any other
+/// file system. It would begin to write them, and hold writers up, at a hundredth of what it lets others
+/// collect. Only root may; before Linux 6.2 nobody can.
+pub fn lift_limit_on_writeback(device: &str) {
+    let limit = format!("/sys/class/bdi/{device}/strict_limit");
+    if let Err(error) = std::fs::write(&limit, "0") {
+        tracing::info!("{limit} stays: {error}");
+    }
+}
+
 fn data(request: &MountRequest<'_>, device: i32) -> String {
     let user = rustix::process::getuid().as_raw();
     let group = rustix::process::getgid().as_raw();

@@ -66,6 +66,9 @@ fn attach<E>(
     };
     let connection = mount::mount(&request)?;
     let device = mount::find_mount(&plan.directory).map(|entry| entry.device);
+    if let (true, Some(device)) = (plan.options.writeback, &device) {
+        mount::lift_limit_on_writeback(device);
+    }
     // Should the server have gone, then the wait for its message will tell. The guard keeps no
     // connection: with the server's the last one must go.
     let _ = control.send(&Message::Mounted(connection));
