@@ -87,7 +87,7 @@ impl Subject for &Target {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Image options")]
 pub struct ImageOptions {
-    /// The partition to read of a partitioned disk, counted from 1 (`bifolio info` lists them)
+    /// The partition of a partitioned disk, counted from 1 (`bifolio info` lists them)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
     /// Where the file system starts in the image; K, M, G and T may follow the number
@@ -146,6 +146,7 @@ impl ImageOptions {
             let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
             let opened = device::open(journal, opened);
             let opened = opened.map_err(|error| access.failure(journal, &error))?;
+            access.check(journal)?;
             options.journal_device = Some(opened);
         }
         Ok(options)
@@ -183,7 +184,9 @@ impl ImageOptions {
         };
         let read_only = access == Access::Read;
         let options = OpenDevice { part, read_only, ..OpenDevice::default() };
-        Image::open(image, options).map_err(|error| access.failure(image, &error))
+        let opened = Image::open(image, options).map_err(|error| access.failure(image, &error))?;
+        access.check(image)?;
+        Ok(opened)
     }
 }
 
@@ -195,6 +198,14 @@ enum Access {
 }
 
 impl Access {
+    /// Refuses an image, open already, that others use whom its lock does not keep out.
+    fn check(self, image: &Path) -> Result<()> {
+        match self {
+            Self::Read => Ok(()),
+            Self::Write => writing::refuse_loop_device(image),
+        }
+    }
+
     fn failure(self, image: &Path, error: &base::Error) -> Failure {
         match self {
             Self::Read => Failure::library(image, error),

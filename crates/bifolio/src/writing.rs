@@ -139,14 +139,21 @@ impl ImageOptions {
             return Err(failure.usage());
         }
         let device = self.open_device_for_writing(target)?;
-        let metadata = std::fs::metadata(image);
-        let metadata = metadata.map_err(|error| Failure::host(image, "cannot open", &error))?;
-        if let Some(device) = loop_device::in_use(&metadata) {
-            let what = format!("is in use: the host has it as {}", device.display());
-            return Err(Failure::new(image, what).advise("unmount it first"));
-        }
         let options = self.volume_options_for_writing()?;
         Volume::open(device, &options).map_err(|error| cannot_write(image, &error))
+    }
+}
+
+/// Refuses an image that the host itself has as a loop device.
+pub fn refuse_loop_device(image: &Path) -> Result<()> {
+    let metadata = std::fs::metadata(image);
+    let metadata = metadata.map_err(|error| Failure::host(image, "cannot open", &error))?;
+    match loop_device::in_use(&metadata) {
+        Some(device) => {
+            let what = format!("is in use: the host has it as {}", device.display());
+            Err(Failure::new(image, what).advise("unmount it first"))
+        }
+        None => Ok(()),
     }
 }
 

@@ -147,8 +147,12 @@ fn an_image_in_use_is_left_alone() {
     private_mounts();
     let image = Image::from_script("ext4", 4096, "echo x > file");
     let mount = LoopMount::new(&image.path, "ext4", "rw");
-    let result = ends_with(&["mkdir", &image.at("/dir")], 1);
-    assert!(result.text().contains("is in use: the host has it as /dev/loop"), "{}", result.text());
+    let directory = must(tempfile::tempdir(), "a directory");
+    let [name, on] = [&*image.path, directory.path()].map(|path| path.to_str().unwrap());
+    for arguments in [&["mkdir", &image.at("/dir")][..], &["mount", "-o", "rw", name, on]] {
+        let text = ends_with(arguments, 1).text();
+        assert!(text.contains("is in use: the host has it as /dev/loop"), "{text}");
+    }
     mount.unmount();
 
     let before = must(fs::read(&image.path), "the image");
