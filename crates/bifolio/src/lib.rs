@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4 images in user space: the library. The command line is in `main.rs`.
 //!
-//! An image is opened read-only, whatever state it is in: a dirty journal is replayed in memory and
-//! the image stays as it is. Nothing in it is trusted; what contradicts itself gives an [`Error`]
+//! To be read, an image may be in whatever state: a dirty journal is replayed in memory and the image
+//! stays as it is. Nothing in it is trusted; what contradicts itself gives an [`Error`]
 //! that says which structure is wrong, and where.
 //!
 //! ```
@@ -39,6 +39,24 @@
 //! # Ok::<(), bifolio::Error>(())
 //! ```
 //!
+//! To change an image, it is opened for writing; until it is closed nobody else may use it.
+//!
+//! ```
+//! use bifolio::{Credentials, FileOffset, OpenMode, Part, Privileges, VolumeOptions};
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let image = folder.path().join("disk.img");
+//! # testkit::Mke2fs::new("ext4", 4096).make(&image, None);
+//! let volume = bifolio::open_for_writing(&image, Part::Whole, &VolumeOptions::default())?;
+//! let node = volume.create_file(b"/new", 0o644, &Credentials::ROOT)?;
+//! let file = node.open_for(OpenMode { write: true, ..OpenMode::default() })?;
+//! file.write_at(FileOffset(0), b"Written\n", Privileges::Keep)?;
+//!
+//! // When this succeeds, all of it is durable. `File::sync` and `Volume::sync` do that earlier.
+//! volume.close()?;
+//! # Ok::<(), bifolio::Error>(())
+//! ```
+//!
 //! [`Volume`], [`Node`] and [`File`] can be shared between threads; cached reads do not wait for one
 //! another. [`VolumeOptions`] bounds the memory that the cache may take.
 #![forbid(unsafe_code)]
@@ -46,8 +64,8 @@
 use std::path::Path;
 
 pub use base::attributes::{
-    Attributes, CheckSummary, Detail, DeviceNumber, DirCursor, DirEntry, FileType, StatFs,
-    Timestamp, VolumeInfo,
+    AttributeChange, Attributes, CheckSummary, Detail, DeviceNumber, DirCursor, DirEntry, FileType,
+    StatFs, Timestamp, VolumeInfo, XattrMode,
 };
 pub use base::{
     BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Place, Problem,
@@ -56,11 +74,23 @@ pub use base::{
 pub use device::partition::{Partition, PartitionTable};
 pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
 pub use iomap::{CacheOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
-pub use vfs::{File, Follow, Node, Volume, VolumeOptions};
+pub use vfs::{
+    Creation, Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange,
+    Volume, VolumeOptions, WriteAt, WriteSync,
+};
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,
 /// there is [`Volume::open`].
 pub fn open(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume> {
     let device = device::open(image, OpenDevice { part, ..OpenDevice::default() })?;
-    Volume::open(device, options)
+    Volume::open(device, &VolumeOptions { writable: false, ..options.clone() })
+}
+
+/// The same for reading and writing. [`Error::Open`] with EBUSY when somebody else has the image open;
+/// a loop device of the host's over it is not seen here. The caller [closes](Volume::close) the
+/// volume, or it is left as after a crash.
+pub fn open_for_writing(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume> {
+    let read_only = false;
+    let device = device::open(image, OpenDevice { part, read_only, ..OpenDevice::default() })?;
+    Volume::open(device, &VolumeOptions { writable: true, ..options.clone() })
 }
