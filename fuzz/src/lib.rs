@@ -15,6 +15,8 @@ pub const INLINE: usize = 2;
 /// An ext4 volume whose journal has an area for fast commits, without metadata checksums, 1 KiB
 /// blocks.
 pub const FAST_COMMIT: usize = 8;
+/// An ext4 volume with multiple-mount protection, without metadata checksums, 1 KiB blocks.
+pub const MMP: usize = 9;
 
 static IMAGES: [OnceLock<Vec<u8>>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
 

@@ -69,4 +69,5 @@ kinds! {
     damaged_meta_groups_give_typed_errors_only 6
     damaged_64k_blocks_give_typed_errors_only 7
     damaged_volumes_with_fast_commits_give_typed_errors_only 8
+    damaged_volumes_with_multiple_mount_protection_give_typed_errors_only 9
 }

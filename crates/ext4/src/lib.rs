@@ -16,6 +16,7 @@ mod common;
 pub mod dir;
 pub mod fast_commit;
 pub mod jbd2;
+pub mod mmp;
 pub mod ondisk;
 pub mod xattr;
 
@@ -40,7 +41,6 @@ mod inode_write;
 mod journal;
 mod map;
 mod map_write;
-mod mmp;
 mod namespace;
 mod orphan_file;
 mod orphan_write;

@@ -89,26 +89,7 @@ impl MmpBlock {
         let mut bytes = [0; size_of::<RawMmp>()];
         self.device.refresh(self.offset, bytes.len() as u64);
         self.device.read_at(self.offset, &mut bytes)?;
-        let raw = RawMmp::read_from_bytes(&bytes).expect("the array has the layout's size");
-        let fault = |problem| Err(Error::corrupt(STRUCTURE, self.place, problem));
-        let (found, expected) = (raw.magic.get().into(), MMP_MAGIC.into());
-        if found != expected {
-            return fault(Problem::Magic { found, expected });
-        }
-        let stored = raw.checksum.get();
-        if let Some(computed) = self.checksum(&raw).filter(|computed| *computed != stored) {
-            return fault(Problem::Checksum { stored, computed });
-        }
-        let (found, max) = (raw.check_interval.get().into(), CHECK_INTERVAL_MAX.into());
-        if found > max {
-            return fault(Problem::Range { field: "check interval", found, min: 0, max });
-        }
-        let sequence = raw.sequence.get();
-        let is_known = sequence <= MMP_SEQUENCE_FSCK || sequence == MMP_SEQUENCE_CLEAN;
-        if !is_known {
-            return fault(Problem::Invalid { field: "sequence", found: sequence.into() });
-        }
-        Ok(raw)
+        parse(&bytes, self.seed, self.place)
     }
 
     /// Writes the block, durably: others may have to see it.
@@ -127,14 +108,39 @@ impl MmpBlock {
         put_name(&mut raw.device_name, "bifolio");
         let interval = (CHECK_FACTOR * self.update_interval).max(CHECK_INTERVAL_MIN);
         raw.check_interval = interval.into();
-        raw.checksum = self.checksum(&raw).unwrap_or_default().into();
+        raw.checksum = checksum(&raw, self.seed).unwrap_or_default().into();
         self.device.write_at(self.offset, raw.as_bytes())
     }
+}
 
-    fn checksum(&self, raw: &RawMmp) -> Option<u32> {
-        let covered = &raw.as_bytes()[..size_of::<RawMmp>() - size_of::<u32>()];
-        self.seed.map(|seed| crc32c(seed, covered))
+/// What a block says that lies at `place`. `seed` is the one of the volume's metadata checksums, if it
+/// has those. What contradicts the format is [`Error::Corrupt`].
+pub fn parse(bytes: &[u8; size_of::<RawMmp>()], seed: Option<u32>, place: Place) -> Result<RawMmp> {
+    let raw = RawMmp::read_from_bytes(bytes).expect("the array has the layout's size");
+    let fault = |problem| Err(Error::corrupt(STRUCTURE, place, problem));
+    let (found, expected) = (raw.magic.get().into(), MMP_MAGIC.into());
+    if found != expected {
+        return fault(Problem::Magic { found, expected });
     }
+    let stored = raw.checksum.get();
+    if let Some(computed) = checksum(&raw, seed).filter(|computed| *computed != stored) {
+        return fault(Problem::Checksum { stored, computed });
+    }
+    let (found, max) = (raw.check_interval.get().into(), CHECK_INTERVAL_MAX.into());
+    if found > max {
+        return fault(Problem::Range { field: "check interval", found, min: 0, max });
+    }
+    let sequence = raw.sequence.get();
+    let is_known = sequence <= MMP_SEQUENCE_FSCK || sequence == MMP_SEQUENCE_CLEAN;
+    if !is_known {
+        return fault(Problem::Invalid { field: "sequence", found: sequence.into() });
+    }
+    Ok(raw)
+}
+
+fn checksum(raw: &RawMmp, seed: Option<u32>) -> Option<u32> {
+    let covered = &raw.as_bytes()[..size_of::<RawMmp>() - size_of::<u32>()];
+    seed.map(|seed| crc32c(seed, covered))
 }
 
 /// A block in which we count: others are kept out while we do.
@@ -302,8 +308,8 @@ fn in_use(raw: &RawMmp) -> Error {
     Error::InUse { by: user(raw) }
 }
 
-/// Who the block says counts in it.
-fn user(raw: &RawMmp) -> String {
+/// Who the block says counts in it, in words: the host, and its name of the device.
+pub fn user(raw: &RawMmp) -> String {
     let name = |bytes: &[u8]| {
         let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
         bytes[..length].escape_ascii().to_string()
@@ -318,11 +324,9 @@ fn put_name(field: &mut [u8], name: &str) {
     field[..length].copy_from_slice(&name.as_bytes()[..length]);
 }
 
-/// The host's name, where it can be had.
+/// The host's name. Not from a file: a confined process sees none.
 fn node_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "an unnamed host".into() } else { name.into() }
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ fn what_is_no_such_block_is_refused() {
         let mut raw = good.clone();
         change(&mut raw);
         if sealed {
-            raw.checksum = block.checksum(&raw).unwrap().into();
+            raw.checksum = checksum(&raw, block.seed).unwrap().into();
         }
         (&*block.device as &dyn BlockDevice).write_at(block.offset, raw.as_bytes()).unwrap();
         take(&block, || ()).0.map(drop).unwrap_err()

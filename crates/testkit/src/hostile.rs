@@ -7,17 +7,11 @@ use crate::command::run;
 use crate::{Mke2fs, must};
 
 /// A stream of numbers that its seed determines (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Seeded(u64);
+struct Seeded(u64);
 
 impl Seeded {
-    /// The stream of `seed`.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// The next number.
-    pub fn draw(&mut self) -> u64 {
+    fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -25,7 +19,7 @@ impl Seeded {
     }
 
     /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }
 }
@@ -42,6 +36,7 @@ pub const KINDS: &[(&str, u32, &str)] = &[
     ("ext4", 2048, "-O ^metadata_csum,meta_bg,^resize_inode,sparse_super2 -J size=2"),
     ("ext4", 65_536, "-O ^metadata_csum,^has_journal"),
     ("ext4", 1024, "-O ^metadata_csum,^64bit,fast_commit -J size=2"),
+    ("ext4", 1024, "-O ^metadata_csum,mmp -J size=1"),
 ];
 
 /// Makes the small image of a kind in `folder` and gives its bytes.
@@ -97,7 +92,7 @@ fn small_tree(top: &Path) {
 
 /// Damages `image` as `seed` says: one to sixteen small changes, most of them to blocks in use.
 pub fn damage(image: &mut [u8], seed: u64) {
-    let mut seeded = Seeded::new(seed);
+    let mut seeded = Seeded(seed);
     for _ in 0..=seeded.below(16) {
         let at = place_in_use(image, &mut seeded);
         let length = image.len();

@@ -134,6 +134,8 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_fadvise64,
+    // The host's name, for multiple-mount protection.
+    libc::SYS_uname,
 ];
 
 /// What using rings needs besides. They pass nothing on but what travels over /dev/fuse, and no others
