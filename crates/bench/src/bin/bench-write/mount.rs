@@ -71,7 +71,7 @@ impl Offer {
 impl Drop for Offer {
     fn drop(&mut self) {
         if let Err(error) = self.switch.write_all_at(&self.before, 0) {
-            eprintln!("the switch of FUSE over io_uring stays on: {error}");
+            println!("the switch of FUSE over io_uring stays on: {error}");
         }
     }
 }
