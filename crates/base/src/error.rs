@@ -102,6 +102,9 @@ pub enum Error {
     /// Something was changed, but the change did not become durable, and never will.
     #[error("changes were lost after an error: {0}")]
     Lost(Arc<Error>),
+    /// Somebody did not want to wait any longer ([`Patience`](crate::Patience)).
+    #[error("interrupted")]
+    Interrupted,
     /// The cache limit is too small for what is in use at once.
     #[error("out of cache memory")]
     OutOfMemory,

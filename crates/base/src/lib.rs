@@ -6,11 +6,13 @@ pub mod attributes;
 pub mod checksum;
 pub mod error;
 pub mod locks;
+pub mod patience;
 pub mod units;
 pub mod view;
 pub mod waiting;
 
 pub use error::{Corrupt, Error, IoError, IoOperation, Place, Problem, Result, Unsupported};
+pub use patience::Patience;
 pub use units::{
     BlockSize, DeviceOffset, FileBlock, FileOffset, FsBlock, GroupNumber, InodeNumber,
     TransactionId,

@@ -68,8 +68,8 @@ pub use base::attributes::{
     StatFs, Timestamp, VolumeInfo, XattrMode,
 };
 pub use base::{
-    BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Place, Problem,
-    Result, Unsupported,
+    BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Patience, Place,
+    Problem, Result, Unsupported,
 };
 pub use device::partition::{Partition, PartitionTable};
 pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};

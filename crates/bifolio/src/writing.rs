@@ -5,12 +5,13 @@
 //! One that panics leaves its images as a crash does, for the journal to put right.
 
 use std::fs::Metadata;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 
-use base::{Error, Unsupported};
+use base::{Error, Patience, Unsupported};
 use clap::Args;
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -106,7 +107,7 @@ impl Writing<'_> {
         let volume = match known {
             Some(open) => Arc::clone(&open.volume),
             None => {
-                let volume = self.options.open_for_writing(target)?;
+                let volume = self.options.open_for_writing(target, &self.interrupted)?;
                 let open = Open { image: image.into(), identity, volume: Arc::new(volume) };
                 let volume = Arc::clone(&open.volume);
                 self.open.push(open);
@@ -125,21 +126,37 @@ impl Writing<'_> {
     }
 }
 
+/// Says once what is waited for, and waits until a signal comes.
+fn patience(image: &Path, interrupted: &Arc<AtomicBool>) -> Patience {
+    let (image, interrupted, said) = (image.to_owned(), Arc::clone(interrupted), Once::new());
+    Patience::new(move |what| {
+        said.call_once(|| {
+            let _ = writeln!(std::io::stderr(), "bifolio: {}", Failure::new(&*image, what));
+        });
+        !interrupted.load(Ordering::Relaxed)
+    })
+}
+
 fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
 impl ImageOptions {
     /// Opens the volume on the target's image for writing. What its journal holds is put in place.
-    /// The caller closes it.
-    pub fn open_for_writing(&self, target: &Target) -> Result<Volume> {
+    /// The caller closes it. Waiting for another host, which is said, ends when it is `interrupted`.
+    pub fn open_for_writing(
+        &self,
+        target: &Target,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Volume> {
         let image = target.image.as_path();
         if self.no_recovery {
             let failure = Failure::new("--no-recovery", "an image cannot be changed as it lies");
             return Err(failure.usage());
         }
         let device = self.open_device_for_writing(target)?;
-        let options = self.volume_options_for_writing()?;
+        let mut options = self.volume_options_for_writing()?;
+        options.patience = patience(image, interrupted);
         Volume::open(device, &options).map_err(|error| cannot_write(image, &error))
     }
 }
@@ -160,6 +177,7 @@ pub fn refuse_loop_device(image: &Path) -> Result<()> {
 /// Why an image cannot be opened for writing.
 pub fn cannot_write(image: &Path, error: &Error) -> Failure {
     match error {
+        Error::Interrupted => Failure::interrupted(),
         Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => {
             Failure::new(image, "is in use: somebody else reads or writes it, or it is mounted")
                 .advise("unmount it, or wait until it is free")

@@ -4,9 +4,14 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal};
 use support::{Image, bifolio, ends_with, good, json, shell, sorted};
+use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
 const SOURCE: &str = "mkdir -p dir/sub many big/deep/er empty; echo file > file; echo old > dir/old
@@ -467,4 +472,40 @@ fn two_names_are_exchanged() {
     }
     ends_with(&["mv", "--exchange", "-n", &at("/one"), &at("/two")], 2);
     check(&image);
+}
+
+#[test]
+fn waiting_for_another_host_is_said_and_ends_with_a_signal() {
+    let image = Image::empty();
+    // Without a checksum of the block in which whoever writes counts on.
+    Mke2fs::new("ext4", 4096).with("-O mmp,^metadata_csum").make(&image.path, None);
+    let header = run(Command::new("dumpe2fs").arg("-h").arg(&image.path));
+    let header = String::from_utf8(header).unwrap();
+    let block = header.lines().find_map(|line| line.strip_prefix("MMP block number:")).unwrap();
+    let at = block.trim().parse::<u64>().unwrap() * 4096 + 4;
+    let file = fs::OpenOptions::new().read(true).write(true).open(&image.path).unwrap();
+    let left = 77_u32.to_le_bytes();
+    file.write_all_at(&left, at).unwrap();
+    let directory = image.folder.path().join("directory");
+    fs::create_dir(&directory).unwrap();
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut make = bifolio();
+        make.arg("mkdir").arg(format!("{}:/new", image.path.display()));
+        let mut mount = bifolio();
+        mount.args(["mount", "-f", "-o", "rw"]).arg(&image.path).arg(&directory);
+        for mut command in [make, mount] {
+            let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+            let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+            let first = said.next().unwrap().unwrap();
+            assert!(first.contains("waiting for 22 s"), "{first}");
+            rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
+            let next = said.next().unwrap().unwrap();
+            assert!(next.contains("interrupted"), "{next}");
+            assert_eq!(child.wait().unwrap().code(), Some(130));
+            // It has not come so far as to take the volume.
+            let mut found = [0; 4];
+            file.read_exact_at(&mut found, at).unwrap();
+            assert_eq!(found, left);
+        }
+    }
 }

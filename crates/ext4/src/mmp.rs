@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use base::checksum::crc32c;
-use base::{DeviceOffset, Error, FsBlock, Place, Problem, Result, Unsupported};
+use base::{DeviceOffset, Error, FsBlock, Patience, Place, Problem, Result, Unsupported};
 use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -152,19 +152,24 @@ pub(crate) struct Claim {
 impl Claim {
     /// Takes the volume, or says who has it. `wait` waits: not at all when the volume was closed as it
     /// should be, else to see whether somebody is there who does not answer at once.
-    pub(crate) fn take(block: MmpBlock, mut wait: impl FnMut(Duration)) -> Result<Self> {
+    pub(crate) fn take(
+        block: MmpBlock,
+        mut wait: impl FnMut(&str, Duration) -> Result<()>,
+    ) -> Result<Self> {
         let found = block.read()?;
         let interval = found.check_interval.get().max(block.update_interval);
         let interval = interval.max(CHECK_INTERVAL_MIN);
         let seconds = (CHECK_FACTOR * interval + 1).min(interval + 60);
         let mut time = Duration::from_secs(seconds.into());
+        let mut what = String::new();
         match found.sequence.get() {
             MMP_SEQUENCE_CLEAN => time = Duration::ZERO,
             MMP_SEQUENCE_FSCK => return Err(in_use(&found)),
             sequence => {
                 let user = user(&found);
-                tracing::warn!("the volume was in use by {user}: waiting for {}s", 2 * seconds);
-                wait(time);
+                what = format!("the volume was in use by {user}: waiting for {} s", 2 * seconds);
+                tracing::warn!("{what}");
+                wait(&what, time)?;
                 let again = block.read()?;
                 if again.sequence.get() != sequence {
                     return Err(in_use(&again));
@@ -174,7 +179,7 @@ impl Claim {
         // Any number that others do not hit upon.
         let sequence = (RandomState::new().hash_one(0) as u32) % MMP_SEQUENCE_MAX + 1;
         block.write(sequence)?;
-        wait(time);
+        wait(&what, time)?;
         let claim = Self { block, sequence };
         claim.check()?;
         Ok(claim)
@@ -224,8 +229,8 @@ struct State {
 
 impl Mmp {
     /// Takes the volume with that block.
-    pub(crate) fn start(block: MmpBlock) -> Result<Self> {
-        let claim = Claim::take(block, std::thread::sleep)?;
+    pub(crate) fn start(block: MmpBlock, patience: &Patience) -> Result<Self> {
+        let claim = Claim::take(block, |what, time| patience.wait(what, time))?;
         let state = Mutex::new(State { claim, is_stopped: false, lost: None });
         let (stopped, journal) = (Condvar::new(), OnceLock::new());
         let shared = Arc::new(Shared { state, stopped, journal });

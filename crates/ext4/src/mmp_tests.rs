@@ -17,9 +17,10 @@ fn block() -> MmpBlock {
 /// Takes the volume without waiting; how long it would have waited.
 fn take(block: &MmpBlock, mut meanwhile: impl FnMut()) -> (Result<Claim>, Vec<u64>) {
     let mut waited = Vec::new();
-    let claim = Claim::take(block.clone(), |time| {
+    let claim = Claim::take(block.clone(), |_, time| {
         waited.push(time.as_secs());
         meanwhile();
+        Ok(())
     });
     (claim, waited)
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use base::attributes::StatFs;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Patience, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 
@@ -28,6 +28,8 @@ pub struct OpenOptions {
     pub discard: bool,
     /// The device of the journal, when the volume has it outside.
     pub journal_device: Option<SharedDevice>,
+    /// Asked while another host may have the volume.
+    pub patience: Patience,
 }
 
 /// What [`Volume::probe`] found.

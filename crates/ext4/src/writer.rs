@@ -40,7 +40,7 @@ impl Volume {
     /// place first. Features that are not written yet are refused by name.
     ///
     /// With multiple-mount protection, a volume that was not closed is waited for, up to some minutes
-    /// (22 s by default), and one that somebody else writes is [`Error::InUse`].
+    /// (22 s by default) unless `patience` ends before, which is `Interrupted`, and one that somebody else writes is [`Error::InUse`].
     pub fn open_for_writing(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -60,7 +60,7 @@ impl Volume {
             return Self::open_alone(latch, cache, options);
         };
         drop(volume);
-        let mmp = Mmp::start(block)?;
+        let mmp = Mmp::start(block, &options.patience)?;
         // What was read before may have been changed by somebody who has let go of it since.
         latch.refresh(DeviceOffset(0), latch.size());
         let opened = Self::open_alone(latch, cache, options).and_then(|volume| {

@@ -28,6 +28,7 @@ pub fn errno(error: &Error) -> i32 {
         Error::TooManyLinks => Errno::MLINK,
         Error::FileTooLarge => Errno::FBIG,
         Error::NotPermitted(_) => Errno::PERM,
+        Error::Interrupted => Errno::INTR,
         Error::OutOfMemory => Errno::NOMEM,
         _ => Errno::IO,
     };

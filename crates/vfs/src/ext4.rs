@@ -34,6 +34,7 @@ pub(crate) fn open(
         keep_reserved_blocks: options.keep_reserved_blocks,
         discard: options.discard,
         journal_device: options.journal_device.clone(),
+        patience: options.patience.clone(),
     };
     let volume = if writable {
         ext4::Volume::open_for_writing(Arc::clone(device), cache, &options)?

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex};
-use base::{BlockSize, Error, InodeNumber, Place, Problem, Result};
+use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::ReadOptions;
 use pagecache::{CacheOptions, Mapping, PageCache};
@@ -34,6 +34,8 @@ pub struct VolumeOptions {
     pub no_recovery: bool,
     /// The device of the journal, when the volume has it outside.
     pub journal_device: Option<SharedDevice>,
+    /// Asked while it is uncertain whether another host has the volume open for writing.
+    pub patience: Patience,
     /// How many inodes stay in memory while nobody uses them.
     pub nodes_max: usize,
 }
@@ -48,6 +50,7 @@ impl Default for VolumeOptions {
             discard: false,
             no_recovery: false,
             journal_device: None,
+            patience: Patience::default(),
             nodes_max: 16_384,
         }
     }
