@@ -98,4 +98,12 @@ impl FileHistory {
         }
         Ok(())
     }
+
+    /// Whether there is nothing in `found` but zeroes and, in its place, what was in the file at some
+    /// time.
+    pub fn is_all_of_it(&self, found: &[u8]) -> bool {
+        found.iter().enumerate().all(|(at, byte)| {
+            *byte == 0 || self.versions.iter().any(|one| one.get(at) == Some(byte))
+        })
+    }
 }

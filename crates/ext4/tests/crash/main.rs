@@ -16,6 +16,7 @@ mod common;
 mod namespace;
 
 mod actor;
+mod bulk;
 mod churn;
 mod cut;
 mod data;
@@ -26,13 +27,16 @@ mod names;
 mod no_log;
 mod planted;
 mod promises;
+mod reuse;
 mod snapshot;
 mod space;
+mod unlogged;
 
 use std::sync::atomic::Ordering;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
+use crate::bulk::Bulk;
 use crate::churn::Churn;
 use crate::data::Data;
 use crate::judge::{
@@ -45,7 +49,9 @@ use crate::kinds::{
 use crate::names::Names;
 use crate::no_log::judge_whole_commits;
 use crate::planted::Bug;
+use crate::reuse::Reuse;
 use crate::space::Space;
+use crate::unlogged::Unlogged;
 
 /// A run of everything judges as many.
 const STATES_MIN: usize = 10_000;
@@ -123,22 +129,25 @@ fn planted<H: History + 'static>(
 }
 
 /// Not every seed has a bug do harm.
-const SEEDS_OF_A_BUG: u64 = 5;
+const SEEDS_OF_A_BUG: u64 = 16;
 
 fn planted_bugs() -> Vec<Trial> {
     use planted::Written;
     let names: fn(&Kind, Bug, u64) -> Names = |kind, bug, seed| Names::record(kind, bug, seed, 400);
+    let bulk: fn(&Kind, Bug, u64) -> Bulk = |kind, bug, seed| Bulk::record(kind, bug, seed, 40);
     let data: fn(&Kind, Bug, u64) -> Data = |kind, bug, seed| Data::record(kind, bug, seed, 150);
     let churn: fn(&Kind, Bug, u64) -> Churn =
         |kind, bug, seed| Churn::record(kind, bug, seed, 2, 80);
     let space: fn(&Kind, Bug, u64) -> Space = |kind, bug, seed| Space::record(kind, bug, seed, 30);
-    // Not that after the log's superblock: only a log that goes round within two writes needs it.
+    let reuse: fn(&Kind, Bug, u64) -> Reuse = |kind, bug, seed| Reuse::record(kind, bug, seed, 15);
     vec![
         planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::Body), 400, names),
         planted(&SMALL_BLOCKS, Bug::NoFlushAfter(Written::Commit), 400, names),
         planted(&DEFAULT, Bug::NoFlushAfter(Written::Other), 400, data),
+        planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::LogState), 800, bulk),
         planted(&WITHOUT_CHECKSUMS, Bug::CommitFirst, 400, names),
         planted(&WITHOUT_CHECKSUMS, Bug::NoRevokes, 400, space),
+        planted(&SMALL_BLOCKS, Bug::EarlyReuse, 400, reuse),
         planted(&SMALL_BLOCKS, Bug::EarlyConversion, 400, data),
         planted(&DEFAULT, Bug::EarlySize, 400, churn),
     ]
@@ -169,6 +178,11 @@ fn main() {
             Space::record(kind, Bug::None, seed, 30)
         }));
     }
+    for kind in [&SMALL_BLOCKS, &EXT3] {
+        trials.push(trial(kind, "rounds_of_the_log", 1, 100, |kind, seed| {
+            Bulk::record(kind, Bug::None, seed, 40)
+        }));
+    }
     for kind in WITHOUT_JOURNAL {
         let record: fn(&Kind, u64) -> Data = |kind, seed| Data::record(kind, Bug::None, seed, 150);
         let name = format!("synced_data_survives_power_cuts_on_{}", kind.name);
@@ -180,6 +194,17 @@ fn main() {
                 150,
                 |history, seed, states| judge_without_journal(history, seed, states),
                 record,
+            )
+        }));
+        let name = format!("synced_files_are_mended_as_they_were_on_{}", kind.name);
+        trials.push(Trial::test(name, move || {
+            run(
+                kind,
+                "unlogged",
+                2,
+                150,
+                |history, seed, states| judge_without_journal(history, seed, states),
+                |kind, seed| Unlogged::record(kind, seed, 250),
             )
         }));
         let name = format!("whole_commits_are_sound_and_show_nothing_stale_on_{}", kind.name);

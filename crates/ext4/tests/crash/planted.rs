@@ -20,6 +20,9 @@ pub enum Bug {
     CommitFirst,
     /// Blocks that were metadata, and are free, are not revoked.
     NoRevokes,
+    /// A transaction is said to be durable when the one before it is, so that the space that it frees
+    /// is used again too early (J3).
+    EarlyReuse,
     /// Blocks are marked written, and the size grows, when they get their places.
     EarlyConversion,
     /// The size grows, over unwritten blocks, when data gets its place.
@@ -27,7 +30,7 @@ pub enum Bug {
 }
 
 /// What was written, as the first bytes of a journal's blocks tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Written {
     /// The blocks of a transaction but for the last.
     Body,
@@ -35,6 +38,7 @@ pub enum Written {
     /// The journal's superblock.
     LogState,
     /// Anything else: what a checkpoint puts in place, or data.
+    #[default]
     Other,
 }
 
@@ -66,8 +70,8 @@ impl Bug {
     /// `device` for a volume that has the bug.
     pub fn device(self, device: SharedDevice) -> SharedDevice {
         match self {
-            Self::NoFlushAfter(_) | Self::CommitFirst | Self::NoRevokes => {
-                let state = Mutex::new(State { last: Written::Other, body: Vec::new() });
+            Self::NoFlushAfter(_) | Self::CommitFirst | Self::NoRevokes | Self::EarlyReuse => {
+                let state = Mutex::new(State::default());
                 Arc::new(BuggyDevice { inner: device, bug: self, state })
             }
             Self::None | Self::EarlyConversion | Self::EarlySize => device,
@@ -88,14 +92,19 @@ struct BuggyDevice {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     last: Written,
-    /// Blocks of a transaction that wait for its commit block.
-    body: Vec<(DeviceOffset, Vec<u8>)>,
+    /// Blocks of a transaction that wait: for its commit block, or with that for the next one.
+    waiting: Vec<(DeviceOffset, Vec<u8>)>,
 }
 
 impl BuggyDevice {
+    fn write_waiting(&self, state: &mut State) -> Result<()> {
+        let mut waiting = std::mem::take(&mut state.waiting).into_iter();
+        waiting.try_for_each(|(offset, bytes)| self.inner.write_at(offset, &bytes))
+    }
+
     /// Whether the write was done here, in another way.
     fn replace(&self, bio: &Bio, bytes: &[u8]) -> Result<bool> {
         let mut state = self.state.lock();
@@ -104,16 +113,22 @@ impl BuggyDevice {
         state.last = written;
         match (self.bug, written) {
             (Bug::CommitFirst, Written::Body) => {
-                state.body.push((bio.offset(), bytes.to_vec()));
+                state.waiting.push((bio.offset(), bytes.to_vec()));
                 Ok(true)
             }
+            (Bug::EarlyReuse, Written::Body | Written::Commit) => {
+                let next = written == Written::Body;
+                if next && state.waiting.iter().any(|it| is_control_block(&it.1, COMMIT)) {
+                    self.write_waiting(&mut state)?;
+                }
+                state.waiting.push((bio.offset(), bytes.to_vec()));
+                Ok(true)
+            }
+            (Bug::EarlyReuse, Written::LogState) => self.write_waiting(&mut state).map(|()| false),
             (Bug::CommitFirst, Written::Commit) => {
                 self.inner.write_at(bio.offset(), bytes)?;
                 self.inner.flush()?;
-                for (offset, bytes) in std::mem::take(&mut state.body) {
-                    self.inner.write_at(offset, &bytes)?;
-                }
-                Ok(true)
+                self.write_waiting(&mut state).map(|()| true)
             }
             (Bug::NoRevokes, Written::Body) if is_control_block(bytes, REVOKE) => {
                 let mut bytes = bytes.to_vec();

@@ -5,7 +5,7 @@ use base::attributes::FileType;
 use device::Recording;
 use ext4::{Inode, ROOT_INODE};
 
-use crate::common::cached_file::Cache;
+use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
 use crate::common::random::Random;
 use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
@@ -36,12 +36,7 @@ impl Space {
             cache.file(&inode, bug.mapper(&inode))
         };
         let (ballast, file) = (make("ballast"), make("file"));
-        let mut filled = 0;
-        while ballast.write(filled, &[1; CHUNK]).is_ok() {
-            filled += CHUNK;
-        }
-        ballast.write_back();
-        ballast.set_size(filled - FREE);
+        fill(&ballast);
         volume.sync().unwrap();
         let mut history = FileHistory::new(1, false);
         let begun = device.point();
@@ -71,6 +66,16 @@ impl Space {
         }
         Self { recording: device.recording(), file: history, begun }
     }
+}
+
+/// Has `ballast` take all space but a little.
+pub fn fill(ballast: &CachedFile) {
+    let mut filled = 0;
+    while ballast.write(filled, &[1; CHUNK]).is_ok() {
+        filled += CHUNK;
+    }
+    ballast.write_back();
+    ballast.set_size(filled - FREE);
 }
 
 fn make_fifo(directory: &Inode, name: &str) -> std::sync::Arc<Inode> {

@@ -1,0 +1,96 @@
+//! Transactions so large that the log goes round within a few of them: in each round a name changes
+//! in many directories.
+
+use base::attributes::FileType;
+use device::Recording;
+use ext4::ROOT_INODE;
+
+use crate::common::random::Random;
+use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
+use crate::judge::History;
+use crate::kinds::Kind;
+use crate::planted::Bug;
+use crate::snapshot::Snapshot;
+
+const DIRECTORIES: usize = 220;
+const CHANGED: usize = 100;
+
+pub struct Bulk {
+    recording: Recording,
+    /// Of each directory the names that it had, and from which point on each may be there and must.
+    names: Vec<Vec<(String, usize, usize)>>,
+    begun: usize,
+}
+
+impl Bulk {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        let device = kind.device();
+        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let root = volume.inode(ROOT_INODE).unwrap();
+        let file = new_file(&volume, "file");
+        let directories: Vec<_> = (0..DIRECTORIES)
+            .map(|index| {
+                let new = new_inode(FileType::Directory);
+                let directory = root.create(format!("{index}").as_bytes(), &new).unwrap();
+                directory.link(b"first", &file, TIME).unwrap();
+                directory
+            })
+            .collect();
+        volume.sync().unwrap();
+        let begun = device.point();
+        let mut names = vec![vec![("first".to_owned(), 0, begun)]; DIRECTORIES];
+        let mut random = Random(seed);
+        for round in 0..rounds {
+            let point = device.point();
+            let first = random.below(DIRECTORIES as u64) as usize;
+            let step = 1 + 2 * random.below(4) as usize;
+            let changed = (0..CHANGED).map(|index| (first + index * step) % DIRECTORIES);
+            let mut changed: Vec<usize> = changed.collect();
+            changed.sort_unstable();
+            changed.dedup();
+            for &index in &changed {
+                let (directory, new) = (&directories[index], format!("round {round}"));
+                let old = names[index].last().map(|(name, ..)| name.clone()).unwrap();
+                directory.link(new.as_bytes(), &file, TIME).unwrap();
+                directory.unlink(old.as_bytes(), &file, TIME).unwrap();
+                names[index].push((new, point, usize::MAX));
+            }
+            volume.sync().unwrap();
+            for index in changed {
+                names[index].last_mut().unwrap().2 = device.point();
+            }
+        }
+        Self { recording: device.recording(), names, begun }
+    }
+}
+
+impl History for Bulk {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    /// A directory has one name, or between linking and unlinking two, and none from before a round
+    /// that was durable.
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        for (index, names) in self.names.iter().enumerate() {
+            let must = names.iter().rposition(|(_, _, from)| *from <= point).unwrap_or(0);
+            let may = names.iter().rposition(|(_, from, _)| *from <= point).unwrap_or(0);
+            let is_there = |name: &str| found.tree.contains_key(&format!("/{index}/{name}"));
+            let there: Vec<usize> =
+                (0..names.len()).filter(|&number| is_there(&names[number].0)).collect();
+            let is_right = match there[..] {
+                [one] => (must..=may).contains(&one),
+                [one, next] => one >= must && next <= may && next == one + 1,
+                _ => false,
+            };
+            if !is_right {
+                return Err(format!("directory {index} has names {there:?}, not {must} to {may}"));
+            }
+        }
+        Ok(())
+    }
+}

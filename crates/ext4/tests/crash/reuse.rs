@@ -1,0 +1,79 @@
+//! On a volume that is almost full two files are written by turns, each in the space that the other
+//! one has just given up. Nothing is promised to be durable; but neither ever shows what the other
+//! one held.
+
+use device::Recording;
+
+use crate::common::cached_file::Cache;
+use crate::common::file_history::FileHistory;
+use crate::common::random::Random;
+use crate::common::{new_file, open_device_for_writing};
+use crate::judge::History;
+use crate::kinds::Kind;
+use crate::planted::Bug;
+use crate::snapshot::Snapshot;
+use crate::space::fill;
+
+const NAMES: [&str; 2] = ["one", "other"];
+/// What each file has at least, of somewhat more that is left free.
+const FILE_MIN: u64 = 90 << 10;
+
+pub struct Reuse {
+    recording: Recording,
+    files: [FileHistory; 2],
+    begun: usize,
+}
+
+impl Reuse {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        let device = kind.device();
+        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let cache = Cache::new();
+        let make = |name: &str| {
+            let inode = new_file(&volume, name);
+            cache.file(&inode, bug.mapper(&inode))
+        };
+        let files = NAMES.map(make);
+        fill(&make("ballast"));
+        volume.sync().unwrap();
+        let mut histories = [1, 2].map(|number| FileHistory::new(number, false));
+        let mut begun = device.point();
+        let mut random = Random(seed);
+        for round in 0..rounds {
+            if round == 2 {
+                // What made the files is durable even if the last two transactions are not.
+                begun = device.point();
+            }
+            let (written, given_up) = (round % 2, (round + 1) % 2);
+            files[given_up].set_size(0);
+            histories[given_up].set_size(0);
+            volume.sync().unwrap();
+            let length = FILE_MIN + random.below(FILE_MIN / 4);
+            let data = histories[written].bytes(0, length as usize);
+            files[written].write(0, &data).unwrap();
+            histories[written].write(0, &data);
+            files[written].write_back();
+            volume.sync().unwrap();
+        }
+        Self { recording: device.recording(), files: histories, begun }
+    }
+}
+
+impl History for Reuse {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        for (file, name) in self.files.iter().zip(NAMES) {
+            let entry = found.tree.get(&format!("/{name}")).ok_or(format!("{name} is missing"))?;
+            let checked = file.check(point, &found.contents[&entry.inode]);
+            checked.map_err(|what| format!("{name} has {what}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! One thread that makes, writes, links, moves and removes files on a volume without a journal. A
+//! power cut may leave names in any state that e2fsck can mend, and files under lost+found; but what
+//! was synced, and not touched since, is there, and no file has what another one, or nobody, wrote.
+
+use std::sync::Arc;
+
+use base::Result;
+use base::attributes::FileType;
+use device::{RecordDevice, Recording};
+use ext4::{Inode, Named, ROOT_INODE, RenameMode, Volume};
+
+use crate::common::cached_file::{Cache, CachedFile};
+use crate::common::file_history::FileHistory;
+use crate::common::random::Random;
+use crate::common::{TIME, new_inode, open_device_for_writing};
+use crate::judge::History;
+use crate::kinds::Kind;
+use crate::snapshot::Snapshot;
+
+const SIZE_MAX: u64 = 20_000;
+const DIRECTORIES: usize = 5;
+
+/// A file over time.
+struct File {
+    inode: u64,
+    history: FileHistory,
+    /// Before which points something was done that may write to it.
+    touched: Vec<usize>,
+    /// The point before which its last name was removed.
+    removed: Option<usize>,
+}
+
+impl File {
+    /// Whether what it held when it was synced last must be there after a cut at `point`.
+    fn is_promised(&self, point: usize) -> bool {
+        let synced = self.history.synced(point);
+        synced > 0
+            && !self.touched.iter().any(|at| (synced..point).contains(at))
+            && self.removed.is_none_or(|removed| removed >= point)
+    }
+}
+
+pub struct Unlogged {
+    recording: Recording,
+    files: Vec<File>,
+    begun: usize,
+}
+
+impl Unlogged {
+    pub fn record(kind: &Kind, seed: u64, steps: usize) -> Self {
+        let device = kind.device();
+        let volume = open_device_for_writing(device.clone()).unwrap();
+        let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
+        let make = |index: usize| {
+            root.create(format!("{index}").as_bytes(), &new_inode(FileType::Directory)).unwrap()
+        };
+        let directories: Vec<_> = (1..DIRECTORIES).map(make).chain([Arc::clone(&root)]).collect();
+        volume.sync().unwrap();
+        let begun = device.point();
+        let (named, files, cache) = (Vec::new(), Vec::new(), Cache::new());
+        let random = Random(seed);
+        let mut worker =
+            Worker { device, volume, cache, directories, random, counter: 0, named, files };
+        for _ in 0..steps {
+            worker.step().unwrap();
+        }
+        Self { recording: worker.device.recording(), files: worker.files, begun }
+    }
+}
+
+impl History for Unlogged {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        for file in self.files.iter().filter(|file| file.is_promised(point)) {
+            let contents = found.contents.get(&file.inode);
+            let contents = contents.ok_or(format!("inode {} is missing", file.inode))?;
+            let checked = file.history.check(point, contents);
+            checked.map_err(|what| format!("inode {} has {what}", file.inode))?;
+        }
+        for (inode, contents) in &found.contents {
+            let mut had_it = self.files.iter().filter(|file| file.inode == *inode);
+            if !had_it.any(|file| file.history.is_all_of_it(contents)) {
+                return Err(format!("inode {inode} has what was never written to it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A place for a name: a directory, by its index, and the name.
+type Place = (usize, String);
+
+/// A file that has names.
+struct Open {
+    /// Its index among the files.
+    index: usize,
+    file: CachedFile,
+    names: Vec<Place>,
+}
+
+struct Worker {
+    device: Arc<RecordDevice>,
+    volume: Arc<Volume>,
+    cache: Cache,
+    directories: Vec<Arc<Inode>>,
+    random: Random,
+    counter: usize,
+    named: Vec<Open>,
+    files: Vec<File>,
+}
+
+impl Worker {
+    fn step(&mut self) -> Result<()> {
+        if self.named.len() < 3 {
+            return self.create();
+        }
+        let number = self.random.below(self.named.len() as u64) as usize;
+        match self.random.below(100) {
+            0..=14 => self.create(),
+            15..=39 => self.write(number),
+            40..=44 => self.set_size(number),
+            45..=49 => self.write_back(number),
+            50..=64 => self.sync(number),
+            65..=74 => self.rename(number),
+            75..=80 => self.link(number),
+            81..=93 => self.remove(number),
+            _ => self.volume.sync(),
+        }
+    }
+
+    fn new_place(&mut self) -> Place {
+        self.counter += 1;
+        let name = format!("{}-{}", self.counter, "n".repeat(self.random.below(120) as usize));
+        (self.random.below(DIRECTORIES as u64) as usize, name)
+    }
+
+    fn create(&mut self) -> Result<()> {
+        let (directory, name) = self.new_place();
+        let new = new_inode(FileType::Regular);
+        let inode = self.directories[directory].create(name.as_bytes(), &new)?;
+        let index = self.files.len();
+        let history = FileHistory::new(index as u64 + 1, false);
+        let (touched, removed) = (Vec::new(), None);
+        self.files.push(File { inode: inode.number().0, history, touched, removed });
+        let file = self.cache.file(&inode, Arc::clone(&inode));
+        self.named.push(Open { index, file, names: vec![(directory, name)] });
+        Ok(())
+    }
+
+    /// Notes that a file is about to be touched; gives it.
+    fn touch(&mut self, number: usize) -> (CachedFile, &mut File) {
+        let open = &self.named[number];
+        let file = &mut self.files[open.index];
+        file.touched.push(self.device.point());
+        (open.file.clone(), file)
+    }
+
+    fn write(&mut self, number: usize) -> Result<()> {
+        let mut random = Random(self.random.next());
+        let (open, file) = self.touch(number);
+        open.write_somewhere(&mut file.history, &mut random, SIZE_MAX, 13)
+    }
+
+    fn set_size(&mut self, number: usize) -> Result<()> {
+        let by = self.random.next();
+        let (open, file) = self.touch(number);
+        let size = by % (file.history.now().len() as u64 * 5 / 4 + 1).min(SIZE_MAX);
+        open.set_size(size as usize);
+        file.history.set_size(size as usize);
+        Ok(())
+    }
+
+    fn write_back(&mut self, number: usize) -> Result<()> {
+        self.touch(number).0.write_back();
+        Ok(())
+    }
+
+    fn sync(&mut self, number: usize) -> Result<()> {
+        let (open, file) = self.touch(number);
+        open.sync(false);
+        let version = file.history.version();
+        let point = self.device.point();
+        let index = self.named[number].index;
+        self.files[index].history.is_durable(point, version);
+        Ok(())
+    }
+
+    /// Moves a name, as a rule over one of another file.
+    fn rename(&mut self, number: usize) -> Result<()> {
+        let from = self.random.pick(&self.named[number].names).cloned();
+        let (from, other) = (from.expect("it has names"), self.random.below(3));
+        let other = (other > 0).then(|| self.random.below(self.named.len() as u64) as usize);
+        let other = other.filter(|other| *other != number);
+        let onto = match other {
+            Some(other) => self.named[other].names[0].clone(),
+            None => self.new_place(),
+        };
+        if let Some(other) = other {
+            self.loses_name(other, &onto);
+        }
+        let replaced = other.map(|other| Arc::clone(&self.named[other].file.inode));
+        let [from_at, onto_at] = [&from, &onto]
+            .map(|place| Named { directory: &self.directories[place.0], name: place.1.as_bytes() });
+        let inode = &self.named[number].file.inode;
+        inode.rename(from_at, onto_at, replaced.as_ref(), &RenameMode::Move, TIME)?;
+        let open = &mut self.named[number];
+        open.names.retain(|name| *name != from);
+        open.names.push(onto);
+        other.map_or(Ok(()), |other| self.end_nameless(other))
+    }
+
+    fn link(&mut self, number: usize) -> Result<()> {
+        let (directory, name) = self.new_place();
+        let open = &mut self.named[number];
+        self.directories[directory].link(name.as_bytes(), &open.file.inode, TIME)?;
+        open.names.push((directory, name));
+        Ok(())
+    }
+
+    fn remove(&mut self, number: usize) -> Result<()> {
+        let place = self.named[number].names[0].clone();
+        self.loses_name(number, &place);
+        let directory = &self.directories[place.0];
+        directory.unlink(place.1.as_bytes(), &self.named[number].file.inode, TIME)?;
+        self.end_nameless(number)
+    }
+
+    /// Notes that a file is about to lose a name.
+    fn loses_name(&mut self, number: usize, place: &Place) {
+        let open = &mut self.named[number];
+        open.names.retain(|name| name != place);
+        if open.names.is_empty() {
+            self.files[open.index].removed = Some(self.device.point());
+        }
+    }
+
+    fn end_nameless(&mut self, number: usize) -> Result<()> {
+        match self.named[number].names.is_empty() {
+            true => self.named.swap_remove(number).file.release(),
+            false => Ok(()),
+        }
+    }
+}
