@@ -218,6 +218,7 @@ impl Volume {
             self.device().write_at(offset, contents)?;
         }
         self.device().flush()?;
+        log.forget_fast_commits()?;
         log.checkpointed()?;
         Ok(Some(log))
     }

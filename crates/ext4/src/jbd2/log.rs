@@ -57,9 +57,23 @@ impl LogWriter {
         let mut log = Self { journal, encoder, superblock, head, used: 0, next, is_empty_on_disk };
         let start = is_recovering.then_some(head);
         log.write_superblock(LogState { start, sequence: next })?;
+        if !is_recovering {
+            log.forget_fast_commits()?;
+        }
         // Before anything is written over what a recovery would still have started with.
         log.flush()?;
         Ok(log)
+    }
+
+    /// Takes away what the area of fast commits begins with, now that they are of the past: e2fsck 1.47
+    /// replays no log that has others there than such as follow it. Durable with the next flush.
+    pub(crate) fn forget_fast_commits(&self) -> Result<()> {
+        let area = &self.journal.superblock.fast_commit;
+        if area.is_empty() {
+            return Ok(());
+        }
+        let (offset, size) = (self.journal.blocks.offset(area.start), self.superblock.len());
+        self.journal.blocks.device().write_zeroes(offset, size as u64)
     }
 
     /// Blocks in the log.

@@ -7,6 +7,7 @@ use device::{LatencyDevice, MemoryDevice, RecordDevice};
 
 use crate::common::Image;
 use crate::common::stale::with_stale_blocks;
+use crate::fast::leave_fast_commits;
 
 const LATENCY: Duration = Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
@@ -18,11 +19,13 @@ pub struct Kind {
     /// For mke2fs.
     options: &'static str,
     megabytes: u64,
+    /// The kernel has left fast commits on it.
+    pub has_fast_commits: bool,
 }
 
 impl Kind {
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
-        Self { name, options, megabytes }
+        Self { name, options, megabytes, has_fast_commits: false }
     }
 
     /// A new volume, each of whose free blocks has something in it that no file ever holds.
@@ -41,7 +44,12 @@ impl Kind {
         let image = Image::make(self.megabytes, &arguments);
         let has_journal = image.dumpe2fs(&["-h"]).contains("has_journal");
         assert_eq!(has_journal, self.has_journal(), "{self:?}");
-        MemoryDevice::new(with_stale_blocks(&image))
+        let mut bytes = with_stale_blocks(&image);
+        if self.has_fast_commits {
+            std::fs::write(&image.path, bytes).unwrap();
+            bytes = leave_fast_commits(&image);
+        }
+        MemoryDevice::new(bytes)
     }
 
     /// Whether what was committed is there as a whole or not at all.
@@ -62,6 +70,17 @@ pub const WITHOUT_CHECKSUMS: Kind = Kind::new(
     "-t ext4 -b 1024 -O ^metadata_csum,^64bit,uninit_bg -J size=1",
 );
 pub const EXT3: Kind = Kind::new("ext3", 5, "-t ext3 -b 1024 -J size=1");
+/// To be recovered first, so that cuts also come while we do that.
+pub const FAST_COMMITS: &[Kind] = &[
+    Kind {
+        has_fast_commits: true,
+        ..Kind::new("fast_commits", 6, "-t ext4 -b 1024 -O fast_commit -J size=2")
+    },
+    Kind {
+        has_fast_commits: true,
+        ..Kind::new("fast_commits_4k", 16, "-t ext4 -b 4096 -O fast_commit,orphan_file -J size=6")
+    },
+];
 pub const WITHOUT_JOURNAL: &[Kind] = &[
     Kind::new("ext2", 5, "-t ext2 -b 1024"),
     Kind::new("ext2_blocks_of_4k", 5, "-t ext2 -b 4096"),

@@ -21,6 +21,7 @@ mod churn;
 mod cut;
 mod data;
 mod e2fsck;
+mod fast;
 mod judge;
 mod kinds;
 mod names;
@@ -44,7 +45,8 @@ use crate::judge::{
     judge_without_journal,
 };
 use crate::kinds::{
-    DEFAULT, EXT3, Kind, LARGE, SMALL, SMALL_BLOCKS, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
+    DEFAULT, EXT3, FAST_COMMITS, Kind, LARGE, SMALL, SMALL_BLOCKS, WITHOUT_CHECKSUMS,
+    WITHOUT_JOURNAL,
 };
 use crate::names::Names;
 use crate::no_log::judge_whole_commits;
@@ -156,7 +158,7 @@ fn planted_bugs() -> Vec<Trial> {
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for (kinds, rounds, states) in [(SMALL, 2, 300), (LARGE, 1, 60)] {
+    for (kinds, rounds, states) in [(SMALL, 2, 300), (FAST_COMMITS, 1, 200), (LARGE, 1, 60)] {
         for kind in kinds {
             trials.push(trial(kind, "names", rounds, states, |kind, seed| {
                 Names::record(kind, Bug::None, seed, 150)

@@ -1,6 +1,8 @@
 //! One thread that makes, links, moves and removes names at random: after a cut the tree is as it
 //! was after some operation, and not before one that was known to be durable.
 
+use std::collections::BTreeMap;
+
 use device::Recording;
 
 use crate::common::open_device_for_writing;
@@ -17,12 +19,17 @@ pub struct Names {
     trees: Vec<Tree>,
     /// Points of the recording from which on a number of operations was durable.
     durable: Vec<(usize, usize)>,
+    /// What was in files at the beginning.
+    contents: BTreeMap<u64, Vec<u8>>,
+    e2fsck_from: usize,
 }
 
 impl Names {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
         let device = kind.device();
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let e2fsck_from = if kind.has_fast_commits { device.point() } else { 0 };
+        let contents = Snapshot::read(&volume).unwrap().contents;
         let mut world = World::new(volume, seed, 12);
         let mut random = Random(seed ^ 0x5555);
         let mut trees = vec![world.tree.clone()];
@@ -35,7 +42,7 @@ impl Names {
                 durable.push((device.point(), trees.len() - 1));
             }
         }
-        Self { recording: device.recording(), trees, durable }
+        Self { recording: device.recording(), trees, durable, contents, e2fsck_from }
     }
 }
 
@@ -48,12 +55,19 @@ impl History for Names {
         0
     }
 
+    fn e2fsck_from(&self) -> usize {
+        self.e2fsck_from
+    }
+
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         let before = self.durable.iter().take_while(|(from, _)| *from <= point);
         let durable = before.last().map_or(0, |(_, operations)| *operations);
-        match self.trees[durable..].contains(&found.tree) {
-            true => Ok(()),
-            false => Err(format!("none of the trees since operation {durable}")),
+        match self.trees[durable..].iter().position(|tree| *tree == found.tree) {
+            Some(0) if durable == 0 && found.contents != self.contents => {
+                Err("files hold something else than in the beginning".into())
+            }
+            Some(_) => Ok(()),
+            None => Err(format!("none of the trees since operation {durable}")),
         }
     }
 }
