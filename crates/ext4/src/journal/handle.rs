@@ -224,6 +224,28 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_a_commit_that_a_panic_has_ended() {
+        for before_it_is_written in [true, false] {
+            let journal = journal();
+            let mut handle = journal.start(2).unwrap();
+            handle.edit(FsBlock(7), "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+            match before_it_is_written {
+                true => journal.metadata.discard(FsBlock(7)),
+                false => handle.when_durable(|| panic!("as the test has it")),
+            }
+            let id = handle.transaction();
+            drop(handle);
+            catch_unwind(AssertUnwindSafe(|| journal.commit(id))).unwrap_err();
+            let state = journal.state.lock();
+            assert!(!state.is_committing && !state.is_locked);
+            drop(state);
+            let committed = journal.commit(id);
+            assert!(matches!(committed, Err(Error::Lost(_))), "{committed:?}");
+            assert!(matches!(journal.start(1).map(drop), Err(Error::ShutDown(_))));
+        }
+    }
+
+    #[test]
     fn a_block_that_another_open_handle_revokes_is_no_part_of_the_transaction() {
         let journal = journal();
         let shared = FsBlock(7);

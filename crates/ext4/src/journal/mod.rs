@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::locks::{Held, Rank, RankedMutex};
-use base::{Error, Result, TransactionId};
+use base::{Error, Result, TransactionId, Unsupported};
 use device::{BlockDevice, LatchDevice};
 use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
@@ -198,6 +198,20 @@ impl Journal {
             state.wait(&self.changed);
         }
         state.is_committing = true;
+        drop(state);
+        let mut committing = Committing { journal: self, has_ended: false };
+        let result = self.commit_running();
+        if let Err(error) = &result {
+            // Before anybody else may begin to commit.
+            self.fail(error);
+        }
+        committing.has_ended = true;
+        result.map(|()| true)
+    }
+
+    /// Commits the running transaction. Nobody else does so meanwhile.
+    fn commit_running(&self) -> Result<()> {
+        let mut state = self.state.lock();
         state.is_locked = true;
         while state.handles > 0 {
             state.wait(&self.changed);
@@ -208,21 +222,12 @@ impl Journal {
         let ended = ended.freeze(&self.metadata);
         state.is_locked = false;
         self.changed.notify_all();
-        let done = state.check_not_lost();
+        state.check_not_lost()?;
         drop(state);
         let ended_id = ended.id;
-        let result = done.and_then(|()| self.write(ended));
-        if let Err(error) = &result {
-            // Before anybody else may begin to commit.
-            self.fail(error);
-        }
-        let mut state = self.state.lock();
-        state.is_committing = false;
-        if result.is_ok() {
-            state.committed = ended_id;
-        }
-        self.changed.notify_all();
-        result.map(|()| true)
+        self.write(ended)?;
+        self.state.lock().committed = ended_id;
+        Ok(())
     }
 
     /// Makes a transaction durable, and what it frees free.
@@ -300,6 +305,27 @@ impl Journal {
             }
         }
         self.log.as_ref().map_or(Ok(()), |log| log.lock().finish())
+    }
+}
+
+/// The part of who commits, from beginning to end.
+struct Committing<'j> {
+    journal: &'j Journal,
+    /// Otherwise a panic was the end.
+    has_ended: bool,
+}
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // Nobody knows what has become of the transaction. The others are told, and do not wait.
+            let operation = "going on after a panic in the middle of a commit";
+            self.journal.fail(&Unsupported::Operation(operation).into());
+        }
+        let mut state = self.journal.state.lock();
+        state.is_committing = false;
+        state.is_locked = false;
+        self.journal.changed.notify_all();
     }
 }
 
