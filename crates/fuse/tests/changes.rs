@@ -21,6 +21,7 @@ const ENOTEMPTY: i32 = 39;
 const ENODATA: i32 = 61;
 const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
+const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
 
 fn server() -> (Server, Arc<MemoryFileSystem>) {
     writable_server(u64::MAX)
@@ -46,6 +47,11 @@ fn create(server: &Server, directory: u64, name: &str) -> (EntryOut, u64) {
     let payload = ask(server, Opcode::Create, directory, &parts);
     let opened: OpenOut = record(&payload[size_of::<EntryOut>()..]);
     (record(&payload), opened.handle)
+}
+
+fn open_with(server: &Server, node: u64, flags: u32) -> OpenOut {
+    let open = OpenIn { flags, open_flags: 0 };
+    record(&ask(server, Opcode::Open, node, &[open.as_bytes()]))
 }
 
 fn release(server: &Server, node: u64, handle: u64) {
@@ -325,11 +331,20 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
         let attr = set_attr(&server, file.node, EMPTY);
         assert_eq!(attr.size, 1);
         assert_eq!((attr.modified, attr.changed) != (7, 8), changes, "{collects} {write_flags}");
-        // O_DIRECT.
-        let open = OpenIn { flags: 0o40_002, open_flags: 0 };
-        let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
+        let opened = open_with(&server, file.node, O_DIRECT | 2);
         let expected = if collects { 0 } else { FOPEN_DIRECT_IO | FOPEN_NOFLUSH };
         assert_eq!(opened.flags & (FOPEN_DIRECT_IO | FOPEN_NOFLUSH), expected);
+    }
+}
+
+#[test]
+fn a_kernel_that_would_keep_what_it_has_cached_does_direct_writes_itself() {
+    let offer = u64::MAX & !InitFlags::DIRECT_IO_ALLOW_MMAP.0;
+    for (offer, expected) in [(u64::MAX, FOPEN_DIRECT_IO), (offer, 0)] {
+        let (server, _) = writable_server(offer);
+        let (file, _) = create(&server, ROOT_NODE, "file");
+        let opened = open_with(&server, file.node, O_DIRECT | 2);
+        assert_eq!(opened.flags & FOPEN_DIRECT_IO, expected);
     }
 }
 
@@ -337,21 +352,50 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
 fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
     use rustix::fs::OFlags;
     let (direct, sync, data) = (OFlags::DIRECT, OFlags::SYNC, OFlags::DSYNC);
+    let none = OFlags::empty();
     // The kernel sends an FSYNC itself where data goes through its cache.
-    for (name, flags, is_durable) in [
-        ("direct-sync", direct | sync, true),
-        ("direct-dsync", direct | data, true),
-        ("direct", direct, false),
-        ("sync", sync, false),
+    for (name, opened, written, is_durable) in [
+        ("direct-sync", none, direct | sync, true),
+        ("direct-dsync", none, direct | data, true),
+        ("direct", none, direct, false),
+        ("sync", none, sync, false),
+        // Without O_DIRECT since: it does not go through the cache for that.
+        ("opened-direct-sync", direct | sync, sync, true),
+        ("opened-direct-dsync", direct | data, data, true),
+        ("opened-direct", direct, none, false),
+        ("opened-sync", sync, sync, false),
     ] {
         let (server, file_system) = server();
-        let (file, handle) = create(&server, ROOT_NODE, name);
+        let (file, _) = create(&server, ROOT_NODE, name);
+        let handle = open_with(&server, file.node, opened.bits() | 2).handle;
         let (offset, size, write_flags, lock_owner, padding) = (0, 5, 0, 0, 0);
-        let flags = flags.bits() | 2;
+        let flags = written.bits() | 2;
         let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags, padding };
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"hello"]);
         let on_disk = file_system.on_disk(base::InodeNumber(file.attr.inode));
         assert_eq!(on_disk == b"hello", is_durable, "{name}");
+    }
+}
+
+#[test]
+fn copies_to_a_file_that_is_to_be_durable_are_so_when_they_are_answered() {
+    use rustix::fs::OFlags;
+    for (flags, is_durable) in
+        [(OFlags::SYNC, true), (OFlags::DSYNC, true), (OFlags::empty(), false)]
+    {
+        let (server, file_system) = server();
+        let (from, handle) = create(&server, ROOT_NODE, "from");
+        let (offset, size, write_flags, lock_owner, padding) = (0, 5, 0, 0, 0);
+        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding };
+        ask(&server, Opcode::Write, from.node, &[write.as_bytes(), b"hello"]);
+        let (to, _) = create(&server, ROOT_NODE, "to");
+        let to_handle = open_with(&server, to.node, flags.bits() | 2).handle;
+        let (to_node, to_offset, length) = (to.node, 0, 5);
+        let copy =
+            CopyFileRangeIn { handle, offset, to_node, to_handle, to_offset, length, flags: 0 };
+        ask(&server, Opcode::CopyFileRange, from.node, &[copy.as_bytes()]);
+        let on_disk = file_system.on_disk(base::InodeNumber(to.attr.inode));
+        assert_eq!(on_disk == b"hello", is_durable, "{flags:?}");
     }
 }
 

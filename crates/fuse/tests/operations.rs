@@ -174,6 +174,8 @@ fn statfs_and_readlink_answer() {
 #[test]
 fn open_keeps_the_cache_and_refuses_writing() {
     let server = server();
+    let init = InitIn { major: 7, minor: 36, max_readahead: 4096, flags: u32::MAX };
+    ask(&server, Opcode::Init, 0, &[init.as_bytes(), &[0xff; 48]]);
     lookup(&server, "file");
     let open = |node, flags| {
         let open = OpenIn { flags, open_flags: 0 };

@@ -8,6 +8,7 @@ use base::{Error, FileOffset, Result};
 use crate::data::WriteAt;
 use crate::file::File;
 use crate::rights::Privileges;
+use crate::synchronous::WriteSync;
 
 /// What is written at once, in bytes.
 const PART_BYTES: usize = 1 << 20;
@@ -19,7 +20,8 @@ impl File {
     /// before, and gives their number. Holes stay holes where the target has no data.
     ///
     /// The files are not locked in between: what others write meanwhile may be copied in part. When
-    /// an error comes after something was copied, the next call meets it first.
+    /// an error comes after something was copied, the next call meets it first. What was copied is as
+    /// durable as what is written to `target`.
     pub fn copy_to(
         &self,
         from: FileOffset,
@@ -48,6 +50,7 @@ impl File {
                 Err(_) => break,
             }
         }
+        target.make_durable(at.0..at.0 + done, WriteSync::None)?;
         Ok(done)
     }
 
@@ -72,7 +75,7 @@ impl File {
         if data.is_empty() {
             return Ok(0);
         }
-        let written = target.write(WriteAt::Offset(there), &data, privileges)?;
+        let written = target.write_cached(WriteAt::Offset(there), &data, privileges)?;
         Ok(written as u64)
     }
 
@@ -91,7 +94,7 @@ impl File {
             return Ok(length);
         }
         let length = length.min(ZEROES.len() as u64) as usize;
-        let written = self.write(WriteAt::Offset(at), &ZEROES[..length], privileges)?;
+        let written = self.write_cached(WriteAt::Offset(at), &ZEROES[..length], privileges)?;
         Ok(written as u64)
     }
 }

@@ -51,19 +51,26 @@ impl File {
     ) -> Result<usize> {
         let written = self.write_cached(at, data, privileges)?;
         let range = match at {
+            _ if written == 0 => 0..0,
             WriteAt::Offset(at) | WriteAt::FromCache(at) => {
                 at.0..at.0.saturating_add(written as u64)
             }
             // Others may have added to it since.
             WriteAt::End => 0..u64::MAX,
         };
-        match self.sync.max(sync) {
-            _ if written == 0 => {}
-            WriteSync::None => {}
-            WriteSync::Data => self.node().sync_with(range, true, self.errors())?,
-            WriteSync::All => self.node().sync_with(range, false, self.errors())?,
-        }
+        self.make_durable(range, sync)?;
         Ok(written)
+    }
+
+    /// Makes durable what was written to `range`, as far as `sync` says, or what the file was opened
+    /// for if that is more. Tells of an error as [`sync`](Self::sync) does.
+    pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
+        match self.sync.max(sync) {
+            _ if range.is_empty() => Ok(()),
+            WriteSync::None => Ok(()),
+            WriteSync::Data => self.node().sync_with(range, true, self.errors()),
+            WriteSync::All => self.node().sync_with(range, false, self.errors()),
+        }
     }
 
     /// Writes a part of the file's data to the device, or waits for that. Neither what is known of

@@ -138,6 +138,17 @@ fn synchronous_writes_are_durable_when_they_return() {
             write(&file, 0, &[5; 3000]).unwrap();
         });
         assert!(found == [4; 3000], "{sync:?}: {} bytes", found.len());
+        let found = after_cut(|node| {
+            let file = node.open_for(WRITE).unwrap().synchronous(sync);
+            write(&file, 0, &[6; 3000]).unwrap();
+            // Data, and a hole.
+            for (from, at, length) in [(0, 8000, 3000), (4096, 12_000, 1024)] {
+                let (from, at, keep) = (FileOffset(from), FileOffset(at), Privileges::Keep);
+                assert_eq!(file.copy_to(from, &file, at, length, keep), Ok(length));
+            }
+        });
+        let expected = [vec![6; 3000], vec![0; 5000], vec![6; 3000], vec![0; 2024]].concat();
+        assert!(found == expected, "{sync:?}: {} bytes", found.len());
     }
 }
 

@@ -9,6 +9,7 @@ use vfs::{Node, OpenMode, WriteAt, WriteSync};
 
 use super::change::privileges;
 
+use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
     FOPEN_PARALLEL_DIRECT_WRITES, InHeader, InitFlags, LseekIn, LseekOut, OPEN_KILL_SUIDGID,
@@ -24,34 +25,25 @@ const ACCESS_MODE: OFlags = OFlags::ACCMODE;
 /// The most that is copied for one request. The kernel asks again for the rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
-/// How the kernel is to treat an open file; with `collects`, a kernel that collects writes. That one
-/// has to flush what is closed, and would forget that direct writes change a file's times: it can do
-/// O_DIRECT by itself.
-fn open_flags(flags: OFlags, collects: bool) -> u32 {
-    if collects {
-        return FOPEN_KEEP_CACHE;
-    }
-    // Each write takes the inode's lock by itself: the kernel need not keep them apart.
-    let direct = match flags.contains(OFlags::DIRECT) {
-        true => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
-        false => 0,
-    };
-    FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
-}
-
-/// What of a write the server has to make durable, by the O_* flags of the open file and of the call:
-/// the kernel syncs what goes through its cache by itself, but not direct I/O.
-fn sync_by_server(flags: u32) -> WriteSync {
-    let flags = OFlags::from_bits_retain(flags);
-    if !flags.contains(OFlags::DIRECT) {
-        WriteSync::None
-    } else if flags.contains(OFlags::SYNC) {
+/// What of a write is to be durable when it returns, by the O_* flags of the open file and of the call.
+fn asked_sync(flags: OFlags) -> WriteSync {
+    if flags.contains(OFlags::SYNC) {
         // Which has the bit of O_DSYNC, too.
         WriteSync::All
     } else if flags.contains(OFlags::DSYNC) {
         WriteSync::Data
     } else {
         WriteSync::None
+    }
+}
+
+/// What of a write to `opened` the server has to make durable: the kernel syncs what goes through its
+/// cache by itself, but not direct I/O.
+fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
+    let flags = OFlags::from_bits_retain(flags);
+    match opened.is_direct || flags.contains(OFlags::DIRECT) {
+        true => asked_sync(flags),
+        false => WriteSync::None,
     }
 }
 
@@ -74,7 +66,7 @@ impl Server {
             }
             known.file()?;
             // A handle is not needed: the kernel keeps the node for as long as the file is open.
-            OpenOut { handle: 0, flags: open_flags(flags, false), backing: 0 }
+            OpenOut { handle: 0, flags: self.open_flags(flags), backing: 0 }
         };
         reply.push(&opened)?;
         Ok(Answer::Payload)
@@ -95,8 +87,23 @@ impl Server {
         if flags.contains(OFlags::TRUNC) {
             node.set_size(0, privileges(kill & OPEN_KILL_SUIDGID != 0))?;
         }
-        let flags = open_flags(flags, self.agreed_on(InitFlags::WRITEBACK_CACHE));
-        Ok(OpenOut { handle: self.files.add(file), flags, backing: 0 })
+        let (sync, flags) = (asked_sync(flags), self.open_flags(flags));
+        let opened = OpenFile { file, sync, is_direct: flags & FOPEN_DIRECT_IO != 0 };
+        Ok(OpenOut { handle: self.files.add(opened), flags, backing: 0 })
+    }
+
+    /// How the kernel is to treat an open file. One that collects writes has to flush what is closed,
+    /// and would forget that direct writes change a file's times: it can do O_DIRECT by itself. So
+    /// can one from before Linux 6.6, which would not drop what it has cached of what is written.
+    fn open_flags(&self, flags: OFlags) -> u32 {
+        if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
+            return FOPEN_KEEP_CACHE;
+        }
+        // Each write takes the inode's lock by itself: the kernel need not keep them apart.
+        let is_direct =
+            flags.contains(OFlags::DIRECT) && self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP);
+        let direct = if is_direct { FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES } else { 0 };
+        FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
     }
 
     /// READ. The transport fetches the bytes.
@@ -121,7 +128,8 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
-        let file = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let sync = sync_by_server(&opened, operation.flags);
         let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         // A kernel that collects writes has told, or will tell, when they were made.
@@ -129,7 +137,7 @@ impl Server {
         let write = |done: usize| {
             let offset = FileOffset(operation.offset + done as u64);
             let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
-            file.write_durably(at, &data[done..], privileges, sync_by_server(operation.flags))
+            opened.file.write_durably(at, &data[done..], privileges, sync)
         };
         let mut written = write(0)?;
         // Of what comes out of its cache the kernel believes all to be written unless there is an
@@ -179,7 +187,11 @@ impl Server {
         let (from, to) = (FileOffset(operation.offset), FileOffset(operation.to_offset));
         let length = operation.length.min(COPY_BYTES_MAX);
         // The kernel does not say whether the caller may leave setuid and setgid.
-        Ok(source.copy_to(from, &target, to, length, privileges(header.uid != 0))?)
+        let privileges = privileges(header.uid != 0);
+        let copied = source.file.copy_to(from, &target.file, to, length, privileges)?;
+        // The kernel syncs nothing after a copy.
+        target.file.make_durable(to.0..to.0.saturating_add(copied), target.sync)?;
+        Ok(copied)
     }
 
     /// LSEEK, for data and holes; the kernel does the rest.

@@ -16,7 +16,7 @@ impl Server {
         base::waiting::about_to_wait();
         let data_only = operation.flags & FSYNC_FDATASYNC != 0;
         match self.files.get(operation.handle) {
-            Some(file) => file.sync(data_only)?,
+            Some(opened) => opened.file.sync(data_only)?,
             None => self.known(header.node)?.node.sync(data_only)?,
         }
         Ok(Answer::Payload)
