@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::Result;
 use rustix::io::Errno;
@@ -16,6 +16,13 @@ use crate::operations::{InitRefused, Negotiated};
 use crate::protocol::{InHeader, Opcode};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
+
+/// In the count of requests: no more are served.
+const CLOSING: usize = 1 << (usize::BITS - 1);
+/// How long requests that are being served are waited for at the end: a device may hang.
+const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(30);
+/// How often is looked whether there are any.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How a server answers.
 #[derive(Clone, Debug)]
@@ -53,6 +60,7 @@ pub struct Server {
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
+    /// Requests that are being served, and [`CLOSING`].
     at_work: AtomicUsize,
 }
 
@@ -92,7 +100,11 @@ impl Server {
 
     /// Whether no request is being served.
     pub(crate) fn is_idle(&self) -> bool {
-        self.at_work.load(Ordering::Acquire) == 0
+        self.at_work.load(Ordering::Acquire) & !CLOSING == 0
+    }
+
+    fn is_closing(&self) -> bool {
+        self.at_work.load(Ordering::Relaxed) & CLOSING != 0
     }
 
     /// Answers a request. A panic on the way is logged by the panic hook and answered with EIO.
@@ -116,6 +128,10 @@ impl Server {
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Outcome {
         use Opcode::*;
         let Some(opcode) = request.opcode() else { return Err(Errno::NOSYS.into()) };
+        if self.is_closing() {
+            // What would be changed now might be lost.
+            return Err(Errno::IO.into());
+        }
         match opcode {
             Init => call(self, Self::init, request, reply),
             Lookup => call(self, Self::lookup, request, reply),
@@ -191,11 +207,21 @@ impl Server {
         }
     }
 
-    /// Ends serving a volume that can be written to: everything is durable afterwards. Files
-    /// without a name go.
+    /// Ends serving a volume that can be written to: everything is durable afterwards that was
+    /// answered without an error. Requests that come from now on are answered with EIO, and those
+    /// that are being served waited for. Files without a name go.
     pub fn close(&self) -> Result<()> {
         if !self.volume.is_writable() {
             return Ok(());
+        }
+        self.at_work.fetch_or(CLOSING, Ordering::AcqRel);
+        let until = Instant::now() + PATIENCE_TO_CLOSE;
+        while !self.is_idle() {
+            if Instant::now() >= until {
+                tracing::error!("requests that do not end: what they change may be lost");
+                break;
+            }
+            std::thread::sleep(LOOK);
         }
         self.files.clear();
         self.nodes.clear();
@@ -221,4 +247,51 @@ fn call<T: FromBytes + KnownLayout + Immutable>(
 ) -> Outcome {
     let (operation, rest) = request.split::<T>()?;
     handler(server, &request.header, &operation, rest, reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::memory::MemoryFileSystem;
+    use vfs::{Volume, VolumeOptions};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::protocol::ROOT_NODE;
+
+    #[test]
+    fn the_end_waits_for_what_is_being_served_and_refuses_the_rest() {
+        let file_system = MemoryFileSystem::new();
+        let mut options = VolumeOptions::default();
+        options.cache.bytes_max = 1 << 20;
+        let cache = iomap::PageCache::new(options.cache).unwrap();
+        let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options);
+        let server = Server::new(Arc::new(volume.unwrap()), ServerOptions::default()).unwrap();
+        let header = InHeader {
+            length: size_of::<InHeader>() as u32,
+            opcode: Opcode::StatFs as u32,
+            unique: 1,
+            node: ROOT_NODE,
+            uid: 0,
+            gid: 0,
+            pid: 1,
+            extension_length: 0,
+            padding: 0,
+        };
+        let request = Request::parse(header.as_bytes()).unwrap();
+        let at_work = server.begin();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| server.close());
+            let refused = loop {
+                match server.handle(&request, &mut Reply::new(&mut [0; 4096])) {
+                    Answer::Error(errno) => break errno,
+                    _ => assert!(!file_system.is_closed(), "a request was still at work"),
+                }
+            };
+            assert_eq!(refused, Errno::IO);
+            assert!(!file_system.is_closed(), "a request was still at work");
+            drop(at_work);
+            closing.join().unwrap().unwrap();
+        });
+        assert!(file_system.is_closed());
+    }
 }
