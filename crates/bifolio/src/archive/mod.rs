@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use tar::{EntryType, Header};
 
-use pax::Records;
+use pax::{GlobalRecords, Records};
 pub use sparse::Segment;
 
 const RECORD_BYTES: usize = 512;
@@ -65,7 +65,7 @@ pub struct ArchiveReader<R> {
     data: u64,
     padding: u64,
     /// What holds for all members that follow.
-    global: Records,
+    global: GlobalRecords,
 }
 
 fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -80,12 +80,12 @@ fn field<T>(name: &str, read: io::Result<T>) -> io::Result<T> {
 impl<R: Read> ArchiveReader<R> {
     /// Reads an archive from its start.
     pub fn new(input: R) -> Self {
-        Self { input, data: 0, padding: 0, global: Records::default() }
+        Self { input, data: 0, padding: 0, global: GlobalRecords::default() }
     }
 
     /// The next member; `None` at the end. What was not read of the one before is skipped.
     pub fn next_member(&mut self) -> io::Result<Option<Member>> {
-        let mut records = self.global.clone();
+        let mut records = Records::default();
         let (mut long_path, mut long_target) = (None, None);
         loop {
             self.skip_rest()?;
@@ -98,15 +98,15 @@ impl<R: Read> ArchiveReader<R> {
                 EntryType::XGlobalHeader => {
                     let extension = self.extension()?;
                     self.global.read(&extension)?;
-                    records.read(&extension)?;
                 }
                 EntryType::GNULongName => long_path = Some(self.long_name()?),
                 EntryType::GNULongLink => long_target = Some(self.long_name()?),
                 _ => {
+                    let records = records.with(&self.global);
                     if let Some(size) = records.size()? {
                         self.begin(size);
                     }
-                    return self.member(&header, records, long_path, long_target).map(Some);
+                    return self.member(&header, &records, long_path, long_target).map(Some);
                 }
             }
         }
@@ -120,13 +120,13 @@ impl<R: Read> ArchiveReader<R> {
     fn member(
         &mut self,
         header: &Header,
-        mut records: Records,
+        records: &Records,
         long_path: Option<Vec<u8>>,
         long_target: Option<Vec<u8>>,
     ) -> io::Result<Member> {
-        let path = records.take_path().or(long_path);
+        let path = records.path().map(<[u8]>::to_vec).or(long_path);
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
-        let target = records.take_target().or(long_target);
+        let target = records.target().map(<[u8]>::to_vec).or(long_target);
         let target = target
             .or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned))
             .unwrap_or_default();
@@ -137,7 +137,7 @@ impl<R: Read> ArchiveReader<R> {
             self.begin(if has_data { self.data } else { 0 });
         }
         let mut size = self.data;
-        let segments = match sparse::map(self, header, &records)? {
+        let segments = match sparse::map(self, header, records)? {
             Some(sparse) => {
                 size = sparse.size;
                 Some(sparse.segments)
@@ -173,7 +173,7 @@ impl<R: Read> ArchiveReader<R> {
             accessed: records.accessed()?,
             device,
             has_worded_acl: records.has_worded_acl(),
-            xattrs: records.take_xattrs(),
+            xattrs: records.xattrs(),
         })
     }
 

@@ -2,52 +2,104 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use base::attributes::Timestamp;
 
 use super::invalid;
-use super::sparse::Segment;
+use super::sparse::{Segment, check_count};
 
 const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
+const SPARSE_OFFSET: &[u8] = b"GNU.sparse.offset";
+const SPARSE_LENGTH: &[u8] = b"GNU.sparse.numbytes";
 const NANOSECOND_DIGITS: usize = 9;
 
-/// The records that hold for one member.
+/// The most that is kept of global headers, in bytes: each member may be given all of it.
+const GLOBAL_BYTES_MAX: usize = 64 << 10;
+/// The most that is kept for one member, in bytes.
+const OWN_BYTES_MAX: usize = 1 << 20;
+
+/// Values by name.
 #[derive(Clone, Default, Debug)]
+struct Values {
+    /// Those that were removed are there without a value.
+    by_name: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Of all names and values.
+    bytes: usize,
+}
+
+impl Values {
+    /// A later record replaces an earlier one; an empty one removes it.
+    fn take_in(&mut self, name: &[u8], value: &[u8], bytes_max: usize) -> io::Result<()> {
+        let has_value = !value.is_empty() || name.starts_with(XATTR_PREFIX);
+        let before = self.by_name.insert(name.to_vec(), has_value.then(|| value.to_vec()));
+        self.bytes += value.len();
+        match before {
+            Some(before) => self.bytes -= before.map_or(0, |before| before.len()),
+            None => self.bytes += name.len(),
+        }
+        match self.bytes > bytes_max {
+            true => Err(invalid(format!("extended headers with more than {bytes_max} bytes"))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The records that hold for all members that follow.
+#[derive(Clone, Default, Debug)]
+pub struct GlobalRecords(Arc<Values>);
+
+impl GlobalRecords {
+    /// Takes in a global extended header.
+    pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
+        let values = Arc::make_mut(&mut self.0);
+        for_each(data, |name, value| match name {
+            SPARSE_OFFSET | SPARSE_LENGTH => {
+                Err(invalid("a global header says where the data of a sparse file lies"))
+            }
+            _ => values.take_in(name, value, GLOBAL_BYTES_MAX),
+        })
+    }
+}
+
+/// The records that hold for one member.
+#[derive(Default, Debug)]
 pub struct Records {
-    values: BTreeMap<Vec<u8>, Vec<u8>>,
+    own: Values,
+    /// What counts where there is no own record of a name.
+    global: GlobalRecords,
     /// In the oldest form for sparse files, names come again and again.
     segments: Vec<Segment>,
 }
 
 impl Records {
     /// Takes in an extended header. Later records replace earlier ones; empty ones remove them.
-    pub fn read(&mut self, mut data: &[u8]) -> io::Result<()> {
-        while !data.is_empty() {
-            let (name, value, rest) = record(data).ok_or_else(|| {
-                invalid("an extended header has a record that is not LENGTH NAME=VALUE")
-            })?;
+    pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
+        for_each(data, |name, value| {
             match name {
-                b"GNU.sparse.offset" => {
+                SPARSE_OFFSET => {
+                    check_count(self.segments.len() as u64)?;
                     self.segments.push(Segment { offset: number(name, value)?, length: 0 });
                 }
-                b"GNU.sparse.numbytes" => match self.segments.last_mut() {
+                SPARSE_LENGTH => match self.segments.last_mut() {
                     Some(last) => last.length = number(name, value)?,
                     None => return Err(invalid("a sparse file has a length without an offset")),
                 },
-                _ if value.is_empty() && !name.starts_with(XATTR_PREFIX) => {
-                    self.values.remove(name);
-                }
-                _ => {
-                    self.values.insert(name.to_vec(), value.to_vec());
-                }
+                _ => self.own.take_in(name, value, OWN_BYTES_MAX)?,
             }
-            data = rest;
-        }
-        Ok(())
+            Ok(())
+        })
+    }
+
+    /// The same with what holds for all members.
+    pub fn with(self, global: &GlobalRecords) -> Self {
+        Self { global: global.clone(), ..self }
     }
 
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.values.get(name.as_bytes()).map(Vec::as_slice)
+        let name = name.as_bytes();
+        let own = self.own.by_name.get(name);
+        own.or_else(|| self.global.0.by_name.get(name))?.as_deref()
     }
 
     pub fn number(&self, name: &str) -> io::Result<Option<u64>> {
@@ -75,13 +127,12 @@ impl Records {
     }
 
     /// The path of the member; that of a sparse file before what stands for it in the archive.
-    pub fn take_path(&mut self) -> Option<Vec<u8>> {
-        let path = self.values.remove(&b"path"[..]);
-        self.values.remove(&b"GNU.sparse.name"[..]).or(path)
+    pub fn path(&self) -> Option<&[u8]> {
+        self.get("GNU.sparse.name").or_else(|| self.get("path"))
     }
 
-    pub fn take_target(&mut self) -> Option<Vec<u8>> {
-        self.values.remove(&b"linkpath"[..])
+    pub fn target(&self) -> Option<&[u8]> {
+        self.get("linkpath")
     }
 
     /// The segments in the oldest form for sparse files.
@@ -93,11 +144,17 @@ impl Records {
         ["SCHILY.acl.access", "SCHILY.acl.default"].iter().any(|name| self.get(name).is_some())
     }
 
-    pub fn take_xattrs(self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let values = self.values.into_iter();
-        values
+    /// Names and values of extended attributes.
+    pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let global = self.global.0.by_name.iter();
+        let global = global.filter(|(name, _)| !self.own.by_name.contains_key(*name));
+        self.own
+            .by_name
+            .iter()
+            .chain(global)
             .filter_map(|(name, value)| {
-                name.strip_prefix(XATTR_PREFIX).map(|name| (name.to_vec(), value))
+                let name = name.strip_prefix(XATTR_PREFIX)?;
+                Some((name.to_vec(), value.clone()?))
             })
             .collect()
     }
@@ -107,6 +164,21 @@ impl Records {
             .map(|value| parse_time(value).ok_or_else(|| invalid(format!("{name} is no time"))))
             .transpose()
     }
+}
+
+/// Calls `take_in` with the names and values of an extended header, in order.
+fn for_each(
+    mut data: &[u8],
+    mut take_in: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    while !data.is_empty() {
+        let (name, value, rest) = record(data).ok_or_else(|| {
+            invalid("an extended header has a record that is not LENGTH NAME=VALUE")
+        })?;
+        take_in(name, value)?;
+        data = rest;
+    }
+    Ok(())
 }
 
 /// The first record of `data`, and what follows it.
@@ -158,7 +230,38 @@ mod tests {
         records.read(b"7 gid=\n").unwrap();
         assert_eq!(records.uid().unwrap(), Some(77));
         assert_eq!(records.gid().unwrap(), None);
-        assert_eq!(records.take_xattrs(), [(b"user.a".to_vec(), b"1\n2=3\0".to_vec())]);
+        assert_eq!(records.xattrs(), [(b"user.a".to_vec(), b"1\n2=3\0".to_vec())]);
+    }
+
+    #[test]
+    fn what_holds_for_all_members_is_shared_and_gives_way_to_a_members_own() {
+        let mut global = GlobalRecords::default();
+        global.read(b"9 uid=77\n9 gid=88\n25 SCHILY.xattr.user.a=1\n").unwrap();
+        global.read(b"25 SCHILY.xattr.user.b=2\n").unwrap();
+        let mut records = Records::default();
+        records.read(b"9 uid=99\n7 gid=\n25 SCHILY.xattr.user.a=3\n").unwrap();
+        let records = records.with(&global);
+        assert!(Arc::ptr_eq(&records.global.0, &global.0));
+        assert_eq!((records.uid().unwrap(), records.gid().unwrap()), (Some(99), None));
+        let (a, b) = (b"user.a".to_vec(), b"user.b".to_vec());
+        assert_eq!(records.xattrs(), [(a, b"3".to_vec()), (b, b"2".to_vec())]);
+        assert_eq!(Records::default().with(&global).uid().unwrap(), Some(77));
+        global.read(b"26 GNU.sparse.offset=4096\n").unwrap_err();
+    }
+
+    #[test]
+    fn no_more_is_kept_than_a_limit() {
+        let (mut global, mut records) = (GlobalRecords::default(), Records::default());
+        let add = |number: usize| format!("1013 {number:06}={}\n", "x".repeat(1000)).into_bytes();
+        // The same name takes no more room.
+        for _ in 0..2000 {
+            global.read(&add(0)).unwrap();
+            records.read(&add(0)).unwrap();
+        }
+        let kept = (1..).take_while(|&number| global.read(&add(number)).is_ok()).count();
+        assert_eq!(kept + 1, GLOBAL_BYTES_MAX / 1006);
+        let kept = (1..).take_while(|&number| records.read(&add(number)).is_ok()).count();
+        assert_eq!(kept + 1, OWN_BYTES_MAX / 1006);
     }
 
     #[test]

@@ -96,7 +96,8 @@ fn add(segments: &mut Vec<Segment>, entries: &[GnuSparseHeader]) -> io::Result<(
     Ok(())
 }
 
-fn check_count(count: u64) -> io::Result<()> {
+/// Refuses one more segment than `count` where that is too many.
+pub fn check_count(count: u64) -> io::Result<()> {
     match count < SEGMENTS_MAX {
         true => Ok(()),
         false => Err(invalid("a sparse file of too many segments")),
