@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::Place;
+use rustix::process::Signal;
 use testkit::command::run;
 use testkit::{LoopMount, private_mounts};
 
@@ -119,4 +120,98 @@ fn everything_can_be_removed() {
         },
         |mount| assert_eq!(fs::read_dir(mount).unwrap().count(), 0),
     );
+}
+
+/// Changes flags, as in `chattr +S`.
+fn chattr(change: &str, path: &Path) {
+    run(Command::new("chattr").arg(change).arg(path));
+}
+
+#[test]
+fn stat_shows_the_time_of_a_change_of_flags() {
+    check(
+        |mount| {
+            for name in ["small", "lost+found"] {
+                let path = mount.join(name);
+                let before = fs::metadata(&path).unwrap();
+                chattr("+A", &path);
+                let after = fs::metadata(&path).unwrap();
+                let time = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
+                assert!(time(&after) > time(&before), "{name}");
+            }
+        },
+        |_| (),
+    );
+}
+
+/// A change, and whether it is there.
+type Case = (fn(&Path), fn(&Path) -> bool);
+
+#[test]
+fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let path = |name: &str| mount.path().join(name);
+    for (directory, flag) in [("aside", "-S"), ("synced", "+S"), ("names", "+D")] {
+        fs::create_dir(path(directory)).unwrap();
+        fs::write(path(directory).join("old"), "old").unwrap();
+        chattr(flag, &path(directory));
+    }
+    for name in ["file", "short"] {
+        fs::write(path(name), [1; 10_000]).unwrap();
+        chattr("+S", &path(name));
+    }
+    place.umount();
+    mount.assert_gone();
+    let cases: [Case; 6] = [
+        (
+            |mount| {
+                let file = OpenOptions::new().write(true).open(mount.join("file")).unwrap();
+                file.write_all_at(&[2; 50_000], 5_000).unwrap();
+            },
+            |mount| {
+                let data = fs::read(mount.join("file")).unwrap();
+                data.len() == 55_000 && data[5_000..].iter().all(|&byte| byte == 2)
+            },
+        ),
+        (
+            |mount| {
+                let file = OpenOptions::new().write(true).open(mount.join("short")).unwrap();
+                file.set_len(100).unwrap();
+            },
+            |mount| fs::metadata(mount.join("short")).unwrap().len() == 100,
+        ),
+        (
+            |mount| drop(File::create(mount.join("synced/new")).unwrap()),
+            |mount| mount.join("synced/new").exists(),
+        ),
+        (
+            |mount| fs::hard_link(mount.join("small"), mount.join("names/link")).unwrap(),
+            |mount| mount.join("names/link").exists(),
+        ),
+        (
+            |mount| fs::remove_file(mount.join("names/old")).unwrap(),
+            |mount| !mount.join("names/old").exists(),
+        ),
+        (
+            |mount| fs::rename(mount.join("aside/old"), mount.join("names/moved")).unwrap(),
+            |mount| mount.join("names/moved").exists() && !mount.join("aside/old").exists(),
+        ),
+    ];
+    for (number, (change, is_there)) in cases.into_iter().enumerate() {
+        let mount = place.mount(&["-o", "rw"]);
+        change(mount.path());
+        mount.signal_server(Signal::KILL);
+        mount.assert_gone();
+        let mount = place.mount(&["-o", "ro"]);
+        assert!(is_there(mount.path()), "case {number}");
+        place.umount();
+        mount.assert_gone();
+    }
+    // The last mount for writing was killed.
+    let mount = place.mount(&["-o", "rw"]);
+    place.umount();
+    mount.assert_gone();
+    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
 }

@@ -1,6 +1,7 @@
 //! From a request to its answer. Not here: the operations themselves (`operations`), how requests
 //! come and answers go (`transport`).
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -62,6 +63,16 @@ pub struct Server {
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
     /// Requests that are being served, and [`CLOSING`].
     at_work: AtomicUsize,
+    stale: OnceLock<Notice>,
+}
+
+/// Has the kernel ask for a node's attributes again.
+struct Notice(Box<dyn Fn(u64) + Send + Sync>);
+
+impl fmt::Debug for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Notice")
+    }
 }
 
 /// A request that has come and is not answered yet.
@@ -89,7 +100,21 @@ impl Server {
             name_bytes_max: statfs.name_bytes_max as usize,
             negotiated: OnceLock::new(),
             at_work: AtomicUsize::new(0),
+            stale: OnceLock::new(),
         })
+    }
+
+    /// Has `tell` called with each node whose attributes have changed in a way that the kernel does not
+    /// expect, before the change is answered. The first one counts.
+    pub fn tell_of_stale(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
+        let _ = self.stale.set(Notice(Box::new(tell)));
+    }
+
+    /// The kernel's attributes of this node are old.
+    pub(crate) fn note_stale(&self, node: u64) {
+        if let Some(Notice(tell)) = self.stale.get() {
+            tell(node);
+        }
     }
 
     /// Counts a request until it is answered.

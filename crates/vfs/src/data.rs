@@ -119,7 +119,9 @@ impl Node {
         rights::may_overwrite(&self.attributes())?;
         self.inode().data()?;
         self.drop_privileges(&mut state, privileges)?;
-        self.resize(file, &state, size)
+        self.resize(file, &state, size)?;
+        drop(state);
+        self.sync_size()
     }
 
     /// Makes a file that ends before byte `size` end there, with a hole.

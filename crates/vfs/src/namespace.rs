@@ -76,7 +76,10 @@ impl Volume {
         rights::may_change(&directory.attributes())?;
         let inode =
             with_inheritance(directory, what, by, |new| directory.inode().create(name, new))?;
-        Ok(self.new_node(inode, Life::Named))
+        let node = self.new_node(inode, Life::Named);
+        drop(locked);
+        directory.sync_names()?;
+        Ok(node)
     }
 
     /// Makes a file without a name, which goes when its last user does, unless it was linked.
@@ -129,7 +132,8 @@ impl Volume {
             }
             self.shared.nodes.get_name(node);
         }
-        Ok(())
+        drop(locked);
+        directory.sync_names()
     }
 
     /// Removes the name of anything but a directory.
@@ -173,7 +177,10 @@ impl Volume {
                 continue;
             }
             locked.begin_change(directory)?;
-            return change(&node, &mut locked);
+            let changed = change(&node, &mut locked)?;
+            drop(locked);
+            directory.sync_names()?;
+            return Ok(changed);
         }
     }
 

@@ -77,7 +77,10 @@ impl Volume {
             let changes =
                 (locked.state(from.directory).changes, locked.state(to.directory).changes);
             if changes == found.changes {
-                return self.rename_found(&found, from, to, flags, by, &mut locked);
+                self.rename_found(&found, from, to, flags, by, &mut locked)?;
+                drop((locked, moves));
+                to.directory.sync_names()?;
+                return from.directory.sync_names();
             }
         }
     }

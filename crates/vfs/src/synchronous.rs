@@ -1,4 +1,5 @@
-//! Writes that are durable when they return, and parts of a file that are written to the device.
+//! Changes that are durable when they return, for their caller or for the inode's flags, and parts of a
+//! file that are written to the device.
 //! Not here: writing into the cache (`data.rs`), and making a whole file durable.
 
 use std::ops::Range;
@@ -7,7 +8,13 @@ use base::Result;
 
 use crate::data::WriteAt;
 use crate::file::File;
+use crate::node::Node;
 use crate::rights::Privileges;
+
+/// FS_SYNC_FL: what changes in the file or directory is durable at once.
+const SYNC: u32 = 0x8;
+/// FS_DIRSYNC_FL: what changes in the names of a directory is durable at once.
+const DIRSYNC: u32 = 0x1_0000;
 
 /// What of a write is durable when it returns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -39,9 +46,9 @@ impl File {
         self
     }
 
-    /// [`write`](Self::write), and what `sync` says, or what the file was opened for if that is
-    /// more, is durable when it returns. When it is not, for an error of the device, the data is in
-    /// the cache all the same, as with the kernel.
+    /// [`write`](Self::write), and what `sync` says, or what the file was opened for or its flags (+S)
+    /// ask for if that is more, is durable when it returns. When it is not, for an error of the device,
+    /// the data is in the cache all the same, as with the kernel.
     pub fn write_durably(
         &self,
         at: WriteAt,
@@ -58,14 +65,26 @@ impl File {
             // Others may have added to it since.
             WriteAt::End => 0..u64::MAX,
         };
-        self.make_durable(range, sync)?;
+        match at {
+            // Whoever wrote it has not waited for it, whatever the flags say.
+            WriteAt::FromCache(_) => self.sync_written(range, self.sync.max(sync))?,
+            _ => self.make_durable(range, sync)?,
+        }
         Ok(written)
     }
 
     /// Makes durable what was written to `range`, as far as `sync` says, or what the file was opened
-    /// for if that is more. Tells of an error as [`sync`](Self::sync) does.
+    /// for or its flags (+S) ask for if that is more. Tells of an error as [`sync`](Self::sync) does.
     pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
-        match self.sync.max(sync) {
+        let flagged = match self.node().has_flags(SYNC) {
+            true => WriteSync::Data,
+            false => WriteSync::None,
+        };
+        self.sync_written(range, self.sync.max(sync).max(flagged))
+    }
+
+    fn sync_written(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
+        match sync {
             _ if range.is_empty() => Ok(()),
             WriteSync::None => Ok(()),
             WriteSync::Data => self.node().sync_with(range, true, self.errors()),
@@ -88,5 +107,30 @@ impl File {
             node.wait_for_writeback(range);
         }
         if how.wait_before || how.wait_after { node.check_errors(self.errors()) } else { Ok(()) }
+    }
+}
+
+impl Node {
+    /// Makes the file's size durable where its flags ask for that.
+    pub(crate) fn sync_size(&self) -> Result<()> {
+        if self.has_flags(SYNC) {
+            base::waiting::about_to_wait();
+            self.sync(false)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the names in this directory durable where its flags ask for that. The caller has no locks.
+    pub(crate) fn sync_names(&self) -> Result<()> {
+        if self.has_flags(SYNC | DIRSYNC) {
+            base::waiting::about_to_wait();
+            self.sync(false)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it has one of these flags.
+    fn has_flags(&self, flags: u32) -> bool {
+        self.attributes().flags & flags != 0
     }
 }

@@ -90,7 +90,10 @@ impl Server {
             0 => Credentials::ROOT,
             uid => Credentials { uid, gid: header.gid, groups: Vec::new(), privileged: false },
         };
-        Ok(self.known(header.node)?.node.set_flags(flags, &by)?)
+        self.known(header.node)?.node.set_flags(flags, &by)?;
+        // The time of change is another one, too.
+        self.note_stale(header.node);
+        Ok(())
     }
 }
 

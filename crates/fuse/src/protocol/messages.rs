@@ -14,6 +14,21 @@ pub struct GetAttrIn {
     pub handle: u64,
 }
 
+/// In the place of an error, with id zero: [`InvalidateInode`] follows (FUSE_NOTIFY_INVAL_INODE).
+pub const NOTIFY_INVALIDATE_INODE: i32 = 2;
+
+/// What the kernel is told of an inode unasked (`fuse_notify_inval_inode_out`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct InvalidateInode {
+    /// The node.
+    pub node: u64,
+    /// The first byte of the data that the kernel is to forget; negative: none, only the attributes.
+    pub offset: i64,
+    /// Bytes.
+    pub length: i64,
+}
+
 /// FORGET (`fuse_forget_in`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]

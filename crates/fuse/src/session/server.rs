@@ -75,6 +75,8 @@ pub fn run<P, E>(
         _ => return Err(SessionError::Reported(1)),
     };
     let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
+    let notices = channel.clone();
+    server.tell_of_stale(move |node| notices.forget_attributes(node));
     shake_hands(&server, &channel).map_err(failure)?;
     match server.negotiated() {
         Some(Ok(_)) => {}

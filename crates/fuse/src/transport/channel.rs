@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::protocol::OutHeader;
+use crate::protocol::{InvalidateInode, NOTIFY_INVALIDATE_INODE, OutHeader};
 use crate::transport::busy_poll::BusyPoll;
 
 /// The greatest error number that the kernel takes in an answer.
@@ -102,6 +102,19 @@ impl Channel {
         let header = OutHeader { length, error: -error_number(errno), unique };
         if let Err(errno) = self.write(&[IoSlice::new(header.as_bytes())]) {
             tracing::warn!("an error was not taken: {errno}");
+        }
+    }
+
+    /// Has the kernel ask for the attributes of `node` again. It may do that from a handler.
+    pub fn forget_attributes(&self, node: u64) {
+        let length = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
+        let header = OutHeader { length, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
+        let what = InvalidateInode { node, offset: -1, length: 0 };
+        // NOENT: it knows none.
+        if let Err(errno) =
+            self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(what.as_bytes())])
+        {
+            tracing::debug!("a notice was not taken: {errno}");
         }
     }
 
