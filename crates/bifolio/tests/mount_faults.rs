@@ -86,7 +86,8 @@ fn data_that_cannot_be_written_is_told_once_to_every_open_file_and_nothing_follo
 fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
     for options in ["rw,nowriteback", "rw,writeback"] {
         let place = place_without("<8>");
-        let mount = place.mount(&["-o", options]);
+        let log = place.folder.path().join("log");
+        let mount = place.mount(&["-o", options, "--log", log.to_str().unwrap()]);
         let path = mount.path().join("new");
         let outcome = fs::write(&path, "lost").and_then(|()| open(&path).sync_all());
         is_io(outcome);
@@ -100,6 +101,12 @@ fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
         assert!(fs::read(mount.path().join("big")).unwrap() == source);
         place.umount();
         mount.assert_gone();
+        // In the background nobody sees what the server says.
+        let said = fs::read_to_string(&log).unwrap();
+        let closing = format!("{}: closing the volume: ", mount.path().display());
+        for part in ["nothing more is changed on the volume", &closing] {
+            assert!(said.lines().any(|line| line.contains(part)), "{said}");
+        }
         // What the log promises is not there, and nothing else has changed.
         run(Command::new("e2fsck").arg("-fn").arg(&place.image));
         fs::remove_file(place.image.with_file_name("full")).unwrap();

@@ -1,5 +1,6 @@
 //! `bifolio mount`: serves an image through FUSE.
 
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
@@ -13,7 +14,7 @@ use vfs::Volume;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
-use crate::log;
+use crate::log::Log;
 use crate::target::{ImageOptions, Target};
 
 /// The most threads that serve.
@@ -49,6 +50,9 @@ pub struct Arguments {
     /// How many threads serve; through io_uring, 4 for each processor at least unless N is less
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
+    /// Append what goes wrong to FILE: in the background nobody sees standard error
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Do not confine the process that reads the image
     #[arg(long)]
     no_confine: bool,
@@ -79,7 +83,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 
 /// Mounts and serves until unmounted.
 pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
-    let Arguments { image, options, foreground, threads, no_confine, target, directory } =
+    let Arguments { image, options, foreground, threads, log, no_confine, target, directory } =
         arguments;
     if target.path != b"/" {
         return Err(
@@ -103,7 +107,8 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
         confine: !no_confine,
         threads,
     };
-    log::to_standard_error();
+    let log = Log::new(log.as_deref().map(open_log).transpose()?);
+    log.begin();
     // How much memory there is must be found out before the confinement.
     let writable = plan.options.writable;
     let volume_options = match writable {
@@ -118,7 +123,16 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
         true => image.open_image_for_writing(&target),
         false => image.open_image(&target),
     };
-    fuse::run(&plan, open_image, open).map_err(|error| failure(error, &target, &directory))
+    fuse::run(&plan, open_image, open).map_err(|error| {
+        let failure = failure(error, &target, &directory);
+        log.note(&failure);
+        failure
+    })
+}
+
+fn open_log(path: &Path) -> Result<File> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map_err(|error| Failure::host(path, "cannot open the log", &error))
 }
 
 fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {
