@@ -4,6 +4,9 @@
 //! the others that had been submitted when the power went, any sectors may be there and any not.
 //! A flush that fails leaves what it was to make durable as it is, and no later one makes up for
 //! that: a host forgets what it could not write.
+//!
+//! Several devices can have one recording, in which their bytes follow each other. A flush of one
+//! says nothing of the others.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +19,8 @@ use crate::{Bio, BioOperation, BlockDevice, MemoryDevice, OverlayDevice, SharedD
 
 /// What a device writes at once, in bytes.
 const SECTOR: u64 = 512;
+/// Devices of one recording, at most.
+const PARTS: usize = 2;
 /// What of a rebuilt device is kept apart as a whole when some of it differs.
 const OVERLAY_BLOCK: BlockSize = match BlockSize::from_bytes(4096) {
     Some(size) => size,
@@ -26,6 +31,9 @@ const OVERLAY_BLOCK: BlockSize = match BlockSize::from_bytes(4096) {
 #[derive(Debug)]
 pub struct RecordDevice {
     inner: SharedDevice,
+    /// Its place among the devices of the recording, and that of its first byte.
+    part: usize,
+    start: u64,
     before: Arc<Vec<u8>>,
     events: Arc<Mutex<Vec<Event>>>,
 }
@@ -33,10 +41,11 @@ pub struct RecordDevice {
 /// One step of a recording.
 #[derive(Clone, Debug)]
 enum Event {
-    Submitted(Arc<RecordedWrite>),
+    /// Of one of the devices, as flushes are.
+    Submitted(usize, Arc<RecordedWrite>),
     /// The write that was submitted at this index has ended well.
     Ended(usize),
-    FlushStarted,
+    FlushStarted(usize),
     /// The flush that was started at this index has ended well.
     Flushed(usize),
     /// The flush that was started at this index has failed.
@@ -57,7 +66,27 @@ impl RecordDevice {
     pub fn new(inner: SharedDevice) -> Result<Self> {
         let mut before = vec![0; inner.size() as usize];
         inner.read_at(DeviceOffset(0), &mut before)?;
-        Ok(Self { inner, before: Arc::new(before), events: Arc::default() })
+        let (before, events) = (Arc::new(before), Arc::default());
+        Ok(Self { inner, part: 0, start: 0, before, events })
+    }
+
+    /// Records what happens to both devices from now on: any of the two can be asked for that.
+    pub fn pair(first: SharedDevice, second: SharedDevice) -> Result<[Self; 2]> {
+        let (start, size) = (first.size(), first.size() + second.size());
+        let mut before = vec![0; size as usize];
+        let (of_first, of_second) = before.split_at_mut(start as usize);
+        first.read_at(DeviceOffset(0), of_first)?;
+        second.read_at(DeviceOffset(0), of_second)?;
+        let first = Self {
+            inner: first,
+            part: 0,
+            start: 0,
+            before: Arc::new(before),
+            events: Arc::default(),
+        };
+        let (before, events) = (Arc::clone(&first.before), Arc::clone(&first.events));
+        let second = Self { inner: second, part: 1, start, before, events };
+        Ok([first, second])
     }
 
     /// What happened so far.
@@ -77,7 +106,8 @@ impl RecordDevice {
     }
 
     fn note_write(&self, offset: DeviceOffset, data: Vec<u8>) -> usize {
-        self.note(Event::Submitted(Arc::new(RecordedWrite { offset, data })))
+        let offset = DeviceOffset(self.start + offset.0);
+        self.note(Event::Submitted(self.part, Arc::new(RecordedWrite { offset, data })))
     }
 
     fn note_zeroes(
@@ -118,7 +148,7 @@ impl BlockDevice for RecordDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        let index = self.note(Event::FlushStarted);
+        let index = self.note(Event::FlushStarted(self.part));
         let result = self.inner.flush();
         self.note(match result {
             Ok(()) => Event::Flushed(index),
@@ -172,7 +202,7 @@ impl Recording {
     fn writes(&self, point: usize) -> impl Iterator<Item = (&RecordedWrite, bool)> {
         let past = &self.events[..point];
         let mut durable = vec![false; past.len()];
-        settle(&self.events, past, &mut 0, &mut durable);
+        settle(&self.events, past, &mut [0; PARTS], &mut durable);
         let writes = past.iter().zip(durable);
         writes.filter_map(|(event, durable)| event.submitted().map(|write| (write, durable)))
     }
@@ -181,24 +211,38 @@ impl Recording {
 impl Event {
     fn submitted(&self) -> Option<&RecordedWrite> {
         match self {
-            Self::Submitted(write) => Some(write),
+            Self::Submitted(_, write) => Some(write),
+            _ => None,
+        }
+    }
+
+    /// The device that was written or is flushed.
+    fn part(&self) -> Option<usize> {
+        match self {
+            Self::Submitted(part, _) | Self::FlushStarted(part) => Some(*part),
             _ => None,
         }
     }
 }
 
 /// Says of the writes that ended between one flush's start and the next one's whether they are durable,
-/// for the flushes that end in `passed`. Those that a flush has failed for never are.
-fn settle(events: &[Event], passed: &[Event], known_to: &mut usize, durable: &mut [bool]) {
+/// for the flushes that end in `passed`. Those that a flush has failed for never are. For each device
+/// `known_to` is the event before which that is known.
+fn settle(events: &[Event], passed: &[Event], known_to: &mut [usize], durable: &mut [bool]) {
     for event in passed {
         let (start, is_durable) = match event {
             Event::Flushed(start) => (*start, true),
             Event::FlushFailed(start) => (*start, false),
             _ => continue,
         };
+        let part = events[start].part();
+        let Some(known_to) = part.and_then(|part| known_to.get_mut(part)) else { continue };
         for event in events.get(*known_to..start).unwrap_or_default() {
-            if let Event::Ended(write) = event {
-                durable[*write] = is_durable;
+            match event {
+                Event::Ended(write) if events[*write].part() == part => {
+                    durable[*write] = is_durable;
+                }
+                _ => {}
             }
         }
         *known_to = start.max(*known_to);
@@ -217,8 +261,8 @@ pub struct Replay<'r> {
     /// The events whose writes are in `base`.
     in_base: usize,
     point: usize,
-    /// For the writes that ended before this event, `durable` is known.
-    known_to: usize,
+    /// For the writes to each device that ended before this event, `durable` is known.
+    known_to: [usize; PARTS],
 }
 
 impl<'r> Replay<'r> {
@@ -226,7 +270,7 @@ impl<'r> Replay<'r> {
     pub fn new(recording: &'r Recording) -> Self {
         let durable = vec![false; recording.events.len()];
         let base = Arc::clone(&recording.before);
-        Self { recording, durable, base, in_base: 0, point: 0, known_to: 0 }
+        Self { recording, durable, base, in_base: 0, point: 0, known_to: [0; PARTS] }
     }
 
     /// What a crash at `point` leaves when of the writes that were not durable the sectors remain
@@ -308,7 +352,7 @@ impl<'r> Replay<'r> {
     /// A number that is the same at points at which the same writes are durable.
     pub fn durable(&mut self, point: usize) -> usize {
         self.go_to(point);
-        self.known_to
+        self.known_to.iter().sum()
     }
 
     fn go_to(&mut self, point: usize) {
@@ -379,6 +423,25 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_makes_durable_what_its_own_device_was_written() {
+        let memory = || Arc::new(MemoryDevice::new(vec![0; 1024]));
+        let [first, second] = RecordDevice::pair(memory(), memory()).unwrap();
+        write(&second, 0, &[1; 512]);
+        write(&first, 512, &[2; 512]);
+        second.flush().unwrap();
+        let recording = first.recording();
+        let end = recording.crash_points().end - 1;
+        let image = |keep| recording.image(end, |_, _| keep);
+        assert_eq!(runs(&image(false)), [(0, 0), (1024, 1), (1536, 0)]);
+        assert_eq!(runs(&image(true)), [(0, 0), (512, 2), (1024, 1), (1536, 0)]);
+        first.flush().unwrap();
+        let recording = second.recording();
+        let end = recording.crash_points().end - 1;
+        let image = recording.image(end, |_, _| false);
+        assert_eq!(runs(&image), [(0, 0), (512, 2), (1024, 1), (1536, 0)]);
+    }
+
+    #[test]
     fn writes_tear_at_the_sectors_of_the_device() {
         let device = record();
         write(&device, 500, &[1; 600]);
@@ -393,14 +456,14 @@ mod tests {
     fn a_write_in_flight_during_a_flush_is_not_durable() {
         // Submitted before the flush, ended after its start.
         let events = vec![
-            Event::Submitted(Arc::new(RecordedWrite { offset: DeviceOffset(0), data: vec![1] })),
-            Event::FlushStarted,
+            Event::Submitted(0, Arc::new(RecordedWrite { offset: DeviceOffset(0), data: vec![1] })),
+            Event::FlushStarted(0),
             Event::Ended(0),
             Event::Flushed(1),
         ];
         let mut recording = Recording { before: Arc::new(vec![0]), events };
         assert_eq!(recording.volatile_writes(4).len(), 1);
-        recording.events.extend([Event::FlushStarted, Event::Flushed(4)]);
+        recording.events.extend([Event::FlushStarted(0), Event::Flushed(4)]);
         assert_eq!(recording.volatile_writes(5).len(), 1);
         assert_eq!(recording.volatile_writes(6).len(), 0);
     }

@@ -4,8 +4,8 @@ use device::Recording;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
+use crate::common::new_file;
 use crate::common::random::Random;
-use crate::common::{new_file, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
@@ -21,12 +21,12 @@ pub struct Data {
     /// Before which points which file was touched by an operation that follows.
     touched: Vec<(usize, usize)>,
     has_journal: bool,
+    volume_bytes: Option<u64>,
 }
 
 impl Data {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
-        let device = kind.device();
-        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let (device, volume) = kind.open(bug);
         let cache = Cache::new();
         let mut files: Vec<(CachedFile, FileHistory)> = (0..)
             .zip(NAMES)
@@ -68,13 +68,18 @@ impl Data {
         }
         let files = files.into_iter().map(|(_, history)| history).collect();
         let has_journal = kind.has_journal();
-        Self { recording: device.recording(), files, begun, touched, has_journal }
+        let volume_bytes = kind.volume_bytes();
+        Self { recording: device.recording(), files, begun, touched, has_journal, volume_bytes }
     }
 }
 
 impl History for Data {
     fn recording(&self) -> &Recording {
         &self.recording
+    }
+
+    fn volume_bytes(&self) -> Option<u64> {
+        self.volume_bytes
     }
 
     fn begun(&self) -> usize {

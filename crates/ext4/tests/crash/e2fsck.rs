@@ -11,11 +11,14 @@ use base::{DeviceOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, SharedDevice};
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::disks::Disks;
+
 const CHUNK: usize = 1 << 18;
 
 thread_local! {
-    /// The image that e2fsck gets, and what it says: files without a file system, made once.
-    static FILES: RefCell<Option<(Arc<File>, File)>> = const { RefCell::new(None) };
+    /// The image and the journal that e2fsck gets, and what it says: files without a file system,
+    /// made once.
+    static FILES: RefCell<Option<[Arc<File>; 3]>> = const { RefCell::new(None) };
 }
 
 /// How an e2fsck has ended.
@@ -23,30 +26,34 @@ pub struct Outcome {
     pub code: i32,
     pub text: String,
     /// What it has left; good until the thread's next run.
-    pub device: SharedDevice,
+    pub disks: Disks,
 }
 
-/// Runs e2fsck on a copy of what `device` holds.
-pub fn run(argument: &str, device: &SharedDevice) -> Outcome {
+/// Runs e2fsck on a copy of what `disks` hold.
+pub fn run(argument: &str, disks: &Disks) -> Outcome {
     FILES.with_borrow_mut(|files| {
-        let new = |name| File::from(memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
-        let (image, said) = files.get_or_insert_with(|| (Arc::new(new("image")), new("said")));
-        copy(device, image);
+        let new = |name| Arc::new(memfd_create(name, MemfdFlags::CLOEXEC).unwrap().into());
+        let files = files.get_or_insert_with(|| ["image", "journal", "said"].map(new));
+        let [image, journal, said] = files;
+        let volume = copy(&disks.volume, image);
+        let journal_copy = disks.journal.as_ref().map(|device| copy(device, journal));
         said.set_len(0).unwrap();
         let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let output = File::options().append(true).open(path(said)).unwrap();
         let mut command = Command::new("e2fsck");
+        if journal_copy.is_some() {
+            command.args(["-j", &path(journal)]);
+        }
         command.args([argument, &path(image)]).stdin(Stdio::null());
         let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
         let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
         let text = std::fs::read_to_string(path(said)).unwrap();
-        let size = device.size();
-        Outcome { code, text, device: Arc::new(FileImage { file: Arc::clone(image), size }) }
+        Outcome { code, text, disks: Disks { volume, journal: journal_copy } }
     })
 }
 
-/// Puts what `device` holds into `file`.
-fn copy(device: &SharedDevice, file: &File) {
+/// Puts what `device` holds into `file`; gives that as a device.
+fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
     let size = device.size();
     file.set_len(size).unwrap();
     let mut chunk = vec![0; CHUNK];
@@ -55,6 +62,7 @@ fn copy(device: &SharedDevice, file: &File) {
         device.read_at(DeviceOffset(at), chunk).unwrap();
         file.write_all_at(chunk, at).unwrap();
     }
+    Arc::new(FileImage { file: Arc::clone(file), size })
 }
 
 /// A file that is only read.

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::DeviceOffset;
 use device::{RecordDevice, Recording, Replay, SharedDevice};
-use ext4::{OpenOptions, Volume};
 use iomap::{CacheOptions, PageCache};
 
 use crate::common::random::Random;
 use crate::cut::Cut;
+use crate::disks::Disks;
 use crate::e2fsck;
 use crate::snapshot::{Snapshot, findings};
 
@@ -28,6 +28,11 @@ pub trait History {
 
     /// The point from which on there is something to be judged.
     fn begun(&self) -> usize;
+
+    /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
+    fn volume_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// The point from which on e2fsck is a judge. Before, there are fast commits to be recovered: 1.47
     /// does not do that as the kernel does, and replays no log that has older ones behind it.
@@ -79,33 +84,32 @@ impl Violation {
 
 /// Judges `count` states of `history`, less those that are the same, up to the first violation.
 pub fn judge(history: &dyn History, seed: u64, count: usize) -> Option<Violation> {
-    judge_by(history, seed, count, |cut, device, random| {
+    judge_by(history, seed, count, |cut, disks, random| {
         let number = STATES.fetch_add(1, Ordering::Relaxed);
-        judge_one(history, cut, device, number, random)
+        judge_one(history, cut, &disks, number, random)
     })
 }
 
 /// The same by our recovery in memory alone; not counted.
 pub fn judge_in_memory(history: &dyn History, seed: u64, count: usize) -> Option<Violation> {
-    judge_by(history, seed, count, |cut, device, _| history.judge(cut.point, &read(&device)?))
+    judge_by(history, seed, count, |cut, disks, _| history.judge(cut.point, &read(&disks)?))
 }
 
 /// The same for a volume without a journal, which promises only that files that were synced, and
 /// not touched since, are there after e2fsck. We look at the state, too, and do not fall over it.
 pub fn judge_without_journal(history: &dyn History, seed: u64, count: usize) -> Option<Violation> {
-    judge_by(history, seed, count, |cut, device, _| {
+    judge_by(history, seed, count, |cut, disks, _| {
         STATES.fetch_add(1, Ordering::Relaxed);
         MENDED.fetch_add(1, Ordering::Relaxed);
-        let volume = Volume::open(device.clone(), &cache(), &OpenOptions::default());
-        if let Ok(volume) = volume {
+        if let Ok(volume) = disks.open(&cache()) {
             let _ = findings(&volume);
         }
-        let mended = e2fsck::run("-fy", &device);
+        let mended = e2fsck::run("-fy", &disks);
         if mended.code > 1 {
             return Err(format!("e2fsck cannot mend it: {}", mended.text));
         }
-        history.judge(cut.point, &read(&mended.device)?)?;
-        let again = e2fsck::run("-fn", &mended.device);
+        history.judge(cut.point, &read(&mended.disks)?)?;
+        let again = e2fsck::run("-fn", &mended.disks);
         if again.code > 0 {
             Err(format!("e2fsck has not mended it: {}", again.text))
         } else {
@@ -118,7 +122,7 @@ fn judge_by(
     history: &dyn History,
     seed: u64,
     count: usize,
-    mut judge: impl FnMut(&Cut, SharedDevice, &mut Random) -> Result<(), String>,
+    mut judge: impl FnMut(&Cut, Disks, &mut Random) -> Result<(), String>,
 ) -> Option<Violation> {
     let mut random = Random(seed ^ 0xAAAA);
     let recording = history.recording();
@@ -126,7 +130,8 @@ fn judge_by(
     let cuts = Cut::choose(recording, history.begun(), count, &mut random);
     for cut in cuts {
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
-        let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, device, &mut random)));
+        let disks = Disks::of(device, history.volume_bytes());
+        let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, disks, &mut random)));
         let judged = judged.unwrap_or_else(|_| Err("a panic, told above".into()));
         if let Err(what) = judged {
             let device = cut.device(&mut replay, &mut HashSet::new()).unwrap();
@@ -139,78 +144,97 @@ fn judge_by(
 fn judge_one(
     history: &dyn History,
     cut: &Cut,
-    device: SharedDevice,
+    disks: &Disks,
     number: usize,
     random: &mut Random,
 ) -> Result<(), String> {
-    let recovered = read(&device).map_err(|what| format!("recovered: {what}"))?;
+    let recovered = read(disks).map_err(|what| format!("recovered: {what}"))?;
     let check = |by: &str, found: &Snapshot| {
         history.judge(cut.point, found).map_err(|what| format!("{by}: {what}"))
     };
     check("recovered", &recovered)?;
     if number % 2 == 0 && cut.point >= history.e2fsck_from() {
-        let outcome = e2fsck::run("-fy", &device);
-        if !is_mishandled(&outcome.text, &recovered, &device) {
+        let outcome = e2fsck::run("-fy", disks);
+        if !is_mishandled(&outcome.text, &recovered, &disks.volume) {
             MENDED.fetch_add(1, Ordering::Relaxed);
-            let mended = unmended(outcome).and_then(|device| read(&device));
+            let mended = unmended(outcome).and_then(|disks| read(&disks));
             return check("e2fsck", &mended.map_err(|what| format!("e2fsck: {what}"))?);
         }
     }
     IN_PLACE.fetch_add(1, Ordering::Relaxed);
     if number / 2 % CUT_AGAIN_EVERY > 0 {
-        return recover_in_place(&device, device.clone(), &recovered, || ());
+        return recover_in_place(disks, disks, &recovered, || ());
     }
-    let recorder = Arc::new(RecordDevice::new(device.clone()).map_err(|error| error.to_string())?);
+    let (recorder, recorded) = record(disks).map_err(|error| error.to_string())?;
     let mut recovery = None;
-    recover_in_place(&device, recorder.clone(), &recovered, || {
+    recover_in_place(disks, &recorded, &recovered, || {
         recovery = Some(recorder.recording());
     })?;
-    recovery.map_or(Ok(()), |recovery| cut_again(&recovery, &recovered, random))
+    recovery
+        .map_or(Ok(()), |recovery| cut_again(&recovery, history.volume_bytes(), &recovered, random))
 }
 
-/// Recovers `device`, by way of `written`, and sees that it holds what it should then.
+/// A recorder of all that is written to `disks` by way of what else it gives.
+fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
+    let volume = Arc::clone(&disks.volume);
+    let (volume, journal): (_, Option<SharedDevice>) = match &disks.journal {
+        None => (RecordDevice::new(volume)?, None),
+        Some(journal) => {
+            let [volume, journal] = RecordDevice::pair(volume, Arc::clone(journal))?;
+            (volume, Some(Arc::new(journal)))
+        }
+    };
+    let volume = Arc::new(volume);
+    Ok((Arc::clone(&volume), Disks { volume, journal }))
+}
+
+/// Recovers `disks`, by way of `written`, and sees that they hold what they should then.
 fn recover_in_place(
-    device: &SharedDevice,
-    written: SharedDevice,
+    disks: &Disks,
+    written: &Disks,
     expected: &Snapshot,
     when_open: impl FnOnce(),
 ) -> Result<(), String> {
     let place = |what: String| format!("recovered in place: {what}");
-    let options = OpenOptions::default();
-    let volume = Volume::open_for_writing(written, &cache(), &options);
+    let volume = written.open_for_writing(&cache());
     let volume = volume.map_err(|error| place(error.to_string()))?;
     when_open();
     volume.close().map_err(|error| place(error.to_string()))?;
     drop(volume);
-    let outcome = e2fsck::run("-fn", device);
+    let outcome = e2fsck::run("-fn", disks);
     if outcome.code != 0 {
         return Err(place(outcome.text));
     }
-    match read(device).map_err(place)? == *expected {
+    match read(disks).map_err(place)? == *expected {
         true => Ok(()),
         false => Err(place("it holds something else than when recovered in memory".into())),
     }
 }
 
 /// Cuts the power while a recovery writes: the next one must come to the same end.
-fn cut_again(recovery: &Recording, expected: &Snapshot, random: &mut Random) -> Result<(), String> {
+fn cut_again(
+    recovery: &Recording,
+    volume_bytes: Option<u64>,
+    expected: &Snapshot,
+    random: &mut Random,
+) -> Result<(), String> {
     let (mut replay, mut seen) = (Replay::new(recovery), HashSet::new());
     for cut in Cut::choose(recovery, 0, CUTS_OF_A_RECOVERY, random) {
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
         CUT_AGAIN.fetch_add(1, Ordering::Relaxed);
         let place = |what: String| format!("cut again, {cut:?}: {what}");
-        if read(&device).map_err(place)? != *expected {
+        let disks = Disks::of(device, volume_bytes);
+        if read(&disks).map_err(place)? != *expected {
             return Err(place("the second recovery comes to another end".into()));
         }
-        recover_in_place(&device, device.clone(), expected, || ()).map_err(place)?;
+        recover_in_place(&disks, &disks, expected, || ()).map_err(place)?;
     }
     Ok(())
 }
 
-/// What our recovery makes of `device`, which is sound then, and not written to.
-pub fn read(device: &SharedDevice) -> Result<Snapshot, String> {
-    let volume = Volume::open(device.clone(), &cache(), &OpenOptions::default());
-    let volume = volume.map_err(|error| error.to_string())?;
+/// What our recovery makes of `disks`, which are sound then, and not written to.
+pub fn read(disks: &Disks) -> Result<Snapshot, String> {
+    let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
     findings(&volume)?;
     Snapshot::read(&volume).map_err(|error| error.to_string())
 }
@@ -239,20 +263,20 @@ fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> boo
             && text.contains("Block bitmap differences:  -")
 }
 
-/// What e2fsck makes of a device, as [`unmended`].
-pub fn mended(device: &SharedDevice) -> Result<SharedDevice, String> {
-    unmended(e2fsck::run("-fy", device))
+/// What e2fsck makes of a volume, as [`unmended`].
+pub fn mended(disks: &Disks) -> Result<Disks, String> {
+    unmended(e2fsck::run("-fy", disks))
 }
 
 /// What e2fsck has left: it may have replayed and counted, cleared orphans, and taken back a mark that
 /// is set while a volume is in use; anything else means that the volume was not sound.
-fn unmended(outcome: e2fsck::Outcome) -> Result<SharedDevice, String> {
+fn unmended(outcome: e2fsck::Outcome) -> Result<Disks, String> {
     let text = without_totals(&outcome.text);
     let complaints = ["Fix? yes", "Clear? yes", "Connect", "lost+found? yes"];
     if outcome.code > 1 || complaints.iter().any(|complaint| text.contains(complaint)) {
         return Err(format!("e2fsck has something to mend: {}", outcome.text));
     }
-    Ok(outcome.device)
+    Ok(outcome.disks)
 }
 
 /// The text without what it says of the superblock's sums, which are right only after a sync: the

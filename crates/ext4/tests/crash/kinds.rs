@@ -4,11 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{LatencyDevice, MemoryDevice, RecordDevice};
+use ext4::Volume;
+use iomap::{CacheOptions, PageCache};
 
-use crate::common::Image;
 use crate::common::stale::with_stale_blocks;
+use crate::common::{Image, number_after, open_device_for_writing};
+use crate::disks::Disks;
 use crate::fast::leave_fast_commits;
+use crate::planted::Bug;
 
+const JOURNAL_UUID: &str = "12345678-1234-1234-1234-123456789abc";
 const LATENCY: Duration = Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
 
@@ -21,16 +26,39 @@ pub struct Kind {
     megabytes: u64,
     /// The kernel has left fast commits on it.
     pub has_fast_commits: bool,
+    /// Of a device of its own for the journal.
+    journal_megabytes: Option<u64>,
 }
 
 impl Kind {
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
-        Self { name, options, megabytes, has_fast_commits: false }
+        Self { name, options, megabytes, has_fast_commits: false, journal_megabytes: None }
     }
 
     /// A new volume, each of whose free blocks has something in it that no file ever holds.
     pub fn device(&self) -> Arc<RecordDevice> {
         Arc::new(RecordDevice::new(Arc::new(self.memory())).unwrap())
+    }
+
+    /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
+    pub fn volume_bytes(&self) -> Option<u64> {
+        self.journal_megabytes.map(|_| self.megabytes << 20)
+    }
+
+    /// A new volume that has a bug, and the recorder of all its devices.
+    pub fn open(&self, bug: Bug) -> (Arc<RecordDevice>, Arc<Volume>) {
+        let Some(megabytes) = self.journal_megabytes else {
+            let device = self.device();
+            return (Arc::clone(&device), open_device_for_writing(bug.device(device)).unwrap());
+        };
+        let journal = Arc::new(self.journal(megabytes));
+        let [device, journal] = RecordDevice::pair(Arc::new(self.memory()), journal).unwrap();
+        let device = Arc::new(device);
+        let volume = bug.device(device.clone());
+        let disks = Disks { volume, journal: Some(bug.device(Arc::new(journal))) };
+        let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
+        let volume = disks.open_for_writing(&PageCache::new(options).unwrap()).unwrap();
+        (device, volume)
     }
 
     /// The same on a device that has several requests under way at once.
@@ -42,6 +70,12 @@ impl Kind {
     fn memory(&self) -> MemoryDevice {
         let arguments: Vec<&str> = self.options.split_whitespace().collect();
         let image = Image::make(self.megabytes, &arguments);
+        if self.journal_megabytes.is_some() {
+            // mke2fs wants a block device for that.
+            image.debugfs_write(&format!(
+                "feature has_journal\nssv journal_uuid {JOURNAL_UUID}\nssv journal_dev 0x700\n"
+            ));
+        }
         let has_journal = image.dumpe2fs(&["-h"]).contains("has_journal");
         assert_eq!(has_journal, self.has_journal(), "{self:?}");
         let mut bytes = with_stale_blocks(&image);
@@ -52,9 +86,22 @@ impl Kind {
         MemoryDevice::new(bytes)
     }
 
+    /// A journal for one volume.
+    fn journal(&self, megabytes: u64) -> MemoryDevice {
+        let block_size = number_after(self.options, "-b").expect("a block size").to_string();
+        let arguments = ["-O", "journal_dev", "-b", &block_size, "-U", JOURNAL_UUID];
+        let mut bytes = Image::make(megabytes, &arguments).bytes();
+        // Its superblock follows the one that ext4 has for devices; there is the number of users.
+        let superblock = bytes.iter().skip(2048).step_by(1024).position(|byte| *byte == 0xC0);
+        let superblock = 2048 + 1024 * superblock.expect("a journal's superblock");
+        bytes[superblock + 64..][..4].copy_from_slice(&1_u32.to_be_bytes());
+        MemoryDevice::new(bytes)
+    }
+
     /// Whether what was committed is there as a whole or not at all.
     pub fn has_journal(&self) -> bool {
-        !["^has_journal", "ext2"].iter().any(|without| self.options.contains(without))
+        self.journal_megabytes.is_some()
+            || !["^has_journal", "ext2"].iter().any(|without| self.options.contains(without))
     }
 }
 
@@ -79,6 +126,25 @@ pub const FAST_COMMITS: &[Kind] = &[
     Kind {
         has_fast_commits: true,
         ..Kind::new("fast_commits_4k", 16, "-t ext4 -b 4096 -O fast_commit,orphan_file -J size=6")
+    },
+];
+/// A cut leaves of each device what was durable there, whatever there was on the other one.
+pub const JOURNAL_DEVICE: &[Kind] = &[
+    Kind {
+        journal_megabytes: Some(2),
+        ..Kind::new("journal_device", 5, "-t ext4 -b 1024 -O ^has_journal")
+    },
+    Kind {
+        journal_megabytes: Some(2),
+        ..Kind::new(
+            "journal_device_without_checksums",
+            5,
+            "-t ext4 -b 1024 -O ^has_journal,^metadata_csum,^64bit,uninit_bg",
+        )
+    },
+    Kind {
+        journal_megabytes: Some(6),
+        ..Kind::new("journal_device_4k", 8, "-t ext4 -b 4096 -O ^has_journal")
     },
 ];
 pub const WITHOUT_JOURNAL: &[Kind] = &[

@@ -20,6 +20,7 @@ mod bulk;
 mod churn;
 mod cut;
 mod data;
+mod disks;
 mod e2fsck;
 mod fast;
 mod judge;
@@ -45,8 +46,8 @@ use crate::judge::{
     judge_without_journal,
 };
 use crate::kinds::{
-    DEFAULT, EXT3, FAST_COMMITS, Kind, LARGE, SMALL, SMALL_BLOCKS, WITHOUT_CHECKSUMS,
-    WITHOUT_JOURNAL,
+    DEFAULT, EXT3, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, SMALL, SMALL_BLOCKS,
+    WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
 };
 use crate::names::Names;
 use crate::no_log::judge_whole_commits;
@@ -146,6 +147,8 @@ fn planted_bugs() -> Vec<Trial> {
         planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::Body), 400, names),
         planted(&SMALL_BLOCKS, Bug::NoFlushAfter(Written::Commit), 400, names),
         planted(&DEFAULT, Bug::NoFlushAfter(Written::Other), 400, data),
+        // There it is the volume's device that is never flushed.
+        planted(&JOURNAL_DEVICE[0], Bug::NoFlushAfter(Written::Other), 400, data),
         planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::LogState), 800, bulk),
         planted(&WITHOUT_CHECKSUMS, Bug::CommitFirst, 400, names),
         planted(&WITHOUT_CHECKSUMS, Bug::NoRevokes, 400, space),
@@ -158,7 +161,9 @@ fn planted_bugs() -> Vec<Trial> {
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for (kinds, rounds, states) in [(SMALL, 2, 300), (FAST_COMMITS, 1, 200), (LARGE, 1, 60)] {
+    for (kinds, rounds, states) in
+        [(SMALL, 2, 270), (FAST_COMMITS, 1, 200), (JOURNAL_DEVICE, 1, 250), (LARGE, 1, 60)]
+    {
         for kind in kinds {
             trials.push(trial(kind, "names", rounds, states, |kind, seed| {
                 Names::record(kind, Bug::None, seed, 150)
@@ -168,7 +173,7 @@ fn main() {
             }));
         }
     }
-    for (kinds, rounds, states) in [(SMALL, 3, 350), (LARGE, 1, 60)] {
+    for (kinds, rounds, states) in [(SMALL, 3, 320), (LARGE, 1, 60)] {
         for kind in kinds {
             let record: fn(&Kind, u64) -> Churn =
                 |kind, seed| Churn::record(kind, Bug::None, seed, 3, 150);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use device::Recording;
 
-use crate::common::open_device_for_writing;
 use crate::common::random::Random;
 use crate::judge::History;
 use crate::kinds::Kind;
@@ -22,12 +21,13 @@ pub struct Names {
     /// What was in files at the beginning.
     contents: BTreeMap<u64, Vec<u8>>,
     e2fsck_from: usize,
+    volume_bytes: Option<u64>,
 }
 
 impl Names {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
-        let device = kind.device();
-        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let (device, volume) = kind.open(bug);
+        let volume_bytes = kind.volume_bytes();
         let e2fsck_from = if kind.has_fast_commits { device.point() } else { 0 };
         let contents = Snapshot::read(&volume).unwrap().contents;
         let mut world = World::new(volume, seed, 12);
@@ -42,7 +42,7 @@ impl Names {
                 durable.push((device.point(), trees.len() - 1));
             }
         }
-        Self { recording: device.recording(), trees, durable, contents, e2fsck_from }
+        Self { recording: device.recording(), trees, durable, contents, e2fsck_from, volume_bytes }
     }
 }
 
@@ -53,6 +53,10 @@ impl History for Names {
 
     fn begun(&self) -> usize {
         0
+    }
+
+    fn volume_bytes(&self) -> Option<u64> {
+        self.volume_bytes
     }
 
     fn e2fsck_from(&self) -> usize {

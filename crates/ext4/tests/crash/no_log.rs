@@ -2,12 +2,14 @@
 //! leave anything that e2fsck has to mend. But data and zeroes come first, so that nothing stale
 //! appears; and once all of a commit's writes are there, the volume is sound.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device::{RecordedWrite, Replay};
 
 use crate::common::stale::STALE;
 use crate::data::Data;
+use crate::disks::Disks;
 use crate::judge::{History, MENDED, STATES, Violation, mended, read};
 
 /// Judges what cuts leave that come when all of a commit has been written, and nothing of it need be
@@ -22,7 +24,8 @@ pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
         let device = replay.device(point, keep).unwrap();
         STATES.fetch_add(1, Ordering::Relaxed);
         MENDED.fetch_add(1, Ordering::Relaxed);
-        let found = mended(&device).and_then(|mended| read(&mended));
+        let disks = Disks::of(Arc::clone(&device), None);
+        let found = mended(&disks).and_then(|mended| read(&mended));
         if let Err(what) = found.and_then(|found| history.judge_all(point, &found)) {
             return Some(Violation::new(format!("cut at {point}: {what}"), None, &device));
         }
