@@ -105,6 +105,9 @@ pub struct ImageOptions {
     /// The largest folio: 4 KiB times two to this power, 0 to 9
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub folio_order_max: Option<u8>,
+    /// Whether the device is told of blocks that are freed, by commands which have an option for that.
+    #[arg(skip)]
+    pub discard: bool,
 }
 
 impl ImageOptions {
@@ -135,6 +138,7 @@ impl ImageOptions {
         let writable = access == Access::Write;
         let no_recovery = self.no_recovery;
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
+        options.discard = self.discard;
         if let Some(bytes) = self.cache_size {
             options.cache.bytes_max = bytes;
         }

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -507,5 +507,20 @@ fn waiting_for_another_host_is_said_and_ends_with_a_signal() {
             file.read_exact_at(&mut found, at).unwrap();
             assert_eq!(found, left);
         }
+    }
+}
+
+#[test]
+fn what_is_removed_leaves_holes_in_the_image_where_that_is_asked_for() {
+    const BYTES: u64 = 3 << 20;
+    for (options, gives_back) in [(&["-r"][..], false), (&["-r", "--discard"], true)] {
+        let script = format!("mkdir d; head -c {BYTES} /dev/zero | tr '\\0' x > d/file");
+        let image = Image::from_script("ext4", 4096, &script);
+        let room = || fs::metadata(&image.path).unwrap().blocks() * 512;
+        let (before, path) = (room(), image.at("/d"));
+        good(&[&["rm"], options, &[&path]].concat());
+        let freed = before.saturating_sub(room());
+        assert_eq!(freed >= BYTES / 10 * 9, gives_back, "{options:?}: {freed}");
+        shell(image.folder.path(), "e2fsck -fn image");
     }
 }

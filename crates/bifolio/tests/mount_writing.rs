@@ -215,3 +215,20 @@ fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server(
     mount.assert_gone();
     run(Command::new("e2fsck").arg("-fn").arg(&place.image));
 }
+
+#[test]
+fn what_is_removed_is_given_back_where_that_is_asked_for() {
+    private_mounts();
+    for (options, gives_back) in [("rw,nodiscard", false), ("rw,discard", true)] {
+        let place = Place::with_tree();
+        let room = || fs::metadata(&place.image).unwrap().blocks() * 512;
+        let before = room();
+        let mount = place.mount(&["-o", options]);
+        fs::remove_file(mount.path().join("big")).unwrap();
+        place.umount();
+        mount.assert_gone();
+        // The file has some 5 MB; the journal takes less.
+        assert_eq!(room() + 3_000_000 < before, gives_back, "{options}");
+        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    }
+}

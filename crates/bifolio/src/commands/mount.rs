@@ -33,12 +33,13 @@ and behind a filter on system calls.";
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Mount options, separated by commas: ro, rw, allow_other, [no]suid, [no]dev, [no]exec, [no]writeback, low_latency, io_uring=auto|off|on, fsname=NAME
+    /// Mount options, separated by commas: ro, rw, allow_other, [no]suid, [no]dev, [no]exec, [no]writeback, [no]discard, low_latency, io_uring=auto|off|on, fsname=NAME
     ///
     /// Mounts are read-only unless rw is given. nosuid and nodev are on unless suid or dev is given.
     /// Only the user who mounts has access unless allow_other is given; modes and ACLs always count.
     /// With writeback the kernel collects what is written: faster for small writes, slower for large
-    /// ones. Requests travel through io_uring where the kernel offers it (Linux 6.14, if its module
+    /// ones. With discard, blocks that are freed are given back: an image file becomes sparse there.
+    /// Requests travel through io_uring where the kernel offers it (Linux 6.14, if its module
     /// fuse has enable_uring=Y); io_uring=on fails without it. With low_latency,
     /// which takes root, no processor of the host sleeps while requests without io_uring follow each
     /// other closely: on virtual machines they take a fraction of the time.
@@ -83,7 +84,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 
 /// Mounts and serves until unmounted.
 pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
-    let Arguments { image, options, foreground, threads, log, no_confine, target, directory } =
+    let Arguments { mut image, options, foreground, threads, log, no_confine, target, directory } =
         arguments;
     if target.path != b"/" {
         return Err(
@@ -111,6 +112,7 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     log.begin();
     // How much memory there is must be found out before the confinement.
     let writable = plan.options.writable;
+    image.discard = plan.options.discard;
     let volume_options = match writable {
         true => image.volume_options_for_writing()?,
         false => image.volume_options()?,

@@ -27,6 +27,9 @@ pub struct Arguments {
     /// Say nothing of what is not there
     #[arg(short, long)]
     force: bool,
+    /// Give back what is freed: an image file becomes sparse there, a disk is told
+    #[arg(long)]
+    discard: bool,
     /// What to remove; symbolic links are removed themselves
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
@@ -35,13 +38,14 @@ pub struct Arguments {
 }
 
 /// Removes every target.
-pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     for target in &arguments.targets {
         if target.file_name().is_none() {
             let failure = Failure::new(target, "is no name that can be removed");
             return Err(failure.advise("name what is to go, as in IMAGE:/name").usage());
         }
     }
+    arguments.image.discard = arguments.discard;
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
         remove(&arguments, target, writing, console)
     })

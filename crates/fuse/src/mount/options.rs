@@ -33,6 +33,9 @@ pub struct MountOptions {
     pub writeback: bool,
     /// No processor of the host sleeps while requests follow each other closely.
     pub low_latency: bool,
+    /// The device is told of blocks that are freed. Nothing of the mount's: whoever opens the volume
+    /// sees to it.
+    pub discard: bool,
 }
 
 impl Default for MountOptions {
@@ -47,6 +50,7 @@ impl Default for MountOptions {
             io_uring: IoUring::Auto,
             writeback: false,
             low_latency: false,
+            discard: false,
         }
     }
 }
@@ -116,6 +120,8 @@ impl MountOptions {
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "writeback" => self.writeback = true,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
             "low_latency" => self.low_latency = true,
             "nowriteback" => self.writeback = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),
