@@ -49,6 +49,9 @@ pub const LOW_LATENCY: &str = "low-lat";
 pub const WRITEBACK: &str = "writeback";
 pub const RINGS: &str = "io_uring";
 
+/// Our ways of mounting: which is best depends on the work, and aims are for the best of them.
+pub const OUR_MOUNTS: [&str; 4] = [MOUNT, LOW_LATENCY, WRITEBACK, RINGS];
+
 /// The host's switch for FUSE over io_uring, on for as long as this lives: it counts while something
 /// is mounted.
 struct Offer {
