@@ -183,8 +183,8 @@ impl Server {
                 self.dispatch_change(opcode, request, reply)
             }
             // ENOSYS: the kernel never asks again. It checks access by itself
-            // (default_permissions), keeps locks by itself, and no operation here waits for
-            // anything that an interrupt could cut short.
+            // (default_permissions), keeps locks by itself, and waits for the device
+            // are not cut short by an interrupt, as on the kernel's ext4.
             Access | Interrupt | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping
             | RemoveMapping => Err(Errno::NOSYS.into()),
             NotifyReply => Ok(Answer::Silent),
