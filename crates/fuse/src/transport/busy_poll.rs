@@ -14,8 +14,9 @@ use rustix::time::Timespec;
 
 /// How long to look. Whoever waits for its answer comes back sooner, from a sleeping processor, too.
 const PATIENCE: Duration = Duration::from_micros(100);
-/// A turn of yielding that takes longer has given the processor to somebody who needs it.
-const YIELD_MAX: Duration = Duration::from_micros(20);
+/// A turn of yielding that takes longer has given the processor to somebody who computes, rather than
+/// to the client that the reader waits for.
+const YIELD_MAX: Duration = Duration::from_millis(1);
 /// So many waits go by without looking then.
 const WAITS_OF_REST: u32 = 100;
 /// How long processors are kept awake after the last request.
