@@ -166,6 +166,8 @@ fn serve<E>(
             // Only the guard can unmount.
             Event::Signal if guarded && ask(control).map_err(host("ask"))? => {}
             Event::Signal => return Ok(()),
+            // Nothing that is under way can be lost.
+            Event::Message(Message::Quit) if !plan.options.writable => return Ok(()),
             Event::Message(Message::Quit) => {
                 return drain(server, channel, over, control, signals).map_err(host("wait"));
             }
