@@ -24,6 +24,8 @@ pub(crate) struct Handle<'j> {
     released: Vec<Release>,
     changes: u64,
     is_undone: bool,
+    /// A block is being changed.
+    is_editing: bool,
     /// A panic was under way when the operation began: it is part of the cleaning up.
     began_panicking: bool,
     privilege: Privilege,
@@ -43,6 +45,7 @@ impl<'j> Handle<'j> {
             released,
             changes,
             is_undone,
+            is_editing: false,
             began_panicking: thread::panicking(),
             privilege,
             _held: held,
@@ -109,7 +112,10 @@ impl<'j> Handle<'j> {
         place: Place,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        let result = self.journal.metadata.change(block, structure, place, change)??;
+        self.is_editing = true;
+        let result = self.journal.metadata.change(block, structure, place, change);
+        self.is_editing = false;
+        let result = result??;
         self.note(block);
         Ok(result)
     }
@@ -151,7 +157,8 @@ impl<'j> Handle<'j> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        if thread::panicking() && !self.began_panicking && self.has_changes() {
+        let is_half_done = self.is_editing || self.has_changes();
+        if thread::panicking() && !self.began_panicking && is_half_done {
             // Before the handle ends: nobody may make durable what is half done.
             let operation = "going on after a panic in the middle of a change";
             self.journal.fail(&Unsupported::Operation(operation).into());
@@ -220,6 +227,21 @@ mod tests {
         assert!(panicked.is_err());
         let committed = journal.commit_all();
         assert!(matches!(committed, Err(Error::Lost(_))), "{committed:?}");
+        assert!(matches!(journal.start(1).map(drop), Err(Error::ShutDown(_))));
+    }
+
+    #[test]
+    fn what_a_panic_leaves_of_the_first_edit_does_not_become_durable() {
+        let journal = journal();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut handle = journal.start(2).unwrap();
+            let edit = |bytes: &mut [u8]| {
+                bytes[0] = 1;
+                panic!("as the test has it");
+            };
+            handle.edit::<()>(FsBlock(7), "test", Place::default(), edit).unwrap();
+        }));
+        assert!(panicked.is_err());
         assert!(matches!(journal.start(1).map(drop), Err(Error::ShutDown(_))));
     }
 
