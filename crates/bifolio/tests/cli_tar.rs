@@ -169,6 +169,23 @@ fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
 }
 
 #[test]
+fn of_two_members_for_one_directory_the_later_counts() {
+    let image = empty_image(1024);
+    let script =
+        "mkdir d; echo x > d/file; chmod 700 d; touch -d '2001-01-01' d; tar -cf ../twice.tar d
+        chmod 751 d; chown 5:6 d; touch -d '2002-02-02' d; tar --no-recursion -rf ../twice.tar d";
+    let source = image.beside("source");
+    must(fs::create_dir(&source), "source");
+    shell(&source, script);
+    good(&["tar", &image.beside("twice.tar").display().to_string(), &image.at("/")]);
+    let stat = shell(image.folder.path(), "debugfs -R 'stat /d' image 2> debugfs.log");
+    assert!(stat.contains("Mode:  0751"), "{stat}");
+    assert!(stat.contains("User:     5   Group:     6"), "{stat}");
+    assert!(stat.contains("2002"), "{stat}");
+    check(&image);
+}
+
+#[test]
 fn archives_with_any_bytes_changed_end_and_leave_a_clean_image() {
     let image = empty_image(1024);
     let folder = image.folder.path();

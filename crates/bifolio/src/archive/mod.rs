@@ -52,10 +52,17 @@ pub struct Member {
     pub accessed: Option<Timestamp>,
     /// The number of a device.
     pub device: DeviceNumber,
-    /// Names and values of its extended attributes.
-    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What its extended headers say, shared with other members where it holds for all.
+    records: Records,
     /// It has an access control list in words, which is not understood.
     pub has_worded_acl: bool,
+}
+
+impl Member {
+    /// Names and values of its extended attributes.
+    pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.records.xattrs()
+    }
 }
 
 /// Reads members one by one. As a [`Read`] it gives the data of the last one, without holes.
@@ -106,7 +113,7 @@ impl<R: Read> ArchiveReader<R> {
                     if let Some(size) = records.size()? {
                         self.begin(size);
                     }
-                    return self.member(&header, &records, long_path, long_target).map(Some);
+                    return self.member(&header, records, long_path, long_target).map(Some);
                 }
             }
         }
@@ -120,7 +127,7 @@ impl<R: Read> ArchiveReader<R> {
     fn member(
         &mut self,
         header: &Header,
-        records: &Records,
+        records: Records,
         long_path: Option<Vec<u8>>,
         long_target: Option<Vec<u8>>,
     ) -> io::Result<Member> {
@@ -137,7 +144,7 @@ impl<R: Read> ArchiveReader<R> {
             self.begin(if has_data { self.data } else { 0 });
         }
         let mut size = self.data;
-        let segments = match sparse::map(self, header, records)? {
+        let segments = match sparse::map(self, header, &records)? {
             Some(sparse) => {
                 size = sparse.size;
                 Some(sparse.segments)
@@ -173,7 +180,7 @@ impl<R: Read> ArchiveReader<R> {
             accessed: records.accessed()?,
             device,
             has_worded_acl: records.has_worded_acl(),
-            xattrs: records.xattrs(),
+            records,
         })
     }
 

@@ -63,7 +63,7 @@ impl GlobalRecords {
 }
 
 /// The records that hold for one member.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Records {
     own: Values,
     /// What counts where there is no own record of a name.

@@ -1,6 +1,7 @@
 //! Unpacks an archive into an image. Names are taken below one directory: symbolic links are never
 //! followed, and names with `..` are refused.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -31,8 +32,8 @@ pub struct Unpacker<'a> {
     writing: &'a Writing<'a>,
     console: &'a mut Console,
     /// Directories, and what they get when all is in them: with it, nothing might go in any more,
-    /// and what goes in changes their times.
-    directories: Vec<(InodeNumber, Member)>,
+    /// and what goes in changes their times. Of several members for one, the last counts.
+    directories: BTreeMap<InodeNumber, Member>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -44,7 +45,7 @@ impl<'a> Unpacker<'a> {
         writing: &'a Writing<'a>,
         console: &'a mut Console,
     ) -> Self {
-        Self { volume, root, strip, writing, console, directories: Vec::new() }
+        Self { volume, root, strip, writing, console, directories: BTreeMap::new() }
     }
 
     /// Unpacks all that `input` has, an archive that is called `name`. Members that fail are
@@ -53,7 +54,7 @@ impl<'a> Unpacker<'a> {
         let mut archive = ArchiveReader::new(input);
         let read = self.members(&mut archive);
         let directories = std::mem::take(&mut self.directories);
-        for (number, member) in directories.into_iter().rev() {
+        for (number, member) in directories {
             self.writing.check_interrupted()?;
             let kept = self.volume.node(number).map_err(Trouble::from);
             let kept = kept.and_then(|directory| keep(&directory, &member));
@@ -103,7 +104,7 @@ impl<'a> Unpacker<'a> {
             // The directory itself that is unpacked to.
             return match member.kind {
                 Kind::Inode(FileType::Directory) => {
-                    self.directories.push((self.root.number(), member.clone()));
+                    self.directories.insert(self.root.number(), member.clone());
                     Ok(())
                 }
                 _ => Err(Trouble::Other("has no name of its own")),
@@ -133,7 +134,7 @@ impl<'a> Unpacker<'a> {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                self.directories.push((made.number(), member.clone()));
+                self.directories.insert(made.number(), member.clone());
                 Ok(())
             }
             Kind::Inode(FileType::Regular) => {
@@ -214,8 +215,8 @@ fn keep(copy: &Node, member: &Member) -> Result<(), Trouble> {
         modified: member.modified,
     };
     metadata::keep(copy, &kept, |copy| {
-        let mut xattrs = member.xattrs.iter();
-        xattrs.try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
+        let xattrs = member.xattrs();
+        xattrs.iter().try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
     })
 }
 
