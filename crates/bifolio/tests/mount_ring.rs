@@ -15,17 +15,17 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mounting::{Mount, Offer, Place, bifolio, mount_entry, soon, wait_until};
+use mounting::{Mount, Place, bifolio, mount_entry, soon, wait_until};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::{output, run};
-use testkit::private_mounts;
+use testkit::{RingOffer, private_mounts};
 
 const REFUSAL: &str = "does not offer FUSE over io_uring";
 
 /// Whether the host has io_uring for FUSE. Says so when it has not.
 fn host_can() -> bool {
-    let can = Offer::put(true).is_some();
+    let can = RingOffer::put(true).is_some();
     if !can {
         println!("NOTE: this host has no FUSE over io_uring: only that it is refused was tested");
     }
@@ -36,7 +36,7 @@ fn host_can() -> bool {
 fn without_an_offer_auto_does_without_and_on_is_refused_by_name() {
     private_mounts();
     let place = Place::with_tree();
-    let _offer = Offer::put(false);
+    let _offer = RingOffer::put(false);
     place.mount_fails(&["-o", "io_uring=on"], 1, REFUSAL);
     for arguments in [&[][..], &["-o", "io_uring=auto"]] {
         let mut command = bifolio("mount");
@@ -55,7 +55,7 @@ fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
     }
     let place = Place::with_tree();
     let ran = |option: &str, rings: usize| {
-        let offer = Offer::put(true);
+        let offer = RingOffer::put(true);
         run(bifolio("mount").args(["-o", option]).arg(&place.image).arg(&place.directory));
         drop(offer);
         let mount = place.mounted();

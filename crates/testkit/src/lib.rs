@@ -14,6 +14,7 @@ mod kind;
 mod manifest;
 pub mod memory;
 mod mount;
+mod rings;
 pub mod toy;
 pub mod tree;
 pub mod turns;
@@ -24,6 +25,7 @@ pub use image::Mke2fs;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};
+pub use rings::RingOffer;
 
 use std::fmt::{Debug, Display};
 

@@ -17,9 +17,6 @@ use tempfile::TempDir;
 use testkit::Mke2fs;
 use testkit::command::{Output, output, run};
 
-#[allow(unused_imports, reason = "each test binary uses a part")]
-pub use ring::Offer;
-
 /// An ordinary user.
 pub const NOBODY: u32 = 65_534;
 

@@ -1,13 +1,11 @@
 //! Mounts of images: by the running kernel, and by programs that serve FUSE.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use testkit::LoopMount;
+use testkit::{LoopMount, RingOffer};
 
 use crate::image::Image;
 
@@ -35,7 +33,7 @@ pub fn mounters() -> Vec<(&'static str, Mounter)> {
         (LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,low_latency")),
         (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,low_latency,writeback")),
     ];
-    if Offer::put().is_some() {
+    if RingOffer::put(true).is_some() {
         all.push((RINGS, Mounter::Bifolio("rw,io_uring=on")));
     }
     all
@@ -51,33 +49,6 @@ pub const RINGS: &str = "io_uring";
 
 /// Our ways of mounting: which is best depends on the work, and aims are for the best of them.
 pub const OUR_MOUNTS: [&str; 4] = [MOUNT, LOW_LATENCY, WRITEBACK, RINGS];
-
-/// The host's switch for FUSE over io_uring, on for as long as this lives: it counts while something
-/// is mounted.
-struct Offer {
-    switch: File,
-    before: [u8; 1],
-}
-
-impl Offer {
-    /// `None` where the host has none, or does not let us.
-    fn put() -> Option<Self> {
-        const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-        let switch = OpenOptions::new().read(true).write(true).open(SWITCH).ok()?;
-        let mut before = [0; 1];
-        switch.read_exact_at(&mut before, 0).ok()?;
-        switch.write_all_at(b"Y", 0).ok()?;
-        Some(Self { switch, before })
-    }
-}
-
-impl Drop for Offer {
-    fn drop(&mut self) {
-        if let Err(error) = self.switch.write_all_at(&self.before, 0) {
-            println!("the switch of FUSE over io_uring stays on: {error}");
-        }
-    }
-}
 
 /// A mounted image.
 pub enum Mount {
@@ -96,7 +67,7 @@ impl Mount {
                 Self::Fuse(FuseMount::new(command, image))
             }
             Mounter::Bifolio(options) => {
-                let _offer = Offer::put();
+                let _offer = RingOffer::put(true);
                 let mut command = Command::new(bifolio());
                 command.args(["mount", "-f", "-o", options]);
                 Self::Fuse(FuseMount::new(command, image))
