@@ -17,6 +17,9 @@ use crate::writeback::{wait_for_writeback, write_back};
 
 /// How often a folio that changes under a writer is looked up again.
 const ATTEMPTS_MAX: u32 = 64;
+/// The byte of a file from which on what is written goes around the processor's caches. Small files
+/// are often read as soon as they are written.
+const STREAMED_FROM: u64 = 1 << 20;
 
 /// Writes `data` at byte `at`, in memory. Gives the number of bytes written: less than asked for if
 /// an error came in between, which the next write will meet first. `OutOfMemory` when the cache is
@@ -226,11 +229,11 @@ impl<'f> Writer<'f> {
     /// Puts `source` into a folio whose blocks in `range` are then uptodate, and dirty.
     fn fill(&mut self, mut folio: LockedFolio, range: Range<usize>, source: Source<'_>) {
         match source {
-            Source::Data(data) => {
-                // SAFETY: the caller of `write` holds the inode's lock alone.
-                let bytes = unsafe { folio.bytes_mut(range.clone()) };
-                bytes.copy_from_slice(&data[..range.len()]);
-            }
+            // SAFETY: the caller of `write` holds the inode's lock alone.
+            Source::Data(data) => unsafe {
+                let streamed = folio.folio().position() >= STREAMED_FROM;
+                folio.copy_in(range.start, &data[..range.len()], streamed);
+            },
             // SAFETY: the caller of `write` or `zero_range` holds the inode's lock alone.
             Source::Zeroes(_) => unsafe { folio.zero(range.clone()) },
         }

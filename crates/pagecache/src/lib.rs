@@ -24,6 +24,7 @@ mod pool;
 mod reclaim;
 mod region;
 mod state;
+mod streaming;
 mod sync;
 mod tree;
 mod write;

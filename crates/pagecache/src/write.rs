@@ -10,6 +10,7 @@ use crate::folio::{Folio, FolioHandle};
 use crate::frame::Put;
 use crate::mapping::Mapping;
 use crate::state::FolioState;
+use crate::streaming;
 
 impl<C: AsRef<PageCache>> FolioHandle<C> {
     /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not. A
@@ -63,6 +64,17 @@ impl LockedFolio {
         // no piece of it is being filled, so that nobody else writes to it; it is not under
         // writeback, so that no device reads it; the caller answers for readers.
         unsafe { std::slice::from_raw_parts_mut(memory.add(range.start).as_ptr(), range.len()) }
+    }
+
+    /// Writes `data` from byte `start` on; if it is `streamed`, long runs of it go around the
+    /// processor's caches, which is faster for what is not soon used again.
+    ///
+    /// # Safety
+    /// As for [`bytes_mut`](Self::bytes_mut).
+    pub unsafe fn copy_in(&mut self, start: usize, data: &[u8], streamed: bool) {
+        // SAFETY: the caller's promise is the same.
+        let bytes = unsafe { self.bytes_mut(start..start + data.len()) };
+        if streamed { streaming::copy(bytes, data) } else { bytes.copy_from_slice(data) }
     }
 
     /// Writes zeroes to the bytes in `range`.
