@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Place;
+use mounting::{NOBODY, Place};
 use rustix::process::Signal;
 use testkit::command::run;
-use testkit::{LoopMount, private_mounts};
+use testkit::{LoopMount, Mke2fs, private_mounts};
 
 /// Mounts a new volume for writing, lets `work` change it, unmounts, has e2fsck judge the image,
 /// and shows it to `check` as the kernel mounts it.
@@ -214,6 +214,37 @@ fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server(
     place.umount();
     mount.assert_gone();
     run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+}
+
+#[test]
+fn a_mount_that_does_not_come_about_leaves_a_volume_that_was_closed() {
+    private_mounts();
+    for options in ["-O mmp", "-O ^has_journal"] {
+        let place = Place::new();
+        Mke2fs::new("ext4", 4096).with(options).make(&place.image, None);
+        std::os::unix::fs::chown(&place.image, Some(NOBODY), Some(NOBODY)).unwrap();
+        let fails = |arguments: &[&str]| {
+            let output = place.try_mount_as(NOBODY, arguments);
+            assert_eq!(output.status.code(), Some(1), "{}", output.text());
+            assert!(output.text().contains("fusermount3"), "{}", output.text());
+            let header = run(Command::new("dumpe2fs").arg("-h").arg(&place.image));
+            let header = String::from_utf8(header).unwrap();
+            assert!(!header.contains("needs_recovery"), "{header}");
+            let state = header.lines().find(|line| line.starts_with("Filesystem state:"));
+            assert!(state.unwrap().ends_with(" clean"), "{header}");
+            run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        };
+        // The directory is root's, and what others see is root's to say.
+        fails(&["-o", "rw"]);
+        place.give_to_nobody();
+        if Path::new("/etc/fuse.conf").exists() {
+            run(Command::new("mount").args(["--bind", "/dev/null", "/etc/fuse.conf"]));
+        }
+        fails(&["-o", "rw,allow_other"]);
+        let mount = place.mount_as(NOBODY, &["-o", "rw"]);
+        place.umount_as(NOBODY);
+        mount.assert_gone();
+    }
 }
 
 #[test]

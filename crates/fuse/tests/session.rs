@@ -17,11 +17,13 @@ use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
+use testkit::memory::MemoryFileSystem;
 use testkit::private_mounts;
 use testkit::toy::{BLOCK_BYTES, Content, Data, Hook, ROOT, Toy};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+use vfs::{Volume, VolumeOptions};
 
 /// How long anything may take that should happen soon.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,6 +33,9 @@ const DIRECTORY: &str = "BIFOLIO_TEST_DIRECTORY";
 /// While there is a file of this name, the device hangs.
 const STOP: &str = "BIFOLIO_TEST_STOP";
 const BACKGROUND: &str = "BIFOLIO_TEST_BACKGROUND";
+/// What a case begins with that mounts for writing, and what is said when its volume was closed.
+const WRITABLE: &str = "writable-";
+const CLOSED: &str = "the volume was closed";
 
 fn main() -> ExitCode {
     if let (Some(case), Some(directory)) = (std::env::var_os(CASE), std::env::var_os(DIRECTORY)) {
@@ -44,6 +49,7 @@ fn main() -> ExitCode {
             fails_at_init("abort", 1, "killed by signal 6")
         }),
         Trial::test("a_server_that_hangs_at_init_ends_with_a_signal", hangs_at_init),
+        Trial::test("a_volume_that_is_never_served_is_closed", is_closed),
         Trial::test("a_device_that_hangs_holds_up_only_who_waits_for_it", device_hangs),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -52,11 +58,18 @@ fn main() -> ExitCode {
 /// The program's other part: mounts a toy.
 fn mount(case: OsString, directory: PathBuf) -> ExitCode {
     let case = case.into_string().unwrap_or_default();
+    let (case, writable) = match case.strip_prefix(WRITABLE) {
+        Some(case) => (case.to_owned(), true),
+        None => (case, false),
+    };
+    let mut options = MountOptions::default();
+    options.writable = writable;
+    let file_system = MemoryFileSystem::new();
     let plan = Plan {
         source: "toy".into(),
         directory,
         block_device: false,
-        options: MountOptions::default(),
+        options,
         foreground: std::env::var_os(BACKGROUND).is_none(),
         confine: false,
         threads: const { NonZeroUsize::new(4).unwrap() },
@@ -66,12 +79,24 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
             "panic" => || panic!("as the test wants"),
             "abort" => || std::process::abort(),
             "hang" => || std::thread::sleep(PATIENCE * 10),
+            "stop" => wait_while_stopped,
             _ => || (),
         };
         let _ = tracing::subscriber::set_global_default(AtInit(at_init));
-        Ok(Arc::new(toy().volume(16)))
+        if !writable {
+            return Ok(Arc::new(toy().volume(16)));
+        }
+        let mut options = VolumeOptions::default();
+        options.cache.bytes_max = 1 << 20;
+        let cache = iomap::PageCache::new(options.cache)?;
+        Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options).map(Arc::new)
     };
-    match fuse::run(&plan, || Ok::<_, base::Error>(()), open) {
+    let outcome = fuse::run(&plan, || Ok::<_, base::Error>(()), open);
+    if file_system.is_closed() {
+        // In the server's process.
+        eprintln!("{CLOSED}");
+    }
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(SessionError::Reported(status)) => status.into(),
         Err(error) => {
@@ -81,14 +106,18 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
     }
 }
 
+fn wait_while_stopped() {
+    let stop = std::env::var_os(STOP).map(PathBuf::from);
+    while stop.as_ref().is_some_and(|stop| stop.exists()) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn toy() -> Arc<Toy> {
     let file = Data { size: 12, blocks: [(0, 0)].into(), ..Data::default() };
-    let stop = std::env::var_os(STOP).map(PathBuf::from);
-    let before_use = Hook::new(move || {
+    let before_use = Hook::new(|| {
         base::waiting::about_to_wait();
-        while stop.as_ref().is_some_and(|stop| stop.exists()) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while_stopped();
     });
     let slow = Data { before_use, ..file.clone() };
     let root = Content::directory(&[(".", ROOT), ("..", ROOT), ("file", 11), ("slow", 12)]);
@@ -148,7 +177,11 @@ impl Session {
         let (folder, stops) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(CASE, case).env(DIRECTORY, folder.path().canonicalize().unwrap());
-        command.env(STOP, stops.path().join("stop"));
+        let stop = stops.path().join("stop");
+        if case.ends_with("stop") {
+            fs::write(&stop, "").unwrap();
+        }
+        command.env(STOP, &stop);
         if background {
             command.env(BACKGROUND, "yes");
         }
@@ -213,6 +246,33 @@ fn hangs_at_init() -> Result<(), Failed> {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("interrupted"), "{said}");
     assert!(!session.is_mounted());
+    Ok(())
+}
+
+fn is_closed() -> Result<(), Failed> {
+    // The server fails.
+    let mut session = Session::start("writable-panic", false);
+    let (status, said) = session.end();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains(CLOSED), "{said}");
+    // Somebody does not want the mount any more, or that it has gone is found by the server.
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut session = Session::start("writable-stop", false);
+        let stop = session.stops.path().join("stop");
+        wait_until("the mount", || session.is_mounted());
+        let guard = Pid::from_raw(session.child.id() as i32).unwrap();
+        rustix::process::kill_process(guard, signal).unwrap();
+        if signal == Signal::TERM {
+            wait_until("the mount's end", || !session.is_mounted());
+        }
+        fs::remove_file(&stop).unwrap();
+        if signal == Signal::KILL {
+            let _ = Command::new("umount").arg(session.folder.path()).status();
+        }
+        let (_, said) = session.end();
+        assert!(said.contains(CLOSED), "{signal:?}: {said}");
+        assert!(!session.is_mounted());
+    }
     Ok(())
 }
 

@@ -23,8 +23,8 @@ pub enum Message {
     Serving,
     /// Server to guard: I was asked to end.
     Asked,
-    /// Guard to server: the mount is out of the tree; end, whoever still uses it, once what the kernel
-    /// has passed on is answered. The second time: at once.
+    /// Guard to server: there is no mount, or it is out of the tree; end, whoever still uses it, once what
+    /// the kernel has passed on is answered. The second time: at once.
     Quit,
 }
 

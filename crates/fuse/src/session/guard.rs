@@ -37,18 +37,23 @@ pub fn run<E>(
     let control = Control::new(socket);
     let signals = match Signals::take() {
         Ok(signals) => signals,
-        Err(errno) => return give_up(server, SessionError::Host("take signals", errno)),
+        Err(errno) => {
+            server.kill();
+            let _ = server.wait::<E>();
+            return Err(SessionError::Host("take signals", errno));
+        }
     };
-    let block_size = match wait(Some(&control), &signals, None, None) {
+    let mut guard = Guard { plan, control, signals, server, device: None };
+    let block_size = match wait(Some(&guard.control), &guard.signals, None, None) {
         Ok(Event::Message(Message::Opened { block_size })) => block_size,
-        Ok(Event::Signal) => return give_up(server, SessionError::Interrupted),
-        _ => return Err(server.failure()),
+        // It is opening the volume, or waits until it may: what is written then outlives a kill.
+        Ok(Event::Signal) => return guard.give_up(PATIENCE, SessionError::Interrupted),
+        _ => return Err(guard.server.failure()),
     };
-    let device = match attach(plan, block_size, &control) {
-        Ok(device) => device,
-        Err(error) => return give_up(server, error),
-    };
-    let guard = Guard { plan, control, signals, server, device };
+    match attach(plan, block_size, &guard.control) {
+        Ok(device) => guard.device = device,
+        Err(error) => return guard.give_up(PATIENCE_TO_WRITE, error),
+    }
     guard.report_and_watch(ready)
 }
 
@@ -75,13 +80,6 @@ fn attach<E>(
     Ok(device)
 }
 
-/// The start has failed for a reason that the server does not know.
-fn give_up<E>(server: Child, error: SessionError<E>) -> Result<(), SessionError<E>> {
-    server.kill();
-    let _ = server.wait::<E>();
-    Err(error)
-}
-
 struct Guard<'a> {
     plan: &'a Plan,
     control: Control,
@@ -97,7 +95,7 @@ impl Guard<'_> {
             Ok(Event::Message(Message::Serving)) => true,
             Ok(Event::Signal) => {
                 self.detach();
-                return give_up(self.server, SessionError::Interrupted);
+                return self.give_up(PATIENCE_TO_WRITE, SessionError::Interrupted);
             }
             _ => false,
         };
@@ -111,6 +109,33 @@ impl Guard<'_> {
         // Whatever happened to the server, nothing of the mount must stay behind.
         self.detach();
         self.server.wait()
+    }
+
+    /// The start has failed for a reason that the server does not know: it closes its volume, for which it
+    /// has so much time, or as much as somebody has who sends signals.
+    fn give_up<E>(self, patience: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
+        let has_ended = self.plan.options.writable
+            && self.control.send(&Message::Quit).is_ok()
+            && self.await_end(patience);
+        if !has_ended {
+            self.server.kill();
+        }
+        let _ = self.server.wait::<E>();
+        Err(error)
+    }
+
+    /// Waits until the server has let go of its end of the socket, which it does last.
+    fn await_end(&self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            let left = patience.saturating_sub(begun.elapsed());
+            match wait(Some(&self.control), &self.signals, None, Some(left)) {
+                Ok(Event::Closed) => return true,
+                Ok(Event::Message(_)) => {}
+                Ok(Event::Signal) if begun.elapsed() < SAME_WISH => {}
+                _ => return false,
+            }
+        }
     }
 
     fn go_into_background(&self, ready: &OwnedFd) {

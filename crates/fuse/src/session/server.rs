@@ -54,30 +54,64 @@ pub fn run<P, E>(
         confine::confine(confine::Needs { writable, rings: rings.is_some() });
     }
     let volume = open(prepared).map_err(SessionError::Open)?;
+    let (server, rings) = match make_server(plan, &volume, rings, page_bytes) {
+        Ok(made) => made,
+        Err(error) => {
+            volume.close().map_err(SessionError::Close)?;
+            return Err(error);
+        }
+    };
+    let served = attend(plan, &server, rings, poll, &control, &signals, &null);
+    // The kernel does not say that it has gone, and a mount may not have come about: what is not durable
+    // yet becomes so here, and the volume says that it is sound.
+    server.close().map_err(SessionError::Close)?;
+    served
+}
+
+/// A server for the volume, and the threads for its rings, if it is to have some.
+fn make_server<E>(
+    plan: &Plan,
+    volume: &Arc<vfs::Volume>,
+    rings: Option<Rings>,
+    page_bytes: usize,
+) -> Result<(Arc<Server>, Option<RingCrew>), SessionError<E>> {
     let rings = match rings {
         Some(rings) => or_do_without(plan, || RingCrew::new(rings))?,
         None => None,
     };
-    let block_size = volume.statfs().block_size;
     let options = ServerOptions {
         over_io_uring: rings.is_some(),
         writeback_cache: plan.options.writeback,
         page_bytes,
         ..ServerOptions::default()
     };
-    let server = Server::new(volume, options);
-    let server = Arc::new(server.map_err(SessionError::Root)?);
-    control.send(&Message::Opened { block_size }).map_err(host("talk to the guard"))?;
-    let connection = match wait(Some(&control), &signals, None, None).map_err(host("wait"))? {
+    let server = Server::new(Arc::clone(volume), options).map_err(SessionError::Root)?;
+    Ok((Arc::new(server), rings))
+}
+
+/// From the volume to the end of the mount, or to what keeps it from coming about.
+fn attend<E>(
+    plan: &Plan,
+    server: &Arc<Server>,
+    rings: Option<RingCrew>,
+    poll: BusyPoll,
+    control: &Control,
+    signals: &Signals,
+    null: &OwnedFd,
+) -> Result<(), SessionError<E>> {
+    let host = |action| move |errno| SessionError::Host(action, errno);
+    let opened = Message::Opened { block_size: server.block_size };
+    control.send(&opened).map_err(host("talk to the guard"))?;
+    let connection = match wait(Some(control), signals, None, None).map_err(host("wait"))? {
         Event::Message(Message::Mounted(connection)) => connection,
         Event::Signal => return Err(SessionError::Interrupted),
-        // The guard knows why, and has said so.
+        // It is told to quit, or alone: the guard knows why, and has said so.
         _ => return Err(SessionError::Reported(1)),
     };
     let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
     let notices = channel.clone();
     server.tell_of_stale(move |node| notices.forget_attributes(node));
-    shake_hands(&server, &channel).map_err(failure)?;
+    shake_hands(server, &channel).map_err(failure)?;
     match server.negotiated() {
         Some(Ok(_)) => {}
         Some(Err(refused)) => return Err(SessionError::Init(refused)),
@@ -88,18 +122,15 @@ pub fn run<P, E>(
         return Err(SessionError::IoUring(NoRings::NotOffered));
     }
     if !plan.foreground {
-        process::leave_streams(&null).map_err(host("leave the terminal"))?;
+        process::leave_streams(null).map_err(host("leave the terminal"))?;
     }
     let over = Over::new().map_err(host("make an eventfd"))?;
     if let Some(rings) = rings {
         let over = over.clone();
-        rings.start(&server, &channel, move |end| over.set(end));
+        rings.start(server, &channel, move |end| over.set(end));
     }
     let _ = control.send(&Message::Serving);
-    let served = serve(plan, &server, &channel, poll, &over, &control, &signals);
-    // The kernel does not say that it has gone: what is not durable yet becomes so here.
-    server.close().map_err(SessionError::Close)?;
-    served
+    serve(plan, server, &channel, poll, &over, control, signals)
 }
 
 /// What goes before a mount without io_uring may be made, where one is wanted only with it.
