@@ -7,6 +7,7 @@ pub mod checksum;
 pub mod error;
 pub mod locks;
 pub mod patience;
+pub mod space;
 pub mod units;
 pub mod view;
 pub mod waiting;

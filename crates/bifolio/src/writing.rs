@@ -35,7 +35,8 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Those of somebody who may do everything, and to whom belongs what is made.
+    /// Those of somebody who may do everything, and to whom belongs what is made: who can write to an
+    /// image is its root, as with debugfs, and has the blocks that are kept for root, too.
     pub fn credentials(&self) -> Credentials {
         Credentials { uid: self.owner, gid: self.group, groups: Vec::new(), privileged: true }
     }

@@ -9,52 +9,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mounting::{NOBODY, Place, as_user};
+use mounting::side_by_side::{Notes, side_by_side};
+use mounting::{NOBODY, as_user};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom,
     StatxFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags,
 };
 use rustix::io::Errno;
 use testkit::command::{output, run};
-use testkit::{LoopMount, Mke2fs, private_mounts};
-
-/// What calls gave, a line each.
-#[derive(Default)]
-struct Notes(Vec<String>);
-
-impl Notes {
-    fn note<T: std::fmt::Debug>(&mut self, what: impl std::fmt::Display, result: Result<T, Errno>) {
-        let result = match result {
-            Ok(value) => format!("{value:?}"),
-            Err(errno) => format!("fails: {}", std::io::Error::from(errno)),
-        };
-        self.0.push(format!("{what}: {result}"));
-    }
-}
-
-/// Has `calls` made on a mount of ours and on one of the kernel's, for which it notes the same.
-fn side_by_side(calls: impl Fn(&Path, &mut Notes)) {
-    private_mounts();
-    let place = Place::new();
-    let image = Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) };
-    image.make(&place.image, None);
-    let kernels_image = place.folder.path().join("kernels.img");
-    image.make(&kernels_image, None);
-    let kernels = LoopMount::new(&kernels_image, "ext4", "rw");
-    let mut expected = Notes::default();
-    calls(kernels.path(), &mut expected);
-    kernels.unmount();
-
-    let mount = place.mount(&["-o", "rw,suid,dev,allow_other"]);
-    let mut ours = Notes::default();
-    calls(mount.path(), &mut ours);
-    place.umount();
-    mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
-    let differences: Vec<_> = ours.0.iter().zip(&expected.0).filter(|(a, b)| a != b).collect();
-    assert!(differences.is_empty(), "ours, the kernel's: {differences:#?}");
-    assert_eq!(ours.0.len(), expected.0.len());
-}
 
 fn open(path: &Path, flags: OFlags) -> Result<File, Errno> {
     let mode = Mode::from_raw_mode(0o644);

@@ -5,10 +5,11 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use base::space::{self, Privilege};
 use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
-use crate::alloc::{Privilege, Purpose};
+use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -110,7 +111,6 @@ impl Inode {
     /// Reserves space for those of `wanted` that have neither a place nor a reservation. All or
     /// nothing. Only writers come here, one at a time; writeback may give places meanwhile.
     fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<()> {
-        let privilege = self.volume().writer()?.journal.privilege;
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
         while at < wanted.end {
@@ -134,7 +134,7 @@ impl Inode {
             // While writeback gives no places: a cluster that the hole shares would be there then, and
             // not be reserved. Where clusters are blocks, none is shared.
             let placing = self.shares_clusters().then(|| self.placing.lock());
-            let reserved = self.reserve_hole(hole, privilege);
+            let reserved = self.reserve_hole(hole, space::privilege());
             drop(placing);
             if let Err(error) = reserved {
                 for hole in &holes[..index] {

@@ -22,8 +22,6 @@ use crate::writer::Writer;
 pub struct OpenOptions {
     /// Look at the volume as it lies, even when its journal must be replayed.
     pub no_recovery: bool,
-    /// Keep the blocks that are reserved for root from being used.
-    pub keep_reserved_blocks: bool,
     /// Tell the device of blocks that were freed, once that is durable.
     pub discard: bool,
     /// The device of the journal, when the volume has it outside.

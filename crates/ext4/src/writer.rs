@@ -8,7 +8,7 @@ use base::{DeviceOffset, Error, FsBlock, Place, Result, Unsupported};
 use device::{BlockDevice, LatchDevice, SharedDevice};
 use iomap::PageCache;
 
-use crate::alloc::{Allocator, Privilege};
+use crate::alloc::Allocator;
 use crate::error_log::{ErrorLog, RecordedErrors};
 use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
@@ -105,8 +105,6 @@ impl Volume {
         };
         let orphans = OrphanSet::open(&volume)?;
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
-        let privilege =
-            if options.keep_reserved_blocks { Privilege::None } else { Privilege::Root };
         // The log may have had an older superblock.
         let errors = errors_before.or_more(volume.superblock().errors());
         let log_of_errors = ErrorLog::new(
@@ -115,7 +113,7 @@ impl Volume {
             errors.clone(),
         );
         let metadata = Arc::clone(volume.metadata());
-        let journal = Arc::new(Journal::new(latch, metadata, log, privilege, log_of_errors));
+        let journal = Arc::new(Journal::new(latch, metadata, log, log_of_errors));
         let allocator = Allocator::load(&volume, options.discard)?;
         let _worker = Worker::start(Arc::clone(&journal))?;
         let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());

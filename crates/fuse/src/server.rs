@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::node_table::{Known, NodeTable};
 use crate::open_files::OpenFiles;
-use crate::operations::{InitRefused, Negotiated};
+use crate::operations::{InitRefused, Negotiated, credentials};
 use crate::protocol::{InHeader, Opcode};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
@@ -206,6 +206,7 @@ impl Server {
                 _ => Err(Errno::ROFS.into()),
             };
         }
+        let _acting = self.volume.act_for(&credentials(&request.header));
         match opcode {
             SetAttr => call(self, Self::set_attr, request, reply),
             SymLink => call(self, Self::make_symlink, request, reply),

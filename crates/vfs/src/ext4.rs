@@ -8,12 +8,14 @@ use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
     XattrMode,
 };
+use base::space::Privilege;
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
 use pagecache::{Mapping, PageCache};
 
 use crate::file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};
+use crate::rights::Credentials;
 use crate::volume::VolumeOptions;
 
 /// Opens the volume on `device`, if it has the format's magic number.
@@ -31,7 +33,6 @@ pub(crate) fn open(
     }
     let options = ext4::OpenOptions {
         no_recovery: options.no_recovery,
-        keep_reserved_blocks: options.keep_reserved_blocks,
         discard: options.discard,
         journal_device: options.journal_device.clone(),
         patience: options.patience.clone(),
@@ -65,6 +66,10 @@ impl FileSystem for Ext4 {
 
     fn statfs(&self) -> StatFs {
         self.volume.statfs()
+    }
+
+    fn privilege_of(&self, by: &Credentials) -> Privilege {
+        self.volume.privilege_of(by.uid, |gid| by.is_in_group(gid))
     }
 
     fn info(&self) -> VolumeInfo {

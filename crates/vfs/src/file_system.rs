@@ -14,10 +14,13 @@ use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs,
     Timestamp, VolumeInfo, XattrMode,
 };
+use base::space::Privilege;
 use base::{BlockSize, Error, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
 use pagecache::Mapping;
+
+use crate::rights::Credentials;
 
 /// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
@@ -33,6 +36,11 @@ pub trait FileSystem: Send + Sync + Debug {
 
     /// Space and inode counts.
     fn statfs(&self) -> StatFs;
+
+    /// Which of the volume's free space `by` may have.
+    fn privilege_of(&self, by: &Credentials) -> Privilege {
+        if by.uid == 0 { Privilege::Root } else { Privilege::None }
+    }
 
     /// What the volume is, for people.
     fn info(&self) -> VolumeInfo;

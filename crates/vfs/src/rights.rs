@@ -34,7 +34,7 @@ impl Credentials {
     /// Those of root.
     pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), privileged: true };
 
-    fn is_in_group(&self, gid: u32) -> bool {
+    pub(crate) fn is_in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex};
+use base::space::{self, Acting};
 use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::ReadOptions;
@@ -14,6 +15,7 @@ use crate::file_system::FileSystem;
 use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
+use crate::rights::Credentials;
 use crate::writeback::Writeback;
 
 /// How to open a volume.
@@ -25,8 +27,6 @@ pub struct VolumeOptions {
     pub read: ReadOptions,
     /// Open it for writing; otherwise the device is not written at all.
     pub writable: bool,
-    /// Keep the blocks that are reserved for root from being used.
-    pub keep_reserved_blocks: bool,
     /// Tell the device of blocks that were freed, once that is durable: an image file becomes sparse,
     /// and a disk need not keep what they hold.
     pub discard: bool,
@@ -46,7 +46,6 @@ impl Default for VolumeOptions {
             cache: CacheOptions::default(),
             read: ReadOptions::default(),
             writable: false,
-            keep_reserved_blocks: false,
             discard: false,
             no_recovery: false,
             journal_device: None,
@@ -169,6 +168,12 @@ impl Volume {
     /// Space and inode counts.
     pub fn statfs(&self) -> StatFs {
         self.shared.file_system.statfs()
+    }
+
+    /// Has this thread take space for `by`, until the result is dropped: what is kept for root is not
+    /// for everybody. A thread that does not say for whom it acts may have it all.
+    pub fn act_for(&self, by: &Credentials) -> Acting {
+        space::act_with(self.shared.file_system.privilege_of(by))
     }
 
     /// What the volume is, for people.

@@ -38,7 +38,8 @@ pub struct Arguments {
     /// Mounts are read-only unless rw is given. nosuid and nodev are on unless suid or dev is given.
     /// Only the user who mounts has access unless allow_other is given; modes and ACLs always count.
     /// With writeback the kernel collects what is written: faster for small writes, slower for large
-    /// ones. With discard, blocks that are freed are given back: an image file becomes sparse there.
+    /// ones. What is kept for root (tune2fs -m) is as with the kernel for root and for the user and the
+    /// group that the superblock names, and with writeback for all: nobody is told no by then. With discard, blocks that are freed are given back: an image file becomes sparse there.
     /// Requests travel through io_uring where the kernel offers it (Linux 6.14, if its module
     /// fuse has enable_uring=Y); io_uring=on fails without it. With low_latency,
     /// which takes root, no processor of the host sleeps while requests without io_uring follow each

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 mod ring;
+pub mod side_by_side;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use base::space;
 use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
 use super::free_extents::Extent;
@@ -35,7 +36,7 @@ impl Volume {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         let wanted = geometry.clusters_for(wanted);
         let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
-        let claimed = allocator.space.lock().claim(purpose, handle.privilege(), wanted);
+        let claimed = allocator.space.lock().claim(purpose, space::privilege(), wanted);
         if claimed == 0 {
             return Err(Error::NoSpace);
         }

@@ -29,13 +29,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use base::locks::{Rank, RankedMutex};
+use base::space::Privilege;
 use base::{Error, GroupNumber, Result, Unsupported};
 use device::SharedDevice;
 use parking_lot::Mutex;
 
 use self::groups::Group;
 use self::policy::Layout;
-pub(crate) use self::reserve::Privilege;
 use self::reserve::Space;
 use self::tally::Tally;
 use self::zones::Zones;
@@ -192,6 +192,17 @@ fn layout(volume: &Volume) -> Layout {
 }
 
 impl Volume {
+    /// What a user may have, whom `is_in_group` knows: root, and the user and the group that the
+    /// superblock names, may have what is kept back. As in the kernel, root's group is not such a one.
+    pub fn privilege_of(&self, uid: u32, is_in_group: impl Fn(u32) -> bool) -> Privilege {
+        let raw = self.superblock().raw();
+        let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
+        let named_uid = join(raw.def_resuid_hi.get(), raw.def_resuid.get());
+        let named_gid = join(raw.def_resgid_hi.get(), raw.def_resgid.get());
+        let is_named = uid == named_uid || named_gid != 0 && is_in_group(named_gid);
+        if uid == 0 || is_named { Privilege::Root } else { Privilege::None }
+    }
+
     /// Promises clusters to data that will be allocated later ([`Purpose::ReservedData`]), or fails
     /// with `NoSpace`. What was promised can be allocated, if need be after a commit.
     pub(crate) fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<()> {

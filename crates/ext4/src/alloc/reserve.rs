@@ -2,16 +2,9 @@
 //! kept back for root, and kept back for splitting extents at the end of I/O.
 //! Not here: which clusters.
 
-use super::Purpose;
+use base::space::Privilege;
 
-/// What may be had besides what everybody may.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Privilege {
-    /// Nothing.
-    None,
-    /// What is kept back for root.
-    Root,
-}
+use super::Purpose;
 
 /// The volume's free clusters, counted.
 ///

@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use super::Journal;
 use super::transaction::Release;
-use crate::alloc::Privilege;
 
 /// The right to change metadata, between its start and its drop. What is changed through it becomes
 /// durable all together or not at all.
@@ -28,14 +27,13 @@ pub(crate) struct Handle<'j> {
     is_editing: bool,
     /// A panic was under way when the operation began: it is part of the cleaning up.
     began_panicking: bool,
-    privilege: Privilege,
     _held: Held,
 }
 
 impl<'j> Handle<'j> {
     pub(super) fn new(journal: &'j Journal, id: TransactionId, credits: u64, held: Held) -> Self {
         let (blocks, revoked, released) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let (changes, is_undone, privilege) = (0, false, journal.privilege);
+        let (changes, is_undone) = (0, false);
         Self {
             journal,
             id,
@@ -47,7 +45,6 @@ impl<'j> Handle<'j> {
             is_undone,
             is_editing: false,
             began_panicking: thread::panicking(),
-            privilege,
             _held: held,
         }
     }
@@ -70,16 +67,6 @@ impl<'j> Handle<'j> {
     /// How many times something was changed: the same number before and after says that nothing was.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
-    }
-
-    /// Says who the operation is for: what may be allocated depends on it.
-    #[cfg(test)]
-    pub(crate) fn set_privilege(&mut self, privilege: Privilege) {
-        self.privilege = privilege;
-    }
-
-    pub(crate) fn privilege(&self) -> Privilege {
-        self.privilege
     }
 
     /// Says that everything changed so far was changed back, so that the operation may fail unless
@@ -203,7 +190,7 @@ mod tests {
         let (cache, size) = (PageCache::new(options).unwrap(), BlockSize::from_bytes(1024));
         let metadata = Arc::new(MetadataCache::new(&cache, device.clone(), size.unwrap()));
         let errors = ErrorLog::new(plain(), ErrorPolicy::Continue, RecordedErrors::default());
-        Journal::new(device, metadata, None, Privilege::None, errors)
+        Journal::new(device, metadata, None, errors)
     }
 
     #[test]

@@ -35,7 +35,6 @@ use self::checkpoint::Checkpoint;
 pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
-use crate::alloc::Privilege;
 use crate::error_log::ErrorLog;
 use crate::jbd2::LogWriter;
 
@@ -54,8 +53,6 @@ pub(crate) struct Journal {
     log: Option<Mutex<LogWriter>>,
     /// Blocks of one transaction, at most.
     blocks_max: u64,
-    /// Who the operations are for.
-    pub(crate) privilege: Privilege,
     pub(crate) errors: ErrorLog,
 }
 
@@ -89,7 +86,6 @@ impl Journal {
         device: Arc<LatchDevice>,
         metadata: Arc<MetadataCache>,
         log: Option<LogWriter>,
-        privilege: Privilege,
         errors: ErrorLog,
     ) -> Self {
         let first = log.as_ref().map_or(TransactionId(1), LogWriter::next);
@@ -111,7 +107,6 @@ impl Journal {
             checkpoint: Checkpoint::default(),
             log: log.map(Mutex::new),
             blocks_max,
-            privilege,
             errors,
         }
     }

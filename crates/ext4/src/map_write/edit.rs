@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use base::space::Privilege;
 use base::{Error, FsBlock, Place, Result};
 use iomap::MetadataBuffer;
 
 use super::pointers::Pointers;
 use super::tree::{NodeStore, Tree};
-use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Privilege, Purpose};
+use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
 use crate::extent_status::MapChange;
 use crate::features::Feature;
 use crate::geometry::Geometry;

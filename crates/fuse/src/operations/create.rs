@@ -150,7 +150,7 @@ impl Server {
 }
 
 /// Who makes something. The kernel has checked what there is to check.
-pub(super) fn credentials(header: &InHeader) -> Credentials {
+pub(crate) fn credentials(header: &InHeader) -> Credentials {
     Credentials { uid: header.uid, gid: header.gid, ..Credentials::ROOT }
 }
 

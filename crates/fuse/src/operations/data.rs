@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Node, OpenMode, WriteAt, WriteSync};
+use vfs::{Credentials, Node, OpenMode, WriteAt, WriteSync};
 
 use super::change::privileges;
 
@@ -134,6 +134,8 @@ impl Server {
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         // A kernel that collects writes has told, or will tell, when they were made.
         let collected = from_cache && self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        // What the kernel took from a program, which may be gone, it cannot give back.
+        let _acting = from_cache.then(|| self.volume.act_for(&Credentials::ROOT));
         let write = |done: usize| {
             let offset = FileOffset(operation.offset + done as u64);
             let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };

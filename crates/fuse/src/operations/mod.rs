@@ -13,4 +13,5 @@ mod remove;
 mod sync;
 mod xattrs;
 
+pub(crate) use create::credentials;
 pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};

@@ -1,15 +1,19 @@
 //! Running out of space: who may have the last of it, and when. Not here: which blocks those are.
 
+use std::process::Command;
+
+use base::space::act_with;
+
 use super::common::Image;
 use super::*;
 use crate::ROOT_INODE;
 
 /// Takes all that there is for this purpose; how many clusters that was.
 fn fill(volume: &Volume, purpose: Purpose, privilege: Privilege) -> u64 {
+    let _acting = act_with(privilege);
     let mut taken = 0;
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {
-            handle.set_privilege(privilege);
             volume.allocate_blocks(handle, FsBlock(0), 5000, purpose)
         });
         match found {
@@ -75,7 +79,6 @@ fn freed_blocks_count_at_once_and_are_used_again_only_when_that_is_durable() {
         assert!(volume.has_deferred_space());
         let take = || {
             volume.change(ALLOCATE_CREDITS, |handle| {
-                handle.set_privilege(Privilege::Root);
                 volume.allocate_blocks(handle, kept.0, 50, Purpose::Data)
             })
         };
@@ -120,4 +123,24 @@ fn the_last_inode_can_be_had() {
     assert!(taken.iter().all(|&number| !volume.geometry().is_reserved_inode(number)));
     close(volume);
     assert!(free(&image).inodes.is_empty());
+}
+
+#[test]
+fn root_and_those_whom_the_superblock_names_may_have_what_is_kept_back() {
+    for (arguments, user, group) in
+        [(&[][..], 0, None), (&["-u", "1000"], 1000, None), (&["-u", "7", "-g", "70"], 7, Some(70))]
+    {
+        let image = Image::make(16, &["-t", "ext4"]);
+        if !arguments.is_empty() {
+            common::run(Command::new("tune2fs").args(arguments).arg(&image.path));
+        }
+        let volume = open_for_writing(&image);
+        let may = |uid, groups: &[u32]| {
+            volume.privilege_of(uid, |gid| groups.contains(&gid)) == Privilege::Root
+        };
+        assert!(may(0, &[0]) && may(0, &[5]) && may(user, &[5]), "{arguments:?}");
+        assert!(!may(1, &[0]) && !may(1, &[5]), "{arguments:?}");
+        assert!(group.is_none_or(|group| may(1, &[5, group])), "{arguments:?}");
+        close(volume);
+    }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::space::Privilege;
 use base::{Error, Result};
 
 use super::new_blocks::Mapped;
 use super::*;
-use crate::alloc::{Privilege, Purpose};
+use crate::alloc::Purpose;
 use crate::common::random::Random;
 use crate::common::{self, Image, inode_of, open_for_writing};
 use crate::map::{Piece, Run};

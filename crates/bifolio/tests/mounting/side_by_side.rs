@@ -1,0 +1,59 @@
+//! The same calls on a mount of ours and on one of the kernel's ext4.
+
+use std::path::Path;
+use std::process::Command;
+
+use rustix::io::Errno;
+use testkit::command::run;
+use testkit::{LoopMount, Mke2fs, private_mounts};
+
+use super::Place;
+
+/// What calls gave, a line each.
+#[derive(Default)]
+pub struct Notes(pub Vec<String>);
+
+impl Notes {
+    pub fn note<T: std::fmt::Debug>(
+        &mut self,
+        what: impl std::fmt::Display,
+        result: Result<T, Errno>,
+    ) {
+        let result = match result {
+            Ok(value) => format!("{value:?}"),
+            Err(errno) => format!("fails: {}", std::io::Error::from(errno)),
+        };
+        self.0.push(format!("{what}: {result}"));
+    }
+}
+
+/// Has `calls` made on a mount of ours and on one of the kernel's, for which it notes the same.
+pub fn side_by_side(calls: impl Fn(&Path, &mut Notes)) {
+    side_by_side_on(|_| (), calls);
+}
+
+/// The same on images of which `prepare` makes something else before.
+pub fn side_by_side_on(prepare: impl Fn(&Path), calls: impl Fn(&Path, &mut Notes)) {
+    private_mounts();
+    let place = Place::new();
+    let image = Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) };
+    image.make(&place.image, None);
+    prepare(&place.image);
+    let kernels_image = place.folder.path().join("kernels.img");
+    image.make(&kernels_image, None);
+    prepare(&kernels_image);
+    let kernels = LoopMount::new(&kernels_image, "ext4", "rw");
+    let mut expected = Notes::default();
+    calls(kernels.path(), &mut expected);
+    kernels.unmount();
+
+    let mount = place.mount(&["-o", "rw,suid,dev,allow_other"]);
+    let mut ours = Notes::default();
+    calls(mount.path(), &mut ours);
+    place.umount();
+    mount.assert_gone();
+    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    let differences: Vec<_> = ours.0.iter().zip(&expected.0).filter(|(a, b)| a != b).collect();
+    assert!(differences.is_empty(), "ours, the kernel's: {differences:#?}");
+    assert_eq!(ours.0.len(), expected.0.len());
+}
