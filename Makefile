@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash lint bench-read bench-write fuzz
+.PHONY: help setup build demo test crash lint bench-read bench-write bench-mount fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -37,6 +37,9 @@ bench-read: ## Measure reading against the kernel and plain memory
 ROWS ?=
 bench-write: ## Measure writing against the kernel and fuse2fs (ROWS: parts of rows' names)
 	@scripts/bench bench-write $(ROWS)
+
+bench-mount: ## Measure reading through mounts against the kernel and fuse2fs (ROWS as above)
+	@scripts/bench bench-mount $(ROWS)
 
 SECONDS_EACH ?= 60
 fuzz: ## Fuzz every parser for SECONDS_EACH (needs a nightly Rust)

@@ -1,7 +1,11 @@
-//! What the benchmarks share: the machine's state, medians, names.
+//! What the benchmarks share: the machine's state, medians, names, and images and their mounts.
 //! Not here: what is measured.
 
 #![forbid(unsafe_code)]
+
+pub mod image;
+pub mod mount;
+pub mod selection;
 
 /// One GiB.
 pub const GIB: f64 = (1u64 << 30) as f64;

@@ -7,11 +7,11 @@ use std::time::Instant;
 use bench::{GIB, length_name, median};
 use pagecache::CacheOptions;
 
-use crate::image::Image;
 use crate::notes::Notes;
-use crate::selection::Selection;
 use crate::series::thread_time;
 use crate::sides::{Library, Side};
+use bench::image::Image;
+use bench::selection::Selection;
 
 /// How often each volume is measured.
 const ROUNDS: usize = 5;

@@ -8,17 +8,14 @@
 #![allow(clippy::print_stdout)]
 
 mod blocks;
-mod image;
-mod mount;
 mod notes;
-mod selection;
 mod series;
 mod sides;
 mod source;
 mod trees;
 
+use bench::selection::Selection;
 use notes::Notes;
-use selection::Selection;
 
 fn main() {
     if let Some(warning) = bench::busy_warning() {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::mount::{FUSE2FS, KERNEL, OUR_MOUNTS};
 use crate::series::{Found, ORDER_0, OURS, Row, speed_of};
+use bench::mount::{FUSE2FS, KERNEL, OUR_MOUNTS};
 
 /// How much faster than fuse2fs our mount is to be: writing, and with many small files.
 const FUSE2FS_WRITING: f64 = 5.0;

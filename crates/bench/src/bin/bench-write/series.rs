@@ -9,11 +9,11 @@ use bench::{length_name, median};
 use pagecache::CacheOptions;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::image::Image;
-use crate::mount::{FUSE2FS, KERNEL, MOUNT, WRITEBACK, mounters};
 use crate::notes::Notes;
-use crate::selection::Selection;
 use crate::sides::{Library, Mounted, Output, Side};
+use bench::image::Image;
+use bench::mount::{FUSE2FS, KERNEL, MOUNT, WRITEBACK, mounters};
+use bench::selection::Selection;
 
 /// How often each side is measured.
 const ROUNDS: usize = 5;

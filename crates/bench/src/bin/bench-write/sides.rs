@@ -11,8 +11,8 @@ use device::OpenDevice;
 use pagecache::CacheOptions;
 use vfs::{Creation, Credentials, OpenMode, Privileges, Volume, VolumeOptions};
 
-use crate::image::Image;
-use crate::mount::{Mount, Mounter};
+use bench::image::Image;
+use bench::mount::{Mount, Mounter};
 
 /// A way of writing.
 pub trait Side {

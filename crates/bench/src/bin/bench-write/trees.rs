@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use bench::median;
 
-use crate::image::Image;
-use crate::mount::{FUSE2FS, KERNEL, MOUNT, Mount, Mounter, mounters};
 use crate::notes::Notes;
-use crate::selection::Selection;
 use crate::source::Archive;
+use bench::image::Image;
+use bench::mount::{FUSE2FS, KERNEL, MOUNT, Mount, Mounter, mounters};
+use bench::selection::Selection;
 
 /// How often each side is measured.
 const ROUNDS: usize = 5;

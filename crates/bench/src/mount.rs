@@ -39,12 +39,17 @@ pub fn mounters() -> Vec<(&'static str, Mounter)> {
     all
 }
 
-/// The columns.
+/// The column of the kernel's loop mount.
 pub const KERNEL: &str = "kernel";
+/// That of fuse2fs.
 pub const FUSE2FS: &str = "fuse2fs";
+/// That of our mount over /dev/fuse.
 pub const MOUNT: &str = "mount";
+/// The same with `low_latency`.
 pub const LOW_LATENCY: &str = "low-lat";
+/// The same with `low_latency` and `writeback`.
 pub const WRITEBACK: &str = "writeback";
+/// That of our mount over io_uring.
 pub const RINGS: &str = "io_uring";
 
 /// Our ways of mounting: which is best depends on the work, and aims are for the best of them.
@@ -52,7 +57,9 @@ pub const OUR_MOUNTS: [&str; 4] = [MOUNT, LOW_LATENCY, WRITEBACK, RINGS];
 
 /// A mounted image.
 pub enum Mount {
+    /// By the running kernel.
     Loop(LoopMount),
+    /// By a program.
     Fuse(FuseMount),
 }
 
@@ -70,7 +77,10 @@ impl Mount {
                 let _offer = RingOffer::put(true);
                 let mut command = Command::new(bifolio());
                 command.args(["mount", "-f", "-o", options]);
-                Self::Fuse(FuseMount::new(command, image))
+                let mount = FuseMount::new(command, image);
+                // The switch counts until the rings are there, and before that nothing is answered.
+                rustix::fs::statfs(mount.folder.path()).expect("an answer");
+                Self::Fuse(mount)
             }
         }
     }

@@ -1,0 +1,64 @@
+//! `make bench-mount`: reading through our mounts, against the running kernel's and fuse2fs, each with
+//! an image of its own on tmpfs. Everything in one run, the sides in turn, medians.
+//!
+//! Not here: what is measured (`row`), how it is read (`side`), what is printed (`table`).
+// A program for people to read.
+#![allow(clippy::print_stdout)]
+
+mod row;
+mod side;
+mod table;
+
+use bench::median;
+use bench::mount::{WRITEBACK, mounters};
+use bench::selection::Selection;
+use row::Row;
+use side::Side;
+
+/// How often each side is measured.
+const ROUNDS: usize = 5;
+
+fn main() {
+    if let Some(warning) = bench::busy_warning() {
+        println!("{warning}");
+    }
+    let selection = Selection::new(std::env::args().skip(1));
+    testkit::private_mounts();
+    // What the kernel collects of writes changes nothing for who reads.
+    let wanted = |name: &str| name != WRITEBACK && selection.has_side(name);
+    let mounters = mounters().into_iter().filter(|(name, _)| wanted(name));
+    let mut sides: Vec<Side> = mounters.map(|(name, mounter)| Side::new(name, mounter)).collect();
+    table::heading(&sides);
+    let mut rows = Vec::new();
+    for row in Row::ALL.iter().filter(|row| selection.has_row(&row.to_string())) {
+        let found = measure(row, &mut sides);
+        table::row(row, &sides, found.iter().map(|found| found.median));
+        rows.push((row, found));
+    }
+    println!("\nthe same in the fastest round, which other programs disturb least\n");
+    for (row, found) in rows {
+        table::row(row, &sides, found.iter().map(|found| found.best));
+    }
+    println!("\nload at the end: {}", bench::load().unwrap_or_default());
+}
+
+/// What was found of one row for one side, in bytes per second.
+struct Found {
+    median: f64,
+    /// In the fastest round.
+    best: f64,
+}
+
+fn measure(row: &Row, sides: &mut [Side]) -> Vec<Found> {
+    let mut speeds = vec![Vec::with_capacity(ROUNDS); sides.len()];
+    for _ in 0..ROUNDS {
+        for (side, speeds) in sides.iter_mut().zip(&mut speeds) {
+            speeds.push(row.bytes() as f64 / side.time(row).as_secs_f64());
+        }
+    }
+    let found = speeds.into_iter().map(|speeds| {
+        let best = speeds.iter().copied().fold(f64::NAN, f64::max);
+        Found { median: median(speeds), best }
+    });
+    found.collect()
+}

@@ -1,0 +1,97 @@
+//! What is measured: one way of reading a file.
+
+use std::fmt;
+
+use bench::length_name;
+
+/// Bytes in the file.
+pub const FILE_BYTES: u64 = 128 << 20;
+/// Calls of each thread that reads here and there.
+const RANDOM_CALLS: u64 = 4096;
+
+/// What is in memory before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing but the image: it was mounted just now.
+    Cold,
+    /// All of it where the mount is served; the kernel has forgotten what it had of the file.
+    Served,
+    /// All of it in the kernel.
+    Cached,
+}
+
+/// One way of reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// What is in memory before.
+    pub state: State,
+    /// Read with O_DIRECT.
+    pub direct: bool,
+    /// Here and there, rather than from the start to the end.
+    pub random: bool,
+    /// Bytes that each call reads.
+    pub length: usize,
+    /// Threads, each with an open file and an equal part of the bytes, or as many calls.
+    pub threads: u64,
+}
+
+impl Row {
+    /// Every row.
+    pub const ALL: [Self; 10] = [
+        Self::buffered(State::Cold, 128 << 10),
+        Self::buffered(State::Cold, 1 << 20),
+        Self::buffered(State::Served, 128 << 10),
+        Self::buffered(State::Served, 1 << 20),
+        Self::buffered(State::Cached, 4 << 10),
+        Self::buffered(State::Cached, 1 << 20),
+        Self::direct(false, 1 << 20, 1),
+        Self::direct(false, 1 << 20, 2),
+        Self::direct(true, 4 << 10, 1),
+        Self::direct(true, 4 << 10, 2),
+    ];
+
+    const fn buffered(state: State, length: usize) -> Self {
+        Self { state, direct: false, random: false, length, threads: 1 }
+    }
+
+    const fn direct(random: bool, length: usize, threads: u64) -> Self {
+        Self { state: State::Served, direct: true, random, length, threads }
+    }
+
+    /// How many bytes all threads read together.
+    pub fn bytes(&self) -> u64 {
+        self.calls() * self.threads * self.length as u64
+    }
+
+    fn calls(&self) -> u64 {
+        let in_part = FILE_BYTES / self.length as u64 / self.threads;
+        if self.random { RANDOM_CALLS } else { in_part }
+    }
+
+    /// Where the thread of this number reads, one call after the other.
+    pub fn places(&self, thread: u64) -> impl Iterator<Item = u64> {
+        let (length, calls, random) = (self.length as u64, self.calls(), self.random);
+        let mut state = thread.wrapping_add(1);
+        (0..calls).map(move |call| {
+            if !random {
+                return (thread * calls + call) * length;
+            }
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % (FILE_BYTES / length) * length
+        })
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match (self.direct, self.state) {
+            (true, _) => "direct",
+            (false, State::Cold) => "cold",
+            (false, State::Served) => "served",
+            (false, State::Cached) => "cached",
+        };
+        let order = if self.random { " random" } else { "" };
+        let threads = if self.threads > 1 { ", 2 threads" } else { "" };
+        f.pad(&format!("{how}{order} {}{threads}", length_name(self.length)))
+    }
+}

@@ -1,0 +1,101 @@
+//! A mount with a file to read.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
+
+use bench::image::Image;
+use bench::mount::{Mount, Mounter};
+use rustix::fs::{Advice, OFlags, fadvise};
+
+use crate::row::{FILE_BYTES, Row, State};
+
+const IMAGE_BYTES: u64 = 256 << 20;
+const NAME: &str = "data";
+/// What memory for O_DIRECT is aligned to.
+const ALIGNMENT: usize = 4096;
+
+/// One way of mounting.
+pub struct Side {
+    /// The column.
+    pub name: &'static str,
+    mounter: Mounter,
+    /// `None` while it is being mounted anew.
+    mount: Option<Mount>,
+    image: Image,
+}
+
+impl Side {
+    /// Makes an image, mounts it and writes the file.
+    pub fn new(name: &'static str, mounter: Mounter) -> Self {
+        let image = Image::make(IMAGE_BYTES, 4096, "");
+        let mount = Mount::new(&image, mounter);
+        let mut file = File::create_new(mount.path().join(NAME)).expect("a new file");
+        let piece: Vec<u8> =
+            (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for _ in 0..FILE_BYTES / piece.len() as u64 {
+            file.write_all(&piece).expect("room in the image");
+        }
+        file.sync_all().expect("a durable file");
+        Self { name, mounter, mount: Some(mount), image }
+    }
+
+    /// How long reading takes, from the state that the row begins with.
+    pub fn time(&mut self, row: &Row) -> Duration {
+        if row.state == State::Cold {
+            drop(self.mount.take());
+        }
+        let mount = self.mount.get_or_insert_with(|| Mount::new(&self.image, self.mounter));
+        let open = |flags: OFlags| {
+            let mut options = File::options();
+            options.read(true).custom_flags(flags.bits().cast_signed());
+            options.open(mount.path().join(NAME)).expect("the file")
+        };
+        if row.state != State::Cold {
+            read(
+                &open(OFlags::empty()),
+                (0..FILE_BYTES).step_by(1 << 20),
+                &mut Buffer::new(1 << 20),
+            );
+        }
+        if row.state == State::Served {
+            fadvise(open(OFlags::empty()), 0, None, Advice::DontNeed).expect("advice");
+        }
+        let flags = if row.direct { OFlags::DIRECT } else { OFlags::empty() };
+        let readers: Vec<_> =
+            (0..row.threads).map(|number| (number, open(flags), Buffer::new(row.length))).collect();
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for (number, file, mut buffer) in readers {
+                scope.spawn(move || read(&file, row.places(number), &mut buffer));
+            }
+        });
+        begin.elapsed()
+    }
+}
+
+fn read(file: &File, places: impl Iterator<Item = u64>, buffer: &mut Buffer) {
+    for at in places {
+        file.read_exact_at(buffer.bytes(), at).expect("the file's bytes");
+        black_box(buffer.bytes());
+    }
+}
+
+/// Aligned memory, all of it there.
+struct Buffer {
+    memory: Vec<u8>,
+    length: usize,
+}
+
+impl Buffer {
+    fn new(length: usize) -> Self {
+        Self { memory: vec![0xa5; length + ALIGNMENT], length }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let start = self.memory.as_ptr().align_offset(ALIGNMENT);
+        &mut self.memory[start..][..self.length]
+    }
+}

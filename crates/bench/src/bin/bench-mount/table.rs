@@ -1,0 +1,45 @@
+//! Prints the table.
+
+use bench::mount::{FUSE2FS, KERNEL, LOW_LATENCY, MOUNT, RINGS};
+
+use crate::row::Row;
+use crate::side::Side;
+
+/// The ratios that are printed: of one column to another.
+const RATIOS: [(&str, &str, &str); 6] = [
+    (MOUNT, KERNEL, "m/kernel"),
+    (LOW_LATENCY, KERNEL, "l/kernel"),
+    (RINGS, KERNEL, "r/kernel"),
+    (MOUNT, FUSE2FS, "m/fuse2fs"),
+    (LOW_LATENCY, FUSE2FS, "l/fuse2fs"),
+    (RINGS, FUSE2FS, "r/fuse2fs"),
+];
+
+/// Prints what the columns are.
+pub fn heading(sides: &[Side]) {
+    println!("\nreading, MiB/s; ratios of our mounts (m, l, r) to the others\n");
+    print!("{:<26}", "");
+    sides.iter().for_each(|side| print!("{:>10}", side.name));
+    print!(" |");
+    RATIOS.iter().for_each(|(_, _, heading)| print!("{heading:>10}"));
+    println!();
+}
+
+/// Prints one row: each side's bytes per second.
+pub fn row(row: &Row, sides: &[Side], speeds: impl Iterator<Item = f64>) {
+    let speeds: Vec<f64> = speeds.map(|speed| speed / f64::from(1 << 20)).collect();
+    print!("{row:<26}");
+    speeds.iter().for_each(|speed| print!("{speed:>10.1}"));
+    print!(" |");
+    let of = |name: &str| {
+        let mut found = sides.iter().zip(&speeds).filter(|(side, _)| side.name == name);
+        found.next().map(|(_, speed)| speed)
+    };
+    for (one, other, _) in RATIOS {
+        match of(one).zip(of(other)) {
+            Some((one, other)) => print!("{:>10.2}", one / other),
+            None => print!("{:>10}", ""),
+        }
+    }
+    println!();
+}
