@@ -91,6 +91,10 @@ impl MapWrite for Inode {
         }
         Ok(())
     }
+
+    fn panicked(&self, operation: &'static str) {
+        self.volume().panicked(operation);
+    }
 }
 
 /// Ranges that are marked written in one transaction, if they can be so many.

@@ -4,6 +4,7 @@
 //! Not here: what follows when somebody else takes the volume all the same (the journal stops).
 
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -281,6 +282,22 @@ impl Drop for Mmp {
 
 impl Shared {
     fn work(&self) {
+        if catch_unwind(AssertUnwindSafe(|| self.keep_up())).is_err() {
+            // Nobody counts any more, and others may take the volume at any time from now on.
+            let operation = "writing after a panic in the thread that keeps others out";
+            self.lose(&mut self.state.lock(), Unsupported::Operation(operation).into());
+        }
+    }
+
+    /// Nothing more is written, for this reason.
+    fn lose(&self, state: &mut State, error: Error) {
+        if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
+            journal.stop(&error);
+        }
+        state.lost = Some(error);
+    }
+
+    fn keep_up(&self) {
         let mut state = self.state.lock();
         let block = &state.claim.block;
         let interval = Duration::from_secs(block.update_interval.into());
@@ -297,13 +314,7 @@ impl Shared {
                 Err(error @ Error::Io(_)) if renewed.elapsed() < late => {
                     tracing::warn!("multiple-mount protection: {error}");
                 }
-                Err(error) => {
-                    if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
-                        journal.stop(&error);
-                    }
-                    state.lost = Some(error);
-                    return;
-                }
+                Err(error) => return self.lose(&mut state, error),
             }
         }
     }

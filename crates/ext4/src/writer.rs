@@ -153,6 +153,14 @@ impl Volume {
         self.writer()?.journal.check()
     }
 
+    /// Ends all changes after a panic, which was reported where it happened: in writing data, or in what
+    /// follows from that. `operation` is what cannot be, such as going on after it.
+    pub fn panicked(&self, operation: &'static str) {
+        if let Some(writer) = &self.writer {
+            writer.journal.fail_after_panic(operation);
+        }
+    }
+
     /// Deals with an error that reading gave, as the volume's error policy says: if the volume is
     /// open for writing and is corrupt there, that is kept in the superblock.
     pub fn found(&self, error: &Error) {

@@ -62,8 +62,7 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
         Some(case) => (case.to_owned(), true),
         None => (case, false),
     };
-    let mut options = MountOptions::default();
-    options.writable = writable;
+    let options = MountOptions { writable, ..MountOptions::default() };
     let file_system = MemoryFileSystem::new();
     let plan = Plan {
         source: "toy".into(),

@@ -141,6 +141,22 @@ fn end_all(mut batch: Vec<Ended>) {
 
 /// Ends writes of one file: one call of the format for all of them, then the folios' writeback.
 fn end(file: &WritableFile, batch: Vec<Ended>) {
+    // What a panic leaves undone is lost, and is not to be taken for written; and what else has ended
+    // needs this thread.
+    let told = catch_unwind(AssertUnwindSafe(|| tell(file, &batch))).unwrap_or_else(|_| {
+        let operation = "going on after a panic at the end of a write";
+        file.mapper.panicked(operation);
+        Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
+    });
+    if let Err(error) = told {
+        file.errors.record(error);
+    }
+    // Errors are known before the folios are let go: who waits for those looks next.
+    batch.into_iter().for_each(|ended| drop(ended.pieces));
+}
+
+/// Tells the format what was written, and the file what was not.
+fn tell(file: &WritableFile, batch: &[Ended]) -> Result<()> {
     let ended: Vec<FinishedRange> =
         batch.iter().flat_map(|ended| ended.ranges.iter().copied()).collect();
     let written = batch.iter().filter(|ended| ended.result.is_ok());
@@ -151,18 +167,7 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
         file.errors.record(error.into());
     }
     let ranges = ended.iter().map(|range| range.offset.0..range.end());
-    // A panic was reported where it happened. What it leaves undone is lost, and is not to be taken for
-    // written; and what else has ended needs this thread.
-    let tell = AssertUnwindSafe(|| file.tell_format(&finished, ranges, reached));
-    let told = catch_unwind(tell).unwrap_or_else(|_| {
-        let operation = "going on after a panic at the end of a write";
-        Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
-    });
-    if let Err(error) = told {
-        file.errors.record(error);
-    }
-    // Errors are known before the folios are let go: who waits for those looks next.
-    batch.into_iter().for_each(|ended| drop(ended.pieces));
+    file.tell_format(&finished, ranges, reached)
 }
 
 /// Sorts ranges and joins neighbours of the same kind (ARCHITECTURE.md, invariant 7).

@@ -98,6 +98,13 @@ pub trait MapWrite: MapRead {
     /// the disk may grow to `size`; it shrinks here never. May start transactions, and waits for no
     /// folio. Called for failed writes, too, with what is left of the batch, perhaps nothing.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
+
+    /// Hears of a panic at the end of a write, perhaps in [`end_io`](Self::end_io), which was reported
+    /// where it happened: nobody knows what it has left half done. `operation` is what cannot be, such
+    /// as going on after it.
+    fn panicked(&self, operation: &'static str) {
+        let _ = operation;
+    }
 }
 
 /// A range of a file, whole blocks, whose data is on the device now.

@@ -14,6 +14,7 @@ mod kind;
 mod manifest;
 pub mod memory;
 mod mount;
+mod panics;
 mod rings;
 pub mod toy;
 pub mod tree;
@@ -25,6 +26,7 @@ pub use image::Mke2fs;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};
+pub use panics::PanicDevice;
 pub use rings::RingOffer;
 
 use std::fmt::{Debug, Display};

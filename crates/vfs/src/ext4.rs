@@ -92,6 +92,10 @@ impl FileSystem for Ext4 {
         self.volume.check_writable()
     }
 
+    fn panicked(&self, operation: &'static str) {
+        self.volume.panicked(operation);
+    }
+
     fn sync(&self) -> Result<()> {
         if self.is_writable() { self.volume.sync() } else { Ok(()) }
     }

@@ -64,6 +64,13 @@ pub trait FileSystem: Send + Sync + Debug {
         if self.is_writable() { Ok(()) } else { Err(Error::ReadOnly) }
     }
 
+    /// Hears of a panic in the background, which was reported where it happened: nobody knows what it has
+    /// left half done, so that nothing is to be changed any more. `operation` is what cannot be, such as
+    /// going on after it.
+    fn panicked(&self, operation: &'static str) {
+        let _ = operation;
+    }
+
     /// Makes every change up to now durable.
     fn sync(&self) -> Result<()> {
         Ok(())

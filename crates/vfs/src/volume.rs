@@ -101,7 +101,7 @@ impl Volume {
     ) -> Result<Self> {
         let block_size = file_system.block_size();
         let writeback = match file_system.is_writable() {
-            true => Some(Writeback::start(&cache)?),
+            true => Some(Writeback::start(&cache, &file_system)?),
             false => None,
         };
         let shared = Shared {

@@ -2,6 +2,7 @@
 //! back: what is old, and what is too much. Not here: how a file's data is written back (`iomap`).
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use iomap::{DirtyLimits, EndIo, ErrorCursor};
 use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
 
+use crate::file_system::FileSystem;
 use crate::node::Node;
 
 /// Data stays in the cache for at most about so long, as in the kernel.
@@ -35,6 +37,7 @@ pub(crate) struct Writeback {
 
 #[derive(Debug)]
 struct Dirty {
+    file_system: Arc<dyn FileSystem>,
     cache: Arc<PageCache>,
     limits: DirtyLimits,
     /// Files with something to write. They stay in memory while they are here.
@@ -61,9 +64,10 @@ enum Wish {
 }
 
 impl Writeback {
-    pub(crate) fn start(cache: &Arc<PageCache>) -> Result<Self> {
+    pub(crate) fn start(cache: &Arc<PageCache>, file_system: &Arc<dyn FileSystem>) -> Result<Self> {
         let bytes_max = cache.stats().bytes_max;
         let shared = Arc::new(Dirty {
+            file_system: Arc::clone(file_system),
             cache: Arc::clone(cache),
             limits: DirtyLimits::of_shares(bytes_max, BACKGROUND_SHARE, HARD_SHARE),
             nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
@@ -203,6 +207,14 @@ impl Dirty {
         }
     }
 
+    /// The thread has ended with a panic, which was reported where it happened.
+    fn panicked(&self) {
+        let operation = "going on after a panic in writing back in the background";
+        let error = Error::Lost(Arc::new(Unsupported::Operation(operation).into()));
+        self.failed.lock().get_or_insert(error);
+        self.file_system.panicked(operation);
+    }
+
     /// One round of the thread.
     fn tend(&self, flush_all: bool) {
         let old = |dirty: &DirtyNode| flush_all || dirty.since.elapsed() >= AGE_MAX;
@@ -229,6 +241,8 @@ fn work(dirty: &Weak<Dirty>) {
                 _ => std::mem::replace(&mut *wish, Wish::None),
             }
         };
-        dirty.tend(wish == Wish::Flush);
+        if catch_unwind(AssertUnwindSafe(|| dirty.tend(wish == Wish::Flush))).is_err() {
+            return dirty.panicked();
+        }
     }
 }

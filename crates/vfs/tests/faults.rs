@@ -2,12 +2,13 @@
 //! asked for.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base::{FileOffset, IoOperation};
 use device::{
     CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice, SharedDevice,
 };
-use testkit::Mke2fs;
+use testkit::{Mke2fs, PanicDevice};
 use vfs::{
     Credentials, File, Follow, Node, OpenMode, Privileges, SyncRange, Volume, VolumeOptions,
     WriteAt, WriteSync, errno,
@@ -95,6 +96,32 @@ fn after_lost_metadata_everything_is_read_only() {
         let errors = volume.info().details.into_iter().find(|one| one.0 == "errors_found");
         assert_eq!(errors.unwrap().1.to_string(), "1");
     });
+}
+
+#[test]
+fn a_panic_in_writing_back_in_the_background_ends_all_changes() {
+    let memory = Arc::new(MemoryDevice::new(image()));
+    let device = Arc::new(PanicDevice::new(memory, "bifolio-flush"));
+    let volume = open(device.clone(), true);
+    let node = create(&volume, "/file").unwrap();
+    let file = node.open_for(WRITE).unwrap();
+    volume.sync().unwrap();
+    device.arm();
+    // As much as is not left in the cache for long.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for at in (0..6).cycle() {
+        assert!(Instant::now() < deadline, "nobody is told of the panic");
+        let written = write(&file, at << 20, &vec![7; 1 << 20]);
+        std::thread::sleep(Duration::from_millis(20));
+        if let Err(error) = written {
+            assert_eq!(errno(&error), EROFS);
+            break;
+        }
+    }
+    assert!(device.has_panicked());
+    assert_eq!(number(create(&volume, "/more").map(drop)), EROFS);
+    assert_eq!([number(file.sync(true)), number(volume.sync())], [EIO, EIO]);
+    assert_ne!(number(volume.close()), 0);
 }
 
 /// What a power cut after some writes leaves of `/file`, if nothing remains that is not durable.

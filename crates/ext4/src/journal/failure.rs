@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, Place, Result};
+use base::{Error, Place, Result, Unsupported};
 use device::BlockDevice;
 
 use super::{End, Journal};
@@ -26,6 +26,12 @@ impl Journal {
         if let Err(error) = self.leave_word(error) {
             tracing::warn!(%error, "the volume does not say what has happened");
         }
+    }
+
+    /// [`fail`](Self::fail) after a panic, which was reported where it happened: nobody knows what it has
+    /// left half done. `operation` says what cannot be: to go on after a panic, and in what.
+    pub(crate) fn fail_after_panic(&self, operation: &'static str) {
+        self.fail(&Unsupported::Operation(operation).into());
     }
 
     /// [`fail`](Self::fail) on a volume that somebody else may be writing to: not even word of it is

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use base::locks::Held;
-use base::{FsBlock, Place, Result, TransactionId, Unsupported};
+use base::{FsBlock, Place, Result, TransactionId};
 use smallvec::SmallVec;
 
 use super::Journal;
@@ -147,8 +147,7 @@ impl Drop for Handle<'_> {
         let is_half_done = self.is_editing || self.has_changes();
         if thread::panicking() && !self.began_panicking && is_half_done {
             // Before the handle ends: nobody may make durable what is half done.
-            let operation = "going on after a panic in the middle of a change";
-            self.journal.fail(&Unsupported::Operation(operation).into());
+            self.journal.fail_after_panic("going on after a panic in the middle of a change");
         }
         let mut state = self.journal.state.lock();
         let running = &mut state.running;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::locks::{Held, Rank, RankedMutex};
-use base::{Error, Result, TransactionId, Unsupported};
+use base::{Error, Result, TransactionId};
 use device::{BlockDevice, LatchDevice};
 use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
@@ -314,8 +314,7 @@ impl Drop for Committing<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             // Nobody knows what has become of the transaction. The others are told, and do not wait.
-            let operation = "going on after a panic in the middle of a commit";
-            self.journal.fail(&Unsupported::Operation(operation).into());
+            self.journal.fail_after_panic("going on after a panic in the middle of a commit");
         }
         let mut state = self.journal.state.lock();
         state.is_committing = false;

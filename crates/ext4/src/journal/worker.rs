@@ -1,6 +1,7 @@
 //! The thread that commits what nobody asks to be durable, so that a crash loses seconds only.
 //! Not here: how to commit.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,9 +34,13 @@ impl Worker {
                     break;
                 }
                 parking_lot::MutexGuard::unlocked(&mut stopped, || {
+                    let tend = AssertUnwindSafe(|| journal.tend(COMMIT_INTERVAL));
                     // A failure is remembered and told to everyone who writes or waits.
-                    if let Err(error) = journal.tend(COMMIT_INTERVAL) {
-                        journal.fail(&error);
+                    match catch_unwind(tend) {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => journal.fail(&error),
+                        Err(_) => journal
+                            .fail_after_panic("going on after a panic in the journal's thread"),
                     }
                 });
             }

@@ -89,9 +89,14 @@ impl CachedFile {
         }
     }
 
+    /// What writing back has met and was not told yet.
+    pub fn error(&self) -> Result<()> {
+        self.file.errors().check(&self.errors)
+    }
+
     pub fn sync(&self, data_only: bool) {
         write_back_and_wait(&self.file, 0..u64::MAX);
-        self.file.errors().check(&self.errors).unwrap();
+        self.error().unwrap();
         self.inode.sync(data_only).unwrap();
     }
 
