@@ -70,4 +70,6 @@ kinds! {
     damaged_64k_blocks_give_typed_errors_only 7
     damaged_volumes_with_fast_commits_give_typed_errors_only 8
     damaged_volumes_with_multiple_mount_protection_give_typed_errors_only 9
+    damaged_volumes_with_an_orphan_file_give_typed_errors_only 10
+    damaged_indexes_of_three_levels_give_typed_errors_only 11
 }

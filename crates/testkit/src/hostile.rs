@@ -6,6 +6,8 @@ use std::process::Command;
 use crate::command::run;
 use crate::{Mke2fs, must};
 
+mod finish;
+
 /// A stream of numbers that its seed determines (splitmix64).
 struct Seeded(u64);
 
@@ -24,26 +26,47 @@ impl Seeded {
     }
 }
 
+/// A kind of small image.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallKind {
+    format: &'static str,
+    block_size: u32,
+    /// Arguments of mke2fs.
+    arguments: &'static str,
+    /// What is done to the image once it is filled.
+    finish: fn(&Path),
+}
+
+const fn kind(format: &'static str, block_size: u32, arguments: &'static str) -> SmallKind {
+    SmallKind { format, block_size, arguments, finish: |_| () }
+}
+
 /// The kinds of small images: between them they have every structure that a walk can meet, mostly
 /// without metadata checksums, since those would hide what lies behind them from damage.
-pub const KINDS: &[(&str, u32, &str)] = &[
-    ("ext2", 1024, ""),
-    ("ext3", 1024, "-O ^dir_index -J size=1"),
-    ("ext4", 1024, "-O ^metadata_csum,^64bit,inline_data -I 256 -J size=1"),
-    ("ext4", 1024, "-O metadata_csum,metadata_csum_seed,64bit -J size=1"),
-    ("ext4", 4096, "-O ^metadata_csum,uninit_bg,ea_inode,large_dir -J size=4"),
-    ("ext4", 4096, "-O ^metadata_csum,bigalloc,^has_journal -C 16384"),
-    ("ext4", 2048, "-O ^metadata_csum,meta_bg,^resize_inode,sparse_super2 -J size=2"),
-    ("ext4", 65_536, "-O ^metadata_csum,^has_journal"),
-    ("ext4", 1024, "-O ^metadata_csum,^64bit,fast_commit -J size=2"),
-    ("ext4", 1024, "-O ^metadata_csum,mmp -J size=1"),
+pub const KINDS: &[SmallKind] = &[
+    kind("ext2", 1024, ""),
+    kind("ext3", 1024, "-O ^dir_index -J size=1"),
+    kind("ext4", 1024, "-O ^metadata_csum,^64bit,inline_data -I 256 -J size=1"),
+    kind("ext4", 1024, "-O metadata_csum,metadata_csum_seed,64bit -J size=1"),
+    kind("ext4", 4096, "-O ^metadata_csum,uninit_bg,ea_inode,large_dir -J size=4"),
+    kind("ext4", 4096, "-O ^metadata_csum,bigalloc,^has_journal -C 16384"),
+    kind("ext4", 2048, "-O ^metadata_csum,meta_bg,^resize_inode,sparse_super2 -J size=2"),
+    kind("ext4", 65_536, "-O ^metadata_csum,^has_journal"),
+    kind("ext4", 1024, "-O ^metadata_csum,^64bit,fast_commit -J size=2"),
+    kind("ext4", 1024, "-O ^metadata_csum,mmp -J size=1"),
+    SmallKind {
+        finish: finish::with_orphans,
+        ..kind("ext4", 1024, "-O ^metadata_csum,orphan_file -J size=1")
+    },
+    SmallKind {
+        finish: finish::with_deep_index,
+        ..kind("ext4", 1024, "-O ^metadata_csum,large_dir,^has_journal")
+    },
 ];
 
 /// Makes the small image of a kind in `folder` and gives its bytes.
-pub fn small_image(
-    folder: &Path,
-    (format, block_size, arguments): (&'static str, u32, &str),
-) -> Vec<u8> {
+pub fn small_image(folder: &Path, kind: SmallKind) -> Vec<u8> {
+    let SmallKind { format, block_size, arguments, finish } = kind;
     let source = folder.join("source");
     if !source.exists() {
         small_tree(&source);
@@ -55,6 +78,7 @@ pub fn small_image(
     options.make(&image, Some(&source));
     // What mke2fs leaves out: hashed directories, and a file with many extents.
     let _ = crate::command::output(Command::new("e2fsck").args(["-fyD"]).arg(&image));
+    finish(&image);
     must(std::fs::read(&image), image.display())
 }
 
