@@ -101,6 +101,30 @@ impl MapWrite for Inode {
 const CONVERTED_AT_ONCE: u32 = 16;
 
 impl Inode {
+    /// Somebody opened the file for writing.
+    pub fn opened_for_writing(&self) {
+        self.writers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The same closed it. When nobody else has it open, nothing is kept any more for it to grow, once
+    /// what was written has its place.
+    pub fn closed_for_writing(&self) {
+        self.writers.fetch_sub(1, Ordering::AcqRel);
+        self.keep_no_more();
+    }
+
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+    }
+
+    fn keep_no_more(&self) {
+        if !self.has_writers() && !self.delayed.lock().has_from(FileBlock(0)) {
+            if let Ok(writer) = self.volume().writer() {
+                writer.allocator.open_window(self.number());
+            }
+        }
+    }
+
     /// The blocks that have bytes in a range.
     fn blocks_of(&self, at: FileOffset, length: u64) -> Result<Range<FileBlock>> {
         let block_size = self.volume().geometry().block_size;
@@ -249,6 +273,7 @@ impl Inode {
             Ok(run)
         })?;
         self.delayed.lock().allocated(&(run.start..run.end()), shift);
+        self.keep_no_more();
         Ok(())
     }
 

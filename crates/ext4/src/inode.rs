@@ -40,6 +40,8 @@ pub struct Inode {
     /// The file block up to which there may be blocks past the size on the disk, which a recovery
     /// has to take away: while it lies past that size, the inode is an orphan (`orphan_write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
+    /// How many have the file open for writing.
+    pub(crate) writers: AtomicU32,
     /// What is to be told by the next change of the record.
     pub(crate) pending: Pending,
 }
@@ -66,6 +68,7 @@ impl Inode {
             map: ExtentStatus::new(),
             delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
             placing: RankedMutex::new(Rank::Placing, ()),
+            writers: AtomicU32::new(0),
             mapped_past_size: AtomicU64::new(0),
             pending,
         }

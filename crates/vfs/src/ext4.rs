@@ -255,6 +255,14 @@ impl Inode for Ext4Inode {
         Ok(Some(file))
     }
 
+    fn opened_for_writing(&self) {
+        self.inode.opened_for_writing();
+    }
+
+    fn closed_for_writing(&self) {
+        self.inode.closed_for_writing();
+    }
+
     fn note_modified(&self, time: Timestamp) {
         self.inode.note_modified(time);
     }

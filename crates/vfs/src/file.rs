@@ -36,6 +36,9 @@ pub struct File {
 impl File {
     pub(crate) fn new(node: Arc<Node>, mode: OpenMode, errors: Option<ErrorCursor>) -> Self {
         let (readahead, sync) = (Readahead::default(), WriteSync::None);
+        if mode.write {
+            node.inode().opened_for_writing();
+        }
         Self { node, mode, readahead, errors, sync }
     }
 
@@ -132,6 +135,14 @@ impl File {
             device: volume.file_system.device(),
             size: data.size,
             options: volume.read_options,
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if self.mode.write {
+            self.node.inode().closed_for_writing();
         }
     }
 }

@@ -223,6 +223,12 @@ pub trait Inode: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Somebody opened the file for writing.
+    fn opened_for_writing(&self) {}
+
+    /// The same closed it.
+    fn closed_for_writing(&self) {}
+
     /// Notes that the data was changed in the cache at `time`, which changes the times of the inode.
     /// Takes no transaction: they are written with the inode's next change, or by
     /// [`write_pending`](Self::write_pending). May come while others read.

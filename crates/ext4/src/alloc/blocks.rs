@@ -8,9 +8,9 @@ use base::space;
 use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
 use super::free_extents::Extent;
-use super::groups::BLOCK_BITMAP;
+use super::groups::{BLOCK_BITMAP, Group};
 use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
-use super::{Allocator, NO_STREAM, Purpose, bits};
+use super::{Ahead, Allocator, NO_STREAM, Purpose, bits};
 use crate::geometry::Geometry;
 use crate::journal::Handle;
 use crate::volume::Volume;
@@ -24,7 +24,8 @@ const ROUNDS_MAX: usize = 8;
 
 impl Volume {
     /// Takes at least one and at most `wanted` blocks that follow each other, from `goal` on if
-    /// they are free, else near; with `bigalloc` whole clusters, whose number is rounded up.
+    /// they are free, else near; with `bigalloc` whole clusters, whose number is rounded up. Those behind
+    /// them are kept for a file that is to have its next ones there: up to as many as are `ahead`.
     /// Changes up to [`super::ALLOCATE_CREDITS`] blocks; `NoSpace` before any change.
     pub(crate) fn allocate_blocks(
         &self,
@@ -32,17 +33,30 @@ impl Volume {
         goal: FsBlock,
         wanted: u64,
         purpose: Purpose,
+        ahead: Option<Ahead>,
     ) -> Result<(FsBlock, u64)> {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         let wanted = geometry.clusters_for(wanted);
         let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
-        let claimed = allocator.space.lock().claim(purpose, space::privilege(), wanted);
+        let (claimed, kept_max) = {
+            let mut space = allocator.space.lock();
+            (space.claim(purpose, space::privilege(), wanted), space.kept_max())
+        };
         if claimed == 0 {
             return Err(Error::NoSpace);
         }
         allocator.trim();
-        // No more than a group has.
-        let found = Search::new(self, allocator, claimed as u32).run(handle, goal);
+        let keeps = ahead.map(|ahead| {
+            let clusters = geometry.clusters_for(ahead.blocks).min(kept_max);
+            // No more than a group has.
+            let left = u64::from(geometry.clusters_per_group()) - claimed;
+            (ahead.inode, clusters.min(left) as u32)
+        });
+        let mut search = Search::new(self, allocator, claimed as u32, keeps);
+        let found = search.run(handle, goal);
+        if let Some(inode) = search.too_many {
+            allocator.open_window(inode);
+        }
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
         allocator.space.lock().settle(purpose, claimed, used);
         let (group, extent) = found?;
@@ -168,7 +182,12 @@ impl Volume {
 struct Search<'a> {
     volume: &'a Volume,
     allocator: &'a Allocator,
+    /// Clusters to take.
     wanted: u32,
+    /// An inode, and the clusters to keep for it behind those.
+    keeps: Option<(InodeNumber, u32)>,
+    /// An inode that is to give up its window.
+    too_many: Option<InodeNumber>,
     /// Bitmaps that were read.
     loads: usize,
     /// A group that had to be given up.
@@ -176,30 +195,39 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(volume: &'a Volume, allocator: &'a Allocator, wanted: u32) -> Self {
-        Self { volume, allocator, wanted, loads: 0, damage: None }
+    fn new(
+        volume: &'a Volume,
+        allocator: &'a Allocator,
+        wanted: u32,
+        keeps: Option<(InodeNumber, u32)>,
+    ) -> Self {
+        Self { volume, allocator, wanted, keeps, too_many: None, loads: 0, damage: None }
+    }
+
+    /// Clusters that are looked for together.
+    fn together(&self) -> u32 {
+        self.wanted + self.keeps.map_or(0, |(_, clusters)| clusters)
     }
 
     /// Takes clusters: the group, and where in it.
-    fn run(mut self, handle: &mut Handle<'_>, goal: FsBlock) -> Result<(u32, Extent)> {
-        let (allocator, geometry) = (self.allocator, self.volume.geometry());
-        let goal = position(geometry, goal);
-        let stream = allocator.stream.load(Ordering::Relaxed);
-        let stream = (stream != NO_STREAM).then(|| position(geometry, FsBlock(stream)));
-        for attempt in policy::near_attempts(&allocator.tallies, goal, stream, self.wanted) {
-            if let Some(found) = self.attempt(handle, attempt)? {
-                return Ok(found);
+    fn run(&mut self, handle: &mut Handle<'_>, goal: FsBlock) -> Result<(u32, Extent)> {
+        let allocator = self.allocator;
+        let goal = position(self.volume.geometry(), goal);
+        if let Some((inode, clusters)) = self.keeps {
+            let window = allocator.windows.group_of(inode);
+            if window.is_some_and(|group| clusters == 0 || group.0 != goal.group) {
+                allocator.open_window(inode);
             }
         }
-        for group in allocator.layout.outwards(goal.group) {
-            let tally = &allocator.tallies[group as usize];
-            if !tally.may_hold(self.wanted) || tally.longest().is_none() && self.loads >= LOADS_MAX
-            {
-                continue;
-            }
-            if let Some(found) = self.attempt(handle, Attempt { group, fit: Fit::Best })? {
+        self.keeps = self.keeps.filter(|(_, clusters)| *clusters > 0);
+        if self.keeps.is_some() {
+            if let Some(found) = self.run_for_fitting(handle, goal)? {
                 return Ok(found);
             }
+            self.keeps = None;
+        }
+        if let Some(found) = self.run_for_fitting(handle, goal)? {
+            return Ok(found);
         }
         if let Some(attempt) = policy::longest_attempt(&allocator.tallies) {
             if let Some(found) = self.attempt(handle, attempt)? {
@@ -216,7 +244,34 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        Err(self.damage.unwrap_or(Error::NoSpace))
+        Err(self.damage.take().unwrap_or(Error::NoSpace))
+    }
+
+    /// Takes clusters that continue what is there, or are as many as are wanted.
+    fn run_for_fitting(
+        &mut self,
+        handle: &mut Handle<'_>,
+        goal: Position,
+    ) -> Result<Option<(u32, Extent)>> {
+        let (allocator, geometry) = (self.allocator, self.volume.geometry());
+        let together = self.together();
+        let stream = allocator.stream.load(Ordering::Relaxed);
+        let stream = (stream != NO_STREAM).then(|| position(geometry, FsBlock(stream)));
+        for attempt in policy::near_attempts(&allocator.tallies, goal, stream, together) {
+            if let Some(found) = self.attempt(handle, attempt)? {
+                return Ok(Some(found));
+            }
+        }
+        for group in allocator.layout.outwards(goal.group) {
+            let tally = &allocator.tallies[group as usize];
+            if !tally.may_hold(together) || tally.longest().is_none() && self.loads >= LOADS_MAX {
+                continue;
+            }
+            if let Some(found) = self.attempt(handle, Attempt { group, fit: Fit::Best })? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// Looks into a group, and takes what will do.
@@ -236,8 +291,20 @@ impl<'a> Search<'a> {
             }
             Err(error) => return Err(error),
         }
-        let chosen = group.free.as_ref().and_then(|free| attempt.fit.choose(free, self.wanted));
-        let Some(extent) = chosen else { return Ok(None) };
+        if let Some((inode, _)) = self.keeps {
+            group.open_window(inode);
+        }
+        let choose = |group: &Group| attempt.fit.choose(group.free.as_ref()?, self.together());
+        let mut chosen = choose(&group);
+        if chosen.is_none() && attempt.fit == Fit::Longest && group.open_windows() {
+            chosen = choose(&group);
+        }
+        let Some(whole) = chosen else {
+            let ready = group.ready();
+            self.allocator.tell(number, &mut group, ready);
+            return Ok(None);
+        };
+        let extent = whole.at_most(self.wanted);
         let mut descriptor = volume.group(number)?;
         let changes = handle.changes();
         match volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true) {
@@ -251,10 +318,14 @@ impl<'a> Search<'a> {
         }
         volume.write_descriptor(handle, &descriptor)?;
         if let Some(free) = &mut group.free {
-            free.take(extent);
-            let ready = free.total();
-            self.allocator.tell(number, &mut group, ready);
+            free.take(whole);
         }
+        if let Some((inode, _)) = self.keeps.filter(|_| whole.length > extent.length) {
+            group.keep(inode, whole.after(extent.length));
+            self.too_many = self.allocator.windows.note(inode, number);
+        }
+        let ready = group.ready();
+        self.allocator.tell(number, &mut group, ready);
         Ok(Some((attempt.group, extent)))
     }
 }

@@ -20,6 +20,11 @@ impl Extent {
     pub(super) fn at_most(self, length: u32) -> Self {
         Self { length: self.length.min(length), ..self }
     }
+
+    /// What is left of it behind its first `length` clusters, which are not all.
+    pub(super) fn after(self, length: u32) -> Self {
+        Self { start: self.start + length, length: self.length - length }
+    }
 }
 
 /// Free extents, none of which touch each other.

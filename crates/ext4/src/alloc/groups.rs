@@ -8,6 +8,7 @@ use base::checksum::crc32c;
 use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
 
 use super::free_extents::{Extent, FreeExtents};
+use super::windows::GroupWindows;
 use super::{Allocator, bits};
 use crate::geometry::Geometry;
 use crate::group::GroupDescriptor;
@@ -28,6 +29,8 @@ pub(super) struct Group {
     pub free: Option<FreeExtents>,
     /// What is free, but was not when the last durable transaction ended.
     pub deferred: FreeExtents,
+    /// What is free and kept for files that grow. None while there is no index.
+    pub windows: GroupWindows,
     /// The bitmaps' checksums in full, once they were computed; descriptors may have but a half.
     block_checksum: Option<u32>,
     inode_checksum: Option<u32>,
@@ -80,6 +83,7 @@ impl Allocator {
         let tally = &self.tallies[number.0 as usize];
         self.space.lock().lost(tally.ready().into());
         tally.set_clusters(0, Some(0));
+        group.windows.clear();
         group.damage = Some(error.clone());
     }
 
@@ -92,6 +96,7 @@ impl Allocator {
             let at = self.hand.fetch_add(1, Ordering::Relaxed) % self.groups.len();
             let mut group = self.groups[at].lock();
             group.free = None;
+            group.windows.clear();
             self.indexed.fetch_sub(std::mem::take(&mut group.indexed), Ordering::Relaxed);
         }
     }
@@ -101,7 +106,12 @@ impl Group {
     /// Whether any of these clusters is free, or will be.
     pub(super) fn has_free(&self, extent: Extent) -> bool {
         let free = self.free.as_ref().is_some_and(|free| free.overlaps(extent));
-        free || self.deferred.overlaps(extent)
+        free || self.deferred.overlaps(extent) || self.windows.overlap(extent)
+    }
+
+    /// Clusters that may be allocated.
+    pub(super) fn ready(&self) -> u32 {
+        self.free.as_ref().map_or(0, FreeExtents::total) + self.windows.total()
     }
 }
 

@@ -6,6 +6,7 @@
 //!   is never free
 //! - `tally.rs`, `policy.rs`, `placement.rs`: which group, and where in it
 //! - `reserve.rs`: who may have how many clusters
+//! - `windows.rs`: what is kept for files that grow
 //! - `groups.rs`: groups in memory, and their bitmaps and descriptors on disk
 //! - `blocks.rs`, `inodes.rs`: what callers ask for
 //!
@@ -23,6 +24,7 @@ mod reserve;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod windows;
 mod zones;
 
 use std::sync::Arc;
@@ -38,6 +40,8 @@ use self::groups::Group;
 use self::policy::Layout;
 use self::reserve::Space;
 use self::tally::Tally;
+pub(crate) use self::windows::Ahead;
+use self::windows::Windows;
 use self::zones::Zones;
 use crate::features::Feature;
 use crate::geometry::Geometry;
@@ -92,6 +96,7 @@ pub(crate) struct Allocator {
     stored: Mutex<(u64, u64)>,
     /// The block after those of the last large request.
     stream: AtomicU64,
+    windows: Windows,
     /// Extents in the indexes of all groups, about.
     indexed: AtomicUsize,
     /// The group whose index is dropped next when there are too many.
@@ -141,6 +146,7 @@ impl Allocator {
             directories: directories.into(),
             stored: Mutex::new(stored),
             stream: NO_STREAM.into(),
+            windows: Windows::default(),
             indexed: 0.into(),
             hand: 0.into(),
             discards: discard.then(|| Arc::clone(volume.device())),

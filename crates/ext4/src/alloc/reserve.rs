@@ -6,6 +6,9 @@ use base::space::Privilege;
 
 use super::Purpose;
 
+/// No file has more kept for it than what is free divided by this.
+const KEPT_PART: u64 = 32;
+
 /// The volume's free clusters, counted.
 ///
 /// - **A1.** Promised clusters are there: `reserved <= free - claimed`, unless damage was found
@@ -62,6 +65,11 @@ impl Space {
         if purpose == Purpose::ReservedData {
             self.reserved += claimed - used;
         }
+    }
+
+    /// Clusters that may be kept for one file that grows: a small part of what is ready.
+    pub(super) fn kept_max(&self) -> u64 {
+        self.free.saturating_sub(self.claimed + self.deferred + self.reserved) / KEPT_PART
     }
 
     /// Promises clusters, or says that there are not so many. What is not ready yet counts: it is

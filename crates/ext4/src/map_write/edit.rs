@@ -9,7 +9,7 @@ use iomap::MetadataBuffer;
 
 use super::pointers::Pointers;
 use super::tree::{NodeStore, Tree};
-use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
+use crate::alloc::{ALLOCATE_CREDITS, Ahead, FREE_METADATA_CREDITS, Purpose};
 use crate::extent_status::MapChange;
 use crate::features::Feature;
 use crate::geometry::Geometry;
@@ -176,14 +176,16 @@ fn units_per_cluster(geometry: &Geometry) -> u64 {
 }
 
 impl MapBlocks<'_, '_, '_> {
-    /// Allocates blocks: from where on, and how many.
+    /// Allocates blocks: from where on, and how many. More may be kept for a file that grows.
     pub(super) fn allocate(
         &mut self,
         goal: FsBlock,
         wanted: u64,
         purpose: Purpose,
+        ahead: Option<Ahead>,
     ) -> Result<(FsBlock, u64)> {
-        let (start, count) = self.volume.allocate_blocks(self.handle, goal, wanted, purpose)?;
+        let (start, count) =
+            self.volume.allocate_blocks(self.handle, goal, wanted, purpose, ahead)?;
         self.clusters += self.volume.geometry().clusters_for(count) as i64;
         Ok((start, count))
     }
@@ -230,7 +232,7 @@ impl NodeStore for MapBlocks<'_, '_, '_> {
     }
 
     fn take(&mut self, goal: FsBlock) -> Result<FsBlock> {
-        Ok(self.allocate(goal, 1, self.purpose)?.0)
+        Ok(self.allocate(goal, 1, self.purpose, None)?.0)
     }
 
     fn give_back(&mut self, block: FsBlock) -> Result<()> {

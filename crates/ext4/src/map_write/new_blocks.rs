@@ -6,11 +6,15 @@ use super::edit::{Map, MapBlocks, MapEdit};
 use super::leaf::length_max;
 use super::pointers;
 use super::tree::Tree;
-use crate::alloc::Purpose;
+use crate::alloc::{Ahead, Purpose};
 use crate::indirect;
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::map::{Piece, Run};
+use crate::map::{FILE_BLOCKS_MAX, Piece, Run};
+
+/// What is kept for a file that grows, in bytes: as much as it has, within these bounds.
+const KEPT_BYTES_MIN: u64 = 64 << 10;
+const KEPT_BYTES_MAX: u64 = 8 << 20;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,22 @@ impl Inode {
     }
 }
 
+impl Inode {
+    /// What is to be kept behind new blocks: as much as there is up to there, for a file that somebody
+    /// has open for writing, and that grows not for the first time. Small files that are written at once
+    /// come to lie side by side.
+    fn ahead(&self, request: &NewBlocks, continues: bool) -> Option<Ahead> {
+        if request.purpose != Purpose::ReservedData {
+            return None;
+        }
+        let shift = self.volume().geometry().block_size.shift();
+        let [min, max] = [KEPT_BYTES_MIN, KEPT_BYTES_MAX].map(|bytes| (bytes >> shift).max(1));
+        let grows = continues && self.has_writers();
+        let blocks = if grows { (request.at.0 + request.wanted).clamp(min, max) } else { 0 };
+        Some(Ahead { inode: self.number(), blocks })
+    }
+}
+
 /// Blocks that were found for a run.
 struct Found {
     run: Run,
@@ -119,7 +139,10 @@ impl MapEdit<'_, '_, '_> {
             (None, None) => self.blocks.volume.goal_of_inode(self.record.number)?,
         };
         let goal = within_volume(goal, &self.blocks);
-        let found = find_blocks(tree, &mut self.blocks, request, end, goal)?;
+        let is_last = next.is_none() && path.range().end >= FileBlock(FILE_BLOCKS_MAX);
+        let continues = before.is_some_and(|before| is_last && before.end() == at);
+        let ahead = self.inode.ahead(&request, continues);
+        let found = find_blocks(tree, &mut self.blocks, request, end, goal, ahead)?;
         if let Err(error) = tree.insert(&mut self.blocks, path, found.run) {
             if let (Some((start, count)), false) = (found.allocated, self.blocks.is_touched) {
                 self.blocks.undo(start, count, request.purpose)?;
@@ -150,7 +173,9 @@ impl MapEdit<'_, '_, '_> {
             None => self.preceding_block(at)?,
         };
         let goal = within_volume(goal, &self.blocks);
-        let (block, count) = self.blocks.allocate(goal, end.0 - at.0, request.purpose)?;
+        let continues = before.is_some_and(|before| before.end() == at);
+        let ahead = self.inode.ahead(&request, continues);
+        let (block, count) = self.blocks.allocate(goal, end.0 - at.0, request.purpose, ahead)?;
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
         let run = Run { start: at, length: count, block, unwritten: false };
         let result = match block.0.checked_add(count) {
@@ -187,18 +212,20 @@ fn within_volume(goal: FsBlock, blocks: &MapBlocks<'_, '_, '_>) -> FsBlock {
     goal.clamp(geometry.first_data_block, FsBlock(geometry.block_count - 1))
 }
 
-/// Blocks for the hole from `request.at` to `end`, which lies in one leaf.
+/// Blocks for the hole from `request.at` to `end`, which lies in one leaf; those behind them may be kept
+/// for the file.
 fn find_blocks(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,
     request: NewBlocks,
     end: FileBlock,
     goal: FsBlock,
+    ahead: Option<Ahead>,
 ) -> Result<Found> {
     let NewBlocks { at, unwritten, purpose, .. } = request;
     let run = |block, length| Run { start: at, length, block, unwritten };
     if tree.geometry.cluster_shift == 0 {
-        let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose)?;
+        let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose, ahead)?;
         return Ok(Found { run: run(block, count), allocated: Some((block, count)) });
     }
     // A file block lies as far in its cluster as its block does in the volume's.
@@ -226,7 +253,7 @@ fn find_blocks(
     };
     let goal = FsBlock(goal.0.saturating_sub(at.0 - start.0));
     let wanted = round_up(end, cluster_blocks).0 - start.0;
-    let (block, count) = blocks.allocate(goal, wanted, purpose)?;
+    let (block, count) = blocks.allocate(goal, wanted, purpose, ahead)?;
     let skipped = at.0 - start.0;
     if count <= skipped {
         // The volume's last cluster, cut short.

@@ -79,6 +79,7 @@ impl Inode {
             return Ok(());
         }
         let volume = self.volume();
+        volume.writer()?.allocator.open_window(self.number());
         self.forget_delayed(&(start..FileBlock(FILE_BLOCKS_MAX)));
         let mut end = FileBlock(FILE_BLOCKS_MAX);
         // What shares a cluster with what goes is given its place when it has one reserved again.

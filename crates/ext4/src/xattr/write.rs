@@ -276,7 +276,7 @@ impl Inode {
     fn new_attribute_block(&self, handle: &mut Handle<'_>, made: &[Inode]) -> Result<FsBlock> {
         let volume = self.volume();
         let goal = volume.goal_of_inode(self.number())?;
-        match volume.allocate_blocks(handle, goal, 1, Purpose::Metadata) {
+        match volume.allocate_blocks(handle, goal, 1, Purpose::Metadata, None) {
             Ok((block, _)) => Ok(block),
             Err(error) => {
                 if error == Error::NoSpace {

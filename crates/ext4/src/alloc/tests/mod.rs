@@ -4,6 +4,7 @@ mod damage;
 mod inodes;
 mod random;
 mod space;
+mod windows;
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ impl Volume {
     /// A transaction of one request, for nobody in particular.
     fn take(&self, goal: u64, wanted: u64, purpose: Purpose) -> Result<(FsBlock, u64)> {
         self.change(ALLOCATE_CREDITS, |handle| {
-            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose)
+            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose, None)
         })
     }
 

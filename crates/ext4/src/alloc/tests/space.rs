@@ -14,7 +14,7 @@ fn fill(volume: &Volume, purpose: Purpose, privilege: Privilege) -> u64 {
     let mut taken = 0;
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {
-            volume.allocate_blocks(handle, FsBlock(0), 5000, purpose)
+            volume.allocate_blocks(handle, FsBlock(0), 5000, purpose, None)
         });
         match found {
             Ok((_, count)) => taken += volume.geometry().clusters_for(count),
@@ -79,7 +79,7 @@ fn freed_blocks_count_at_once_and_are_used_again_only_when_that_is_durable() {
         assert!(volume.has_deferred_space());
         let take = || {
             volume.change(ALLOCATE_CREDITS, |handle| {
-                volume.allocate_blocks(handle, kept.0, 50, Purpose::Data)
+                volume.allocate_blocks(handle, kept.0, 50, Purpose::Data, None)
             })
         };
         assert_eq!(take(), Err(Error::NoSpace), "{options}");
