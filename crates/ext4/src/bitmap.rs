@@ -93,8 +93,7 @@ impl Volume {
         let place = Place::group(group.group).at_block(bitmap.block);
         let buffer = self.read_metadata(bitmap.block, bitmap.structure, place)?;
         if let Some(seed) = self.geometry().metadata_seed() {
-            // Descriptors of 32 bytes have room for half of the checksum.
-            let mask = if self.geometry().descriptor_size >= 64 { u32::MAX } else { 0xFFFF };
+            let mask = self.geometry().bitmap_checksum_mask();
             buffer.verify_once(|bytes| {
                 let covered = bytes.get(..bitmap.covered as usize).unwrap_or_default();
                 let (stored, computed) = (bitmap.checksum, crc32c(seed, covered) & mask);

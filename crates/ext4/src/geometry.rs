@@ -63,6 +63,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// The bits of a bitmap's checksum that descriptors hold: those of 32 bytes have room for half.
+    pub(crate) fn bitmap_checksum_mask(&self) -> u32 {
+        if self.descriptor_size >= 64 { u32::MAX } else { 0xFFFF }
+    }
+
     /// The checksum seed, when metadata is checksummed with crc32c.
     pub fn metadata_seed(&self) -> Option<u32> {
         self.features.has(Feature::MetadataCsum).then_some(self.checksum_seed)

@@ -64,7 +64,7 @@ pub(super) fn first_from(block: &[u8], bits: Range<u32>, value: bool) -> Option<
 
 /// What to add, by exclusive or, to the crc32c of a bitmap's first `covered` bytes when all the
 /// bits of the range are turned round. A crc is linear, so that the bytes before and between
-/// need not be looked at again: with blocks of 64 KiB that would cost more than all the rest.
+/// need not be looked at again: with large blocks that would cost half as much as all the rest.
 pub(super) fn checksum_change(bits: Range<u32>, covered: u32) -> u32 {
     let bits = bits.start..bits.end.min(covered * 8);
     if bits.is_empty() {

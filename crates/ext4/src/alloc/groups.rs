@@ -201,6 +201,7 @@ impl Volume {
             place,
             block: descriptor.block_bitmap,
             covered: self.geometry().clusters_per_group() / 8,
+            stored: descriptor.block_bitmap_checksum,
         };
         let bits = extent.start..extent.end();
         let checksum = self.mark(handle, &bitmap, group.block_checksum, bits, in_use)?;
@@ -225,6 +226,7 @@ impl Volume {
             place: Place::group(descriptor.group),
             block: descriptor.inode_bitmap,
             covered: self.geometry().inodes_per_group / 8,
+            stored: descriptor.inode_bitmap_checksum,
         };
         if in_use && self.geometry().has_group_checksums() {
             let after = self.geometry().inodes_per_group - 1 - index;
@@ -238,7 +240,8 @@ impl Volume {
     }
 
     /// Turns bits round. The checksum as it is then, on volumes with checksums; `before` is what it
-    /// was, if that is known.
+    /// was, if that is known. It is made from that and the bits: a block that has become another one
+    /// meanwhile does not get a checksum that is right.
     fn mark(
         &self,
         handle: &mut Handle<'_>,
@@ -259,12 +262,12 @@ impl Volume {
                 };
                 return Err(Error::corrupt(bitmap.structure, place, problem));
             }
+            let before = match (seed, before) {
+                (Some(seed), None) => Some(bitmap.checksum(seed, bytes, self.geometry(), place)?),
+                (_, before) => before,
+            };
             bits::fill(bytes, bits.clone(), in_use);
-            let covered = bytes.get(..bitmap.covered as usize).unwrap_or_default();
-            Ok(seed.map(|seed| match before {
-                Some(before) => before ^ bits::checksum_change(bits, bitmap.covered),
-                None => crc32c(seed, covered),
-            }))
+            Ok(before.map(|before| before ^ bits::checksum_change(bits, bitmap.covered)))
         })
     }
 
@@ -302,6 +305,8 @@ impl Volume {
         descriptor.inodes_uninitialised = false;
         // What it says while there is no bitmap has no meaning.
         descriptor.unused_inodes = self.geometry().inodes_per_group;
+        descriptor.inode_bitmap_checksum =
+            self.checksum(&bytes, self.geometry().inodes_per_group / 8);
         handle.replace(descriptor.inode_bitmap, bytes);
         Ok(())
     }
@@ -333,4 +338,19 @@ struct BitmapBlock {
     block: FsBlock,
     /// Bytes under the checksum.
     covered: u32,
+    /// What the descriptor says is their checksum, or the lower half of it.
+    stored: u32,
+}
+
+impl BitmapBlock {
+    /// The checksum in full, of a bitmap that has the one that the descriptor says.
+    fn checksum(&self, seed: u32, bytes: &[u8], geometry: &Geometry, place: Place) -> Result<u32> {
+        let covered = bytes.get(..self.covered as usize).unwrap_or_default();
+        let (mask, checksum) = (geometry.bitmap_checksum_mask(), crc32c(seed, covered));
+        let (stored, computed) = (self.stored & mask, checksum & mask);
+        if stored == computed {
+            return Ok(checksum);
+        }
+        Err(Error::corrupt(self.structure, place, Problem::Checksum { stored, computed }))
+    }
 }

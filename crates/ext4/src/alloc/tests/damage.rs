@@ -188,3 +188,38 @@ fn groups_that_share_an_inode_bitmap_give_no_inode_twice() {
     assert!(count > 100 && taken.len() == count);
     close(volume);
 }
+
+/// Frees a cluster behind everybody's back.
+fn flip(volume: &Volume, group: u32, bit: usize) {
+    let block = volume.group(GroupNumber(group)).unwrap().block_bitmap;
+    let flip = |bytes: &mut [u8]| bytes[bit / 8] ^= 1 << (bit % 8);
+    volume.metadata().change(block, "bitmap", base::Place::block(block), flip).unwrap();
+}
+
+#[test]
+fn a_bitmap_that_became_another_one_does_not_get_a_checksum_that_is_right() {
+    for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^64bit"] {
+        let image = Image::make(40, &options.split_whitespace().collect::<Vec<_>>());
+        let volume = open_for_writing(&image);
+        let start = |group| volume.geometry().group_start(GroupNumber(group)).0;
+        let group_of = |block| volume.geometry().group_of_block(block).unwrap().0;
+        // Before it was ever changed: it has been looked at, but not by who changes it.
+        let allocator = &volume.writer().unwrap().allocator;
+        volume.load_group(GroupNumber(2), &mut allocator.groups[2].lock()).unwrap();
+        flip(&volume, 2, 4000);
+        let taken = volume.take(start(2) + 100, 1, Purpose::Data).unwrap();
+        assert_ne!(group_of(taken.0), 2, "{options}");
+        let damage = allocator.groups[2].lock().damage.clone();
+        assert!(matches!(problem::<()>(Err(damage.unwrap())), Problem::Checksum { .. }));
+        // And when its checksum is known.
+        let taken = volume.take(start(4) + 100, 1, Purpose::Data).unwrap();
+        assert_eq!(group_of(taken.0), 4, "{options}");
+        flip(&volume, 4, 4000);
+        volume.take(start(4) + 100, 1, Purpose::Data).unwrap();
+        close(volume);
+        let volume = image.open();
+        let descriptor = volume.group(GroupNumber(4)).unwrap();
+        let read = volume.block_bitmap(&descriptor);
+        assert!(matches!(problem(read), Problem::Checksum { .. }), "{options}");
+    }
+}

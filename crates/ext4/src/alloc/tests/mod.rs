@@ -21,8 +21,19 @@ fn close(volume: Arc<Volume>) {
 impl Volume {
     /// A transaction of one request, for nobody in particular.
     fn take(&self, goal: u64, wanted: u64, purpose: Purpose) -> Result<(FsBlock, u64)> {
+        self.take_ahead(goal, wanted, purpose, None)
+    }
+
+    /// The same, with more kept for a file.
+    fn take_ahead(
+        &self,
+        goal: u64,
+        wanted: u64,
+        purpose: Purpose,
+        ahead: Option<Ahead>,
+    ) -> Result<(FsBlock, u64)> {
         self.change(ALLOCATE_CREDITS, |handle| {
-            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose, None)
+            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose, ahead)
         })
     }
 

@@ -53,7 +53,9 @@ impl User {
             let wanted_max = [20, 20, 20, 3000][random.below(4) as usize];
             let wanted = 1 + random.below(wanted_max);
             let purpose = [Purpose::Data, Purpose::Metadata][random.below(2) as usize];
-            match volume.with_space(|| volume.take(goal, wanted, purpose)) {
+            let (inode, blocks) = (InodeNumber(20 + random.below(5)), random.below(200));
+            let ahead = (random.below(2) == 0).then_some(Ahead { inode, blocks });
+            match volume.with_space(|| volume.take_ahead(goal, wanted, purpose, ahead)) {
                 Ok((start, count)) => {
                     let wanted = volume.geometry().clusters_for(wanted);
                     assert!(count >= 1 && volume.geometry().clusters_for(count) <= wanted);
