@@ -241,11 +241,11 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
         let change = self.writable_range(IoOperation::Discard, offset, length)?;
-        if length > 0 {
-            // Where the host cannot, the range simply stays in use.
-            self.fallocate(&change, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)?;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match length == 0 || self.fallocate(&change, punch)? {
+            true => Ok(()),
+            false => Err(change.failed(Errno::OPNOTSUPP).into()),
         }
-        Ok(())
     }
 
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {

@@ -52,7 +52,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes every write that ended before this call durable.
     fn flush(&self) -> Result<()>;
 
-    /// Declares a range unused; its contents are undefined afterwards.
+    /// Declares a range unused; its contents are undefined afterwards. EOPNOTSUPP where the device, or the
+    /// host, knows nothing of that.
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()>;
 
     /// Makes a range read as zeroes.

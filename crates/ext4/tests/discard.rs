@@ -2,17 +2,21 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use common::cached_file::Cache;
+use base::{DeviceOffset, IoError, IoOperation, Result};
+use common::cached_file::{Cache, CachedFile};
 use common::file_history::FileHistory;
 use common::random::Random;
 use common::stale::{STALE, with_stale_blocks};
 use common::{Image, new_file};
-use device::{MemoryDevice, RecordDevice, SharedDevice};
+use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
 
+const EOPNOTSUPP: i32 = 95;
 const KINDS: &[&str] = &[
     "-t ext4 -b 1024 -J size=1",
     "-t ext4 -b 4096 -O bigalloc -C 16384",
@@ -60,6 +64,125 @@ fn freed_blocks_are_discarded_when_that_is_durable() {
             "{options}: it comes back without data"
         );
     }
+}
+
+/// A device that keeps what it is told of, or knows nothing of discards.
+#[derive(Debug)]
+struct Watched {
+    inner: MemoryDevice,
+    told: Mutex<Vec<Range<u64>>>,
+    refuses: bool,
+}
+
+impl Watched {
+    fn new(options: &str, refuses: bool) -> Arc<Self> {
+        let arguments: Vec<&str> = options.split_whitespace().collect();
+        let inner = MemoryDevice::new(Image::make(16, &arguments).bytes());
+        Arc::new(Self { inner, told: Mutex::default(), refuses })
+    }
+}
+
+impl BlockDevice for Watched {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.told.lock().unwrap().push(offset.0..offset.0 + length);
+        if self.refuses {
+            let (operation, errno) = (IoOperation::Discard, EOPNOTSUPP);
+            return Err(IoError { operation, offset, length, errno }.into());
+        }
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+/// Makes files of some bytes that lie side by side, and deletes them all.
+fn make_and_delete(volume: &Arc<Volume>, count: usize, bytes: usize) {
+    let (cache, root) = (Cache::new(), volume.inode(ROOT_INODE).unwrap());
+    let make = |number| {
+        let inode = new_file(volume, &format!("file {number}"));
+        let file = cache.file(&inode, Arc::clone(&inode));
+        file.write(0, &vec![7; bytes]).unwrap();
+        file.write_back();
+        file
+    };
+    let files: Vec<CachedFile> = (0..count).map(make).collect();
+    volume.sync().unwrap();
+    for (number, file) in files.into_iter().enumerate() {
+        let name = format!("file {number}");
+        root.unlink(name.as_bytes(), &file.inode, common::TIME).unwrap();
+        file.release().unwrap();
+    }
+    volume.sync().unwrap();
+}
+
+#[test]
+fn extents_that_touch_are_told_as_one() {
+    let device = Watched::new("-t ext4 -b 1024 -J size=1", false);
+    let volume = open(device.clone(), true);
+    make_and_delete(&volume, 40, 3000);
+    let told = device.told.lock().unwrap();
+    assert_eq!(told.iter().map(|range| range.end - range.start).sum::<u64>(), 40 * 3072);
+    assert!(told.len() < 8, "{told:?}");
+}
+
+#[test]
+fn a_device_that_takes_no_discards_is_asked_once_and_warned_of_once() {
+    let _ = tracing::subscriber::set_global_default(Warnings);
+    let device = Watched::new("-t ext4 -b 1024 -J size=1", true);
+    let volume = open(device.clone(), true);
+    for _ in 0..3 {
+        make_and_delete(&volume, 5, 3000);
+    }
+    volume.close().unwrap();
+    assert_eq!(device.told.lock().unwrap().len(), 1);
+    assert_eq!(WARNINGS.load(Ordering::SeqCst), 1);
+}
+
+/// Counts warnings of discards.
+struct Warnings;
+
+static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if event.metadata().target().ends_with("discard") {
+            WARNINGS.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 const SIZE_MAX: u64 = 60_000;

@@ -149,18 +149,11 @@ impl Volume {
         self.write_descriptor(handle, &descriptor)?;
         group.deferred.give_back(extent);
         allocator.space.lock().freed(extent.length.into());
-        let discard =
-            allocator.discards.clone().map(|device| (device, self.bytes_of(number, extent)));
+        if allocator.discards {
+            handle.discard_when_durable(self.bytes_of(number, extent));
+        }
         let allocator = Arc::clone(allocator);
-        handle.when_durable(move || {
-            // While nobody can have them.
-            if let Some((device, bytes)) = discard {
-                let done = device.discard(bytes.start, bytes.end.0 - bytes.start.0);
-                // What they hold does not matter, nor whether the device knows that.
-                done.unwrap_or_else(|error| tracing::warn!("{error}"));
-            }
-            allocator.release(number, extent);
-        });
+        handle.when_durable(move || allocator.release(number, extent));
         Ok(())
     }
 

@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use base::locks::{Rank, RankedMutex};
 use base::space::Privilege;
 use base::{Error, GroupNumber, Result, Unsupported};
-use device::SharedDevice;
 use parking_lot::Mutex;
 
 use self::groups::Group;
@@ -101,8 +100,8 @@ pub(crate) struct Allocator {
     indexed: AtomicUsize,
     /// The group whose index is dropped next when there are too many.
     hand: AtomicUsize,
-    /// Who is to be told of clusters that are free.
-    discards: Option<SharedDevice>,
+    /// Whether the device is to be told of clusters that are free.
+    discards: bool,
 }
 
 impl Allocator {
@@ -149,7 +148,7 @@ impl Allocator {
             windows: Windows::default(),
             indexed: 0.into(),
             hand: 0.into(),
-            discards: discard.then(|| Arc::clone(volume.device())),
+            discards: discard,
         }))
     }
 

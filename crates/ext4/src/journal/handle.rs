@@ -1,10 +1,11 @@
 //! A handle: the changes of one operation, all of which end up in one transaction.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
 use base::locks::Held;
-use base::{FsBlock, Place, Result, TransactionId};
+use base::{DeviceOffset, FsBlock, Place, Result, TransactionId};
 use smallvec::SmallVec;
 
 use super::Journal;
@@ -20,6 +21,7 @@ pub(crate) struct Handle<'j> {
     /// What was changed; sorted, without duplicates.
     blocks: SmallVec<[FsBlock; 16]>,
     revoked: SmallVec<[FsBlock; 4]>,
+    discards: Vec<Range<DeviceOffset>>,
     released: Vec<Release>,
     changes: u64,
     is_undone: bool,
@@ -40,6 +42,7 @@ impl<'j> Handle<'j> {
             credits,
             blocks,
             revoked,
+            discards: Vec::new(),
             released,
             changes,
             is_undone,
@@ -132,6 +135,12 @@ impl<'j> Handle<'j> {
         self.released.push(Box::new(release));
     }
 
+    /// Has the device told, when the transaction is durable, and before anything is released then, that
+    /// nobody uses these bytes.
+    pub(crate) fn discard_when_durable(&mut self, bytes: Range<DeviceOffset>) {
+        self.discards.push(bytes);
+    }
+
     fn note(&mut self, block: FsBlock) {
         self.is_undone = false;
         self.changes += 1;
@@ -160,6 +169,7 @@ impl Drop for Handle<'_> {
         // several inodes share. It is not used again before this transaction is durable (J3).
         let blocks = self.blocks.iter().copied();
         running.blocks.extend(blocks.filter(|block| !running.revoked.contains(block)));
+        running.discards.append(&mut self.discards);
         running.released.append(&mut self.released);
         state.credits -= self.credits;
         state.handles -= 1;

@@ -17,6 +17,7 @@
 //!   consistent.
 
 mod checkpoint;
+mod discard;
 mod failure;
 mod handle;
 mod transaction;
@@ -32,6 +33,7 @@ use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
 
 use self::checkpoint::Checkpoint;
+use self::discard::Discards;
 pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
@@ -49,6 +51,7 @@ pub(crate) struct Journal {
     /// A handle was stopped, a transaction began, a commit ended.
     changed: Condvar,
     checkpoint: Checkpoint,
+    discards: Discards,
     /// Locked by who commits and by who makes room in the log.
     log: Option<Mutex<LogWriter>>,
     /// Blocks of one transaction, at most.
@@ -105,6 +108,7 @@ impl Journal {
             state: RankedMutex::new(Rank::Journal, state),
             changed: Condvar::new(),
             checkpoint: Checkpoint::default(),
+            discards: Discards::default(),
             log: log.map(Mutex::new),
             blocks_max,
             errors,
@@ -226,7 +230,8 @@ impl Journal {
     }
 
     /// Makes a transaction durable, and what it frees free.
-    fn write(&self, ended: Frozen) -> Result<()> {
+    fn write(&self, mut ended: Frozen) -> Result<()> {
+        let discards = std::mem::take(&mut ended.discards);
         let released = match &self.log {
             Some(log) => {
                 let mut log = log.lock();
@@ -248,6 +253,8 @@ impl Journal {
                 released
             }
         };
+        // While nobody can have what is released.
+        self.discards.submit(&*self.device, discards);
         released.into_iter().for_each(|release| release());
         Ok(())
     }

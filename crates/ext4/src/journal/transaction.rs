@@ -1,10 +1,11 @@
 //! What one transaction has changed. Not here: how it is made durable.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::{FsBlock, TransactionId};
+use base::{DeviceOffset, FsBlock, TransactionId};
 use iomap::MetadataCache;
 
 /// What to do when a transaction is durable: give back what it freed.
@@ -18,6 +19,8 @@ pub(super) struct Transaction {
     pub blocks: BTreeSet<FsBlock>,
     /// Blocks of metadata that were freed: no copy of them from before may be replayed.
     pub revoked: BTreeSet<FsBlock>,
+    /// Bytes that the device is to be told of before anything is released.
+    pub discards: Vec<Range<DeviceOffset>>,
     pub released: Vec<Release>,
 }
 
@@ -27,13 +30,15 @@ pub(super) struct Frozen {
     /// In the order of the volume.
     pub blocks: Vec<(FsBlock, Arc<[u8]>)>,
     pub revoked: Vec<FsBlock>,
+    pub discards: Vec<Range<DeviceOffset>>,
     pub released: Vec<Release>,
 }
 
 impl Transaction {
     pub(super) fn new(id: TransactionId) -> Self {
         let (blocks, revoked) = (BTreeSet::new(), BTreeSet::new());
-        Self { id, begun: Instant::now(), blocks, revoked, released: Vec::new() }
+        let (discards, released) = (Vec::new(), Vec::new());
+        Self { id, begun: Instant::now(), blocks, revoked, discards, released }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -50,6 +55,7 @@ impl Transaction {
             id: self.id,
             blocks: contents.collect(),
             revoked: self.revoked.into_iter().collect(),
+            discards: self.discards,
             released: self.released,
         }
     }

@@ -1,0 +1,72 @@
+//! Tells the device of space that nobody uses any more. Not here: which, and when.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::{DeviceOffset, Error};
+use device::BlockDevice;
+use rustix::io::Errno;
+
+/// What is known of how a device takes discards.
+#[derive(Default)]
+pub(super) struct Discards {
+    /// It takes none, and is not asked again.
+    are_refused: AtomicBool,
+}
+
+impl Discards {
+    /// Tells `device` of bytes whose contents do not matter: of those that touch, as one.
+    pub(super) fn submit(&self, device: &dyn BlockDevice, ranges: Vec<Range<DeviceOffset>>) {
+        if self.are_refused.load(Ordering::Relaxed) {
+            return;
+        }
+        let discard = |range: Range<DeviceOffset>| {
+            device.discard(range.start, range.end.0.saturating_sub(range.start.0))
+        };
+        // Whether it knows does not matter either.
+        match merge(ranges).into_iter().try_for_each(discard) {
+            Ok(()) => {}
+            Err(error) if is_refusal(&error) => {
+                tracing::warn!("nothing is discarded any more: {error}");
+                self.are_refused.store(true, Ordering::Relaxed);
+            }
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+}
+
+/// Whether the device, or the host, does not know of discards.
+fn is_refusal(error: &Error) -> bool {
+    let Error::Io(error) = error else { return false };
+    let errno = Errno::from_raw_os_error(error.errno);
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL)
+}
+
+/// The same bytes in ranges that do not touch, in order.
+fn merge(mut ranges: Vec<Range<DeviceOffset>>) -> Vec<Range<DeviceOffset>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<DeviceOffset>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(ranges: &[(u64, u64)]) -> Vec<Range<DeviceOffset>> {
+        ranges.iter().map(|&(start, end)| DeviceOffset(start)..DeviceOffset(end)).collect()
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one_in_whatever_order_they_come() {
+        let freed = ranges(&[(30, 40), (0, 10), (50, 60), (10, 30), (70, 80), (55, 58)]);
+        assert_eq!(merge(freed), ranges(&[(0, 40), (50, 60), (70, 80)]));
+        assert_eq!(merge(Vec::new()), []);
+    }
+}
