@@ -14,7 +14,7 @@ use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
-use crate::map::Piece;
+use crate::map::{Piece, Run};
 use crate::map_write::{NewBlocks, Progress, empty_root};
 use crate::orphan_write::ORPHAN_CREDITS;
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
@@ -258,17 +258,23 @@ impl Inode {
         let purpose = Purpose::ReservedData;
         let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
         let run = volume.change_with_space(credits, |handle| {
-            let mapped =
-                self.map_new_blocks(handle, NewBlocks { at, wanted, unwritten, purpose })?;
+            let request = NewBlocks { at, wanted, unwritten, purpose };
+            // What they held must never be seen. If that fails, the data is lost, and nothing else.
+            let zero = &mut |run: Run| match run.unwritten {
+                true => Ok(()),
+                false => {
+                    let size = volume.geometry().block_size;
+                    let offset = size.device_offset(run.block).expect("it lies in the volume");
+                    volume.device().write_zeroes(offset, run.length << size.shift())
+                }
+            };
+            let mapped = self.map_prepared_blocks(handle, request, zero)?;
+            let mapped = mapped.inspect_err(|_| handle.undone())?;
             let run = mapped.run;
             if mapped.is_new && !run.unwritten {
                 // Until the end of I/O moves the size, a recovery must take what lies past it away.
                 self.mapped_past_size.fetch_max(run.end().0, Ordering::Release);
                 volume.settle_orphan(handle, self)?;
-                // Before the blocks belong to the file durably: what they held must never be seen.
-                let size = volume.geometry().block_size;
-                let offset = size.device_offset(run.block).expect("it lies in the volume");
-                volume.device().write_zeroes(offset, run.length << size.shift())?;
             }
             Ok(run)
         })?;
@@ -291,17 +297,22 @@ impl Inode {
             }
             let (at, unwritten, purpose) = (FileBlock(0), false, Purpose::Data);
             let wanted = NewBlocks { at, wanted: 1, unwritten, purpose };
-            let mapped = self.map_new_blocks(handle, wanted);
-            if mapped == Err(Error::NoSpace) {
-                self.update(handle, |now| *now = InodeRecord::clone(&record))?;
-                handle.undone();
-            }
-            let run = mapped?.run;
             let mut block = data.clone();
             block.resize(block_size.len(), 0);
-            // The flush before the commit makes this durable before the file has the block.
-            let offset = block_size.device_offset(run.block).expect("it lies in the volume");
-            volume.device().write_at(offset, &block)
+            let write = &mut |run: Run| {
+                // The flush before the commit makes this durable before the file has the block.
+                let offset = block_size.device_offset(run.block).expect("it lies in the volume");
+                volume.device().write_at(offset, &block)
+            };
+            let error = match self.map_prepared_blocks(handle, wanted, write) {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(Error::NoSpace) => Error::NoSpace,
+                Err(error) => return Err(error),
+            };
+            self.update(handle, |now| *now = InodeRecord::clone(&record))?;
+            handle.undone();
+            Err(error)
         })
     }
 

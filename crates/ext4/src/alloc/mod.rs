@@ -225,6 +225,13 @@ impl Volume {
         Ok(())
     }
 
+    /// Gives back a promise that clusters were taken off for which the volume has no use after all, and
+    /// which it is about to free.
+    pub(crate) fn promise_again(&self, clusters: u64) -> Result<()> {
+        self.writer()?.allocator.space.lock().reserved += clusters;
+        Ok(())
+    }
+
     /// Whether a commit would make more clusters usable: an operation that found `NoSpace` may be
     /// worth another attempt after one.
     pub(crate) fn has_deferred_space(&self) -> bool {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use base::space::Privilege;
 use base::{Error, FsBlock, Place, Result};
 use iomap::MetadataBuffer;
 
@@ -184,8 +183,10 @@ impl MapBlocks<'_, '_, '_> {
         purpose: Purpose,
         ahead: Option<Ahead>,
     ) -> Result<(FsBlock, u64)> {
-        let (start, count) =
-            self.volume.allocate_blocks(self.handle, goal, wanted, purpose, ahead)?;
+        let changes = self.handle.changes();
+        let found = self.volume.allocate_blocks(self.handle, goal, wanted, purpose, ahead);
+        self.is_touched |= found.is_err() && self.handle.changes() != changes;
+        let (start, count) = found?;
         self.clusters += self.volume.geometry().clusters_for(count) as i64;
         Ok((start, count))
     }
@@ -198,16 +199,19 @@ impl MapBlocks<'_, '_, '_> {
 
     /// Gives back what [`allocate`](Self::allocate) gave, also to what it was promised to.
     pub(super) fn undo(&mut self, start: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
-        self.return_clusters(start, count)?;
         if purpose == Purpose::ReservedData {
             let clusters = self.volume.geometry().clusters_for(count);
-            self.volume.reserve(clusters, Privilege::Root)?;
+            // Before anybody else can have them.
+            self.volume.promise_again(clusters)?;
         }
-        Ok(())
+        self.return_clusters(start, count)
     }
 
     fn return_clusters(&mut self, start: FsBlock, count: u64) -> Result<()> {
-        self.volume.free_blocks(self.handle, start, count)?;
+        let freed = self.volume.free_blocks(self.handle, start, count);
+        // Then they are not given back.
+        self.is_touched |= freed.is_err();
+        freed?;
         let clusters = self.volume.geometry().clusters_of(start, count);
         self.clusters -= (clusters.end - clusters.start) as i64;
         Ok(())

@@ -49,12 +49,23 @@ impl Inode {
         handle: &mut Handle<'_>,
         request: NewBlocks,
     ) -> Result<Mapped> {
+        self.map_prepared_blocks(handle, request, &mut |_| Ok(()))?
+    }
+
+    /// [`map_new_blocks`](Self::map_new_blocks), where `prepare` makes blocks that are new what they are
+    /// to be before the map has them. The inner error is `prepare`'s: then everything is as it was.
+    pub(crate) fn map_prepared_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        request: NewBlocks,
+        prepare: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<Result<Mapped>> {
         // What was promised space must not fail for want of a node.
         let nodes = match request.purpose {
             Purpose::ReservedData => Purpose::EndOfIo,
             _ => Purpose::Metadata,
         };
-        self.edit_map(handle, nodes, |edit| edit.map_new(request))
+        self.edit_map(handle, nodes, |edit| edit.map_new(request, prepare))
     }
 
     /// Adds a block to the end of a directory, or of another file of whole blocks of metadata, and
@@ -64,7 +75,8 @@ impl Inode {
             let block_size = edit.geometry().block_size;
             let at = FileBlock(block_size.blocks_for(edit.record.size));
             let (wanted, purpose) = (1, Purpose::Metadata);
-            let mapped = edit.map_new(NewBlocks { at, wanted, unwritten: false, purpose })?;
+            let request = NewBlocks { at, wanted, unwritten: false, purpose };
+            let mapped = edit.map_new(request, &mut |_| Ok(()))??;
             edit.size = Some((at.0 + 1) << block_size.shift());
             Ok((at, mapped.run.block))
         })
@@ -95,7 +107,12 @@ struct Found {
 }
 
 impl MapEdit<'_, '_, '_> {
-    fn map_new(&mut self, request: NewBlocks) -> Result<Mapped> {
+    /// See [`Inode::map_prepared_blocks`].
+    fn map_new(
+        &mut self,
+        request: NewBlocks,
+        prepare: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<Result<Mapped>> {
         let left = self.inode.map_end().0.saturating_sub(request.at.0);
         let clusters = self.clusters_left();
         // A whole extent at most, so what is added is one entry.
@@ -109,16 +126,20 @@ impl MapEdit<'_, '_, '_> {
         }
         let request = NewBlocks { wanted, ..request };
         let mapped = match &self.map {
-            Map::Extents(_) => self.map_extent(request),
-            Map::Pointers(_) => self.map_pointers(request),
+            Map::Extents(_) => self.map_extent(request, prepare),
+            Map::Pointers(_) => self.map_pointers(request, prepare),
         }?;
-        if mapped.is_new {
-            self.change.changed(mapped.run.start, mapped.run.end(), Some(mapped.run));
+        if let Ok(Mapped { run, is_new: true }) = mapped {
+            self.change.changed(run.start, run.end(), Some(run));
         }
         Ok(mapped)
     }
 
-    fn map_extent(&mut self, request: NewBlocks) -> Result<Mapped> {
+    fn map_extent(
+        &mut self,
+        request: NewBlocks,
+        prepare: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<Result<Mapped>> {
         let Map::Extents(tree) = &mut self.map else { unreachable!("the caller looked") };
         let at = request.at;
         let path = tree.path(&self.blocks, at)?;
@@ -129,7 +150,7 @@ impl MapEdit<'_, '_, '_> {
         let wanted = at..FileBlock(at.0 + request.wanted);
         if let Some(run) = next.and_then(|next| next.within(&(at..wanted.end))) {
             if run.start == at {
-                return Ok(Mapped { run, is_new: false });
+                return Ok(Ok(Mapped { run, is_new: false }));
             }
         }
         let end = wanted.end.min(next.map_or(path.range().end, |next| next.start));
@@ -143,16 +164,26 @@ impl MapEdit<'_, '_, '_> {
         let continues = before.is_some_and(|before| is_last && before.end() == at);
         let ahead = self.inode.ahead(&request, continues);
         let found = find_blocks(tree, &mut self.blocks, request, end, goal, ahead)?;
+        if let Err(error) = prepare(found.run) {
+            if let Some((start, count)) = found.allocated {
+                self.blocks.undo(start, count, request.purpose)?;
+            }
+            return Ok(Err(error));
+        }
         if let Err(error) = tree.insert(&mut self.blocks, path, found.run) {
             if let (Some((start, count)), false) = (found.allocated, self.blocks.is_touched) {
                 self.blocks.undo(start, count, request.purpose)?;
             }
             return Err(error);
         }
-        Ok(Mapped { run: found.run, is_new: true })
+        Ok(Ok(Mapped { run: found.run, is_new: true }))
     }
 
-    fn map_pointers(&mut self, request: NewBlocks) -> Result<Mapped> {
+    fn map_pointers(
+        &mut self,
+        request: NewBlocks,
+        prepare: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<Result<Mapped>> {
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
         map.check_clusters()?;
         let (at, volume) = (request.at, self.blocks.volume);
@@ -161,7 +192,7 @@ impl MapEdit<'_, '_, '_> {
         let end = match span.piece_at(at) {
             Piece::Run(run) => {
                 let run = run.within(&wanted).expect("the run lies there");
-                return Ok(Mapped { run, is_new: false });
+                return Ok(Ok(Mapped { run, is_new: false }));
             }
             Piece::Hole { end, .. } => end.min(wanted.end),
         };
@@ -179,7 +210,13 @@ impl MapEdit<'_, '_, '_> {
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
         let run = Run { start: at, length: count, block, unwritten: false };
         let result = match block.0.checked_add(count) {
-            Some(end) if end <= pointers::BLOCKS_END => map.insert(&mut self.blocks, run),
+            Some(end) if end <= pointers::BLOCKS_END => {
+                if let Err(error) = prepare(run) {
+                    self.blocks.undo(block, count, request.purpose)?;
+                    return Ok(Err(error));
+                }
+                map.insert(&mut self.blocks, run)
+            }
             // Pointers have 32 bits.
             _ => Err(Error::NoSpace),
         };
@@ -189,7 +226,7 @@ impl MapEdit<'_, '_, '_> {
             }
             return Err(error);
         }
-        Ok(Mapped { run, is_new: true })
+        Ok(Ok(Mapped { run, is_new: true }))
     }
 
     /// Where to look for the block of a file with a block map, when none is mapped in the same

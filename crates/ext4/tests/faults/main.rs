@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod data;
 mod policy;
 mod workload;
 
@@ -45,11 +46,6 @@ const KINDS: [Kind; 5] = [
 impl Kind {
     fn has_journal(&self) -> bool {
         !self.options.contains("^has_journal")
-    }
-
-    /// Whether blocks are made zeroes before they get data, as a part of metadata's change.
-    fn zeroes_blocks(&self) -> bool {
-        self.options.contains("ext3")
     }
 
     fn image(&self) -> Vec<u8> {
@@ -144,7 +140,7 @@ fn reopened(image: Vec<u8>, place: &str) -> Vec<u8> {
 }
 
 /// Whether the right ones were told of a fault, and the volume is in the right state.
-fn check_told(kind: &Kind, fault: CountedFault, outcome: &Outcome, place: &str) {
+fn check_told(fault: CountedFault, outcome: &Outcome, place: &str) {
     assert!(!outcome.faults.is_empty(), "{place}: it never came");
     assert!(!outcome.errors.is_empty(), "{place}: nobody was told");
     let Some(workload) = &outcome.workload else { return };
@@ -152,7 +148,7 @@ fn check_told(kind: &Kind, fault: CountedFault, outcome: &Outcome, place: &str) 
         let at = outcome.faults[0].offset.0;
         workload.data_places().iter().any(|range| range.contains(&at))
     };
-    if is_data && fault.lasting == Lasting::Once && !kind.zeroes_blocks() {
+    if is_data && fault.lasting == Lasting::Once {
         assert_eq!(outcome.shut, None, "{place}: data that is lost ends all changes");
         assert_eq!(workload.volume.errors().count, 0, "{place}: data that is lost is recorded");
     }
@@ -209,7 +205,7 @@ fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, errno: i32, runs
         let outcome = run(&image, Some(fault), seed);
         let place = format!("{}, {operation:?} {number} of {count}, {lasting:?}", kind.options);
         if operation != IoOperation::Read {
-            check_told(kind, fault, &outcome, &place);
+            check_told(fault, &outcome, &place);
         }
         check_after_power_cut(kind, fault, &outcome, &place);
     }

@@ -1,0 +1,94 @@
+//! Data that cannot be written while its file gets a block for it: it is lost, and nothing else is.
+
+use std::sync::Arc;
+
+use base::{Error, IoOperation};
+use device::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
+use ext4::{ROOT_INODE, Volume};
+
+use crate::EIO;
+use crate::common::cached_file::Cache;
+use crate::common::stale::{STALE, with_stale_blocks};
+use crate::common::{self, Image, contents, new_file, open_device_for_writing};
+
+/// Opens an image on a device whose write of this number fails, and has `work` use the volume, which is
+/// sound all the while, and afterwards; the number of writes before what `work` gives.
+fn with_fault(
+    image: &Image,
+    number: u64,
+    work: impl FnOnce(&Arc<Volume>, &dyn Fn() -> u64) -> u64,
+) -> u64 {
+    let (operation, lasting) = (IoOperation::Write, Lasting::Once);
+    let counted = Some(CountedFault { operation, number, lasting, errno: EIO });
+    let memory = Arc::new(MemoryDevice::new(with_stale_blocks(image)));
+    let plan = FaultPlan { counted, ..FaultPlan::default() };
+    let device = Arc::new(FaultDevice::new(memory.clone(), plan));
+    let volume = open_device_for_writing(device.clone()).unwrap();
+    let before = work(&volume, &|| device.requests(operation));
+    assert_eq!(device.faults().len(), usize::from(number < u64::MAX));
+    volume.check_writable().unwrap();
+    assert_eq!(volume.errors().count, 0, "data that is lost is recorded");
+    volume.close().unwrap();
+    std::fs::write(&image.path, memory.snapshot()).unwrap();
+    image.check_by_e2fsck();
+    before
+}
+
+#[test]
+fn blocks_of_a_block_map_that_cannot_be_made_zeroes_are_given_back() {
+    // Behind pointers in the inode, and in blocks.
+    for at in [0, 40 << 10] {
+        let work = |volume: &Arc<Volume>, writes: &dyn Fn() -> u64, fails: bool| {
+            let (cache, inode) = (Cache::new(), new_file(volume, "file"));
+            let file = cache.file(&inode, Arc::clone(&inode));
+            volume.sync().unwrap();
+            let free = volume.statfs().blocks_free;
+            file.write(at, &[7; 5000]).unwrap();
+            let before = writes();
+            file.write_back();
+            let told = file.error();
+            assert_eq!(matches!(told, Err(Error::Io(_))), fails, "{told:?}");
+            if fails {
+                volume.sync().unwrap();
+                assert_eq!(volume.statfs().blocks_free, free, "what was not written takes space");
+                file.write(at, &[8; 5000]).unwrap();
+            }
+            file.sync(false);
+            let found = contents(volume, &inode);
+            assert!(found.ends_with(&[if fails { 8 } else { 7 }; 5000]) && !found.contains(&STALE));
+            before
+        };
+        let image = || Image::make(6, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+        let before = with_fault(&image(), u64::MAX, |volume, writes| work(volume, writes, false));
+        with_fault(&image(), before, |volume, writes| work(volume, writes, true));
+    }
+}
+
+#[test]
+fn inline_data_that_cannot_be_moved_stays_where_it_is() {
+    const DATA: &[u8] = b"a few bytes";
+    for extents in ["", ",^extent,^64bit"] {
+        let options = format!("-t ext4 -b 1024 -J size=1 -O inline_data{extents}");
+        let image = || {
+            Image::filled(6, &options, |source| std::fs::write(source.join("file"), DATA).unwrap())
+        };
+        let work = |volume: &Arc<Volume>, writes: &dyn Fn() -> u64, fails: bool| {
+            let number = volume.inode(ROOT_INODE).unwrap().lookup(b"file").unwrap();
+            let inode = Arc::new(volume.inode(number).unwrap());
+            let file = Cache::new().file(&inode, Arc::clone(&inode));
+            let before = writes();
+            if fails {
+                let told = file.write(3000, b"more");
+                assert!(matches!(told, Err(Error::Io(_))), "{told:?}");
+                assert_eq!(common::contents(volume, &inode), DATA);
+            }
+            file.write(3000, b"more").unwrap();
+            file.sync(false);
+            let expected = [DATA, &[0; 3000 - DATA.len()], b"more"].concat();
+            assert!(common::contents(volume, &inode) == expected);
+            before
+        };
+        let before = with_fault(&image(), u64::MAX, |volume, writes| work(volume, writes, false));
+        with_fault(&image(), before, |volume, writes| work(volume, writes, true));
+    }
+}
