@@ -20,8 +20,10 @@ use crate::request::Request;
 
 /// In the count of requests: no more are served.
 const CLOSING: usize = 1 << (usize::BITS - 1);
+/// In the count of requests: what is done by now has come too late.
+const GIVEN_UP: usize = CLOSING >> 1;
 /// How long requests that are being served are waited for at the end: a device may hang.
-const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(30);
 /// How often is looked whether there are any.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -61,7 +63,7 @@ pub struct Server {
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
-    /// Requests that are being served, and [`CLOSING`].
+    /// Requests that are being served, [`CLOSING`], and [`GIVEN_UP`].
     at_work: AtomicUsize,
     stale: OnceLock<Notice>,
 }
@@ -125,16 +127,30 @@ impl Server {
 
     /// Whether no request is being served.
     pub(crate) fn is_idle(&self) -> bool {
-        self.at_work.load(Ordering::Acquire) & !CLOSING == 0
+        self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) == 0
     }
 
     fn is_closing(&self) -> bool {
         self.at_work.load(Ordering::Relaxed) & CLOSING != 0
     }
 
+    fn has_given_up(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) & GIVEN_UP != 0
+    }
+
     /// Answers a request. A panic on the way is logged by the panic hook and answered with EIO.
     pub fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer {
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.dispatch(request, reply)));
+        self.answer(request, reply, |request, reply| self.dispatch(request, reply))
+    }
+
+    /// [`handle`](Self::handle), where `serve` does what is asked for.
+    fn answer<'r>(
+        &self,
+        request: &Request<'_>,
+        reply: &mut Reply<'r>,
+        serve: impl FnOnce(&Request<'_>, &mut Reply<'r>) -> Outcome,
+    ) -> Answer {
+        let outcome = catch_unwind(AssertUnwindSafe(|| serve(request, reply)));
         let answer = match outcome {
             Ok(Ok(answer)) => answer,
             Ok(Err(failure)) => Answer::Error(failure.0),
@@ -142,6 +158,14 @@ impl Server {
                 tracing::error!("a panic while serving {:?}", request.header);
                 Answer::Error(Errno::IO)
             }
+        };
+        let answer = match answer {
+            // The volume may have been closed before something was changed. What was changed before is
+            // seen by who closes it: that is set first, and both take the locks of what is changed.
+            Answer::Payload | Answer::Contents(_) if self.has_given_up() => {
+                Answer::Error(Errno::IO)
+            }
+            answer => answer,
         };
         match request.opcode() {
             // The kernel takes any answer to these for a fault.
@@ -235,16 +259,22 @@ impl Server {
 
     /// Ends serving a volume that can be written to: everything is durable afterwards that was
     /// answered without an error. Requests that come from now on are answered with EIO, and those
-    /// that are being served waited for. Files without a name go.
+    /// that are being served waited for, or answered with EIO when that takes too long. Files without a
+    /// name go.
     pub fn close(&self) -> Result<()> {
+        self.close_within(PATIENCE_TO_CLOSE)
+    }
+
+    fn close_within(&self, patience: Duration) -> Result<()> {
         if !self.volume.is_writable() {
             return Ok(());
         }
         self.at_work.fetch_or(CLOSING, Ordering::AcqRel);
-        let until = Instant::now() + PATIENCE_TO_CLOSE;
+        let until = Instant::now() + patience;
         while !self.is_idle() {
             if Instant::now() >= until {
-                tracing::error!("requests that do not end: what they change may be lost");
+                tracing::error!("requests that do not end are answered with an error");
+                self.at_work.fetch_or(GIVEN_UP, Ordering::AcqRel);
                 break;
             }
             std::thread::sleep(LOOK);
@@ -277,24 +307,28 @@ fn call<T: FromBytes + KnownLayout + Immutable>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use testkit::memory::MemoryFileSystem;
     use vfs::{Volume, VolumeOptions};
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::protocol::ROOT_NODE;
+    use crate::protocol::{MkDirIn, ROOT_NODE};
 
-    #[test]
-    fn the_end_waits_for_what_is_being_served_and_refuses_the_rest() {
-        let file_system = MemoryFileSystem::new();
+    fn server(file_system: &Arc<MemoryFileSystem>) -> Server {
         let mut options = VolumeOptions::default();
         options.cache.bytes_max = 1 << 20;
         let cache = iomap::PageCache::new(options.cache).unwrap();
-        let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options);
-        let server = Server::new(Arc::new(volume.unwrap()), ServerOptions::default()).unwrap();
-        let header = InHeader {
-            length: size_of::<InHeader>() as u32,
-            opcode: Opcode::StatFs as u32,
+        let volume = Volume::with_file_system(Arc::clone(file_system) as _, cache, &options);
+        Server::new(Arc::new(volume.unwrap()), ServerOptions::default()).unwrap()
+    }
+
+    /// A request without an operation of its own, or the beginning of one.
+    fn header(opcode: Opcode, length: usize) -> InHeader {
+        InHeader {
+            length: length as u32,
+            opcode: opcode as u32,
             unique: 1,
             node: ROOT_NODE,
             uid: 0,
@@ -302,7 +336,45 @@ mod tests {
             pid: 1,
             extension_length: 0,
             padding: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn what_is_done_after_nobody_has_waited_for_it_any_more_is_answered_with_an_error() {
+        let file_system = MemoryFileSystem::new();
+        let server = server(&file_system);
+        let (reached, closed) = (Barrier::new(2), Barrier::new(2));
+        let name = b"name\0";
+        let operation = MkDirIn { mode: 0o755, umask: 0 };
+        let length = size_of::<InHeader>() + size_of::<MkDirIn>() + name.len();
+        let header = header(Opcode::MkDir, length);
+        let bytes = [header.as_bytes(), operation.as_bytes(), name].concat();
+        let request = Request::parse(&bytes).unwrap();
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(|| {
+                let _at_work = server.begin();
+                let mut memory = [0; 4096];
+                let mut reply = Reply::new(&mut memory);
+                let answer = server.answer(&request, &mut reply, |request, reply| {
+                    let made = server.dispatch(request, reply);
+                    reached.wait();
+                    closed.wait();
+                    made
+                });
+                matches!(answer, Answer::Error(Errno::IO))
+            });
+            reached.wait();
+            server.close_within(Duration::ZERO).unwrap();
+            closed.wait();
+            assert!(answer.join().unwrap(), "a success that nobody knows to be durable");
+        });
+    }
+
+    #[test]
+    fn the_end_waits_for_what_is_being_served_and_refuses_the_rest() {
+        let file_system = MemoryFileSystem::new();
+        let server = server(&file_system);
+        let header = header(Opcode::StatFs, size_of::<InHeader>());
         let request = Request::parse(header.as_bytes()).unwrap();
         let at_work = server.begin();
         std::thread::scope(|scope| {
