@@ -4,10 +4,10 @@
 mod mounting;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use mounting::{NOBODY, Place};
 use rustix::process::Signal;
@@ -245,6 +245,25 @@ fn a_mount_that_does_not_come_about_leaves_a_volume_that_was_closed() {
         place.umount_as(NOBODY);
         mount.assert_gone();
     }
+}
+
+#[test]
+fn umount_says_that_it_waits_for_the_server_and_does() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    fs::write(mount.path().join("new"), "data").unwrap();
+    mount.signal_server(Signal::STOP);
+    let mut command = mounting::bifolio("umount");
+    let mut umount = command.arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(umount.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    assert!(first.contains("waiting until"), "{first}");
+    assert_eq!(umount.try_wait().unwrap(), None);
+    mount.signal_server(Signal::CONT);
+    assert!(umount.wait().unwrap().success());
+    assert!(said.next().is_none());
+    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
 }
 
 #[test]

@@ -5,9 +5,11 @@ mod support;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
 use fuse::{BusyPoll, Channel, Crew, End};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -146,4 +148,31 @@ fn a_request_that_takes_longer_than_ever_before_holds_up_no_other() {
         drop(kernel);
         crew.join();
     }
+}
+
+#[test]
+fn an_answer_for_which_there_is_no_room_is_waited_for_asleep() {
+    const ANSWERS: u64 = 2000;
+    let (kernel, device) = pair();
+    let channel = channel(device);
+    let (sender, id) = mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        sender.send(rustix::thread::gettid()).unwrap();
+        (1..=ANSWERS).for_each(|unique| channel.fail(unique, Errno::NOENT));
+    });
+    let stat = format!("/proc/self/task/{}/stat", id.recv().unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Its state comes after the name, in parentheses.
+        let found = std::fs::read_to_string(&stat).unwrap();
+        if found.rsplit(')').next().unwrap().trim_start().starts_with('S') {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it does not sleep: {found}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for unique in 1..=ANSWERS {
+        assert_eq!(receive(&kernel), (unique, -2, Vec::new()));
+    }
+    writer.join().unwrap();
 }

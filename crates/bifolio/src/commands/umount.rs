@@ -18,7 +18,13 @@ pub struct Arguments {
 /// Unmounts each.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for directory in &arguments.directories {
-        if let Err(error) = fuse::umount(directory) {
+        let before_long = || {
+            let directory = directory.display();
+            console.warn(format_args!(
+                "{directory}: waiting until all that was written is on the image"
+            ));
+        };
+        if let Err(error) = fuse::umount(directory, before_long) {
             console.report(&Failure::new(&**directory, error.to_string()));
         }
     }

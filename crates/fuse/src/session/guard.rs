@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it may take once it was told to, whoever uses the mount.
 const PATIENCE_AT_QUIT: Duration = Duration::from_secs(10);
 /// The same when it may have much to write first.
-const PATIENCE_TO_WRITE: Duration = Duration::from_secs(600);
+pub(super) const PATIENCE_TO_WRITE: Duration = Duration::from_secs(600);
 
 /// The guard's part: see the module above.
 pub fn run<E>(

@@ -89,6 +89,8 @@ pub enum SessionError<E> {
     Interrupted,
     /// The connection was ended by force.
     Aborted,
+    /// A thread that served panicked, and took requests with it.
+    Panicked,
     /// The host refused something.
     Host(&'static str, Errno),
 }
@@ -108,6 +110,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Killed(signal) => write!(f, "the server was killed by signal {signal}"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Aborted => f.write_str("the connection to the kernel was aborted"),
+            Self::Panicked => f.write_str("a thread that serves has panicked"),
             Self::Host(action, errno) => {
                 write!(f, "cannot {action}: {}", io::Error::from(*errno))
             }

@@ -265,13 +265,23 @@ fn failure<E>(end: End) -> SessionError<E> {
     match end {
         End::Unmounted => SessionError::Interrupted,
         End::Aborted => SessionError::Aborted,
+        End::Panicked => SessionError::Panicked,
         End::Failed(errno) => SessionError::Host("read /dev/fuse", errno),
+        End::RingFailed(errno) => SessionError::Host("answer through io_uring", errno),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ended_the_connection_is_said() {
+        let said = |end| failure::<base::Error>(end).to_string();
+        assert!(said(End::Failed(Errno::IO)).contains("read /dev/fuse"));
+        assert!(said(End::RingFailed(Errno::IO)).contains("io_uring"));
+        assert!(said(End::Panicked).contains("panicked"));
+    }
 
     #[test]
     fn a_guard_that_has_just_gone_is_not_asked() {

@@ -5,11 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::guard::presence;
+use super::guard::{PATIENCE_TO_WRITE, presence};
 use crate::mount::{self, Force, MountError};
+use crate::server::PATIENCE_TO_CLOSE;
 
-/// How long the server may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the server may take: for the requests that it has, and to write what is not written yet.
+const PATIENCE: Duration =
+    Duration::from_secs(2 * PATIENCE_TO_CLOSE.as_secs() + PATIENCE_TO_WRITE.as_secs());
+/// After so long somebody wants to know what is waited for.
+const PATIENCE_OF_USERS: Duration = Duration::from_secs(2);
 
 /// Why a mount was not unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -24,12 +28,15 @@ pub enum UmountError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// It was unmounted, but its server does not end.
-    #[error("unmounted, but the server is still running")]
+    #[error(
+        "unmounted, but the server is still running: not all that was written may be on the image"
+    )]
     StillRunning,
 }
 
-/// Unmounts what is mounted on `path` and waits for its server.
-pub fn umount(path: &Path) -> Result<(), UmountError> {
+/// Unmounts what is mounted on `path` and waits for its server, for some minutes at most, since it may have
+/// much to write. `before_long` is called before a wait of more than a moment.
+pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let entry = mount::find_mount(&path).filter(|entry| entry.is_ours());
     let entry = entry.ok_or(UmountError::NotMounted)?;
@@ -37,10 +44,16 @@ pub fn umount(path: &Path) -> Result<(), UmountError> {
     // guard was killed, or runs where it cannot be seen.
     let guard = presence(&entry.device).and_then(|name| UnixStream::connect_addr(&name).ok());
     mount::unmount(&path, Force::None)?;
-    let Some(mut guard) = guard else { return Ok(()) };
-    guard.set_read_timeout(Some(PATIENCE)).map_err(UmountError::Path)?;
-    match guard.read(&mut [0]) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(UmountError::StillRunning),
-        _ => Ok(()),
+    let Some(guard) = guard else { return Ok(()) };
+    if ends_within(&guard, PATIENCE_OF_USERS)? {
+        return Ok(());
     }
+    before_long();
+    if ends_within(&guard, PATIENCE)? { Ok(()) } else { Err(UmountError::StillRunning) }
+}
+
+fn ends_within(mut guard: &UnixStream, time: Duration) -> Result<bool, UmountError> {
+    guard.set_read_timeout(Some(time)).map_err(UmountError::Path)?;
+    let read = guard.read(&mut [0]);
+    Ok(!read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock))
 }

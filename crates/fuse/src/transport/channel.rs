@@ -29,6 +29,10 @@ pub enum End {
     Aborted,
     /// Reading failed.
     Failed(Errno),
+    /// A ring failed with answers in it.
+    RingFailed(Errno),
+    /// A thread that had a ring panicked.
+    Panicked,
 }
 
 /// An open /dev/fuse, or whatever else keeps messages apart.
@@ -123,9 +127,20 @@ impl Channel {
             match rustix::io::writev(&*self.device, slices) {
                 // NOENT, NODEV: nobody waits for the answer any more.
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::INTR) => {}
+                // /dev/fuse has room always, what else keeps messages apart may not.
+                Err(Errno::AGAIN) => self.await_room()?,
                 Err(errno) => return Err(errno),
             }
+        }
+    }
+
+    /// Sleeps until there may be room for an answer.
+    fn await_room(&self) -> Result<(), Errno> {
+        let mut device = [PollFd::new(&*self.device, PollFlags::OUT)];
+        match rustix::event::poll(&mut device, None) {
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 }

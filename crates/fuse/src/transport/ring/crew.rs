@@ -125,7 +125,7 @@ fn run(mut ring: Ring, work: &Work) {
         // The kernel goes on without rings.
         (errno, Command::Register) => tracing::warn!("the kernel wants no ring: {errno}"),
         // Requests would wait for this thread for ever.
-        (errno, Command::Commit(_)) => (work.at_failure)(End::Failed(errno)),
+        (errno, Command::Commit(_)) => (work.at_failure)(End::RingFailed(errno)),
     }
 }
 
@@ -135,7 +135,7 @@ struct LostEntry<'a>(&'a Work);
 
 impl Drop for LostEntry<'_> {
     fn drop(&mut self) {
-        (self.0.at_failure)(End::Failed(Errno::IO));
+        (self.0.at_failure)(End::Panicked);
     }
 }
 
