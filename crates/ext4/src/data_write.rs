@@ -39,7 +39,11 @@ impl MapWrite for Inode {
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         // Blocks that the file has already, too: they may be somebody else's by now (J4).
         self.volume().check_writable()?;
+        // Places that are not unwritten are made zeroes once they are mapped. Who writes back another
+        // part of the file meanwhile must not come before the zeroes, which take its data away then.
+        let placing = (!self.has(InodeFlags::EXTENTS)).then(|| self.placing.lock());
         let map = self.map_read(at, length)?;
+        drop(placing);
         match map.kind {
             IomapKind::Mapped | IomapKind::Unwritten => return Ok(map),
             IomapKind::Delalloc => {}

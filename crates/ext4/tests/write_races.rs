@@ -172,6 +172,39 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
 }
 
 #[test]
+fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
+    let image = Image::make(16, &["-t", "ext3", "-b", "1024"]);
+    let device = Arc::new(Gate {
+        inner: MemoryDevice::new(image.bytes()),
+        is_shut: Mutex::new(true),
+        opened: Condvar::new(),
+        is_waiting: AtomicBool::new(false),
+    });
+    let volume = open_device_for_writing(device.clone()).unwrap();
+    let inode = new_file(&volume, "file");
+    let file = data_of(&inode);
+    for page in 0..2 {
+        write(&file, FileOffset(page * 4096), &[2; 4096]).unwrap();
+    }
+    std::thread::scope(|scope| {
+        // It gives all of the file its places at once.
+        scope.spawn(|| write_out(&file));
+        while !device.is_waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        scope.spawn(|| {
+            write_back(&file, 4096..8192);
+            wait_for_writeback(&file, 4096..8192);
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        *device.is_shut.lock() = false;
+        device.opened.notify_all();
+    });
+    volume.sync().unwrap();
+    assert!(common::contents(&volume, &inode) == [2; 8192], "the zeroes came last");
+}
+
+#[test]
 fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
     for kind in ["ext4", "ext3"] {
         let image = Image::make(16, &["-t", kind, "-b", "1024"]);
