@@ -67,6 +67,11 @@ fn set_attr(server: &Server, node: u64, operation: SetAttrIn) -> Attr {
     record::<AttrOut>(&ask(server, Opcode::SetAttr, node, &[operation.as_bytes()])).attr
 }
 
+fn get_attr(server: &Server, node: u64) -> Attr {
+    let operation = GetAttrIn { flags: 0, padding: 0, handle: 0 };
+    record::<AttrOut>(&ask(server, Opcode::GetAttr, node, &[operation.as_bytes()])).attr
+}
+
 #[test]
 fn init_leaves_the_umask_and_privileges_to_the_server() {
     let (server, _) = server();
@@ -193,6 +198,10 @@ fn setattr_changes_what_it_names() {
     let own = FATTR_UID | FATTR_GID;
     let attr = set(SetAttrIn { valid: own, uid: 5, gid: 6, ..EMPTY });
     assert_eq!((attr.uid, attr.gid, attr.mode), (5, 6, 0o100_755));
+    // chown to nobody in particular.
+    set(SetAttrIn { valid: FATTR_MODE, mode: 0o104_755, ..EMPTY });
+    let attr = set(EMPTY);
+    assert_eq!((attr.uid, attr.gid, attr.mode), (5, 6, 0o100_755));
     let bad = SetAttrIn { valid: FATTR_ATIME, accessed_nanoseconds: 1_000_000_000, ..EMPTY };
     assert_eq!(fail(&server, Opcode::SetAttr, file.node, &[bad.as_bytes()]), EINVAL);
     let size = SetAttrIn { valid: FATTR_SIZE, ..EMPTY };
@@ -209,7 +218,7 @@ fn an_open_that_truncates_takes_privileges_only_when_told_to() {
         let open = OpenIn { flags: 0o1001, open_flags };
         let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
         assert!(opened.handle > 0);
-        let attr = set(EMPTY);
+        let attr = get_attr(&server, file.node);
         assert_eq!((attr.size, attr.mode), (0, mode));
     }
 }
@@ -296,9 +305,9 @@ fn what_is_written_is_read_and_made_durable() {
     };
     set_attr(&server, file.node, SetAttrIn { valid: FATTR_MODE, mode: 0o104_755, ..EMPTY });
     assert_eq!(write(handle, 2, 0, b"hello"), Ok(5));
-    assert_eq!(set_attr(&server, file.node, EMPTY).mode, 0o104_755);
+    assert_eq!(get_attr(&server, file.node).mode, 0o104_755);
     assert_eq!(write(handle, 7, WRITE_KILL_SUIDGID, b"!"), Ok(1));
-    let attr = set_attr(&server, file.node, EMPTY);
+    let attr = get_attr(&server, file.node);
     assert_eq!((attr.mode, attr.size), (0o100_755, 8));
     assert_eq!(write(4711, 0, 0, b"x"), Err(EBADF));
     let (offset, size, lock_owner) = (0, 100, 0);
@@ -328,7 +337,7 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
         let (offset, size, lock_owner) = (0, 1, 0);
         let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"x"]);
-        let attr = set_attr(&server, file.node, EMPTY);
+        let attr = get_attr(&server, file.node);
         assert_eq!(attr.size, 1);
         assert_eq!((attr.modified, attr.changed) != (7, 8), changes, "{collects} {write_flags}");
         let opened = open_with(&server, file.node, O_DIRECT | 2);

@@ -230,7 +230,7 @@ impl Volume {
 }
 
 /// Calls `make` with what `what` becomes in `directory`, whose lock is held.
-fn with_inheritance<R>(
+pub(crate) fn with_inheritance<R>(
     directory: &Node,
     what: &Creation<'_>,
     by: &Credentials,

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use base::attributes::{DeviceNumber, FileType};
+use base::attributes::FileType;
 use base::{Error, InodeNumber, Place, Problem, Result};
 
 use crate::clock::now;
 use crate::file_system::{NewInode, RenameMode, RenameTarget};
 use crate::locked::Locked;
-use crate::namespace::check_name;
+use crate::namespace::{Creation, check_name, with_inheritance};
 use crate::node::{Life, Node};
 use crate::rights::{self, Credentials};
 use crate::volume::Volume;
@@ -182,18 +182,12 @@ impl Volume {
         Ok(())
     }
 
-    /// What a whiteout is: a character device 0:0. It gets its name with the rename.
+    /// What a whiteout is: a character device 0:0. It gets its name with the rename. The directory,
+    /// which is locked, hands down to it what it does to others.
     fn make_whiteout(&self, directory: &Arc<Node>, by: &Credentials) -> Result<Arc<Node>> {
-        let inode = directory.inode().create_unnamed(&NewInode {
-            kind: FileType::CharacterDevice,
-            permissions: 0,
-            uid: by.uid,
-            gid: by.gid,
-            device: DeviceNumber::default(),
-            target: b"",
-            xattrs: &[],
-            time: now(),
-        })?;
+        let what = Creation::of(FileType::CharacterDevice, 0);
+        let make = |new: &NewInode<'_>| directory.inode().create_unnamed(new);
+        let inode = with_inheritance(directory, &what, by, make)?;
         Ok(self.new_node(inode, Life::Nameless))
     }
 }

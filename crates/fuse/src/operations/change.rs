@@ -29,7 +29,11 @@ impl Server {
         if operation.valid & FATTR_SIZE != 0 {
             node.set_size(operation.size, privileges(operation.valid & FATTR_KILL_SUIDGID != 0))?;
         }
-        let change = change(operation)?;
+        let mut change = change(operation)?;
+        if operation.valid & !FATTR_CTIME == 0 {
+            // What is left of chown to neither an owner nor a group, which takes privileges all the same.
+            change.uid = Some(node.attributes().uid);
+        }
         if is_touch(operation) {
             node.touch()?;
         } else if change != AttributeChange::default() {

@@ -2,7 +2,7 @@
 
 use base::Error;
 use base::attributes::FileType;
-use vfs::{Creation, Privileges, XattrMode};
+use vfs::{Creation, Privileges, RenameFlags, XattrMode};
 
 use crate::*;
 
@@ -36,6 +36,10 @@ fn a_setgid_directory_hands_down_its_group_and_to_directories_the_bit() {
     volume.mkdir(b"/d", 0o2775, &owner).unwrap();
     let file = volume.create_file(b"/d/file", 0o2755, &user(8)).unwrap().attributes();
     assert_eq!((file.uid, file.gid, file.permissions), (8, 50, 0o755));
+    let whiteout = RenameFlags { whiteout: true, ..RenameFlags::default() };
+    volume.rename_at(b"/d/file", b"/moved", whiteout, &user(8)).unwrap();
+    let left = node(&volume, "/d/file").attributes();
+    assert_eq!((left.uid, left.gid, left.permissions), (8, 50, 0));
     let file = volume.create_file(b"/d/locked", 0o2644, &user(8)).unwrap().attributes();
     assert_eq!(file.permissions, 0o2644, "without group execute the bit is a mark");
     let member = Credentials { groups: vec![50], ..user(9) };
