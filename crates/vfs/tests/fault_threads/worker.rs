@@ -1,0 +1,390 @@
+//! One thread: what it does, what it was told, and what of it has to be there after a power cut.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::attributes::DirCursor;
+use base::{Error, FileOffset, Result};
+use vfs::{
+    Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange, Volume, errno,
+};
+
+use crate::{EIO, THREADS};
+
+const EROFS: i32 = 30;
+const FILES_MAX: usize = 4;
+const SIZE_MAX: u64 = 40_000;
+
+/// Numbers that look random, and are the same for the same seed.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // SplitMix64
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// A file as it is, or was tried to be made, by one operation.
+#[derive(Clone, Default)]
+struct Version {
+    /// `None` before it has one, and when it was deleted.
+    path: Option<String>,
+    data: Vec<u8>,
+}
+
+/// A file that is open twice, and all that it was.
+struct Subject {
+    number: u64,
+    open: Option<(Arc<Node>, [File; 2])>,
+    versions: Vec<Version>,
+    /// The versions whose data, and whose name, were there when an fsync said that all is well.
+    durable: Option<[usize; 2]>,
+    /// Nothing of what the file holds in memory was lost, or may not have got there.
+    is_whole: bool,
+    /// How often each of the two was told of a loss.
+    told: [usize; 2],
+}
+
+impl Subject {
+    fn now(&self) -> Version {
+        self.versions.last().cloned().unwrap_or_default()
+    }
+
+    fn try_to_be(&mut self, change: impl FnOnce(&mut Version)) {
+        let mut version = self.now();
+        change(&mut version);
+        self.versions.push(version);
+    }
+
+    /// Whether it had a name at the end.
+    fn has_name(&self) -> bool {
+        self.now().path.is_some()
+    }
+
+    /// Whether nothing was done to it since it was synced.
+    fn is_untouched(&self) -> bool {
+        self.durable.is_some_and(|[data, name]| data == name && data + 1 == self.versions.len())
+    }
+
+    fn open(&self) -> &(Arc<Node>, [File; 2]) {
+        self.open.as_ref().expect("it is open while threads run")
+    }
+}
+
+pub struct Worker {
+    number: u64,
+    random: Random,
+    names: u64,
+    files: Vec<Subject>,
+    gone: Vec<Subject>,
+    /// Errors that anything has ended with.
+    pub told: usize,
+}
+
+impl Worker {
+    pub fn new(number: u64, seed: u64) -> Self {
+        let random = Random(seed << 8 | number);
+        Self { number, random, names: 0, files: Vec::new(), gone: Vec::new(), told: 0 }
+    }
+
+    /// Does so many operations, and syncs all files at the end. Notes when all changes have ended.
+    pub fn run(&mut self, volume: &Volume, shut: &AtomicBool, steps: usize) {
+        for _ in 0..steps {
+            self.note(shut, |worker| worker.step(volume));
+        }
+        for index in 0..self.files.len() {
+            for user in 0..2 {
+                self.note(shut, |worker| worker.fsync(index, user, false));
+            }
+        }
+    }
+
+    /// Once changes have ended, nothing succeeds any more that changes something or has it be durable.
+    fn note(&mut self, shut: &AtomicBool, work: impl FnOnce(&mut Self) -> Result<()>) {
+        let was_shut = shut.load(Ordering::Acquire);
+        let result = work(self);
+        let number = result.as_ref().map_or_else(errno, |()| 0);
+        assert!([0, EIO, EROFS].contains(&number), "{result:?}");
+        assert!(!was_shut || number > 0, "something succeeds on a volume that is shut");
+        shut.fetch_or(matches!(result, Err(Error::ShutDown(_))), Ordering::AcqRel);
+        self.told += usize::from(number > 0);
+    }
+
+    fn step(&mut self, volume: &Volume) -> Result<()> {
+        if self.files.is_empty() {
+            return self.create(volume);
+        }
+        let index = self.random.below(self.files.len() as u64) as usize;
+        match self.random.below(24) {
+            0..=3 if self.files.len() < FILES_MAX => self.create(volume),
+            0..=9 => self.write(index),
+            10 => self.begin_anew(index),
+            11 => self.truncate(index),
+            12..=13 => self.rename(volume, index),
+            14 => self.replace(volume, index),
+            15 => self.unlink(volume, index),
+            16 => volume.sync(),
+            17 => self.write_while_written_back(index),
+            18..=19 => self.fsync(index, 0, true),
+            20 => self.fsync(index, 1, false),
+            _ => self.fsync(index, 0, false),
+        }
+    }
+
+    /// A name of its own, in the thread's directory or in one that all have.
+    fn new_path(&mut self) -> String {
+        self.names += 1;
+        let directory = match self.random.below(3) {
+            0 => "shared".to_owned(),
+            _ => self.number.to_string(),
+        };
+        format!("/{directory}/{}-{}-{}", self.number, self.names, "n".repeat(100))
+    }
+
+    fn create(&mut self, volume: &Volume) -> Result<()> {
+        let path = self.new_path();
+        let node = volume.create_file(path.as_bytes(), 0o644, &Credentials::ROOT)?;
+        let mode = OpenMode { write: true, append: false };
+        let users = [node.open_for(mode)?, node.open_for(mode)?];
+        let versions = vec![Version::default(), Version { path: Some(path), ..Version::default() }];
+        let (number, open, told) = (node.number().0, Some((node, users)), [0; 2]);
+        let (durable, is_whole) = (None, true);
+        self.files.push(Subject { number, open, versions, durable, is_whole, told });
+        Ok(())
+    }
+
+    fn write(&mut self, index: usize) -> Result<()> {
+        let file = &mut self.files[index];
+        let mut data = file.now().data;
+        let at = match self.random.below(3) {
+            0 => self.random.below(data.len() as u64 + 1),
+            1 => self.random.below(SIZE_MAX / 2),
+            _ => data.len() as u64,
+        };
+        let bits = 5 + self.random.below(9);
+        let length = (1 + self.random.below(1 << bits)).min(SIZE_MAX - at);
+        let bytes = vec![1 + self.random.below(200) as u8; length as usize];
+        let end = at as usize + bytes.len();
+        data.resize(data.len().max(end), 0);
+        data[at as usize..end].copy_from_slice(&bytes);
+        file.try_to_be(|version| version.data = data);
+        let written = file.open().1[0].write_at(FileOffset(at), &bytes, Privileges::Keep);
+        file.is_whole &= written == Ok(bytes.len());
+        written.map(drop)
+    }
+
+    fn set_size(&mut self, index: usize, size: u64) -> Result<()> {
+        let file = &mut self.files[index];
+        file.try_to_be(|version| version.data.truncate(size as usize));
+        let done = file.open().0.set_size(size, Privileges::Keep);
+        file.is_whole &= done.is_ok();
+        done
+    }
+
+    fn truncate(&mut self, index: usize) -> Result<()> {
+        let size = self.random.below(self.files[index].now().data.len() as u64 + 1);
+        self.set_size(index, size)
+    }
+
+    /// Empties a file: what was lost of it before does not count any more.
+    fn begin_anew(&mut self, index: usize) -> Result<()> {
+        self.set_size(index, 0)?;
+        self.files[index].is_whole = true;
+        Ok(())
+    }
+
+    fn rename(&mut self, volume: &Volume, index: usize) -> Result<()> {
+        let path = self.new_path();
+        self.rename_to(volume, index, path, None)
+    }
+
+    /// Gives a file the name of another one, which is deleted by that.
+    fn replace(&mut self, volume: &Volume, index: usize) -> Result<()> {
+        let other = (index + 1) % self.files.len();
+        match self.files[other].now().path {
+            Some(path) if other != index => self.rename_to(volume, index, path, Some(other)),
+            _ => self.rename(volume, index),
+        }
+    }
+
+    fn rename_to(
+        &mut self,
+        volume: &Volume,
+        index: usize,
+        path: String,
+        other: Option<usize>,
+    ) -> Result<()> {
+        let old = self.files[index].now().path.unwrap_or_default();
+        self.files[index].try_to_be(|version| version.path = Some(path.clone()));
+        if let Some(other) = other {
+            self.files[other].try_to_be(|version| version.path = None);
+        }
+        let (from, to, flags) = (old.as_bytes(), path.as_bytes(), RenameFlags::default());
+        let renamed = volume.rename_at(from, to, flags, &Credentials::ROOT);
+        match (&renamed, other) {
+            (Ok(()), Some(other)) => self.forget(other),
+            (Ok(()), None) => {}
+            (Err(_), _) => {
+                // It has the old name still, in memory at least.
+                self.files[index].try_to_be(|version| version.path = Some(old));
+                if let Some(other) = other {
+                    self.files[other].try_to_be(|version| version.path = Some(path));
+                }
+            }
+        }
+        renamed
+    }
+
+    fn unlink(&mut self, volume: &Volume, index: usize) -> Result<()> {
+        let path = self.files[index].now().path.unwrap_or_default();
+        self.files[index].try_to_be(|version| version.path = None);
+        let removed = volume.remove(path.as_bytes(), &Credentials::ROOT);
+        match removed {
+            Ok(()) => self.forget(index),
+            Err(_) => self.files[index].try_to_be(|version| version.path = Some(path)),
+        }
+        removed
+    }
+
+    fn forget(&mut self, index: usize) {
+        let mut file = self.files.remove(index);
+        file.open = None;
+        self.gone.push(file);
+    }
+
+    /// Writes to a file while the device writes what was written to it before.
+    fn write_while_written_back(&mut self, index: usize) -> Result<()> {
+        let how = SyncRange { wait_before: false, write: true, wait_after: false };
+        self.files[index].open().1[1].sync_range(0..u64::MAX, how)?;
+        self.write(index)
+    }
+
+    fn fsync(&mut self, index: usize, user: usize, data_only: bool) -> Result<()> {
+        let file = &mut self.files[index];
+        let done = file.open().1[user].sync(data_only);
+        let now = file.versions.len() - 1;
+        match (&done, file.durable) {
+            (Ok(()), Some([_, name])) if file.is_whole && data_only => {
+                file.durable = Some([now, name]);
+            }
+            (Ok(()), _) if file.is_whole && !data_only => file.durable = Some([now; 2]),
+            (Ok(()), _) => {}
+            (Err(_), _) => {
+                file.told[user] += 1;
+                file.is_whole = false;
+            }
+        }
+        done
+    }
+
+    /// Closes all files.
+    pub fn let_go(&mut self) {
+        self.files.iter_mut().for_each(|file| file.open = None);
+    }
+
+    /// Files that lost something.
+    pub fn losses(&self) -> usize {
+        self.files.iter().chain(&self.gone).filter(|file| file.told != [0; 2]).count()
+    }
+
+    /// Both who had a file open heard the same of it.
+    pub fn check_told(&self, place: &str) {
+        for file in &self.files {
+            assert_eq!(
+                file.told[0], file.told[1],
+                "{place}: who has a file open hears other things"
+            );
+        }
+    }
+}
+
+/// A volume that is found after a power cut.
+pub struct Found<'a> {
+    pub volume: &'a Volume,
+    /// Without it nothing is promised of what was changed since a file was synced, and names may be
+    /// lost.
+    pub has_journal: bool,
+    /// Where there was an error e2fsck looks at no orphans, and has files end with a block that they
+    /// have: the bytes in it, of which there may be too many, all zeroes.
+    pub padding: usize,
+}
+
+impl Found<'_> {
+    /// Whether it has what is durable, and nothing that never was.
+    pub fn check(&self, workers: &[Worker], place: &str) {
+        let names = names(self.volume);
+        let files = workers.iter().flat_map(|worker| worker.files.iter().chain(&worker.gone));
+        let mut users: BTreeMap<u64, usize> = BTreeMap::new();
+        files.clone().for_each(|file| *users.entry(file.number).or_default() += 1);
+        for file in files {
+            let paths = names.get(&file.number).map_or(&[][..], Vec::as_slice);
+            // Else a number that is used again, with a name that is, may be of either file.
+            let is_its_own = file.durable.is_some() && file.has_name();
+            let is_known = is_its_own || users[&file.number] == 1;
+            if is_known && (self.has_journal || file.is_untouched()) {
+                self.check_file(file, paths, place);
+            }
+        }
+    }
+
+    fn check_file(&self, file: &Subject, paths: &[String], place: &str) {
+        let [data_from, name_from] = file.durable.unwrap_or_default();
+        let (since, of_name) = (&file.versions[data_from..], &file.versions[name_from..]);
+        let known = |path: &&String| of_name.iter().any(|one| one.path.as_ref() == Some(*path));
+        let found = match self.has_journal {
+            true => paths.iter().find(known),
+            false => paths.first(),
+        };
+        let Some(path) = found else {
+            let is_empty = !self.has_journal && since[0].data.is_empty();
+            let may_lack = of_name.iter().any(|one| one.path.is_none()) || is_empty;
+            let last = of_name[0].path.clone().unwrap_or_default();
+            assert!(may_lack, "{place}: {last:.12} was synced, and is not there");
+            return;
+        };
+        let (data, place) = (contents(self.volume, path), format!("{place}: {path:.12}"));
+        let sizes = since.iter().map(|one| one.data.len());
+        let min = sizes.clone().min().unwrap_or(0);
+        let max = sizes.max().unwrap_or(0).next_multiple_of(self.padding);
+        let length = data.len();
+        assert!((min..=max).contains(&length), "{place}: {length} bytes, not {min} to {max}");
+        for (at, byte) in data.iter().enumerate() {
+            let was = since.iter().any(|one| one.data.get(at).copied().unwrap_or(0) == *byte);
+            assert!(was, "{place}: {byte:#x} at {at} of {length}");
+        }
+    }
+}
+
+/// The paths of each inode, by its number.
+fn names(volume: &Volume) -> BTreeMap<u64, Vec<String>> {
+    let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let of_threads = (0..THREADS).map(|number| number.to_string());
+    for directory in of_threads.chain(["shared".into(), "lost+found".into()]) {
+        let Ok(node) = volume.resolve(format!("/{directory}").as_bytes(), Follow::No) else {
+            continue;
+        };
+        let listed = node.read_dir(DirCursor::default(), &mut |entry| {
+            let name = String::from_utf8_lossy(entry.name);
+            names.entry(entry.inode.0).or_default().push(format!("/{directory}/{name}"));
+            ControlFlow::Continue(())
+        });
+        listed.unwrap();
+    }
+    names
+}
+
+fn contents(volume: &Volume, path: &str) -> Vec<u8> {
+    let file = volume.resolve(path.as_bytes(), Follow::No).unwrap().open().unwrap();
+    let mut data = vec![0xAA; SIZE_MAX as usize + 1];
+    let length = file.read_at(FileOffset(0), &mut data).unwrap();
+    data.truncate(length);
+    data
+}
