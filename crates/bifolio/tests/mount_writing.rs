@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use mounting::{NOBODY, Place};
 use rustix::process::Signal;
@@ -281,4 +282,33 @@ fn what_is_removed_is_given_back_where_that_is_asked_for() {
         assert_eq!(room() + 3_000_000 < before, gives_back, "{options}");
         run(Command::new("e2fsck").arg("-fn").arg(&place.image));
     }
+}
+
+#[test]
+fn what_is_read_while_it_is_being_written_is_not_kept() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let path = mount.path().join("two requests");
+    fs::write(&path, vec![1; 2 << 20]).unwrap();
+    let reader = File::open(&path).unwrap();
+    let read = || {
+        let mut found = [0; 4096];
+        reader.read_exact_at(&mut found, 3 << 19).unwrap();
+        found
+    };
+    let writer = OpenOptions::new().write(true).open(&path).unwrap();
+    mount.signal_server(Signal::STOP);
+    std::thread::scope(|scope| {
+        // Goes around the kernel's cache, half by half; what is read in between is the old second one.
+        scope.spawn(|| writer.write_all_at(&vec![2; 2 << 20], 0).unwrap());
+        std::thread::sleep(Duration::from_millis(500));
+        scope.spawn(read);
+        std::thread::sleep(Duration::from_millis(500));
+        mount.signal_server(Signal::CONT);
+    });
+    assert_eq!(read(), [2; 4096]);
+    drop((reader, writer));
+    place.umount();
+    mount.assert_gone();
 }

@@ -2,6 +2,7 @@
 //! memory until the kernel has taken all of them back.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::{InodeNumber, Result};
@@ -15,11 +16,26 @@ pub struct Known {
     /// The node.
     pub node: Arc<vfs::Node>,
     file: OnceLock<Arc<vfs::File>>,
+    /// The kernel may have cached contents that it asked for since this was false.
+    was_read: AtomicBool,
 }
 
 impl Known {
     fn new(node: Arc<vfs::Node>) -> Arc<Self> {
-        Arc::new(Self { node, file: OnceLock::new() })
+        Arc::new(Self { node, file: OnceLock::new(), was_read: AtomicBool::new(false) })
+    }
+
+    /// The kernel may cache what is read from now on.
+    pub fn note_read(&self) {
+        // Mostly it is known already. Whoever takes it meanwhile has the kernel forget this, too.
+        if !self.was_read.load(Ordering::SeqCst) {
+            self.was_read.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the kernel may have cached something since the last time that this was asked.
+    pub fn take_read(&self) -> bool {
+        self.was_read.load(Ordering::SeqCst) && self.was_read.swap(false, Ordering::SeqCst)
     }
 
     /// The regular file behind the node. Opened once: whoever reads it shares it.

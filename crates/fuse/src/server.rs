@@ -66,9 +66,10 @@ pub struct Server {
     /// Requests that are being served, [`CLOSING`], and [`GIVEN_UP`].
     at_work: AtomicUsize,
     stale: OnceLock<Notice>,
+    old_contents: OnceLock<Notice>,
 }
 
-/// Has the kernel ask for a node's attributes again.
+/// Has the kernel ask for something of a node again.
 struct Notice(Box<dyn Fn(u64) + Send + Sync>);
 
 impl fmt::Debug for Notice {
@@ -103,6 +104,7 @@ impl Server {
             negotiated: OnceLock::new(),
             at_work: AtomicUsize::new(0),
             stale: OnceLock::new(),
+            old_contents: OnceLock::new(),
         })
     }
 
@@ -115,6 +117,19 @@ impl Server {
     /// The kernel's attributes of this node are old.
     pub(crate) fn note_stale(&self, node: u64) {
         if let Some(Notice(tell)) = self.stale.get() {
+            tell(node);
+        }
+    }
+
+    /// Has `tell` called with each node of which the kernel may have cached what is not in the file any
+    /// more, before the change is answered. The first one counts.
+    pub fn tell_of_old_contents(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
+        let _ = self.old_contents.set(Notice(Box::new(tell)));
+    }
+
+    /// The kernel may have cached old contents of this node.
+    pub(crate) fn note_old_contents(&self, node: u64) {
+        if let Some(Notice(tell)) = self.old_contents.get() {
             tell(node);
         }
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use fuse::protocol::*;
 use fuse::{Server, ServerOptions};
@@ -355,6 +355,43 @@ fn a_kernel_that_would_keep_what_it_has_cached_does_direct_writes_itself() {
         let opened = open_with(&server, file.node, O_DIRECT | 2);
         assert_eq!(opened.flags & FOPEN_DIRECT_IO, expected);
     }
+}
+
+#[test]
+fn what_can_only_be_written_goes_around_the_kernels_cache_which_forgets_what_it_has_read() {
+    const DIRECT: u32 = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+    let (server, _) = server();
+    let (told, tell) = mpsc::channel();
+    server.tell_of_old_contents(move |node| told.send(node).unwrap());
+    let told = || tell.try_iter().collect::<Vec<_>>();
+    let (file, cached) = create(&server, ROOT_NODE, "file");
+    let opened = open_with(&server, file.node, 1);
+    assert_eq!(opened.flags & DIRECT, FOPEN_DIRECT_IO);
+    assert_eq!(open_with(&server, file.node, 2).flags & DIRECT, 0);
+    let write = |handle| {
+        let (offset, size, write_flags, lock_owner, padding) = (0, 5, 0, 0, 0);
+        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 1, padding };
+        ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"hello"]);
+    };
+    let read = |flags| {
+        let (handle, offset, size, read_flags, lock_owner) = (cached, 0, 5, 0, 0);
+        let read = ReadIn { handle, offset, size, read_flags, lock_owner, flags, padding: 0 };
+        ask(&server, Opcode::Read, file.node, &[read.as_bytes()]);
+    };
+    write(opened.handle);
+    assert!(told().is_empty(), "nothing was read");
+    read(2);
+    write(cached);
+    assert!(told().is_empty(), "the kernel has changed what it has");
+    write(opened.handle);
+    assert_eq!(told(), [file.node]);
+    read(2 | O_DIRECT);
+    write(opened.handle);
+    assert!(told().is_empty(), "nothing was cached since");
+    let options = ServerOptions { writeback_cache: true, ..ServerOptions::default() };
+    let (server, _) = writable_server_with(u64::MAX, options);
+    let (file, _) = create(&server, ROOT_NODE, "file");
+    assert_eq!(open_with(&server, file.node, 1).flags & DIRECT, 0, "it collects writes");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! OPEN, READ, WRITE, COPY_FILE_RANGE and LSEEK of regular files.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use base::FileOffset;
 use rustix::fs::OFlags;
@@ -92,17 +93,22 @@ impl Server {
         Ok(OpenOut { handle: self.files.add(opened), flags, backing: 0 })
     }
 
-    /// How the kernel is to treat an open file. One that collects writes has to flush what is closed,
-    /// and would forget that direct writes change a file's times: it can do O_DIRECT by itself. So
-    /// can one from before Linux 6.6, which would not drop what it has cached of what is written.
+    /// How the kernel is to treat an open file. What can only be written goes around its cache: one copy
+    /// less, and it does not look for privileges that go with a write, which the server takes away. One
+    /// that collects writes has to flush what is closed, and would forget that direct writes change a
+    /// file's times: it can do O_DIRECT by itself. So can one from before Linux 6.6, which would not drop
+    /// what it has cached of what is written.
     fn open_flags(&self, flags: OFlags) -> u32 {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             return FOPEN_KEEP_CACHE;
         }
-        // Each write takes the inode's lock by itself: the kernel need not keep them apart.
-        let is_direct =
-            flags.contains(OFlags::DIRECT) && self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP);
-        let direct = if is_direct { FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES } else { 0 };
+        let direct = match (flags.contains(OFlags::DIRECT), flags & ACCESS_MODE == OFlags::WRONLY) {
+            _ if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) => 0,
+            // The server keeps the requests apart, and nobody expects more.
+            (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
+            (false, true) => FOPEN_DIRECT_IO,
+            (false, false) => 0,
+        };
         FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
     }
 
@@ -114,7 +120,12 @@ impl Server {
         _rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let file = self.known(header.node)?.file()?;
+        let known = self.known(header.node)?;
+        let file = known.file()?;
+        if !OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) {
+            // Before it is read: see `forget_old_contents`.
+            known.note_read();
+        }
         let length = reply.room().min(operation.size as usize);
         Ok(Answer::Contents(Contents { file, offset: FileOffset(operation.offset), length }))
     }
@@ -122,14 +133,29 @@ impl Server {
     /// WRITE: the data follows. The place is right for files that are opened to append, too.
     pub(crate) fn write(
         &self,
-        _header: &InHeader,
+        header: &InHeader,
         operation: &WriteIn,
         rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
-        let sync = sync_by_server(&opened, operation.flags);
+        let written = self.write_to(&opened, operation, data);
+        if opened.is_direct {
+            self.forget_old_contents(header.node);
+        }
+        // No more than `operation.size`.
+        reply.push(&WriteOut { size: written? as u32, padding: 0 })?;
+        Ok(Answer::Payload)
+    }
+
+    fn write_to(
+        &self,
+        opened: &OpenFile,
+        operation: &WriteIn,
+        data: &[u8],
+    ) -> Result<usize, Failure> {
+        let sync = sync_by_server(opened, operation.flags);
         let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         // A kernel that collects writes has told, or will tell, when they were made.
@@ -150,8 +176,23 @@ impl Server {
                 more => written += more,
             }
         }
-        reply.push(&WriteOut { size: written as u32, padding: 0 })?;
-        Ok(Answer::Payload)
+        Ok(written)
+    }
+
+    /// Has the kernel forget what it has cached of a file that was written around its cache. It has
+    /// dropped that before it sent the request; but what somebody read in between, it keeps for good:
+    ///
+    /// ```text
+    /// writer   drop what is cached ── send ───────────────── change ── take note
+    /// reader                                  note ── read, old
+    /// ```
+    fn forget_old_contents(&self, node: u64) {
+        let Some(known) = self.nodes.get(node) else { return };
+        // After the change, which a plain load must not go before.
+        fence(Ordering::SeqCst);
+        if known.take_read() {
+            self.note_old_contents(node);
+        }
     }
 
     /// COPY_FILE_RANGE.

@@ -25,7 +25,7 @@ pub struct InvalidateInode {
     pub node: u64,
     /// The first byte of the data that the kernel is to forget; negative: none, only the attributes.
     pub offset: i64,
-    /// Bytes.
+    /// Bytes; zero: as far as it goes.
     pub length: i64,
 }
 

@@ -18,7 +18,7 @@ use crate::mount::IoUring;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{
-    BusyPoll, Channel, Crew, End, NoRings, RingCrew, Rings, Wakeful, shake_hands,
+    BusyPoll, Channel, Crew, End, Forgetter, NoRings, RingCrew, Rings, Wakeful, shake_hands,
 };
 
 /// How long requests are still served after the mount has gone.
@@ -111,6 +111,8 @@ fn attend<E>(
     let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
     let notices = channel.clone();
     server.tell_of_stale(move |node| notices.forget_attributes(node));
+    let forgetter = Forgetter::start(channel.clone()).map_err(|error| no_thread(&error))?;
+    server.tell_of_old_contents(move |node| forgetter.forget_contents(node));
     shake_hands(server, &channel).map_err(failure)?;
     match server.negotiated() {
         Some(Ok(_)) => {}
@@ -184,12 +186,8 @@ fn serve<E>(
     let host = |action| move |errno| SessionError::Host(action, errno);
     let at_end = over.clone();
     let (requests, client) = (Arc::clone(server), channel.clone());
-    Crew::start(requests, client, plan.threads, poll, move |end| at_end.set(end)).map_err(
-        |error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-            SessionError::Host("start a thread", errno)
-        },
-    )?;
+    Crew::start(requests, client, plan.threads, poll, move |end| at_end.set(end))
+        .map_err(|error| no_thread(&error))?;
     let mut guarded = true;
     loop {
         let guard = guarded.then_some(control);
@@ -259,6 +257,10 @@ fn ask(control: &Control) -> Result<bool, Errno> {
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+fn no_thread<E>(error: &std::io::Error) -> SessionError<E> {
+    SessionError::Host("start a thread", Errno::from_io_error(error).unwrap_or(Errno::AGAIN))
 }
 
 fn failure<E>(end: End) -> SessionError<E> {

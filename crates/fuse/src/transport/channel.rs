@@ -111,9 +111,18 @@ impl Channel {
 
     /// Has the kernel ask for the attributes of `node` again. It may do that from a handler.
     pub fn forget_attributes(&self, node: u64) {
+        self.forget(InvalidateInode { node, offset: -1, length: 0 });
+    }
+
+    /// Has the kernel ask for the attributes and all contents of `node` again. It waits for requests for
+    /// contents that are under way, so that a handler may not ([`Forgetter`](super::Forgetter) may).
+    pub fn forget_contents(&self, node: u64) {
+        self.forget(InvalidateInode { node, offset: 0, length: 0 });
+    }
+
+    fn forget(&self, what: InvalidateInode) {
         let length = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         let header = OutHeader { length, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
-        let what = InvalidateInode { node, offset: -1, length: 0 };
         // NOENT: it knows none.
         if let Err(errno) =
             self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(what.as_bytes())])
