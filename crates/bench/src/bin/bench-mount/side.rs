@@ -50,7 +50,7 @@ impl Side {
         let mount = self.mount.get_or_insert_with(|| Mount::new(&self.image, self.mounter));
         let open = |flags: OFlags| {
             let mut options = File::options();
-            options.read(true).custom_flags(flags.bits().cast_signed());
+            options.read(true).custom_flags(flags.bits() as i32);
             options.open(mount.path().join(NAME)).expect("the file")
         };
         if row.state != State::Cold {
