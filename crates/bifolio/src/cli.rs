@@ -77,6 +77,8 @@ pub enum Command {
     Mv(commands::mv::Arguments),
     /// Make hard and symbolic links in an image
     Ln(commands::ln::Arguments),
+    /// Give ranges of files in an image space, or take it from them
+    Fallocate(commands::fallocate::Arguments),
     /// Change the permissions of files in an image
     Chmod(commands::chmod::Arguments),
     /// Change the owner and group of files in an image
@@ -113,6 +115,7 @@ impl Command {
             Self::Rm(arguments) => commands::rm::run(arguments, console),
             Self::Mv(arguments) => commands::mv::run(arguments, console),
             Self::Ln(arguments) => commands::ln::run(arguments, console),
+            Self::Fallocate(arguments) => commands::fallocate::run(arguments, console),
             Self::Chmod(arguments) => commands::chmod::run(arguments, console),
             Self::Chown(arguments) => commands::chown::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),

@@ -238,12 +238,11 @@ impl Fsx {
     fn run_on(&self, directory: &Path, scratch: &Path) -> Vec<u8> {
         let configuration = scratch.join("fsx.toml");
         let (size, no_sync) = (self.file_size_max, !self.syncs_maps);
-        // Neither punch_hole nor posix_fallocate.
         let text = format!(
             "flen = {size}\nnomsyncafterwrite = {no_sync}\n[opsize]\nmax = 65536\n[weights]
             read = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\ntruncate = 4\nsendfile = 4
-            copy_file_range = 4\nposix_fadvise = 3\nclose_open = 2\ninvalidate = 1\nfsync = 0.5
-            fdatasync = 0.5\n"
+            copy_file_range = 4\npunch_hole = 4\nposix_fallocate = 2\nposix_fadvise = 3\nclose_open = 2
+            invalidate = 1\nfsync = 0.5\nfdatasync = 0.5\n"
         );
         fs::write(&configuration, text).unwrap();
         let operations = self.operations * soak_factor();

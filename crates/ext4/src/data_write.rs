@@ -130,7 +130,7 @@ impl Inode {
     }
 
     /// The blocks that have bytes in a range.
-    fn blocks_of(&self, at: FileOffset, length: u64) -> Result<Range<FileBlock>> {
+    pub(crate) fn blocks_of(&self, at: FileOffset, length: u64) -> Result<Range<FileBlock>> {
         let block_size = self.volume().geometry().block_size;
         let end = at.0.checked_add(length.max(1)).ok_or(Error::FileTooLarge)?;
         let end = FileBlock(block_size.blocks_for(end));
@@ -142,7 +142,8 @@ impl Inode {
 
     /// Reserves space for those of `wanted` that have neither a place nor a reservation. All or
     /// nothing. Only writers come here, one at a time; writeback may give places meanwhile.
-    fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<()> {
+    /// Gives those blocks.
+    pub(crate) fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
         while at < wanted.end {
@@ -175,7 +176,7 @@ impl Inode {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(holes)
     }
 
     /// Whether blocks of the file that lie side by side may share a cluster.
@@ -226,28 +227,30 @@ impl Inode {
         debug_assert!(given_up.is_ok() || released == 0);
     }
 
-    /// Sees to it that delayed blocks before `end`, from where on nothing is mapped any more, have a
+    /// Sees to it that delayed blocks beside `unmapped`, of which nothing is mapped any more, have a
     /// cluster of their own reserved if they had counted on one that was just given back. The caller
     /// has held `placing` since before that.
-    pub(crate) fn reserve_again(&self, end: FileBlock) -> Result<()> {
+    pub(crate) fn reserve_again(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
-        let Some(last) = end.0.checked_sub(1).filter(|_| shift > 0) else { return Ok(()) };
-        let first = FileBlock(last >> shift << shift);
-        let mut at = first;
-        while at < end {
-            let delayed = self.delayed.lock().around(at);
-            let range = at..delayed.range.end.min(end);
-            at = range.end;
-            if !delayed.is_delayed {
-                continue;
+        if shift == 0 || unmapped.is_empty() {
+            return Ok(());
+        }
+        for cluster in [unmapped.start.0 >> shift, (unmapped.end.0 - 1) >> shift] {
+            let (mut at, end) = (FileBlock(cluster << shift), FileBlock((cluster + 1) << shift));
+            while at < end {
+                let delayed = self.delayed.lock().around(at);
+                let range = at..delayed.range.end.min(end);
+                at = range.end;
+                if delayed.is_delayed {
+                    self.reserve_hole(&range, Privilege::Root)?;
+                }
             }
-            self.reserve_hole(&range, Privilege::Root)?;
         }
         Ok(())
     }
 
     /// Gives the first delayed blocks of `wanted` their place.
-    fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
+    pub(crate) fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let _placing = self.placing.lock();
         self.place_delayed(wanted)
     }
@@ -288,7 +291,7 @@ impl Inode {
     }
 
     /// Moves inline data into a block, as the kernel does when a file is written to.
-    fn leave_inode(&self) -> Result<()> {
+    pub(crate) fn leave_inode(&self) -> Result<()> {
         let volume = self.volume();
         let data = self.inline_data()?;
         let block_size = volume.geometry().block_size;

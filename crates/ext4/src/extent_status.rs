@@ -128,6 +128,12 @@ impl MapChange<'_> {
         self.outdate();
     }
 
+    /// The map says something else about what lies from `start` on.
+    pub(crate) fn forget_from(&mut self, start: FileBlock) {
+        self.known.spans.retain(|known| known.span.end <= start);
+        self.outdate();
+    }
+
     /// M2.
     fn outdate(&self) {
         self.status.sequence.fetch_add(1, Ordering::Release);
@@ -203,6 +209,18 @@ mod tests {
         drop(status.change());
         assert!(status.known(FileBlock(0)).is_none());
         assert_ne!(status.sequence(), sequence);
+    }
+
+    #[test]
+    fn what_moves_is_forgotten() {
+        let status = knowing([0, 1, 2]);
+        let sequence = status.sequence();
+        let mut change = status.change();
+        change.forget_from(FileBlock(15));
+        change.finish();
+        assert_ne!(status.sequence(), sequence);
+        let is_known = [5, 12, 15, 25].map(|at| status.known(FileBlock(at)).is_some());
+        assert_eq!(is_known, [true, false, false, false]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod delayed;
 mod error_log;
 mod extent;
 mod extent_status;
+mod fallocate;
 mod features;
 mod geometry;
 mod group;

@@ -335,7 +335,7 @@ mod tests {
         volume.sync().unwrap();
         let recovered = common::open(device.snapshot()).unwrap();
         assert_eq!(recovered.recovery().unwrap().orphans.truncated, 1);
-        second.set_size(1024, TIME).unwrap();
+        second.set_size(1024, false, TIME).unwrap();
         assert!(volume.writer().unwrap().orphans.is_list_empty());
         volume.close().unwrap();
         std::fs::write(&image.path, device.snapshot()).unwrap();

@@ -45,7 +45,7 @@ impl Subject {
 
     fn truncate(&mut self, size: usize) {
         truncate_cache(&self.file, size as u64).unwrap();
-        self.inode.set_size(size as u64, TIME).unwrap();
+        self.inode.set_size(size as u64, false, TIME).unwrap();
         self.model.resize(size, 0);
     }
 

@@ -159,7 +159,7 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
         }
         let cut = scope.spawn(|| {
             truncate_cache(&file, PAGE).unwrap();
-            inode.set_size(PAGE, TIME).unwrap();
+            inode.set_size(PAGE, false, TIME).unwrap();
         });
         std::thread::sleep(Duration::from_millis(200));
         *device.is_shut.lock() = false;
@@ -214,7 +214,7 @@ fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
         let file = data_of(&inode);
         write(&file, FileOffset(0), &[1; 12 << 10]).unwrap();
         truncate_cache(&file, 4096).unwrap();
-        inode.set_size(4096, TIME).unwrap();
+        inode.set_size(4096, false, TIME).unwrap();
         assert_eq!(volume.statfs().blocks_free, free - 4, "{kind}, reserved");
         // Places for all of it, of which the beginning is written.
         let second = new_file(&volume, "second");
@@ -224,7 +224,7 @@ fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
         }
         iomap::MapWrite::map_writeback(&*second, FileOffset(0), 12 << 10).unwrap();
         truncate_cache(&file, 4096).unwrap();
-        second.set_size(4096, TIME).unwrap();
+        second.set_size(4096, false, TIME).unwrap();
         assert_eq!(volume.statfs().blocks_free, free - 8, "{kind}, placed");
         drop((file, inode, second));
         volume.close().unwrap();
@@ -244,7 +244,7 @@ fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
         write_out(&file);
         volume.inode(ROOT_INODE).unwrap().unlink(b"file", &inode, TIME).unwrap();
         truncate_cache(&file, 4096).unwrap();
-        inode.set_size(4096, TIME).unwrap();
+        inode.set_size(4096, false, TIME).unwrap();
         volume.sync().unwrap();
         // As after a power cut: it is neither released nor closed.
         drop((file, inode, volume));

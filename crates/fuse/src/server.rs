@@ -265,6 +265,7 @@ impl Server {
             SyncFs => call(self, Self::sync_volume, request, reply),
             Release => call(self, Self::release, request, reply),
             Write => call(self, Self::write, request, reply),
+            Fallocate => call(self, Self::fallocate, request, reply),
             CopyFileRange => call(self, Self::copy_file_range, request, reply),
             CopyFileRange64 => call(self, Self::copy_file_range_64, request, reply),
             // ENOSYS: the kernel never asks again.

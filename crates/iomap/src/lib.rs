@@ -32,6 +32,6 @@ pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
-pub use truncate::{punch_cache, truncate_cache};
+pub use truncate::{detach_cache, punch_cache, set_size_moved, truncate_cache};
 pub use write::{write, zero_range};
 pub use writeback::{wait_for_writeback, write_back, write_back_and_wait};

@@ -69,6 +69,31 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     Ok(blocks)
 }
 
+/// Takes all from byte `from` on out of the cache, once it is on the device, and has the size on the
+/// disk be that in memory: the caller then has the format move it. An error in writing it is not
+/// repeated here; what could not be written is lost.
+pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
+    write_back_from(file, from.min(file.size_on_disk()));
+    let mut pages = from >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT;
+    while let Some(page) = file.mapping.next_cached(pages.clone()) {
+        pages.start = page;
+        let Some(folio) = file.mapping.get(page) else { continue };
+        let folio = file.mapping.lock(&folio);
+        if !file.mapping.holds(&folio) {
+            continue;
+        }
+        folio.wait_writeback();
+        pages.start = folio.folio().index() + folio.folio().pages();
+        file.mapping.remove(folio);
+    }
+}
+
+/// Takes note that the format has given the file this size, on the disk too, with its data moved.
+pub fn set_size_moved(file: &Arc<WritableFile>, size: u64) {
+    file.set_size(size);
+    file.set_size_on_disk(size);
+}
+
 /// The blocks that `range` has all bytes of, as far as they lie in a file of `size` bytes; an empty
 /// range, at the end of `range` or after, if there are none.
 fn whole_blocks(range: &Range<u64>, size: u64, block: u64) -> Range<u64> {

@@ -40,7 +40,7 @@ impl Node {
         Ok(file.map(|file| self.writable.get_or_init(|| file)))
     }
 
-    fn writeback(&self) -> Result<&Writeback> {
+    pub(crate) fn writeback(&self) -> Result<&Writeback> {
         let writeback = self.volume().writeback.as_ref();
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// Sets the size. The caller has the lock, which is that of `state`.
-    fn resize(
+    pub(crate) fn resize(
         self: &Arc<Self>,
         file: Option<&Arc<WritableFile>>,
         state: &NodeState,
@@ -150,7 +150,8 @@ impl Node {
         if let Some(file) = file {
             iomap::truncate_cache(file, size)?;
         }
-        if let Err(error) = self.inode().set_size(size, now()) {
+        // Only what is cut off goes; what was preallocated past the end does not when that moves on.
+        if let Err(error) = self.inode().set_size(size, size > before, now()) {
             // A size that the format does not know must not be seen.
             if let (Some(file), true) = (file, size > before) {
                 iomap::truncate_cache(file, before)?;

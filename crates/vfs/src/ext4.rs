@@ -1,7 +1,7 @@
 //! Presents ext2, ext3 and ext4 volumes as [`FileSystem`]s. Not here: anything about the format.
 
 use std::any::Any;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use base::attributes::{
@@ -9,12 +9,12 @@ use base::attributes::{
     XattrMode,
 };
 use base::space::Privilege;
-use base::{BlockSize, Error, InodeNumber, Result};
+use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
 use pagecache::{Mapping, PageCache};
 
-use crate::file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget};
+use crate::file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget, Shift};
 use crate::rights::Credentials;
 use crate::volume::VolumeOptions;
 
@@ -225,8 +225,27 @@ impl Inode for Ext4Inode {
         self.inode.size_max()
     }
 
-    fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
-        self.inode.set_size(size, time)
+    fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
+        self.inode.set_size(size, keeps_space, time)
+    }
+
+    fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
+        self.inode.preallocate(range)
+    }
+
+    fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
+        if keeps_space { self.inode.zero(range) } else { self.inode.punch(range) }
+    }
+
+    fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
+        match to {
+            Shift::Collapse => self.inode.collapse(range, size, time),
+            Shift::Insert => self.inode.insert(range, size, time),
+        }
+    }
+
+    fn allocation_unit(&self) -> u64 {
+        self.inode.allocation_unit()
     }
 
     fn set_xattr(

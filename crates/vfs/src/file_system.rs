@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use base::attributes::{
@@ -15,7 +15,7 @@ use base::attributes::{
     Timestamp, VolumeInfo, XattrMode,
 };
 use base::space::Privilege;
-use base::{BlockSize, Error, InodeNumber, Result};
+use base::{BlockSize, Error, FileOffset, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
 use pagecache::Mapping;
@@ -185,10 +185,37 @@ pub trait Inode: Send + Sync + Debug {
     }
 
     /// Sets the size of a regular file, and with it the times of change. What lies past it is given
-    /// back.
-    fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
-        let _ = (size, time);
+    /// back, unless `keeps_space`.
+    fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
+        let _ = (size, keeps_space, time);
         Err(Error::ReadOnly)
+    }
+
+    /// Gives all blocks of a regular file that have bytes of `range` a place, past its end, too. Those
+    /// that have no data read as zeroes. All or, with `NoSpace`, nothing. The size stays.
+    fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
+        let _ = range;
+        Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// Makes whole blocks of a regular file a hole, or, if they keep their place, read as zeroes. The
+    /// cache has nothing of them.
+    fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
+        let _ = (range, keeps_space);
+        Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// Takes `range` out of a regular file of `size` bytes, or puts it in as a hole; what lies behind
+    /// it moves. The size follows. The cache has nothing from the range's start on, nor is any of it
+    /// dirty.
+    fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
+        let _ = (range, to, size, time);
+        Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// What ranges are multiples of by which data can be [shifted](Self::shift), in bytes.
+    fn allocation_unit(&self) -> u64 {
+        1
     }
 
     /// Sets an extended attribute, named as [`get_xattr`](Self::get_xattr) does, POSIX ACLs in that
@@ -274,6 +301,15 @@ pub struct NewInode<'a> {
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
     /// All of its times.
     pub time: Timestamp,
+}
+
+/// What becomes of a range by which data moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shift {
+    /// It goes (FALLOC_FL_COLLAPSE_RANGE).
+    Collapse,
+    /// It comes (FALLOC_FL_INSERT_RANGE).
+    Insert,
 }
 
 /// Where a name moves.

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod cp;
 pub mod df;
 pub mod du;
+pub mod fallocate;
 pub mod fiemap;
 pub mod find;
 pub mod info;

@@ -1,4 +1,5 @@
-//! Marks blocks written when their data is on disk. Not here: how a map says so.
+//! Marks blocks written when their data is on disk, or unwritten when it is to be forgotten.
+//! Not here: how a map says so.
 
 use base::{Error, FileBlock, Result};
 
@@ -19,6 +20,27 @@ impl Inode {
         start: FileBlock,
         count: u64,
     ) -> Result<Progress> {
+        self.convert(handle, start, count, false)
+    }
+
+    /// The same the other way round: what is allocated there reads as zeroes afterwards. Not for
+    /// block maps, which cannot say that.
+    pub(crate) fn convert_unwritten(
+        &self,
+        handle: &mut Handle<'_>,
+        start: FileBlock,
+        count: u64,
+    ) -> Result<Progress> {
+        self.convert(handle, start, count, true)
+    }
+
+    fn convert(
+        &self,
+        handle: &mut Handle<'_>,
+        start: FileBlock,
+        count: u64,
+        unwritten: bool,
+    ) -> Result<Progress> {
         self.edit_map(handle, Purpose::EndOfIo, |edit| {
             // A block map has nothing unwritten.
             let Map::Extents(tree) = &mut edit.map else { return Ok(Progress::Done) };
@@ -30,7 +52,7 @@ impl Inode {
                     return Ok(Progress::More(at));
                 }
                 let was_touched = std::mem::take(&mut edit.blocks.is_touched);
-                let step = tree.convert(&mut edit.blocks, &(at..end));
+                let step = tree.convert(&mut edit.blocks, &(at..end), unwritten);
                 let is_clean = !edit.blocks.is_touched;
                 edit.blocks.is_touched |= was_touched;
                 let (converted, leaf_end) = match step {
@@ -39,8 +61,7 @@ impl Inode {
                     step => step?,
                 };
                 for run in converted {
-                    let written = Run { unwritten: false, ..run };
-                    edit.change.changed(run.start, run.end(), Some(written));
+                    edit.change.changed(run.start, run.end(), Some(Run { unwritten, ..run }));
                 }
                 // The end of the last leaf is that of all files.
                 if leaf_end <= at {

@@ -1,4 +1,5 @@
-//! The extents of one leaf as a list: puts runs in, marks them written, takes them out.
+//! The extents of one leaf as a list: puts runs in, marks them written or unwritten, takes them out,
+//! moves them.
 //! Not here: where the leaf lies, and whether the list still fits into it.
 
 use std::ops::Range;
@@ -16,6 +17,12 @@ pub(super) fn length_max(unwritten: bool) -> u64 {
 /// Adds a run to the end of a list, to the last extent if that has room for all of it.
 fn push(run: Run, extents: &mut Vec<Run>) {
     let max = length_max(run.unwritten);
+    if run.length > max {
+        // A whole extent of written blocks that are unwritten now.
+        let middle = FileBlock(run.start.0 + max);
+        run.within(&(run.start..middle)).into_iter().for_each(|head| push(head, extents));
+        return run.within(&(middle..run.end())).into_iter().for_each(|tail| push(tail, extents));
+    }
     match extents.last_mut() {
         Some(last) if last.is_followed_by(&run) && last.length + run.length <= max => {
             last.length += run.length;
@@ -42,21 +49,25 @@ fn overlapping(extents: &[Run], range: &Range<FileBlock>) -> Range<usize> {
     first..last.max(first)
 }
 
-/// Marks what is allocated in `range` written; what was not before, of all of it.
-pub(super) fn convert(extents: &mut Vec<Run>, range: &Range<FileBlock>) -> Vec<Run> {
+/// Marks what is allocated in `range` written, or unwritten; what was not before, of all of it.
+pub(super) fn convert(
+    extents: &mut Vec<Run>,
+    range: &Range<FileBlock>,
+    unwritten: bool,
+) -> Vec<Run> {
     let changed = overlapping(extents, range);
     let window = changed.start.saturating_sub(1)..(changed.end + 1).min(extents.len());
     let (before, after) = (FileBlock(0)..range.start, range.end..FileBlock(u64::MAX));
     let (mut new, mut converted) = (Vec::with_capacity(window.len() + 2), Vec::new());
     for extent in &extents[window.clone()] {
-        if !extent.unwritten {
+        if extent.unwritten == unwritten {
             push(*extent, &mut new);
             continue;
         }
         extent.within(&before).into_iter().for_each(|head| push(head, &mut new));
         if let Some(part) = extent.within(range) {
             converted.push(part);
-            push(Run { unwritten: false, ..part }, &mut new);
+            push(Run { unwritten, ..part }, &mut new);
         }
         extent.within(&after).into_iter().for_each(|tail| push(tail, &mut new));
     }
@@ -64,6 +75,31 @@ pub(super) fn convert(extents: &mut Vec<Run>, range: &Range<FileBlock>) -> Vec<R
         extents.splice(window, new);
     }
     converted
+}
+
+/// Makes two of the extent that has blocks both before `at` and from there on, if there is one.
+pub(super) fn split(extents: &mut Vec<Run>, at: FileBlock) -> bool {
+    let index = extents.partition_point(|extent| extent.end() <= at);
+    let Some(extent) = extents.get(index).copied().filter(|extent| extent.start < at) else {
+        return false;
+    };
+    let parts = [extent.within(&(extent.start..at)), extent.within(&(at..extent.end()))];
+    extents.splice(index..=index, parts.into_iter().flatten());
+    true
+}
+
+/// Moves what begins at `from` or after to where `place` says, which keeps the order. What continues
+/// the extent before it then becomes one with it.
+pub(super) fn shift(
+    extents: &mut Vec<Run>,
+    from: FileBlock,
+    place: impl Fn(FileBlock) -> FileBlock,
+) {
+    let first = extents.partition_point(|extent| extent.start < from);
+    let moved: Vec<Run> = extents.drain(first..).collect();
+    for run in moved {
+        push(Run { start: place(run.start), ..run }, extents);
+    }
 }
 
 /// Takes `range` out; what was allocated there.
@@ -123,13 +159,41 @@ mod tests {
     #[test]
     fn the_middle_of_an_extent_is_converted_apart_and_then_joined() {
         let mut extents = vec![unwritten(0, 10, 100)];
-        assert_eq!(convert(&mut extents, &blocks(4..6)), [unwritten(4, 2, 104)]);
+        assert_eq!(convert(&mut extents, &blocks(4..6), false), [unwritten(4, 2, 104)]);
         assert_eq!(extents, [unwritten(0, 4, 100), run(4, 2, 104), unwritten(6, 4, 106)]);
-        assert_eq!(convert(&mut extents, &blocks(4..6)), []);
-        convert(&mut extents, &blocks(6..10));
+        assert_eq!(convert(&mut extents, &blocks(4..6), false), []);
+        convert(&mut extents, &blocks(6..10), false);
         assert_eq!(extents, [unwritten(0, 4, 100), run(4, 6, 104)]);
-        convert(&mut extents, &blocks(0..20));
+        convert(&mut extents, &blocks(0..20), false);
         assert_eq!(extents, [run(0, 10, 100)]);
+    }
+
+    #[test]
+    fn written_blocks_become_unwritten_in_as_many_extents_as_that_takes() {
+        let mut extents = vec![run(0, 32_768, 100), run(40_000, 4, 90_000)];
+        assert_eq!(convert(&mut extents, &blocks(0..32_768), true), [run(0, 32_768, 100)]);
+        let halves = [unwritten(0, 32_767, 100), unwritten(32_767, 1, 32_867)];
+        assert_eq!(extents, [halves[0], halves[1], run(40_000, 4, 90_000)]);
+        assert_eq!(convert(&mut extents, &blocks(0..40_000), true), []);
+        let middle = [run(40_001, 2, 90_001)];
+        assert_eq!(convert(&mut extents, &blocks(40_001..40_003), true), middle);
+        let parts = [run(40_000, 1, 90_000), unwritten(40_001, 2, 90_001), run(40_003, 1, 90_003)];
+        assert_eq!(extents[2..], parts);
+    }
+
+    #[test]
+    fn extents_are_split_and_moved() {
+        let mut extents = vec![run(0, 4, 100), run(8, 4, 104), run(14, 1, 300)];
+        assert!(!split(&mut extents, FileBlock(8)) && !split(&mut extents, FileBlock(13)));
+        assert!(split(&mut extents, FileBlock(9)));
+        assert_eq!(extents, [run(0, 4, 100), run(8, 1, 104), run(9, 3, 105), run(14, 1, 300)]);
+        shift(&mut extents, FileBlock(9), |at| FileBlock(at.0 + 2));
+        assert_eq!(extents, [run(0, 4, 100), run(8, 1, 104), run(11, 3, 105), run(16, 1, 300)]);
+        shift(&mut extents, FileBlock(11), |at| FileBlock(at.0 - 2));
+        shift(&mut extents, FileBlock(8), |at| FileBlock(at.0 - 4));
+        assert_eq!(extents, [run(0, 8, 100), run(10, 1, 300)]);
+        shift(&mut extents, FileBlock(50), |at| FileBlock(at.0 - 4));
+        assert_eq!(extents.len(), 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! - `leaf.rs`, `tree.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
-//! - `new_blocks.rs`, `convert.rs`, `unmap.rs`: the operations
+//! - `new_blocks.rs`, `convert.rs`, `unmap.rs`, `shift.rs`: the operations
 //!
 //! Not here: reading maps (`extent.rs`, `indirect.rs`), the data itself, sizes.
 //!
@@ -16,6 +16,7 @@ mod edit;
 mod leaf;
 mod new_blocks;
 mod pointers;
+mod shift;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -65,6 +66,11 @@ impl Inode {
     /// The credits with which [`unmap`](Self::unmap) gets on well, within what a handle can have.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
         self.credits_for_map(1) + 1 + FREE_CREDITS * GROUPS_FREED
+    }
+
+    /// Whether all of an extent tree lies in the inode.
+    pub(crate) fn map_is_in_inode(&self) -> bool {
+        self.map_depth() == 0
     }
 
     fn map_depth(&self) -> u16 {

@@ -236,17 +236,18 @@ impl Tree<'_> {
         self.rewrite(store, path, &extents)
     }
 
-    /// Marks what is allocated in `range` written, as far as the first leaf there goes: what was
-    /// not written before, and where that leaf ends.
+    /// Marks what is allocated in `range` written, or unwritten, as far as the first leaf there goes:
+    /// what was not so before, and where that leaf ends.
     pub(super) fn convert(
         &mut self,
         store: &mut impl NodeStore,
         range: &Range<FileBlock>,
+        unwritten: bool,
     ) -> Result<(Vec<Run>, FileBlock)> {
         let path = self.path(store, range.start)?;
         let end = path.range().end;
         let mut extents = path.extents();
-        let converted = leaf::convert(&mut extents, range);
+        let converted = leaf::convert(&mut extents, range, unwritten);
         if !converted.is_empty() {
             self.rewrite(store, path, &extents)?;
         }
@@ -265,6 +266,27 @@ impl Tree<'_> {
         let removed = leaf::remove(&mut extents, range);
         self.rewrite(store, path, &extents)?;
         Ok(removed)
+    }
+
+    /// Sees to it that no extent has blocks both before `at` and from there on.
+    pub(super) fn split(&mut self, store: &mut impl NodeStore, at: FileBlock) -> Result<()> {
+        let path = self.path(store, at)?;
+        let mut extents = path.extents();
+        if leaf::split(&mut extents, at) { self.rewrite(store, path, &extents) } else { Ok(()) }
+    }
+
+    /// Moves what the leaf at the end of `path` has from `from` on to where `place` says, which keeps
+    /// the order in the tree. Adds no nodes.
+    pub(super) fn shift(
+        &mut self,
+        store: &mut impl NodeStore,
+        path: Path,
+        from: FileBlock,
+        place: impl Fn(FileBlock) -> FileBlock,
+    ) -> Result<()> {
+        let mut extents = path.extents();
+        leaf::shift(&mut extents, from, place);
+        self.rewrite(store, path, &extents)
     }
 
     /// Makes `extents` what the leaf at the end of `path` says. Not longer than before by more

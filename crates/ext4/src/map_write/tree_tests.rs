@@ -98,14 +98,15 @@ impl<'g> Subject<'g> {
         Ok(())
     }
 
-    fn convert(&mut self, range: Range<FileBlock>) -> Result<()> {
+    fn convert(&mut self, range: Range<FileBlock>, unwritten: bool) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let (converted, end) = self.tree.convert(&mut self.nodes, &(at..range.end))?;
+            let (converted, end) =
+                self.tree.convert(&mut self.nodes, &(at..range.end), unwritten)?;
             for run in converted {
                 for index in run.start.0..run.end().0 {
-                    let (_, unwritten) = self.model.get_mut(&index).unwrap();
-                    assert!(std::mem::replace(unwritten, false));
+                    let (_, state) = self.model.get_mut(&index).unwrap();
+                    assert_ne!(std::mem::replace(state, unwritten), unwritten);
                 }
             }
             assert!(end > at);
@@ -185,7 +186,7 @@ impl<'g> Subject<'g> {
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Insert { at: u64, length: u64, unwritten: bool, joins: bool },
-    Convert { at: u64, length: u64 },
+    Convert { at: u64, length: u64, unwritten: bool },
     Remove { at: u64, length: u64 },
 }
 
@@ -193,7 +194,8 @@ fn changes(file_blocks: u64) -> impl Strategy<Value = Vec<Change>> {
     let at = 0..file_blocks;
     let insert = (at.clone(), 1..6_u64, any::<bool>(), any::<bool>())
         .prop_map(|(at, length, unwritten, joins)| Change::Insert { at, length, unwritten, joins });
-    let convert = (at.clone(), 1..40_u64).prop_map(|(at, length)| Change::Convert { at, length });
+    let convert = (at.clone(), 1..40_u64, any::<bool>())
+        .prop_map(|(at, length, unwritten)| Change::Convert { at, length, unwritten });
     let remove = (at, 1..60_u64).prop_map(|(at, length)| Change::Remove { at, length });
     prop::collection::vec(prop_oneof![8 => insert, 3 => convert, 1 => remove], 1..400)
 }
@@ -214,8 +216,8 @@ fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u1
                 let (start, block) = (FileBlock(at), FsBlock(block));
                 subject.insert(Run { start, length, block, unwritten })
             }
-            Change::Convert { at, length } => {
-                subject.convert(FileBlock(at)..FileBlock(at + length))
+            Change::Convert { at, length, unwritten } => {
+                subject.convert(FileBlock(at)..FileBlock(at + length), unwritten)
             }
             Change::Remove { at, length } => subject.remove(FileBlock(at)..FileBlock(at + length)),
         };

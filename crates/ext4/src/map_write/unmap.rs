@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, Result};
+use base::{Error, FileBlock, FsBlock, Result};
 
 use super::Progress;
 use super::edit::{Map, MapBlocks, MapEdit, map_credits, tree_credits};
@@ -18,24 +18,33 @@ impl Inode {
     /// with `More(end)`, what lies from the range's start to `end` is left. The caller gives
     /// [`credits_for_unmap`](Self::credits_for_unmap), and keeps reads and writes away.
     ///
-    /// Unmapping the middle of an extent needs room for one more, and can fail with `NoSpace`.
+    /// Unmapping the middle of an extent needs room for one more; that can fail with `NoSpace` when
+    /// not even what is kept back for ends of I/O is left.
     pub(crate) fn unmap(
         &self,
         handle: &mut Handle<'_>,
         range: Range<FileBlock>,
     ) -> Result<Progress> {
         let range = range.start..range.end.min(self.map_end());
-        self.edit_map(handle, Purpose::Metadata, |edit| {
+        self.edit_map(handle, Purpose::EndOfIo, |edit| {
             let mut end = range.end;
             loop {
+                let was_touched = std::mem::take(&mut edit.blocks.is_touched);
                 let step = match &edit.map {
-                    Map::Extents(_) => edit.unmap_extents(&(range.start..end))?,
-                    Map::Pointers(_) => edit.unmap_pointers(&(range.start..end))?,
+                    Map::Extents(_) => edit.unmap_extents(&(range.start..end)),
+                    Map::Pointers(_) => edit.unmap_pointers(&(range.start..end)),
                 };
+                let is_clean = !edit.blocks.is_touched;
+                edit.blocks.is_touched |= was_touched;
                 match step {
-                    Step::Done => return Ok(Progress::Done),
-                    Step::NoCredits => return Ok(Progress::More(end)),
-                    Step::To(start) => {
+                    // The next call fails before it changes anything.
+                    Err(Error::NoSpace) if is_clean && end < range.end => {
+                        return Ok(Progress::More(end));
+                    }
+                    Err(error) => return Err(error),
+                    Ok(Step::Done) => return Ok(Progress::Done),
+                    Ok(Step::NoCredits) => return Ok(Progress::More(end)),
+                    Ok(Step::To(start)) => {
                         edit.change.changed(start, end, None);
                         end = start;
                     }

@@ -2,6 +2,7 @@
 //! Both may take several transactions; until the last one the inode is an orphan, so that a
 //! recovery goes on where a crash ended it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -40,9 +41,10 @@ impl Inode {
         })
     }
 
-    /// Sets the size of a regular file. What lies past it is given back; the rest of the block that
-    /// holds the new end is the caller's to zero.
-    pub fn set_size(self: &Arc<Self>, size: u64, time: Timestamp) -> Result<()> {
+    /// Sets the size of a regular file. What lies past it is given back, unless `keeps_space`: then
+    /// what there is was preallocated. The rest of the block that holds the new end is the caller's to
+    /// zero.
+    pub fn set_size(self: &Arc<Self>, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         let volume = self.volume();
         let end = FileBlock(volume.geometry().block_size.blocks_for(size));
         if size > self.size().max(self.size_max()) {
@@ -50,7 +52,9 @@ impl Inode {
         }
         // Past the new end there can be blocks that the old size on disk had not reached: delayed
         // ones, which get their places before they are forgotten, or mapped ones.
-        let cuts = self.delayed.lock().has_from(end) || self.record().blocks > 0;
+        let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
+        // What a block map has there lost its data.
+        let cuts = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
         let set = |record: &mut crate::inode_record::InodeRecord| {
             record.size = size;
             record.modified = time;
@@ -73,22 +77,27 @@ impl Inode {
         Ok(())
     }
 
-    /// Unmaps everything from `start` on, in as many transactions as it takes.
+    /// Unmaps everything from `start` on.
     fn cut(&self, start: FileBlock) -> Result<()> {
         if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
             return Ok(());
         }
+        self.volume().writer()?.allocator.open_window(self.number());
+        self.unmap_all(start..FileBlock(FILE_BLOCKS_MAX))
+    }
+
+    /// Unmaps a range, in as many transactions as it takes. What was delayed there is forgotten.
+    pub(crate) fn unmap_all(&self, range: Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
-        volume.writer()?.allocator.open_window(self.number());
-        self.forget_delayed(&(start..FileBlock(FILE_BLOCKS_MAX)));
-        let mut end = FileBlock(FILE_BLOCKS_MAX);
+        self.forget_delayed(&range);
+        let Range { start, mut end } = range;
         // What shares a cluster with what goes is given its place when it has one reserved again.
         let _placing = self.shares_clusters().then(|| self.placing.lock());
         loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
-            let progress = volume.change(credits, |handle| self.unmap(handle, start..end))?;
-            match progress {
-                Progress::Done => return self.reserve_again(start),
+            let unmap = |handle: &mut _| self.unmap(handle, start..end);
+            match volume.change_with_space(credits, unmap)? {
+                Progress::Done => return self.reserve_again(start..range.end),
                 Progress::More(left) => end = left,
             }
         }

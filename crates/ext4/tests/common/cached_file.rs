@@ -73,7 +73,7 @@ impl CachedFile {
     /// Whoever calls has the file for itself.
     pub fn set_size(&self, size: usize) {
         truncate_cache(&self.file, size as u64).unwrap();
-        self.inode.set_size(size as u64, TIME).unwrap();
+        self.inode.set_size(size as u64, false, TIME).unwrap();
     }
 
     pub fn write_back(&self) {

@@ -202,7 +202,7 @@ impl Workload {
         let size = data.len() as u64;
         file.try_to_be(|version| version.data = data);
         truncate_cache(&file.file, size)?;
-        file.inode.set_size(size, TIME)
+        file.inode.set_size(size, false, TIME)
     }
 
     fn rename(&mut self, index: usize) -> Result<()> {

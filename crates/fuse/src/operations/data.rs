@@ -1,4 +1,4 @@
-//! OPEN, READ, WRITE, COPY_FILE_RANGE and LSEEK of regular files.
+//! OPEN, READ, WRITE, FALLOCATE, COPY_FILE_RANGE and LSEEK of regular files.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -6,16 +6,16 @@ use std::sync::atomic::{Ordering, fence};
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Credentials, Node, OpenMode, WriteAt, WriteSync};
+use vfs::{Credentials, Fallocate, Node, OpenMode, WriteAt, WriteSync};
 
 use super::change::privileges;
 
 use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
-    FOPEN_PARALLEL_DIRECT_WRITES, InHeader, InitFlags, LseekIn, LseekOut, OPEN_KILL_SUIDGID,
-    OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn,
-    WriteOut,
+    FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitFlags, LseekIn, LseekOut,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE,
+    WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -193,6 +193,26 @@ impl Server {
         if known.take_read() {
             self.note_old_contents(node);
         }
+    }
+
+    /// FALLOCATE.
+    pub(crate) fn fallocate(
+        &self,
+        header: &InHeader,
+        operation: &FallocateIn,
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let mode = Fallocate::from_flags(operation.mode).ok_or(Errno::OPNOTSUPP)?;
+        let end = operation.offset.checked_add(operation.length).ok_or(Errno::FBIG)?;
+        let range = FileOffset(operation.offset)..FileOffset(end);
+        // The kernel does not say whether the caller may leave setuid and setgid.
+        let privileges = privileges(header.uid != 0);
+        opened.file.fallocate(mode, range.clone(), privileges)?;
+        // The kernel syncs nothing after it.
+        opened.file.make_durable(range.start.0..range.end.0, opened.sync)?;
+        Ok(Answer::Payload)
     }
 
     /// COPY_FILE_RANGE.

@@ -147,6 +147,23 @@ pub struct GetXattrOut {
     pub padding: u32,
 }
 
+/// FALLOCATE (`fuse_fallocate_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct FallocateIn {
+    /// The open file.
+    pub handle: u64,
+    /// Where the range begins.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// The flags of fallocate(2).
+    pub mode: u32,
+    /// Zero.
+    pub padding: u32,
+}
+const _: () = assert!(size_of::<FallocateIn>() == 32);
+
 /// LSEEK (`fuse_lseek_in`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]

@@ -362,7 +362,7 @@ impl Inode for MemoryInode {
         Ok(())
     }
 
-    fn set_size(&self, size: u64, time: Timestamp) -> Result<()> {
+    fn set_size(&self, size: u64, _keeps_space: bool, time: Timestamp) -> Result<()> {
         let _call = self.changing();
         self.disk.check_writable()?;
         if size > SIZE_MAX {

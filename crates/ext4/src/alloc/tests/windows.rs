@@ -133,7 +133,7 @@ fn nothing_is_kept_for_a_file_that_is_closed_or_gone() {
     };
     file.opened_for_writing();
     grow_twice();
-    file.set_size(0, base::attributes::Timestamp::default()).unwrap();
+    file.set_size(0, false, base::attributes::Timestamp::default()).unwrap();
     assert_eq!(kept(), 0);
     grow_twice();
     file.closed_for_writing();

@@ -68,19 +68,61 @@ impl Subject {
         Ok(mapped)
     }
 
-    fn convert(&mut self, start: u64, count: u64) {
+    fn convert(&mut self, start: u64, count: u64, unwritten: bool) {
         let (mut at, end) = (start, start + count);
         while at < end {
             let credits = self.inode.credits_for_map(1);
-            let progress = self.volume().change(credits, |handle| {
-                self.inode.convert_written(handle, FileBlock(at), end - at)
+            let progress = self.volume().change(credits, |handle| match unwritten {
+                true => self.inode.convert_unwritten(handle, FileBlock(at), end - at),
+                false => self.inode.convert_written(handle, FileBlock(at), end - at),
             });
             at = match progress.unwrap() {
                 Progress::Done => end,
                 Progress::More(next) => next.0,
             };
         }
-        self.model.range_mut(start..end).for_each(|(_, (_, unwritten))| *unwritten = false);
+        self.model.range_mut(start..end).for_each(|(_, (_, state))| *state = unwritten);
+    }
+
+    /// Takes blocks out of the map, and moves what lies behind them to their place.
+    fn collapse(&mut self, start: u64, count: u64) {
+        self.unmap(start, count).unwrap();
+        let mut at = FileBlock(start + count);
+        while let Progress::More(next) =
+            self.in_small_steps(|handle| self.inode.shift_left(handle, at, count))
+        {
+            assert!(next > at, "no progress");
+            at = next;
+        }
+        self.move_model(start, |at| at - count);
+    }
+
+    /// Moves what lies from `start` on, to make room for so many blocks.
+    fn insert(&mut self, start: u64, count: u64) {
+        let from = FileBlock(start);
+        let credits = self.inode.credits_for_map(1);
+        self.volume().change(credits, |handle| self.inode.split_extent(handle, from)).unwrap();
+        let mut end = self.inode.map_end();
+        while let Progress::More(left) =
+            self.in_small_steps(|handle| self.inode.shift_right(handle, from..end, count))
+        {
+            assert!(left < end, "no progress");
+            end = left;
+        }
+        self.move_model(start, |at| at + count);
+    }
+
+    /// With credits for few leaves.
+    fn in_small_steps(
+        &self,
+        step: impl FnOnce(&mut crate::journal::Handle<'_>) -> Result<Progress>,
+    ) -> Progress {
+        self.volume().change(self.inode.credits_for_map(2), step).unwrap()
+    }
+
+    fn move_model(&mut self, from: u64, place: impl Fn(u64) -> u64) {
+        let moved = self.model.split_off(&from);
+        self.model.extend(moved.into_iter().map(|(at, value)| (place(at), value)));
     }
 
     fn unmap(&mut self, start: u64, count: u64) -> Result<()> {
@@ -185,6 +227,17 @@ fn somewhere(random: &mut Random, volume: &Volume) -> u64 {
     }
 }
 
+/// Does what block maps cannot.
+fn change_extents(subject: &mut Subject, at: u64, random: &mut Random) {
+    let cluster = u64::from(subject.volume().geometry().blocks_per_cluster());
+    let (at, count) = (at / cluster * cluster, (1 + random.below(30)) * cluster);
+    match random.below(3) {
+        0 => subject.convert(at, 1 + random.below(40), true),
+        1 => subject.collapse(at, count),
+        _ => subject.insert(at, count),
+    }
+}
+
 /// Changes both files in some way, many times.
 fn change_at_random(subjects: &mut [Subject; 2], random: &mut Random, rounds: u64) {
     let volume = Arc::clone(subjects[0].volume());
@@ -196,7 +249,8 @@ fn change_at_random(subjects: &mut [Subject; 2], random: &mut Random, rounds: u6
                 let count = 1 + random.below(if round % 40 == 0 { 4000 } else { 60 });
                 subject.unmap(at, count).unwrap();
             }
-            1 | 2 => subject.convert(at, 1 + random.below(40)),
+            1 | 2 => subject.convert(at, 1 + random.below(40), false),
+            3 if subject.inode.has(InodeFlags::EXTENTS) => change_extents(subject, at, random),
             _ => {
                 let wanted = 1 + random.below(if round % 10 == 0 { 500 } else { 6 });
                 match subject.map(at, wanted, random.below(2) == 0) {
@@ -275,7 +329,7 @@ fn trees_of_some_depth_grow_and_shrink() {
             subject.map(4001 - index * 2, 1, true).unwrap();
         }
         assert_eq!(subject.inode.map_depth(), 2);
-        subject.convert(7, 3500);
+        subject.convert(7, 3500, false);
         subject.unmap(1500, 600).unwrap();
         check(&image, &volume, &subjects);
         assert!(image.debugfs("ex /a").contains(" 2/ 2 "));

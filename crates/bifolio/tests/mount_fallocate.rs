@@ -1,0 +1,184 @@
+//! fallocate(2) on volumes mounted for writing, beside the kernel's ext4: the same bytes, sizes, errors
+//! and holes, and afterwards the same blocks with the same states.
+
+mod mounting;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use mounting::Place;
+use mounting::side_by_side::{Notes, side_by_side};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use testkit::command::run;
+use testkit::{LoopMount, Mke2fs, private_mounts};
+
+const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE;
+const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE;
+/// The largest file.
+const SIZE_MAX: u64 = 2 << 20;
+
+/// Numbers that look random, the same ones each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// A number that depends on every byte.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+}
+
+fn change_at_random(file: &File, random: &mut Random, notes: &mut Notes) {
+    for step in 0..120 {
+        let at = random.below(SIZE_MAX);
+        let length_max = [SIZE_MAX / 4, 20_000, 3000][random.below(3) as usize];
+        let length = 1 + random.below(length_max.min(SIZE_MAX - at));
+        let fallocate = |flags| rustix::fs::fallocate(file, flags, at, length);
+        let what = random.below(9);
+        let done = match what {
+            0..=2 => {
+                let data: Vec<u8> = (0..length).map(|index| (index + step) as u8 | 1).collect();
+                file.write_all_at(&data, at).unwrap();
+                Ok(())
+            }
+            3 => rustix::fs::ftruncate(file, random.below(SIZE_MAX)),
+            4 => fallocate(FallocateFlags::empty()),
+            5 => fallocate(KEEP_SIZE),
+            6 => fallocate(PUNCH | KEEP_SIZE),
+            7 => fallocate(ZERO),
+            _ => fallocate(ZERO | KEEP_SIZE),
+        };
+        notes.note(format_args!("{step}: {what} {at}+{length}"), done);
+        if random.below(4) == 0 {
+            file.sync_all().unwrap();
+        }
+        let size = file.metadata().unwrap().len();
+        notes.note("size", Ok(size));
+        let mut bytes = vec![0; size as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        notes.note("bytes", Ok(sum(&bytes)));
+    }
+}
+
+/// The blocks of a file as the kernel shows them: where each run begins and ends, and whether it is
+/// written.
+fn blocks(path: &Path) -> Vec<(u64, u64, bool)> {
+    let text = String::from_utf8(run(Command::new("filefrag").arg("-v").arg(path))).unwrap();
+    let mut runs: Vec<(u64, u64, bool)> = Vec::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(':').map(str::trim).collect();
+        let [number, logical, _physical, _length, rest @ ..] = &fields[..] else { continue };
+        if number.parse::<u32>().is_err() {
+            continue;
+        }
+        let (start, end) = logical.split_once("..").unwrap();
+        let (start, end) = (start.trim().parse().unwrap(), end.trim().parse::<u64>().unwrap() + 1);
+        let written = !rest.join(" ").contains("unwritten");
+        match runs.last_mut() {
+            Some(last) if last.1 == start && last.2 == written => last.1 = end,
+            _ => runs.push((start, end, written)),
+        }
+    }
+    runs
+}
+
+#[test]
+fn random_operations_do_what_they_do_in_the_kernel() {
+    private_mounts();
+    for (format, block_size, arguments) in [
+        ("ext4", 4096, ""),
+        ("ext4", 1024, ""),
+        ("ext4", 2048, "-O inline_data"),
+        ("ext4", 4096, "-O bigalloc,^resize_inode -C 16384"),
+        ("ext3", 1024, ""),
+    ] {
+        let place = Place::new();
+        let kernels_image = place.folder.path().join("kernels.img");
+        for image in [&place.image, &kernels_image] {
+            let kind = Mke2fs { size: 64 << 20, ..Mke2fs::new(format, block_size) };
+            kind.with(arguments).make(image, None);
+        }
+        let change = |mount: &Path, notes: &mut Notes| {
+            let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ u64::from(block_size));
+            for name in ["first", "second"] {
+                let file = File::create_new(mount.join(name)).unwrap();
+                change_at_random(&reopened(&mount.join(name), file), &mut random, notes);
+            }
+        };
+        let kernels = LoopMount::new(&kernels_image, format, "rw");
+        let mut expected = Notes::default();
+        change(kernels.path(), &mut expected);
+        kernels.unmount();
+        let mount = place.mount(&["-o", "rw"]);
+        let mut ours = Notes::default();
+        change(mount.path(), &mut ours);
+        place.umount();
+        mount.assert_gone();
+        let kind = format!("{format} {block_size} {arguments}");
+        let difference = ours.0.iter().zip(&expected.0).position(|(ours, theirs)| ours != theirs);
+        if let Some(at) = difference {
+            let notes = &ours.0[at.saturating_sub(8)..=at];
+            panic!("{kind}: ours {notes:#?}, the kernel's {}", expected.0[at]);
+        }
+        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        let [ours, theirs] = [&place.image, &kernels_image].map(|image| {
+            let mount = LoopMount::new(image, format, "ro");
+            ["first", "second"].map(|name| blocks(&mount.path().join(name)))
+        });
+        assert_eq!(ours, theirs, "{kind}");
+    }
+}
+
+/// The file for reading and writing.
+fn reopened(path: &Path, file: File) -> File {
+    drop(file);
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn what_cannot_be_done_fails_as_in_the_kernel() {
+    side_by_side(|root, notes| {
+        let path = root.join("file");
+        fs::write(&path, vec![7; 10_000]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut note = |what: &str, file: &File, flags, at, length| {
+            let done = rustix::fs::fallocate(file, flags, at, length);
+            notes.note(what, done);
+            let metadata = file.metadata().unwrap();
+            notes.note("size, blocks", Ok((metadata.len(), metadata.blocks())));
+        };
+        file.sync_all().unwrap();
+        note("nothing", &file, FallocateFlags::empty(), 0, 0);
+        note("punched without keeping the size", &file, PUNCH, 0, 4096);
+        note("both", &file, PUNCH | ZERO | KEEP_SIZE, 0, 4096);
+        note("too far", &file, FallocateFlags::empty(), 1 << 62, 1 << 62);
+        note("past the largest size", &file, FallocateFlags::empty(), 1 << 44, 4096);
+        note("past the end", &file, KEEP_SIZE, 20_000, 4096);
+        note("a hole past the end", &file, PUNCH | KEEP_SIZE, 200_000, 4096);
+        note("a hole over the end", &file, PUNCH | KEEP_SIZE, 9000, 4096);
+        note("zeroes past the end", &file, ZERO | KEEP_SIZE, 200_000, 4096);
+        // Of what it could not finish the kernel leaves what it did; ours is as before.
+        let done = rustix::fs::fallocate(&file, KEEP_SIZE, 0, 1 << 30);
+        notes.note("more than there is", done);
+        notes.note("cut off", rustix::fs::ftruncate(&file, 10_000));
+        let reading = File::open(&path).unwrap();
+        let done = rustix::fs::fallocate(&reading, FallocateFlags::empty(), 0, 4096);
+        notes.note("reading", done);
+        let directory = File::open(root).unwrap();
+        let done = rustix::fs::fallocate(&directory, FallocateFlags::empty(), 0, 4096);
+        notes.note("a directory", done);
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        let done: Result<(), Errno> = rustix::fs::fallocate(reader, KEEP_SIZE, 0, 4096);
+        notes.note("a pipe", done);
+    });
+}

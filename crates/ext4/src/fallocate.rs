@@ -1,0 +1,240 @@
+//! The fallocate family: space for a file before it has data, and ranges of blocks that are taken out of
+//! it, made to read as zeroes, or moved.
+//!
+//! The caller holds the inode's lock alone. What lies in the cache is its concern: before blocks go, or
+//! move, the cache has nothing of them, and nothing of them is on its way to the device.
+//! Not here: parts of blocks, and the cache (`iomap`).
+
+use std::ops::Range;
+
+use base::attributes::Timestamp;
+use base::{Error, FileBlock, FileOffset, Result, Unsupported};
+
+use crate::inode::Inode;
+use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::map_write::Progress;
+use crate::orphan_write::ORPHAN_CREDITS;
+
+/// What is said of files with block maps.
+pub(crate) const NEEDS_EXTENTS: Unsupported = Unsupported::Operation("fallocate without extents");
+
+/// The first thing that a change of several transactions has left to do.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// What lies from the range's start to here is to be unmapped.
+    Unmap(FileBlock),
+    /// Nothing begins within an extent here yet.
+    Split,
+    /// What lies on this side of here is to be moved.
+    Shift(FileBlock),
+    /// Nothing.
+    Done,
+}
+
+impl Inode {
+    /// Gives all blocks that have bytes of `range` a place, unwritten ones where there were none: what
+    /// is written there later finds its space. All or, with `NoSpace`, nothing. The size stays.
+    pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
+        self.check_extents()?;
+        let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
+        self.leave_inode_if_inline()?;
+        let holes = self.reserve_holes(&wanted)?;
+        let placed = self.place_all(&wanted);
+        if placed.is_err() {
+            // They have no data that would be waited for.
+            holes.iter().for_each(|hole| self.forget_delayed(hole));
+        }
+        placed
+    }
+
+    /// Gives all delayed blocks of a range their place.
+    fn place_all(&self, wanted: &Range<FileBlock>) -> Result<()> {
+        let mut at = wanted.start;
+        while at < wanted.end {
+            let around = self.delayed.lock().around(at);
+            if around.is_delayed {
+                self.allocate_delayed(&(at..wanted.end))?;
+            } else {
+                at = around.range.end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes whole blocks out of the file: they are a hole afterwards. Takes some transactions where
+    /// there are many; a crash leaves some of them.
+    pub fn punch(&self, range: Range<FileOffset>) -> Result<()> {
+        let range = self.whole_blocks(&range)?;
+        self.leave_inode_if_inline()?;
+        self.unmap_all(range)
+    }
+
+    /// Makes whole blocks read as zeroes; those that have a place keep it.
+    pub fn zero(&self, range: Range<FileOffset>) -> Result<()> {
+        self.check_extents()?;
+        let mut range = self.whole_blocks(&range)?;
+        self.leave_inode_if_inline()?;
+        let volume = self.volume();
+        while range.start < range.end {
+            let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
+            let progress = volume.change_with_space(credits, |handle| {
+                self.convert_unwritten(handle, range.start, range.end.0 - range.start.0)
+            })?;
+            match progress {
+                Progress::Done => break,
+                Progress::More(at) => range.start = at,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a range out of a file of `size` bytes: what lies behind it moves up to its start. It is a
+    /// multiple of [`allocation_unit`](Self::allocation_unit), and ends before the file does. Where
+    /// the map is too large for one transaction, a crash can leave a part of it moved.
+    pub fn collapse(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
+        let (blocks, by) = self.moved_blocks(&range)?;
+        if range.end.0 >= size {
+            return Err(Error::InvalidArgument("a collapsed range that reaches the file's end"));
+        }
+        let mut stage = Stage::Unmap(blocks.end);
+        let size = size - (range.end.0 - range.start.0);
+        self.in_stages(&mut stage, |stage, handle| {
+            if let Stage::Unmap(end) = *stage {
+                *stage = match self.unmap(handle, blocks.start..end)? {
+                    Progress::More(left) => Stage::Unmap(left),
+                    Progress::Done => Stage::Shift(blocks.end),
+                };
+            }
+            if let Stage::Shift(at) = *stage {
+                *stage = match self.shift_left(handle, at, by)? {
+                    Progress::More(next) => Stage::Shift(next),
+                    Progress::Done => Stage::Done,
+                };
+            }
+            if let Stage::Done = *stage {
+                // Only now: until then there is data up to the old end.
+                self.update(handle, |record| {
+                    record.size = size;
+                    note_change(record, time);
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a hole of `range` in a file of `size` bytes: what lay from its start on moves behind it.
+    /// It is a multiple of [`allocation_unit`](Self::allocation_unit), and begins before the file's
+    /// end. As with [`collapse`](Self::collapse), a crash can leave a part of a large map moved.
+    pub fn insert(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
+        let (blocks, by) = self.moved_blocks(&range)?;
+        if range.start.0 >= size {
+            return Err(Error::InvalidArgument("a range inserted at the file's end or past it"));
+        }
+        let bytes = range.end.0 - range.start.0;
+        let size = size.checked_add(bytes).ok_or(Error::FileTooLarge)?;
+        let last = self.last_mapped(blocks.start)?;
+        if size > self.size_max() || last.0.saturating_add(by) > self.map_end().0 {
+            return Err(Error::FileTooLarge);
+        }
+        let mut stage = Stage::Split;
+        self.in_stages(&mut stage, |stage, handle| {
+            if let Stage::Split = *stage {
+                self.split_extent(handle, blocks.start)?;
+                // Before anything lies past the old end.
+                self.update(handle, |record| {
+                    record.size = size;
+                    note_change(record, time);
+                })?;
+                *stage = Stage::Shift(self.map_end());
+            }
+            if let Stage::Shift(end) = *stage {
+                *stage = match self.shift_right(handle, blocks.start..end, by)? {
+                    Progress::More(left) => Stage::Shift(left),
+                    Progress::Done => Stage::Done,
+                };
+            }
+            Ok(())
+        })
+    }
+
+    /// What collapsed and inserted ranges are multiples of, in bytes: a cluster.
+    pub fn allocation_unit(&self) -> u64 {
+        let geometry = self.volume().geometry();
+        1 << (geometry.block_size.shift() + geometry.cluster_shift)
+    }
+
+    /// Runs `step` in one transaction after another until nothing is left to do.
+    fn in_stages<'v>(
+        &'v self,
+        stage: &mut Stage,
+        mut step: impl FnMut(&mut Stage, &mut crate::journal::Handle<'v>) -> Result<()>,
+    ) -> Result<()> {
+        let volume = self.volume();
+        while !matches!(stage, Stage::Done) {
+            // One transaction for all of it, if that can be: then a crash leaves it done or not.
+            let credits = if self.map_is_in_inode() {
+                self.credits_for_unmap() + self.credits_for_map(2)
+            } else {
+                u32::MAX
+            };
+            let credits = credits.min(volume.writer()?.journal.credits_max());
+            volume.change_with_space(credits, |handle| step(stage, handle))?;
+        }
+        Ok(())
+    }
+
+    /// The blocks of a range that is to be taken out or put in, and how many there are.
+    fn moved_blocks(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
+        self.check_extents()?;
+        self.leave_inode_if_inline()?;
+        let unit = self.allocation_unit();
+        if range.start.0 % unit != 0 || range.end.0 % unit != 0 || range.is_empty() {
+            return Err(Error::InvalidArgument("a range that is not a multiple of a block"));
+        }
+        let blocks = self.whole_blocks(range)?;
+        self.volume().check_writable()?;
+        // What is delayed still has lost its data.
+        self.forget_delayed(&(blocks.start..self.map_end()));
+        let by = blocks.end.0 - blocks.start.0;
+        Ok((blocks, by))
+    }
+
+    /// Nothing is mapped from here on; at least `from`.
+    fn last_mapped(&self, from: FileBlock) -> Result<FileBlock> {
+        let (mut at, mut last) = (from, from);
+        while at < self.map_end() {
+            let piece = self.piece_at(at, self.map_end())?;
+            if let crate::map::Piece::Run(_) = piece {
+                last = piece.end();
+            }
+            at = piece.end();
+        }
+        Ok(last)
+    }
+
+    fn whole_blocks(&self, range: &Range<FileOffset>) -> Result<Range<FileBlock>> {
+        let size = self.volume().geometry().block_size;
+        let is_whole = |at: FileOffset| at.0 % u64::from(size.bytes()) == 0;
+        if !is_whole(range.start) || !is_whole(range.end) {
+            return Err(Error::InvalidArgument("a range that is not one of whole blocks"));
+        }
+        let end = size.file_block(range.end).min(self.map_end());
+        Ok(size.file_block(range.start).min(end)..end)
+    }
+
+    fn check_extents(&self) -> Result<()> {
+        match self.has(InodeFlags::EXTENTS) || self.has(InodeFlags::INLINE_DATA) {
+            true => Ok(()),
+            false => Err(NEEDS_EXTENTS.into()),
+        }
+    }
+
+    fn leave_inode_if_inline(&self) -> Result<()> {
+        if self.has(InodeFlags::INLINE_DATA) { self.leave_inode() } else { Ok(()) }
+    }
+}
+
+fn note_change(record: &mut InodeRecord, time: Timestamp) {
+    record.modified = time;
+    record.changed = time;
+}

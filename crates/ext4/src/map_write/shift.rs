@@ -1,0 +1,102 @@
+//! Moves what a file has from some block on to lower or higher blocks of the file. Only extents can say
+//! that. Not here: the file's size, and the cache, which has nothing of it meanwhile.
+
+use std::ops::Range;
+
+use base::{FileBlock, Result};
+
+use super::Progress;
+use super::edit::{Map, MapEdit, tree_credits};
+use super::tree::Tree;
+use crate::alloc::Purpose;
+use crate::inode::Inode;
+use crate::journal::Handle;
+use crate::map::FILE_BLOCKS_MAX;
+
+impl Inode {
+    /// Sees to it that an extent begins at `at` if any has blocks there. The caller gives the credits
+    /// for one call of [`map_new_blocks`](Self::map_new_blocks).
+    pub(crate) fn split_extent(&self, handle: &mut Handle<'_>, at: FileBlock) -> Result<()> {
+        self.edit_map(handle, Purpose::Metadata, |edit| {
+            let (tree, store) = edit.tree()?;
+            tree.split(store, at)
+        })
+    }
+
+    /// Moves all from `from` on by `by` blocks towards the start, where as many blocks are a hole: from
+    /// the first leaf on, as far as the handle's credits go. `More` says where to go on. Takes no space.
+    pub(crate) fn shift_left(
+        &self,
+        handle: &mut Handle<'_>,
+        from: FileBlock,
+        by: u64,
+    ) -> Result<Progress> {
+        self.edit_map(handle, Purpose::Metadata, |edit| {
+            edit.change.forget_from(FileBlock(from.0 - by));
+            let mut at = from;
+            loop {
+                let left = edit.blocks.handle.credits_left();
+                let (tree, store) = edit.tree()?;
+                let path = tree.path(store, at)?;
+                let (end, has_any) = (path.range().end, !path.extents().is_empty());
+                if left < credits(tree)? && at > from {
+                    return Ok(Progress::More(at));
+                }
+                if has_any {
+                    tree.shift(store, path, at, |start| FileBlock(start.0 - by))?;
+                }
+                if end.0 >= FILE_BLOCKS_MAX {
+                    return Ok(Progress::Done);
+                }
+                at = end;
+            }
+        })
+    }
+
+    /// Moves what begins in `range` by `by` blocks towards the end, from the last leaf on, as far as
+    /// the handle's credits go: with `More(end)`, what lies from the range's start to `end` is left.
+    /// Behind the range there are as many blocks of a hole, and no extent reaches over its start.
+    /// Takes no space.
+    pub(crate) fn shift_right(
+        &self,
+        handle: &mut Handle<'_>,
+        range: Range<FileBlock>,
+        by: u64,
+    ) -> Result<Progress> {
+        self.edit_map(handle, Purpose::Metadata, |edit| {
+            edit.change.forget_from(range.start);
+            let mut end = range.end;
+            loop {
+                let left = edit.blocks.handle.credits_left();
+                let (tree, store) = edit.tree()?;
+                let found = tree.extent_before(store, end)?;
+                let Some((_, path)) = found.filter(|(last, _)| last.start >= range.start) else {
+                    return Ok(Progress::Done);
+                };
+                if left < credits(tree)? && end < range.end {
+                    return Ok(Progress::More(end));
+                }
+                let start = path.range().start;
+                tree.shift(store, path, range.start, |start| FileBlock(start.0 + by))?;
+                if start <= range.start {
+                    return Ok(Progress::Done);
+                }
+                end = start;
+            }
+        })
+    }
+}
+
+/// For one leaf, and the inode.
+fn credits(tree: &Tree<'_>) -> Result<u64> {
+    Ok(u64::from(tree_credits(tree.depth()?) + 1))
+}
+
+impl<'e, 'h, 'j> MapEdit<'e, 'h, 'j> {
+    fn tree(&mut self) -> Result<(&mut Tree<'e>, &mut super::edit::MapBlocks<'e, 'h, 'j>)> {
+        match &mut self.map {
+            Map::Extents(tree) => Ok((tree, &mut self.blocks)),
+            Map::Pointers(_) => Err(crate::fallocate::NEEDS_EXTENTS.into()),
+        }
+    }
+}

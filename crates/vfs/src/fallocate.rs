@@ -1,0 +1,216 @@
+//! The fallocate family on open files. Not here: blocks (the format), and the cache's part (`iomap`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FileOffset, Result};
+
+use crate::clock::now;
+use crate::file::File;
+use crate::file_system::Shift;
+use crate::node::{Life, Node};
+use crate::rights::{self, Privileges};
+use crate::synchronous::WriteSync;
+
+/// What becomes of a range of a file: the modes of fallocate(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallocate {
+    /// Its blocks have a place, so that writing to them later finds space. What has no data reads as
+    /// zeroes. The file ends behind the range at the earliest, unless it keeps its size.
+    Allocate {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// Its blocks have a place that no other file shares, where data of it can be shared at all
+    /// (FALLOC_FL_UNSHARE_RANGE). Otherwise as `Allocate`.
+    Unshare {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// It is a hole, as far as it lies within the file (FALLOC_FL_PUNCH_HOLE).
+    PunchHole,
+    /// It reads as zeroes, and its blocks have a place (FALLOC_FL_ZERO_RANGE).
+    ZeroRange {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// It is taken out, and what lies behind it moves up (FALLOC_FL_COLLAPSE_RANGE).
+    CollapseRange,
+    /// It is put in as a hole, and what lay there moves behind it (FALLOC_FL_INSERT_RANGE).
+    InsertRange,
+}
+
+impl Fallocate {
+    /// The mode that fallocate(2) means by its flags (`linux/falloc.h`).
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        const KEEP_SIZE: u32 = 0x01;
+        let keep_size = flags & KEEP_SIZE != 0;
+        match flags & !KEEP_SIZE {
+            0x00 => Some(Self::Allocate { keep_size }),
+            0x02 if keep_size => Some(Self::PunchHole),
+            0x08 if !keep_size => Some(Self::CollapseRange),
+            0x10 => Some(Self::ZeroRange { keep_size }),
+            0x20 if !keep_size => Some(Self::InsertRange),
+            0x40 => Some(Self::Unshare { keep_size }),
+            _ => None,
+        }
+    }
+
+    /// Whether the range may lie past the file's end, which then moves behind it.
+    fn grows(self) -> bool {
+        matches!(
+            self,
+            Self::Allocate { keep_size: false }
+                | Self::Unshare { keep_size: false }
+                | Self::ZeroRange { keep_size: false }
+        )
+    }
+
+    /// Whether nothing that is there changes.
+    fn only_adds(self) -> bool {
+        matches!(self, Self::Allocate { .. } | Self::Unshare { .. })
+    }
+}
+
+impl File {
+    /// Does to `range`, which is not empty, what `mode` says. `NoSpace` leaves the file as it was,
+    /// save for parts of blocks that were zeroed. As durable afterwards as a write is.
+    pub fn fallocate(
+        &self,
+        mode: Fallocate,
+        range: Range<FileOffset>,
+        privileges: Privileges,
+    ) -> Result<()> {
+        if !self.mode().write {
+            return Err(Error::InvalidArgument("the file was not opened for writing"));
+        }
+        self.node().fallocate(mode, range.clone(), privileges)?;
+        // What moved, too.
+        let end = if matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {
+            u64::MAX
+        } else {
+            range.end.0
+        };
+        self.make_durable(range.start.0..end, WriteSync::None)
+    }
+}
+
+impl Node {
+    fn fallocate(
+        self: &Arc<Self>,
+        mode: Fallocate,
+        range: Range<FileOffset>,
+        privileges: Privileges,
+    ) -> Result<()> {
+        if range.start >= range.end {
+            return Err(Error::InvalidArgument("an empty range"));
+        }
+        if self.kind() != FileType::Regular {
+            return Err(Error::WrongType("only regular files have space allocated"));
+        }
+        if range.end.0 > self.inode().size_max() {
+            return Err(Error::FileTooLarge);
+        }
+        let writeback = self.writeback()?;
+        self.volume().file_system.check_writable()?;
+        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
+        writeback.throttle(self);
+        let mut state = self.lock();
+        match mode.only_adds() {
+            true => rights::may_change(&self.attributes())?,
+            false => rights::may_overwrite(&self.attributes())?,
+        }
+        let size = file.size();
+        self.check_range(mode, &range, size)?;
+        self.drop_privileges(&mut state, privileges)?;
+        let bytes = |range: Range<u64>| FileOffset(range.start)..FileOffset(range.end);
+        match mode {
+            Fallocate::Allocate { .. } | Fallocate::Unshare { .. } => {
+                self.inode().preallocate(range.clone())?;
+            }
+            Fallocate::PunchHole => {
+                let blocks = iomap::punch_cache(file, range.start.0..range.end.0)?;
+                if !blocks.is_empty() {
+                    self.inode().clear(bytes(blocks), false)?;
+                }
+            }
+            Fallocate::ZeroRange { .. } => {
+                // First, since it alone can fail for want of space.
+                self.inode().preallocate(range.clone())?;
+                let blocks = iomap::punch_cache(file, range.start.0..range.end.0)?;
+                if !blocks.is_empty() {
+                    self.inode().clear(bytes(blocks), true)?;
+                }
+            }
+            Fallocate::CollapseRange | Fallocate::InsertRange => {
+                let collapses = mode == Fallocate::CollapseRange;
+                let to = if collapses { Shift::Collapse } else { Shift::Insert };
+                iomap::detach_cache(file, range.start.0);
+                self.inode().shift(range.clone(), to, size, now())?;
+                let length = range.end.0 - range.start.0;
+                let size = if collapses { size - length } else { size + length };
+                iomap::set_size_moved(file, size);
+            }
+        }
+        if mode.grows() && range.end.0 > size {
+            self.resize(Some(file), &state, range.end.0)?;
+        }
+        self.inode().note_modified(now());
+        if state.life == Life::Named {
+            writeback.note(self);
+        }
+        Ok(())
+    }
+
+    /// Whether data can be moved by such a range.
+    fn check_range(&self, mode: Fallocate, range: &Range<FileOffset>, size: u64) -> Result<()> {
+        if !matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {
+            return Ok(());
+        }
+        let unit = self.inode().allocation_unit();
+        if range.start.0 % unit != 0 || range.end.0 % unit != 0 {
+            return Err(Error::InvalidArgument("data moves by whole blocks, or clusters, only"));
+        }
+        match mode {
+            Fallocate::CollapseRange if range.end.0 >= size => {
+                Err(Error::InvalidArgument("a range to collapse ends before the file does"))
+            }
+            Fallocate::InsertRange if range.start.0 >= size => {
+                Err(Error::InvalidArgument("a range to insert begins before the file's end"))
+            }
+            Fallocate::InsertRange => {
+                let grown = size.checked_add(range.end.0 - range.start.0);
+                let fits = grown.is_some_and(|size| size <= self.inode().size_max());
+                if fits { Ok(()) } else { Err(Error::FileTooLarge) }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_mean_modes_or_nothing() {
+        for (flags, mode) in [
+            (0, Some(Fallocate::Allocate { keep_size: false })),
+            (1, Some(Fallocate::Allocate { keep_size: true })),
+            (2, None),
+            (3, Some(Fallocate::PunchHole)),
+            (8, Some(Fallocate::CollapseRange)),
+            (9, None),
+            (0x10, Some(Fallocate::ZeroRange { keep_size: false })),
+            (0x20, Some(Fallocate::InsertRange)),
+            (0x21, None),
+            (0x41, Some(Fallocate::Unshare { keep_size: true })),
+            (0x18, None),
+            (0x04, None),
+            (0x80, None),
+        ] {
+            assert_eq!(Fallocate::from_flags(flags), mode, "{flags:#x}");
+        }
+    }
+}
