@@ -109,7 +109,8 @@ fn fill_and_try(root: &Path, who: &[(&str, u32, u32)], notes: &mut Notes) {
     notes.note::<()>("fill", Err(errno));
     // One or the other may need a block for the map of the file.
     assert!((there - 4..=there).contains(&blocks), "{blocks} of {there} blocks");
-    notes.note("available", Ok(available(root)));
+    // The kernel's counters, which its processors share, are off by one at times.
+    assert!(available(root) <= 1);
     for &(who, user, group) in who {
         as_somebody(user, group, || try_all(&all, who, notes));
     }
