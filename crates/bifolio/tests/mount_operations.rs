@@ -346,6 +346,33 @@ fn ranges_are_copied_and_holes_found() {
 }
 
 #[test]
+fn rights_that_a_file_loses_are_lost_at_once() {
+    side_by_side(|root, notes| {
+        rustix::fs::chmod(root, Mode::from_raw_mode(0o777)).unwrap();
+        fs::write(root.join("source"), "more").unwrap();
+        for (name, script) in [
+            ("appended to", "echo more >> file"),
+            ("written to", "echo more 1<> file"),
+            ("cut off", ": > file"),
+            ("allocated", "fallocate -l 10000 file"),
+            ("punched", "fallocate -p -l 3 file"),
+            ("copied to", "cp source file"),
+        ] {
+            let file = root.join("file");
+            fs::write(&file, "a program").unwrap();
+            rustix::fs::chmod(&file, Mode::from_raw_mode(0o6777)).unwrap();
+            // Nothing else is asked for: the kernel may remember it.
+            let mode = || rustix::fs::statx(CWD, &file, AtFlags::empty(), StatxFlags::MODE);
+            notes.note("before", mode().map(|found| found.stx_mode));
+            let script = format!("cd '{}' && {script}", root.display());
+            run(as_user(NOBODY, "sh").args(["-c", &script]));
+            notes.note(name, mode().map(|found| found.stx_mode));
+            fs::remove_file(&file).unwrap();
+        }
+    });
+}
+
+#[test]
 fn limits_are_those_of_the_format() {
     side_by_side(|root, notes| {
         let file = open(&root.join("file"), OFlags::CREATE | OFlags::RDWR).unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Credentials, Fallocate, Node, OpenMode, WriteAt, WriteSync};
+use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, WriteAt, WriteSync};
 
 use super::change::privileges;
 
@@ -22,6 +22,9 @@ use crate::server::Server;
 
 /// The bits of `OFlags` that say whether a file is opened for reading or writing.
 const ACCESS_MODE: OFlags = OFlags::ACCMODE;
+
+/// The setuid and setgid bits.
+const SET_IDS: u16 = 0o6000;
 
 /// The most that is copied for one request. The kernel asks again for the rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
@@ -45,6 +48,15 @@ fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     match opened.is_direct || flags.contains(OFlags::DIRECT) {
         true => asked_sync(flags),
         false => WriteSync::None,
+    }
+}
+
+/// Does something when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 
@@ -140,7 +152,7 @@ impl Server {
     ) -> Outcome {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
-        let written = self.write_to(&opened, operation, data);
+        let written = self.write_to(header, &opened, operation, data);
         if opened.is_direct {
             self.forget_old_contents(header.node);
         }
@@ -151,6 +163,7 @@ impl Server {
 
     fn write_to(
         &self,
+        header: &InHeader,
         opened: &OpenFile,
         operation: &WriteIn,
         data: &[u8],
@@ -167,6 +180,7 @@ impl Server {
             let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
             opened.file.write_durably(at, &data[done..], privileges, sync)
         };
+        let _noting = self.noting_mode(header.node, opened, privileges);
         let mut written = write(0)?;
         // Of what comes out of its cache the kernel believes all to be written unless there is an
         // error. The rest meets that first.
@@ -177,6 +191,19 @@ impl Server {
             }
         }
         Ok(written)
+    }
+
+    /// Has the kernel ask for a file's mode again, when the result is dropped, if what is done until then
+    /// may take setuid and setgid away. It would go on giving their rights to who runs the file.
+    fn noting_mode(
+        &self,
+        node: u64,
+        opened: &OpenFile,
+        privileges: Privileges,
+    ) -> Option<impl Drop + use<'_>> {
+        let may_lose = privileges == Privileges::Drop
+            && opened.file.node().attributes().permissions & SET_IDS != 0;
+        may_lose.then(|| OnDrop(move || self.note_stale(node)))
     }
 
     /// Has the kernel forget what it has cached of a file that was written around its cache. It has
@@ -209,6 +236,7 @@ impl Server {
         let range = FileOffset(operation.offset)..FileOffset(end);
         // The kernel does not say whether the caller may leave setuid and setgid.
         let privileges = privileges(header.uid != 0);
+        let _noting = self.noting_mode(header.node, &opened, privileges);
         opened.file.fallocate(mode, range.clone(), privileges)?;
         // The kernel syncs nothing after it.
         opened.file.make_durable(range.start.0..range.end.0, opened.sync)?;
@@ -251,6 +279,7 @@ impl Server {
         let length = operation.length.min(COPY_BYTES_MAX);
         // The kernel does not say whether the caller may leave setuid and setgid.
         let privileges = privileges(header.uid != 0);
+        let _noting = self.noting_mode(operation.to_node, &target, privileges);
         let copied = source.file.copy_to(from, &target.file, to, length, privileges)?;
         // The kernel syncs nothing after a copy.
         target.file.make_durable(to.0..to.0.saturating_add(copied), target.sync)?;
