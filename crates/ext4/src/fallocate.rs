@@ -163,7 +163,9 @@ impl Inode {
         1 << (geometry.block_size.shift() + geometry.cluster_shift)
     }
 
-    /// Runs `step` in one transaction after another until nothing is left to do.
+    /// Runs `step` in one transaction after another until nothing is left to do, and makes that durable:
+    /// what is then written to blocks where they are now would otherwise, after a crash, be found where
+    /// they were before.
     fn in_stages<'v>(
         &'v self,
         stage: &mut Stage,
@@ -180,7 +182,7 @@ impl Inode {
             let credits = credits.min(volume.writer()?.journal.credits_max());
             volume.change_with_space(credits, |handle| step(stage, handle))?;
         }
-        Ok(())
+        self.sync(false)
     }
 
     /// The blocks of a range that is to be taken out or put in, and how many there are.

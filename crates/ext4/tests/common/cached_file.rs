@@ -1,12 +1,14 @@
 //! A file that is written through the cache.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::{FileOffset, Result};
 use ext4::Inode;
 use iomap::{
-    CacheOptions, EndIo, ErrorCursor, MapWrite, PageCache, ReadOptions, WritableFile,
-    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait,
+    CacheOptions, EndIo, ErrorCursor, MapWrite, PageCache, ReadOptions, WritableFile, detach_cache,
+    punch_cache, set_size_moved, truncate_cache, wait_for_writeback, write, write_back,
+    write_back_and_wait,
 };
 
 use super::TIME;
@@ -30,6 +32,10 @@ pub fn writable_file<M: MapWrite + 'static>(
         inode.size(),
         ReadOptions::default(),
     )
+}
+
+fn offsets(range: Range<usize>) -> Range<FileOffset> {
+    FileOffset(range.start as u64)..FileOffset(range.end as u64)
 }
 
 /// What the written files of a volume share.
@@ -74,6 +80,43 @@ impl CachedFile {
     pub fn set_size(&self, size: usize) {
         truncate_cache(&self.file, size as u64).unwrap();
         self.inode.set_size(size as u64, false, TIME).unwrap();
+    }
+
+    /// Gives a range space; it may lie past the end. Whoever calls has the file for itself.
+    pub fn preallocate(&self, range: Range<usize>) -> Result<()> {
+        self.inode.preallocate(offsets(range))
+    }
+
+    /// Makes a range a hole, or with its space zeroes. Whoever calls has the file for itself.
+    pub fn clear(&self, range: Range<usize>, keeps_space: bool) -> Result<()> {
+        if keeps_space {
+            self.preallocate(range.clone())?;
+        }
+        let blocks = punch_cache(&self.file, range.start as u64..range.end as u64)?;
+        let blocks = offsets(blocks.start as usize..blocks.end as usize);
+        match keeps_space {
+            _ if blocks.is_empty() => {}
+            true => self.inode.zero(blocks)?,
+            false => self.inode.punch(blocks)?,
+        }
+        self.inode.note_modified(TIME);
+        Ok(())
+    }
+
+    /// Takes a range of whole blocks out, or puts it in. Whoever calls has the file for itself.
+    pub fn shift(&self, range: Range<usize>, inserts: bool) -> Result<()> {
+        let size = self.file.size();
+        detach_cache(&self.file, range.start as u64);
+        let (length, range) = (range.len() as u64, offsets(range));
+        let size = if inserts {
+            self.inode.insert(range, size, TIME)?;
+            size + length
+        } else {
+            self.inode.collapse(range, size, TIME)?;
+            size - length
+        };
+        set_size_moved(&self.file, size);
+        Ok(())
     }
 
     pub fn write_back(&self) {

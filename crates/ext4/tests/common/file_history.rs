@@ -1,6 +1,8 @@
 //! What a file may hold after a power cut: what was in it after each operation, and what of that
 //! was promised to be durable.
 
+use std::ops::Range;
+
 use super::random::Random;
 
 /// Where a file may be torn: parts of this many bytes are compared as a whole first.
@@ -51,6 +53,25 @@ impl FileHistory {
     pub fn set_size(&mut self, size: usize) {
         let mut next = self.now().to_vec();
         next.resize(size, 0);
+        self.versions.push(next);
+    }
+
+    /// Notes that what lies in `range` is zeroes now.
+    pub fn clear(&mut self, range: Range<usize>) {
+        let mut next = self.now().to_vec();
+        let end = range.end.min(next.len());
+        next[range.start.min(end)..end].fill(0);
+        self.versions.push(next);
+    }
+
+    /// Notes that `range` was taken out, or put in as a hole.
+    pub fn shift(&mut self, range: Range<usize>, inserts: bool) {
+        let mut next = self.now().to_vec();
+        if inserts {
+            next.splice(range.start..range.start, std::iter::repeat_n(0, range.len()));
+        } else {
+            next.drain(range);
+        }
         self.versions.push(next);
     }
 

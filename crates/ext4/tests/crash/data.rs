@@ -1,5 +1,6 @@
-//! One thread that writes three files, cuts them off and syncs them at random.
+//! One thread that writes three files, cuts them off, takes parts of them out and syncs them at random.
 
+use base::Error;
 use device::Recording;
 
 use crate::common::cached_file::{Cache, CachedFile};
@@ -43,8 +44,8 @@ impl Data {
         for _ in 0..steps {
             let index = random.below(3) as usize;
             let (file, history) = &mut files[index];
-            let operation = random.below(16);
-            if operation < 13 {
+            let operation = random.below(21);
+            if !(13..16).contains(&operation) {
                 touched.push((device.point(), index));
             }
             match operation {
@@ -60,6 +61,7 @@ impl Data {
                     file.give_places();
                     volume.sync().unwrap();
                 }
+                16..=20 => fallocate(file, history, &mut random),
                 _ => {
                     file.sync(random.below(2) == 0);
                     history.is_durable(device.point(), history.version());
@@ -70,6 +72,32 @@ impl Data {
         let has_journal = kind.has_journal();
         let volume_bytes = kind.volume_bytes();
         Self { recording: device.recording(), files, begun, touched, has_journal, volume_bytes }
+    }
+}
+
+/// Gives some part of a file space, or takes it away, or moves what lies behind it.
+fn fallocate(file: &CachedFile, history: &mut FileHistory, random: &mut Random) {
+    let size = history.now().len();
+    let start = random.below(size as u64 + 1) as usize;
+    let end = start + 1 + random.below(9000) as usize;
+    let unit = file.inode.allocation_unit() as usize;
+    let whole = start / unit * unit..end.next_multiple_of(unit);
+    let done = match random.below(5) {
+        0 => file.preallocate(start..end),
+        1 => file.clear(start..end, false).map(|()| history.clear(start..end)),
+        2 => file.clear(start..end, true).map(|()| history.clear(start..end)),
+        3 if whole.end < size => {
+            file.shift(whole.clone(), false).map(|()| history.shift(whole, false))
+        }
+        4 if whole.start < size && size + whole.len() < SIZE_MAX as usize => {
+            file.shift(whole.clone(), true).map(|()| history.shift(whole, true))
+        }
+        _ => return,
+    };
+    match done {
+        // Nothing of this can be done to a block map, but holes.
+        Ok(()) | Err(Error::Unsupported(_)) => {}
+        Err(error) => panic!("{error}"),
     }
 }
 
