@@ -18,8 +18,8 @@ use testkit::{LoopMount, Mke2fs, private_mounts};
 const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE;
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE;
-/// The largest file.
-const SIZE_MAX: u64 = 2 << 20;
+/// The files that are changed at random, and how large they are at the most.
+const NAMES: [(&str, u64); 2] = [("first", 2 << 20), ("second", 60_000)];
 
 /// Numbers that look random, the same ones each time.
 struct Random(u64);
@@ -38,11 +38,11 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-fn change_at_random(file: &File, random: &mut Random, notes: &mut Notes) {
+fn change_at_random(file: &File, size_max: u64, random: &mut Random, notes: &mut Notes) {
     for step in 0..120 {
-        let at = random.below(SIZE_MAX);
-        let length_max = [SIZE_MAX / 4, 20_000, 3000][random.below(3) as usize];
-        let length = 1 + random.below(length_max.min(SIZE_MAX - at));
+        let at = random.below(size_max);
+        let length_max = [size_max / 4, 20_000, 3000][random.below(3) as usize];
+        let length = 1 + random.below(length_max.min(size_max - at));
         let fallocate = |flags| rustix::fs::fallocate(file, flags, at, length);
         let what = random.below(9);
         let done = match what {
@@ -51,7 +51,7 @@ fn change_at_random(file: &File, random: &mut Random, notes: &mut Notes) {
                 file.write_all_at(&data, at).unwrap();
                 Ok(())
             }
-            3 => rustix::fs::ftruncate(file, random.below(SIZE_MAX)),
+            3 => rustix::fs::ftruncate(file, random.below(size_max)),
             4 => fallocate(FallocateFlags::empty()),
             5 => fallocate(KEEP_SIZE),
             6 => fallocate(PUNCH | KEEP_SIZE),
@@ -110,9 +110,21 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         }
         let change = |mount: &Path, notes: &mut Notes| {
             let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ u64::from(block_size));
-            for name in ["first", "second"] {
+            for (name, size_max) in NAMES {
                 let file = File::create_new(mount.join(name)).unwrap();
-                change_at_random(&reopened(&mount.join(name), file), &mut random, notes);
+                let file = reopened(&mount.join(name), file);
+                change_at_random(&file, size_max, &mut random, notes);
+            }
+            // Some of them are inline.
+            for number in 0..40 {
+                let path = mount.join(format!("small {number}"));
+                fs::write(&path, vec![number as u8 + 1; 150]).unwrap();
+                let file = File::options().read(true).write(true).open(&path).unwrap();
+                let (at, length) = (random.below(120), 1 + random.below(200));
+                let flags = [PUNCH | KEEP_SIZE, ZERO, ZERO | KEEP_SIZE][number % 3];
+                let done = rustix::fs::fallocate(&file, flags, at, length);
+                notes.note(format_args!("{flags:?} {at}+{length}"), done);
+                notes.note("bytes", Ok(fs::read(&path).unwrap()));
             }
         };
         let kernels = LoopMount::new(&kernels_image, format, "rw");
@@ -133,7 +145,7 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         run(Command::new("e2fsck").arg("-fn").arg(&place.image));
         let [ours, theirs] = [&place.image, &kernels_image].map(|image| {
             let mount = LoopMount::new(image, format, "ro");
-            ["first", "second"].map(|name| blocks(&mount.path().join(name)))
+            NAMES.map(|(name, _)| blocks(&mount.path().join(name)))
         });
         assert_eq!(ours, theirs, "{kind}");
     }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use base::space::{self, Privilege};
+use base::space;
 use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
@@ -167,7 +167,8 @@ impl Inode {
             // While writeback gives no places: a cluster that the hole shares would be there then, and
             // not be reserved. Where clusters are blocks, none is shared.
             let placing = self.shares_clusters().then(|| self.placing.lock());
-            let reserved = self.reserve_hole(hole, space::privilege());
+            let reserve = |clusters| self.volume().reserve(clusters, space::privilege());
+            let reserved = self.reserve_hole(hole, reserve);
             drop(placing);
             if let Err(error) = reserved {
                 for hole in &holes[..index] {
@@ -184,13 +185,18 @@ impl Inode {
         self.volume().geometry().cluster_shift > 0
     }
 
-    /// Reserves what a hole, which stays one, needs, and makes its blocks delayed ones.
-    fn reserve_hole(&self, hole: &Range<FileBlock>, privilege: Privilege) -> Result<()> {
+    /// Has `reserve` reserve the clusters that a hole, which stays one, needs, and makes its blocks
+    /// delayed ones.
+    fn reserve_hole(
+        &self,
+        hole: &Range<FileBlock>,
+        reserve: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         let has_cluster = self.clusters_at_ends(hole, shift)?;
         let has = |cluster| has_cluster.contains(&cluster);
         let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
-        self.volume().reserve(clusters, privilege)?;
+        reserve(clusters)?;
         self.delayed.lock().insert(hole, shift, has);
         Ok(())
     }
@@ -228,8 +234,8 @@ impl Inode {
     }
 
     /// Sees to it that delayed blocks beside `unmapped`, of which nothing is mapped any more, have a
-    /// cluster of their own reserved if they had counted on one that was just given back. The caller
-    /// has held `placing` since before that.
+    /// cluster of their own reserved if they had counted on one that was just given back: that one, or
+    /// another, is there for them. The caller has held `placing` since before that.
     pub(crate) fn reserve_again(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         if shift == 0 || unmapped.is_empty() {
@@ -242,7 +248,8 @@ impl Inode {
                 let range = at..delayed.range.end.min(end);
                 at = range.end;
                 if delayed.is_delayed {
-                    self.reserve_hole(&range, Privilege::Root)?;
+                    let reserve = |clusters| self.volume().promise_again(clusters);
+                    self.reserve_hole(&range, reserve)?;
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use base::attributes::Timestamp;
 use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 
+use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map_write::Progress;
@@ -37,7 +38,7 @@ impl Inode {
     pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
-        self.leave_inode_if_inline()?;
+        self.leave_inline()?;
         let holes = self.reserve_holes(&wanted)?;
         let placed = self.place_all(&wanted);
         if placed.is_err() {
@@ -45,6 +46,11 @@ impl Inode {
             holes.iter().for_each(|hole| self.forget_delayed(hole));
         }
         placed
+    }
+
+    /// Moves inline data into a block: what is done to parts of blocks in the cache is not done to it.
+    pub fn leave_inline(&self) -> Result<()> {
+        if self.has(InodeFlags::INLINE_DATA) { self.leave_inode() } else { Ok(()) }
     }
 
     /// Gives all delayed blocks of a range their place.
@@ -65,7 +71,7 @@ impl Inode {
     /// there are many; a crash leaves some of them.
     pub fn punch(&self, range: Range<FileOffset>) -> Result<()> {
         let range = self.whole_blocks(&range)?;
-        self.leave_inode_if_inline()?;
+        self.leave_inline()?;
         self.unmap_all(range)
     }
 
@@ -73,7 +79,7 @@ impl Inode {
     pub fn zero(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let mut range = self.whole_blocks(&range)?;
-        self.leave_inode_if_inline()?;
+        self.leave_inline()?;
         let volume = self.volume();
         while range.start < range.end {
             let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
@@ -172,6 +178,7 @@ impl Inode {
         mut step: impl FnMut(&mut Stage, &mut crate::journal::Handle<'v>) -> Result<()>,
     ) -> Result<()> {
         let volume = self.volume();
+        let mut has_begun = false;
         while !matches!(stage, Stage::Done) {
             // One transaction for all of it, if that can be: then a crash leaves it done or not.
             let credits = if self.map_is_in_inode() {
@@ -180,7 +187,15 @@ impl Inode {
                 u32::MAX
             };
             let credits = credits.min(volume.writer()?.journal.credits_max());
-            volume.change_with_space(credits, |handle| step(stage, handle))?;
+            let done = volume.change_with_space(credits, |handle| step(stage, handle));
+            if let Err(error) = done {
+                // A part of it is done: neither the map nor the size is what the cache knows.
+                if has_begun && error != Error::NoSpace {
+                    volume.writer()?.journal.fail(&error);
+                }
+                return Err(error);
+            }
+            has_begun = true;
         }
         self.sync(false)
     }
@@ -188,7 +203,7 @@ impl Inode {
     /// The blocks of a range that is to be taken out or put in, and how many there are.
     fn moved_blocks(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
         self.check_extents()?;
-        self.leave_inode_if_inline()?;
+        self.leave_inline()?;
         let unit = self.allocation_unit();
         if range.start.0 % unit != 0 || range.end.0 % unit != 0 || range.is_empty() {
             return Err(Error::InvalidArgument("a range that is not a multiple of a block"));
@@ -225,14 +240,13 @@ impl Inode {
     }
 
     fn check_extents(&self) -> Result<()> {
-        match self.has(InodeFlags::EXTENTS) || self.has(InodeFlags::INLINE_DATA) {
+        // Inline data goes where new files have theirs.
+        let gets_extents = self.has(InodeFlags::INLINE_DATA)
+            && self.volume().geometry().features.has(Feature::Extent);
+        match self.has(InodeFlags::EXTENTS) || gets_extents {
             true => Ok(()),
             false => Err(NEEDS_EXTENTS.into()),
         }
-    }
-
-    fn leave_inode_if_inline(&self) -> Result<()> {
-        if self.has(InodeFlags::INLINE_DATA) { self.leave_inode() } else { Ok(()) }
     }
 }
 

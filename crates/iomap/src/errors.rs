@@ -28,7 +28,7 @@ pub struct ErrorCursor(AtomicU64);
 
 impl WritebackErrors {
     /// Keeps an error, unless there is one before it that nobody has heard of.
-    pub(crate) fn record(&self, error: Error) {
+    pub fn record(&self, error: Error) {
         // Who wrote in time, before nothing could be changed any more, has lost something.
         let error = match error {
             Error::ShutDown(cause) => Error::Lost(cause),

@@ -69,11 +69,12 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     Ok(blocks)
 }
 
-/// Takes all from byte `from` on out of the cache, once it is on the device, and has the size on the
-/// disk be that in memory: the caller then has the format move it. An error in writing it is not
+/// Takes all from byte `from` on out of the cache, once all of the file is on the device and the size on
+/// the disk is that in memory: the caller then has the format move it. Nothing of the file is on its way
+/// to the device meanwhile, whose end would change the map amid that. An error in writing is not
 /// repeated here; what could not be written is lost.
 pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
-    write_back_from(file, from.min(file.size_on_disk()));
+    write_back_from(file, 0);
     let mut pages = from >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT;
     while let Some(page) = file.mapping.next_cached(pages.clone()) {
         pages.start = page;

@@ -12,8 +12,8 @@ use base::{DeviceOffset, Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::{
     EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache, ReadOptions,
-    Readahead, WritableFile, lend, punch_cache, read, seek_data, seek_hole, truncate_cache,
-    wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
+    Readahead, WritableFile, detach_cache, lend, punch_cache, read, seek_data, seek_hole,
+    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::{block_size, cache};
@@ -400,6 +400,23 @@ fn a_write_that_fails_keeps_nothing_reserved_but_what_was_dirty_before() {
     assert_eq!(file.errors().check(&file.errors().cursor()), Ok(()));
     let expected = [vec![1; 4096], vec![0; 16_384], vec![2; 4096]].concat();
     assert_eq!(setup.format.on_disk(), expected);
+}
+
+#[test]
+fn nothing_of_a_file_is_on_its_way_when_a_part_of_it_is_to_move() {
+    let setup = setup(0, 4096);
+    setup.write(0, &vec![1; 65_536]);
+    setup.sync();
+    setup.write(4096, &vec![2; 8192]);
+    setup.write(40_000, &vec![3; 30_000]);
+    detach_cache(&setup.file, 32_768);
+    // What ends later would change what the format knows of blocks amid their moving.
+    assert_eq!(setup.cache.dirty_stats().bytes_dirty, 0);
+    assert!(setup.file.mapping().next_under_writeback(0..u64::MAX).is_none());
+    assert_eq!(setup.file.mapping().next_cached(8..u64::MAX >> 12), None);
+    assert_eq!(setup.file.size_on_disk(), 70_000);
+    let on_disk = setup.format.on_disk();
+    assert_eq!((on_disk[4096], on_disk[40_000], on_disk.len()), (2, 3, 70_000));
 }
 
 #[test]

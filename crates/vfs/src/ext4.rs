@@ -233,6 +233,10 @@ impl Inode for Ext4Inode {
         self.inode.preallocate(range)
     }
 
+    fn leave_inline(&self) -> Result<()> {
+        self.inode.leave_inline()
+    }
+
     fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
         if keeps_space { self.inode.zero(range) } else { self.inode.punch(range) }
     }

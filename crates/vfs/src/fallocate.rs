@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
+use iomap::WritableFile;
 
 use crate::clock::now;
 use crate::file::File;
@@ -74,8 +75,10 @@ impl Fallocate {
 }
 
 impl File {
-    /// Does to `range`, which is not empty, what `mode` says. `NoSpace` leaves the file as it was,
-    /// save for parts of blocks that were zeroed. As durable afterwards as a write is.
+    /// Does to `range`, which is not empty, what `mode` says. An error leaves a part of it undone; after
+    /// `NoSpace` the file reads as before, save for parts of blocks that are zeroes. What a hole was to
+    /// replace and was not synced may be lost with an error, which [`sync`](File::sync) tells of then,
+    /// too. As durable afterwards as a write is; data that moved, on the device.
     pub fn fallocate(
         &self,
         mode: Fallocate,
@@ -124,43 +127,62 @@ impl Node {
         let size = file.size();
         self.check_range(mode, &range, size)?;
         self.drop_privileges(&mut state, privileges)?;
-        let bytes = |range: Range<u64>| FileOffset(range.start)..FileOffset(range.end);
-        match mode {
-            Fallocate::Allocate { .. } | Fallocate::Unshare { .. } => {
-                self.inode().preallocate(range.clone())?;
-            }
-            Fallocate::PunchHole => {
-                let blocks = iomap::punch_cache(file, range.start.0..range.end.0)?;
-                if !blocks.is_empty() {
-                    self.inode().clear(bytes(blocks), false)?;
-                }
-            }
-            Fallocate::ZeroRange { .. } => {
-                // First, since it alone can fail for want of space.
-                self.inode().preallocate(range.clone())?;
-                let blocks = iomap::punch_cache(file, range.start.0..range.end.0)?;
-                if !blocks.is_empty() {
-                    self.inode().clear(bytes(blocks), true)?;
-                }
-            }
-            Fallocate::CollapseRange | Fallocate::InsertRange => {
-                let collapses = mode == Fallocate::CollapseRange;
-                let to = if collapses { Shift::Collapse } else { Shift::Insert };
-                iomap::detach_cache(file, range.start.0);
-                self.inode().shift(range.clone(), to, size, now())?;
-                let length = range.end.0 - range.start.0;
-                let size = if collapses { size - length } else { size + length };
-                iomap::set_size_moved(file, size);
-            }
-        }
-        if mode.grows() && range.end.0 > size {
-            self.resize(Some(file), &state, range.end.0)?;
-        }
+        let done = self.change_range(file, mode, &range);
+        // Also if not: parts of blocks may be zeroes in the cache by now.
         self.inode().note_modified(now());
         if state.life == Life::Named {
             writeback.note(self);
         }
+        done?;
+        if mode.grows() && range.end.0 > size {
+            self.resize(Some(file), &state, range.end.0)?;
+        }
         Ok(())
+    }
+
+    /// Does to a range of the file what `mode` says, but for the file's end. The caller has the lock.
+    fn change_range(
+        &self,
+        file: &Arc<WritableFile>,
+        mode: Fallocate,
+        range: &Range<FileOffset>,
+    ) -> Result<()> {
+        let bytes = range.start.0..range.end.0;
+        match mode {
+            Fallocate::Allocate { .. } | Fallocate::Unshare { .. } => {
+                self.inode().preallocate(range.clone())
+            }
+            Fallocate::PunchHole => {
+                self.inode().leave_inline()?;
+                self.clear(file, bytes, false)
+            }
+            Fallocate::ZeroRange { .. } => {
+                self.inode().preallocate(range.clone())?;
+                // What was written stays if it cannot be taken away.
+                iomap::write_back_and_wait(file, bytes.clone());
+                self.clear(file, bytes, true)
+            }
+            Fallocate::CollapseRange | Fallocate::InsertRange => {
+                let (size, length) = (file.size(), bytes.end - bytes.start);
+                let (to, moved) = match mode {
+                    Fallocate::CollapseRange => (Shift::Collapse, size - length),
+                    _ => (Shift::Insert, size + length),
+                };
+                iomap::detach_cache(file, bytes.start);
+                self.inode().shift(range.clone(), to, size, now())?;
+                iomap::set_size_moved(file, moved);
+                Ok(())
+            }
+        }
+    }
+
+    fn clear(&self, file: &Arc<WritableFile>, range: Range<u64>, keeps_space: bool) -> Result<()> {
+        let Range { start, end } = iomap::punch_cache(file, range)?;
+        if start >= end {
+            return Ok(());
+        }
+        let cleared = self.inode().clear(FileOffset(start)..FileOffset(end), keeps_space);
+        cleared.inspect_err(|error| file.errors().record(error.clone()))
     }
 
     /// Whether data can be moved by such a range.

@@ -198,6 +198,11 @@ pub trait Inode: Send + Sync + Debug {
         Err(Unsupported::Operation("fallocate").into())
     }
 
+    /// Sees to it that the data of a regular file lies in blocks.
+    fn leave_inline(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes whole blocks of a regular file a hole, or, if they keep their place, read as zeroes. The
     /// cache has nothing of them.
     fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {

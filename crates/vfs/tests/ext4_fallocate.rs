@@ -15,7 +15,7 @@ use vfs::{
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 /// The largest file.
-const SIZE_MAX: u64 = 6 << 20;
+const SIZE_MAX: u64 = 4 << 20;
 
 fn device(image: &Path) -> SharedDevice {
     device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() }).unwrap()

@@ -20,7 +20,7 @@ impl Inode {
         start: FileBlock,
         count: u64,
     ) -> Result<Progress> {
-        self.convert(handle, start, count, false)
+        self.convert(handle, start, count, false, Purpose::EndOfIo)
     }
 
     /// The same the other way round: what is allocated there reads as zeroes afterwards. Not for
@@ -31,7 +31,8 @@ impl Inode {
         start: FileBlock,
         count: u64,
     ) -> Result<Progress> {
-        self.convert(handle, start, count, true)
+        // What is kept for the end of I/O is for data that would be lost otherwise.
+        self.convert(handle, start, count, true, Purpose::Metadata)
     }
 
     fn convert(
@@ -40,8 +41,9 @@ impl Inode {
         start: FileBlock,
         count: u64,
         unwritten: bool,
+        nodes: Purpose,
     ) -> Result<Progress> {
-        self.edit_map(handle, Purpose::EndOfIo, |edit| {
+        self.edit_map(handle, nodes, |edit| {
             // A block map has nothing unwritten.
             let Map::Extents(tree) = &mut edit.map else { return Ok(Progress::Done) };
             let (mut at, end) = (start, FileBlock(start.0.saturating_add(count)));

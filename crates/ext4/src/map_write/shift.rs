@@ -33,13 +33,16 @@ impl Inode {
     ) -> Result<Progress> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
             edit.change.forget_from(FileBlock(from.0 - by));
+            // By what was done before with the same handle.
+            let had_changes = edit.blocks.handle.has_changes();
             let mut at = from;
             loop {
                 let left = edit.blocks.handle.credits_left();
                 let (tree, store) = edit.tree()?;
                 let path = tree.path(store, at)?;
                 let (end, has_any) = (path.range().end, !path.extents().is_empty());
-                if left < credits(tree)? && at > from {
+                let is_first = at == from && !had_changes;
+                if left < credits(tree)? && !is_first {
                     return Ok(Progress::More(at));
                 }
                 if has_any {

@@ -96,9 +96,9 @@ impl Inode {
         loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
             let unmap = |handle: &mut _| self.unmap(handle, start..end);
-            match volume.change_with_space(credits, unmap)? {
-                Progress::Done => return self.reserve_again(start..range.end),
-                Progress::More(left) => end = left,
+            match volume.change_with_space(credits, unmap) {
+                Ok(Progress::More(left)) => end = left,
+                done => return self.reserve_again(start..range.end).and(done.map(|_| ())),
             }
         }
     }
