@@ -25,8 +25,8 @@ A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IM
 directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
 existing file is named, so that image names may contain colons.
 
-Only put, tar, mkdir, rm, mv, ln, chmod, chown, cp into an image, and mount -o rw write to images; all \
-else only reads them, and replays a dirty journal in memory.";
+Only put, tar, mkdir, rm, mv, ln, fallocate, chmod, chown, cp into an image, and mount -o rw write to \
+images; all else only reads them, and replays a dirty journal in memory.";
 
 /// The command line.
 #[derive(Parser)]

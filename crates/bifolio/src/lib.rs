@@ -67,6 +67,7 @@ pub use base::attributes::{
     AttributeChange, Attributes, CheckSummary, Detail, DeviceNumber, DirCursor, DirEntry, FileType,
     StatFs, Timestamp, VolumeInfo, XattrMode,
 };
+pub use base::space::Acting;
 pub use base::{
     BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Patience, Place,
     Problem, Result, Unsupported,
@@ -75,8 +76,8 @@ pub use device::partition::{Partition, PartitionTable};
 pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
 pub use iomap::{CacheOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
 pub use vfs::{
-    Creation, Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange,
-    Volume, VolumeOptions, WriteAt, WriteSync,
+    Creation, Credentials, Fallocate, File, Follow, Node, OpenMode, Privileges, RenameFlags,
+    SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
-use support::{Image, bifolio, ends_with, good, json, shell, sorted};
+use support::{Image, bifolio, ends_with, good, good_bytes, json, shell, sorted};
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
@@ -523,4 +523,48 @@ fn what_is_removed_leaves_holes_in_the_image_where_that_is_asked_for() {
         assert_eq!(freed >= BYTES / 10 * 9, gives_back, "{options:?}: {freed}");
         shell(image.folder.path(), "e2fsck -fn image");
     }
+}
+
+#[test]
+fn space_is_given_and_taken_as_util_linux_does() {
+    private_mounts();
+    let image = Image::from_script("ext4", 4096, "seq 20000 > file");
+    let kernels = Image::from_script("ext4", 4096, "seq 20000 > file");
+    let steps = [
+        ("new", "-l 100K"),
+        ("new", "-n -o 1M -l 64K"),
+        ("file", "-p -o 5000 -l 30000"),
+        ("file", "-z -o 40001 -l 20000"),
+        ("file", "-c -o 8K -l 16K"),
+        ("file", "-i -o 4K -l 32K"),
+        ("file", "-o 200K -l 10"),
+    ];
+    for (name, options) in steps {
+        assert_eq!(here(&image, &format!("fallocate {options} @/{name}")), "", "{options}");
+        let mount = LoopMount::new(&kernels.path, "ext4", "");
+        shell(mount.path(), &format!("fallocate {options} {name}"));
+        let theirs = fs::read(mount.path().join(name)).unwrap();
+        mount.unmount();
+        let ours = good_bytes(&["cat", &image.at(&format!("/{name}"))]);
+        assert!(ours == theirs, "{name}: {options}");
+    }
+    check(&image);
+    let [file, none] = [image.at("/file"), image.at("/none")];
+    for (arguments, status) in [
+        (&["-l", "0", &file][..], 2),
+        (&["-p", "-z", "-l", "1", &file], 2),
+        (&["-c", "-o", "1", "-l", "4096", &file], 1),
+        (&["-c", "-l", "1G", &file], 1),
+        (&["-i", "-o", "1G", "-l", "4K", &file], 1),
+        (&["-p", "-l", "1", &none], 1),
+        (&["-l", "1T", &file], 1),
+    ] {
+        ends_with(&[&["fallocate"], arguments].concat(), status);
+    }
+    check(&image);
+    let old = Image::from_script("ext3", 1024, "seq 20000 > file");
+    let refused = ends_with(&["fallocate", "-l", "1M", &old.at("/file")], 1);
+    assert!(refused.text().contains("block maps"), "{}", refused.text());
+    assert_eq!(here(&old, "fallocate -p -l 5000 @/file"), "");
+    check(&old);
 }

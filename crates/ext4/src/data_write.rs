@@ -124,7 +124,7 @@ impl Inode {
     fn keep_no_more(&self) {
         if !self.has_writers() && !self.delayed.lock().has_from(FileBlock(0)) {
             if let Ok(writer) = self.volume().writer() {
-                writer.allocator.open_window(self.number());
+                writer.allocator.give_up_window(self.number());
             }
         }
     }

@@ -17,7 +17,8 @@ use crate::map_write::Progress;
 use crate::orphan_write::ORPHAN_CREDITS;
 
 /// What is said of files with block maps.
-pub(crate) const NEEDS_EXTENTS: Unsupported = Unsupported::Operation("fallocate without extents");
+pub(crate) const NEEDS_EXTENTS: Unsupported =
+    Unsupported::Operation("anything but holes, for files with block maps");
 
 /// The first thing that a change of several transactions has left to do.
 #[derive(Clone, Copy)]

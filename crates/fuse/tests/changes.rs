@@ -285,7 +285,7 @@ fn what_is_asked_for_becomes_durable() {
     for opcode in [Opcode::Flush, Opcode::ReleaseDir, Opcode::Destroy] {
         ask(&server, opcode, ROOT_NODE, &[&[0; 24]]);
     }
-    assert_eq!(fail(&server, Opcode::Fallocate, file.node, &[&[0; 64]]), ENOSYS);
+    assert_eq!(fail(&server, Opcode::SetLk, file.node, &[&[0; 64]]), ENOSYS);
     ask(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]);
     server.close().unwrap();
     assert!(file_system.is_closed());

@@ -75,10 +75,19 @@ impl Fallocate {
 }
 
 impl File {
-    /// Does to `range`, which is not empty, what `mode` says. An error leaves a part of it undone; after
+    /// What ranges to collapse and insert are multiples of, in bytes: a block or a cluster.
+    pub fn allocation_unit(&self) -> u64 {
+        self.node().inode().allocation_unit()
+    }
+
+    /// Does to `range`, in bytes, what `mode` says. An error leaves a part of it undone; after
     /// `NoSpace` the file reads as before, save for parts of blocks that are zeroes. What a hole was to
     /// replace and was not synced may be lost with an error, which [`sync`](File::sync) tells of then,
     /// too. As durable afterwards as a write is; data that moved, on the device.
+    ///
+    /// `InvalidArgument` for an empty range, for a file not opened for writing, and for ranges to move data
+    /// by that are not whole [units](Self::allocation_unit), or do not lie in the file as they must;
+    /// `FileTooLarge`; `Unsupported` for files with block maps, but for holes.
     pub fn fallocate(
         &self,
         mode: Fallocate,
@@ -185,7 +194,7 @@ impl Node {
         cleared.inspect_err(|error| file.errors().record(error.clone()))
     }
 
-    /// Whether data can be moved by such a range.
+    /// Refuses ranges by which data cannot be moved.
     fn check_range(&self, mode: Fallocate, range: &Range<FileOffset>, size: u64) -> Result<()> {
         if !matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {
             return Ok(());

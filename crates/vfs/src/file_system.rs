@@ -311,9 +311,9 @@ pub struct NewInode<'a> {
 /// What becomes of a range by which data moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shift {
-    /// It goes (FALLOC_FL_COLLAPSE_RANGE).
+    /// It is taken out (FALLOC_FL_COLLAPSE_RANGE).
     Collapse,
-    /// It comes (FALLOC_FL_INSERT_RANGE).
+    /// A hole is put in (FALLOC_FL_INSERT_RANGE).
     Insert,
 }
 

@@ -96,7 +96,8 @@ impl Subject {
         self.model.resize(self.model.len().max(size as usize), 0);
     }
 
-    fn step(&mut self, random: &mut Random, unit: u64) -> String {
+    fn step(&mut self, random: &mut Random) -> String {
+        let unit = self.file.allocation_unit();
         let size = self.model.len() as u64;
         let at = random.below(SIZE_MAX);
         let length_max = [1 << 20, 30_000, 30_000, 5000][random.below(4) as usize];
@@ -191,7 +192,6 @@ fn random_operations_leave_the_bytes_that_they_should() {
         let image = folder.path().join("image");
         let kind = Mke2fs { size: 96 << 20, ..Mke2fs::new("ext4", block_size) };
         kind.with(arguments).make(&image, None);
-        let unit = u64::from(block_size).max(16_384);
         let names = ["a", "b"];
         let mut volume = open(&image);
         names.iter().for_each(|name| drop(make(&volume, name)));
@@ -209,7 +209,7 @@ fn random_operations_leave_the_bytes_that_they_should() {
             }
             for step in 0..60 {
                 let subject = &mut subjects[random.below(2) as usize];
-                let done = subject.step(&mut random, unit);
+                let done = subject.step(&mut random);
                 subject.check(&format!("{block_size} {arguments}: {round}/{step}: {done}"));
             }
             models = subjects.map(|subject| subject.model);

@@ -15,7 +15,10 @@ const PERMISSIONS: u16 = 0o666;
 
 const AFTER_HELP: &str = "\
 Without an option that says otherwise the range has its space afterwards, reads as zeroes where it \
-had no data, and the file ends behind it at the earliest; a file that is not there is made.";
+had no data, and the file ends behind it at the earliest; a file that is not there is made, and is \
+root's. Ranges to collapse and insert are multiples of a block, or of a cluster. Files with block maps \
+(ext2, ext3) can have holes punched only. K, M, G and T may follow numbers. (--offset, as in all \
+commands, is where the file system begins in the image.)";
 
 /// The arguments of `bifolio fallocate`.
 #[derive(Args)]
@@ -75,7 +78,13 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 
 fn change(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
     let volume = writing.get(target)?;
-    let failure = |error: &Error| Failure::action(target, "cannot allocate", error);
+    let failure = |error: &Error| match error {
+        Error::Unsupported(_) => Failure::new(target, format!("cannot change its space: {error}")),
+        error => Failure::action(target, "cannot change its space", error),
+    };
+    if arguments.length == 0 {
+        return Err(Failure::new(target, "no range has a length of 0").usage());
+    }
     let mode = arguments.mode();
     let node = match volume.resolve(&target.path, Follow::Yes) {
         Err(Error::NotFound) if matches!(mode, Fallocate::Allocate { .. }) => {

@@ -24,7 +24,8 @@ const AFTER_HELP: &str = "\
 Root mounts by itself; ordinary users need fusermount3 (package fuse3) and a directory that is \
 theirs. The mount goes away with `bifolio umount`, `umount` or `fusermount3 -u`, or when the \
 process gets SIGINT, SIGTERM or SIGHUP. A signal ends even a mount in use, once what was written to it \
-is on the image; that takes 30 seconds at most, and a second signal cuts it short.
+is on the image: mostly within seconds, in minutes if there is much. A second signal cuts short the \
+wait for what the kernel still has.
 
 The process that reads the image runs without privileges, without access to files or the network, \
 and behind a filter on system calls.";
@@ -38,8 +39,10 @@ pub struct Arguments {
     /// Mounts are read-only unless rw is given. nosuid and nodev are on unless suid or dev is given.
     /// Only the user who mounts has access unless allow_other is given; modes and ACLs always count.
     /// With writeback the kernel collects what is written: faster for small writes, slower for large
-    /// ones. What is kept for root (tune2fs -m) is as with the kernel for root and for the user and the
-    /// group that the superblock names, and with writeback for all: nobody is told no by then. With discard, blocks that are freed are given back: an image file becomes sparse there.
+    /// ones. What is kept for root (tune2fs -m) is for root and for the user and the group that the
+    /// superblock names; with writeback anybody may take of it, since the kernel has accepted what is
+    /// written by then. With discard, blocks that are freed are given back: an image file becomes sparse
+    /// there; where the host cannot, the log says so once.
     /// Requests travel through io_uring where the kernel offers it (Linux 6.14, if its module
     /// fuse has enable_uring=Y); io_uring=on fails without it. With low_latency,
     /// which takes root, no processor of the host sleeps while requests without io_uring follow each

@@ -55,7 +55,7 @@ impl Volume {
         let mut search = Search::new(self, allocator, claimed as u32, keeps);
         let found = search.run(handle, goal);
         if let Some(inode) = search.too_many {
-            allocator.open_window(inode);
+            allocator.give_up_window(inode);
         }
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
         allocator.space.lock().settle(purpose, claimed, used);
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
         if let Some((inode, clusters)) = self.keeps {
             let window = allocator.windows.group_of(inode);
             if window.is_some_and(|group| clusters == 0 || group.0 != goal.group) {
-                allocator.open_window(inode);
+                allocator.give_up_window(inode);
             }
         }
         self.keeps = self.keeps.filter(|(_, clusters)| *clusters > 0);
@@ -285,11 +285,11 @@ impl<'a> Search<'a> {
             Err(error) => return Err(error),
         }
         if let Some((inode, _)) = self.keeps {
-            group.open_window(inode);
+            group.give_up_window(inode);
         }
         let choose = |group: &Group| attempt.fit.choose(group.free.as_ref()?, self.together());
         let mut chosen = choose(&group);
-        if chosen.is_none() && attempt.fit == Fit::Longest && group.open_windows() {
+        if chosen.is_none() && attempt.fit == Fit::Longest && group.give_up_windows() {
             chosen = choose(&group);
         }
         let Some(whole) = chosen else {

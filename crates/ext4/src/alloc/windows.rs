@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// Gives up the window that an inode may have here.
-    pub(super) fn open_window(&mut self, inode: InodeNumber) {
+    pub(super) fn give_up_window(&mut self, inode: InodeNumber) {
         if let (Some(window), Some(free)) = (self.windows.by_inode.remove(&inode), &mut self.free) {
             self.windows.total -= window.length;
             free.give_back(window);
@@ -83,7 +83,7 @@ impl Group {
     }
 
     /// Gives up all windows here; whether there were any.
-    pub(super) fn open_windows(&mut self) -> bool {
+    pub(super) fn give_up_windows(&mut self) -> bool {
         let windows = std::mem::take(&mut self.windows);
         if let Some(free) = &mut self.free {
             windows.by_inode.values().for_each(|window| free.give_back(*window));
@@ -94,10 +94,10 @@ impl Group {
 
 impl Allocator {
     /// Gives up the window that an inode may have. The caller holds no group.
-    pub(crate) fn open_window(&self, inode: InodeNumber) {
+    pub(crate) fn give_up_window(&self, inode: InodeNumber) {
         let Some(number) = self.windows.0.lock().remove(&inode) else { return };
         let group = &mut *self.groups[number.0 as usize].lock();
-        group.open_window(inode);
+        group.give_up_window(inode);
         if group.damage.is_none() && group.free.is_some() {
             self.tell(number, group, group.ready());
         }

@@ -82,7 +82,7 @@ impl Inode {
         if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
             return Ok(());
         }
-        self.volume().writer()?.allocator.open_window(self.number());
+        self.volume().writer()?.allocator.give_up_window(self.number());
         self.unmap_all(start..FileBlock(FILE_BLOCKS_MAX))
     }
 

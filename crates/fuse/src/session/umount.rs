@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::guard::{PATIENCE_TO_WRITE, presence};
 use crate::mount::{self, Force, MountError};
@@ -27,6 +27,9 @@ pub enum UmountError {
     /// It could not be unmounted.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// It was unmounted, but whether its server has ended cannot be told.
+    #[error("unmounted, but its server cannot be waited for: {}", .0)]
+    Waiting(io::Error),
     /// It was unmounted, but its server does not end.
     #[error(
         "unmounted, but the server is still running: not all that was written may be on the image"
@@ -34,8 +37,8 @@ pub enum UmountError {
     StillRunning,
 }
 
-/// Unmounts what is mounted on `path` and waits for its server, for some minutes at most, since it may have
-/// much to write. `before_long` is called before a wait of more than a moment.
+/// Unmounts what is mounted on `path` and waits for its server, for 11 minutes and 2 s at
+/// most, since it may have much to write. `before_long` is called before a wait of more than a moment.
 pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let entry = mount::find_mount(&path).filter(|entry| entry.is_ours());
@@ -52,8 +55,25 @@ pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError
     if ends_within(&guard, PATIENCE)? { Ok(()) } else { Err(UmountError::StillRunning) }
 }
 
+/// Whether the guard hangs up within so much time.
 fn ends_within(mut guard: &UnixStream, time: Duration) -> Result<bool, UmountError> {
-    guard.set_read_timeout(Some(time)).map_err(UmountError::Path)?;
-    let read = guard.read(&mut [0]);
-    Ok(!read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock))
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        guard.set_read_timeout(Some(left)).map_err(UmountError::Waiting)?;
+        match guard.read(&mut [0]) {
+            // Its end. It says nothing before.
+            Ok(0) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::ConnectionReset => return Ok(true),
+                // Stopped and continued, or the time is over.
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
+                _ => return Err(UmountError::Waiting(error)),
+            },
+        }
+    }
 }
