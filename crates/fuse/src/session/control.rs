@@ -12,6 +12,8 @@ use crate::socket;
 /// A message.
 #[derive(Debug)]
 pub enum Message {
+    /// Guard to server: I hear signals now.
+    Watching,
     /// Server to guard: there is a volume; it has blocks of so many bytes.
     Opened {
         /// The volume's block size.
@@ -61,6 +63,7 @@ impl Control {
 
     pub fn send(&self, message: &Message) -> Result<(), Errno> {
         match message {
+            Message::Watching => self.send_raw(b"w", None),
             Message::Opened { block_size } => {
                 let mut bytes = b"o".to_vec();
                 bytes.extend_from_slice(&block_size.to_ne_bytes());
@@ -81,6 +84,7 @@ impl Control {
             ([b'o', a, b, c, d], _) => {
                 Message::Opened { block_size: u32::from_ne_bytes([*a, *b, *c, *d]) }
             }
+            (b"w", _) => Message::Watching,
             (b"m", Some(connection)) => Message::Mounted(connection),
             (b"s", _) => Message::Serving,
             (b"a", _) => Message::Asked,

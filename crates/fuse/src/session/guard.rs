@@ -43,6 +43,8 @@ pub fn run<E>(
             return Err(SessionError::Host("take signals", errno));
         }
     };
+    // Should the server have gone, then the wait for its message will tell.
+    let _ = control.send(&Message::Watching);
     let mut guard = Guard { plan, control, signals, server, device: None };
     let block_size = match wait(Some(&guard.control), &guard.signals, None, None) {
         Ok(Event::Message(Message::Opened { block_size })) => block_size,
@@ -74,8 +76,7 @@ fn attach<E>(
     if let (true, Some(device)) = (plan.options.writeback, &device) {
         mount::lift_limit_on_writeback(device);
     }
-    // Should the server have gone, then the wait for its message will tell. The guard keeps no
-    // connection: with the server's the last one must go.
+    // The guard keeps no connection: with the server's the last one must go.
     let _ = control.send(&Message::Mounted(connection));
     Ok(device)
 }

@@ -43,6 +43,12 @@ pub fn run<P, E>(
     let null = process::open_null().map_err(host("open /dev/null"))?;
     let signals = Signals::take().map_err(host("take signals"))?;
     let control = Control::new(socket);
+    // Until the guard hears signals, one ends it, and would leave nobody to end this.
+    match wait(Some(&control), &signals, None, None).map_err(host("wait"))? {
+        Event::Message(Message::Watching) => {}
+        Event::Signal => return Err(SessionError::Interrupted),
+        _ => return Err(SessionError::Reported(1)),
+    }
     // Cannot be found out afterwards.
     let page_bytes = rustix::param::page_size();
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
