@@ -13,25 +13,13 @@ use mounting::side_by_side::{Notes, side_by_side};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, Random, private_mounts};
 
 const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE;
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE;
 /// The files that are changed at random, and how large they are at the most.
 const NAMES: [(&str, u64); 2] = [("first", 2 << 20), ("second", 60_000)];
-
-/// Numbers that look random, the same ones each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// A number that depends on every byte.
 fn sum(bytes: &[u8]) -> u64 {

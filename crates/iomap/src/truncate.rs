@@ -75,18 +75,7 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
 /// repeated here; what could not be written is lost.
 pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
     write_back_from(file, 0);
-    let mut pages = from >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT;
-    while let Some(page) = file.mapping.next_cached(pages.clone()) {
-        pages.start = page;
-        let Some(folio) = file.mapping.get(page) else { continue };
-        let folio = file.mapping.lock(&folio);
-        if !file.mapping.holds(&folio) {
-            continue;
-        }
-        folio.wait_writeback();
-        pages.start = folio.folio().index() + folio.folio().pages();
-        file.mapping.remove(folio);
-    }
+    for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
 
 /// Takes note that the format has given the file this size, on the disk too, with its data moved.
@@ -115,6 +104,11 @@ fn write_back_from(file: &Arc<WritableFile>, start: u64) {
 /// Takes whole blocks out of the cache, or makes them zeroes there, clean ones, once what is on its
 /// way to the device has arrived. What was dirty is lost.
 fn discard(file: &Arc<WritableFile>, range: Range<u64>) {
+    for_each_folio(file, range.clone(), |folio| discard_part(file, folio, &range));
+}
+
+/// Calls `take` for each folio that has bytes of `range`, locked and not under writeback.
+fn for_each_folio(file: &Arc<WritableFile>, range: Range<u64>, mut take: impl FnMut(LockedFolio)) {
     let mut pages = range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
     while let Some(page) = file.mapping.next_cached(pages.clone()) {
         pages.start = page;
@@ -125,7 +119,7 @@ fn discard(file: &Arc<WritableFile>, range: Range<u64>) {
         }
         folio.wait_writeback();
         let end = folio.folio().index() + folio.folio().pages();
-        discard_part(file, folio, &range);
+        take(folio);
         pages.start = end;
     }
 }

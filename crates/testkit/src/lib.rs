@@ -15,6 +15,7 @@ mod manifest;
 pub mod memory;
 mod mount;
 mod panics;
+mod random;
 mod rings;
 pub mod toy;
 pub mod tree;
@@ -27,6 +28,7 @@ pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};
 pub use panics::PanicDevice;
+pub use random::Random;
 pub use rings::RingOffer;
 
 use std::fmt::{Debug, Display};

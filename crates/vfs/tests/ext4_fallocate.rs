@@ -8,7 +8,7 @@ use base::attributes::FileType;
 use base::{Error, FileOffset};
 use device::{OpenDevice, SharedDevice};
 use iomap::CacheOptions;
-use testkit::Mke2fs;
+use testkit::{Mke2fs, Random};
 use vfs::{
     Creation, Credentials, Fallocate, File, Follow, OpenMode, Privileges, Volume, VolumeOptions,
 };
@@ -48,18 +48,6 @@ fn close(volume: Volume, image: &Path) {
 
 fn bytes(range: Range<u64>) -> Range<FileOffset> {
     FileOffset(range.start)..FileOffset(range.end)
-}
-
-/// Numbers that look random, the same ones each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 /// A file, and the bytes that it should have.
