@@ -1,6 +1,8 @@
 //! The file I/O path over folios, for any format that can map a file range to the device.
 //! Not here: which format that is, and how it maps.
 
+mod behind;
+mod caching;
 mod changed;
 mod end_io;
 mod errors;
@@ -21,6 +23,8 @@ mod uncached;
 mod write;
 mod writeback;
 
+pub use behind::WriteBehind;
+pub use caching::Caching;
 pub use end_io::EndIo;
 pub use errors::{ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
@@ -33,5 +37,5 @@ pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
 pub use truncate::{detach_cache, punch_cache, set_size_moved, truncate_cache};
-pub use write::{write, zero_range};
+pub use write::{write, write_as, zero_range};
 pub use writeback::{wait_for_writeback, write_back, write_back_and_wait};

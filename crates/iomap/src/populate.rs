@@ -3,6 +3,7 @@
 
 use pagecache::{FolioRef, Insertion};
 
+use crate::caching::Caching;
 use crate::fill::Fill;
 use crate::read::ReadContext;
 use crate::readahead::Window;
@@ -44,6 +45,9 @@ pub(crate) fn populate<'a>(
                 break;
             }
         };
+        if context.options.caching == Caching::Dropbehind {
+            locked.set_dropbehind();
+        }
         if index >= ahead {
             fill.go_ahead();
         }

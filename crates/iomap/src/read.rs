@@ -8,6 +8,7 @@ use base::{FileOffset, Result};
 use device::SharedDevice;
 use pagecache::{Folio, FolioRef, LentFolio, Mapping, PAGE_SHIFT};
 
+use crate::caching::Caching;
 use crate::fetch::{Fetched, fetch};
 use crate::mapping::MapRead;
 use crate::populate::populate;
@@ -26,6 +27,8 @@ pub struct ReadOptions {
     pub skip_folio_state: bool,
     /// The most bytes that are read ahead at a time. Small caches read ahead less.
     pub readahead_bytes_max: u32,
+    /// What becomes of the folios that are made.
+    pub caching: Caching,
 }
 
 impl Default for ReadOptions {
@@ -34,6 +37,7 @@ impl Default for ReadOptions {
             batch_pending_accounting: true,
             skip_folio_state: true,
             readahead_bytes_max: 4 << 20,
+            caching: Caching::Kept,
         }
     }
 }
@@ -142,6 +146,7 @@ pub(crate) fn lend_with(
     let memory = match readahead {
         Some(readahead) => {
             note_visit(context, readahead, &folio);
+            note_copied(context, readahead, &folio, at.0 + length as u64);
             readahead.set_previous((at.0 + length as u64 - 1) >> PAGE_SHIFT);
             Memory::Lent(folio.into_owned().lend())
         }
@@ -166,16 +171,35 @@ fn copy(
     if !bytes.is_empty() {
         note_visit(context, readahead, folio);
         into[..bytes.len()].copy_from_slice(bytes);
+        note_copied(context, readahead, folio, at + bytes.len() as u64);
     }
     bytes.len()
 }
 
-/// Counts the visit and starts the next window of readahead if `folio` is marked for that, unless
+/// Has a folio leave the cache that an uncached read has copied up to byte `end`: unless it made none of
+/// it, or the rest is likely to be asked for next.
+#[inline]
+fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>, end: u64) {
+    if context.options.caching == Caching::Dropbehind && folio.is_dropbehind() {
+        let folio_end = folio.position() + folio.len() as u64;
+        if end >= folio_end.min(context.size()) || !readahead.expects(end >> PAGE_SHIFT) {
+            folio.done_with();
+        }
+    }
+}
+
+/// Counts the visit of a read that keeps what it finds, and starts the next window of readahead if `folio` is marked for that, unless
 /// the page read before lies in the same folio: reading one folio bit by bit is one visit.
 #[inline]
 fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
+    let is_kept = context.options.caching == Caching::Kept;
+    if is_kept {
+        folio.keep();
+    }
     if readahead.previous().wrapping_sub(folio.index()) >= folio.pages() {
-        folio.visit();
+        if is_kept {
+            folio.visit();
+        }
         if folio.take_readahead() {
             if let Some(window) = readahead.next_window(context, folio.index()) {
                 populate(context, &window, None);

@@ -1,11 +1,13 @@
 //! What to read ahead: decides windows from how a file has been read so far.
 //! Not here: reading them (`populate.rs`).
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagecache::{ORDER_MAX, PAGE_SHIFT};
+use pagecache::{Mapping, ORDER_MAX, PAGE_SHIFT};
 use parking_lot::Mutex;
 
+use crate::caching::{Caching, leave};
 use crate::read::ReadContext;
 
 /// The smallest window, in pages: 128 KiB.
@@ -30,6 +32,9 @@ pub struct Readahead {
 struct Recent {
     start: u64,
     end: u64,
+    /// From this page to the window's end there may be folios that an uncached read has yet to come
+    /// to. Nobody else would have them leave the cache soon.
+    unread: Option<u64>,
 }
 
 /// Pages to be read.
@@ -65,7 +70,9 @@ impl Readahead {
     /// What to read when `pages` pages from `page` on are wanted and the first is not cached.
     pub(crate) fn window(&self, context: &ReadContext<'_>, page: u64, pages: u64) -> Window {
         let limits = Limits::of(context);
-        let window = self.recent.lock().miss(page, pages, self.previous(), limits.pages_max);
+        let previous = self.previous();
+        let window = self
+            .go_to(context, page, |recent| recent.miss(page, pages, previous, limits.pages_max));
         limits.fit(window)
     }
 
@@ -73,9 +80,41 @@ impl Readahead {
     /// the end of the file.
     pub(crate) fn next_window(&self, context: &ReadContext<'_>, page: u64) -> Option<Window> {
         let limits = Limits::of(context);
-        let window = self.recent.lock().go_on(page, limits.pages_max);
+        let window = self.go_to(context, page, |recent| recent.go_on(page, limits.pages_max));
         let window = limits.fit(window);
         (window.start < window.end).then_some(window)
+    }
+
+    /// Makes the next window for a reader who has come to `page`, and has leave the cache what an
+    /// uncached read has passed by, or will not come to any more.
+    fn go_to(
+        &self,
+        context: &ReadContext<'_>,
+        page: u64,
+        next: impl FnOnce(&mut Recent) -> Window,
+    ) -> Window {
+        let mut recent = self.recent.lock();
+        let before = *recent;
+        let window = next(&mut recent);
+        let passed = recent.pass(&before, page, context.options.caching);
+        drop(recent);
+        leave(context.mapping, passed);
+        window
+    }
+
+    /// Whether `page` is likely to be read next.
+    pub(crate) fn expects(&self, page: u64) -> bool {
+        let recent = self.recent.lock();
+        (recent.unread.unwrap_or(recent.start)..recent.end).contains(&page)
+    }
+
+    /// Has what was read ahead of uncached reads leave the cache of the file, whose cached folios are
+    /// `mapping`: nobody will come to it any more.
+    pub fn stop(&self, mapping: &Mapping) {
+        let recent = std::mem::take(&mut *self.recent.lock());
+        if let Some(unread) = recent.unread {
+            leave(mapping, unread..recent.end);
+        }
     }
 }
 
@@ -100,15 +139,34 @@ impl Recent {
         }
         let size = if reach.contains(&page) { self.grown(pages_max) } else { PAGES_MIN };
         let size = size.max(pages.saturating_mul(FIRST)).min(pages_max);
-        *self = Self { start: page, end: window_end(page, size, pages_max) };
+        let end = window_end(page, size, pages_max);
+        *self = Self { start: page, end, ..*self };
         self.window(Some(page.saturating_add(pages)))
     }
 
     /// The window after this one.
     fn go_on(&mut self, page: u64, pages_max: u64) -> Window {
         let start = if (self.start..self.end).contains(&page) { self.end } else { page };
-        *self = Self { start, end: window_end(start, self.grown(pages_max), pages_max) };
+        let end = window_end(start, self.grown(pages_max), pages_max);
+        *self = Self { start, end, ..*self };
         self.window(Some(start))
+    }
+
+    /// Makes what was left unread of the window `before` this one this one's, for a reader who has come
+    /// to `page`. Gives the pages that were passed by.
+    fn pass(&mut self, before: &Self, page: u64, caching: Caching) -> Range<u64> {
+        let is_next = self.pages() > 0 && self.start <= before.end && page <= before.end;
+        let unread = before.unread.filter(|unread| is_next && *unread <= page);
+        if self.pages() > 0 && (unread.is_some() || caching == Caching::Dropbehind) {
+            self.unread = Some(page);
+        } else {
+            self.unread = None;
+        }
+        match before.unread {
+            Some(first) if unread.is_some() => first..page,
+            Some(first) => first..before.end,
+            None => 0..0,
+        }
     }
 
     fn grown(&self, pages_max: u64) -> u64 {

@@ -9,6 +9,7 @@ use base::{Error, FileOffset, Place, Problem, Result};
 use pagecache::{Folio, Insertion, LockedFolio, ORDER_MAX, PAGE_SHIFT};
 use smallvec::SmallVec;
 
+use crate::caching::{Caching, leave};
 use crate::fetch::fill_blocks;
 use crate::file::WritableFile;
 use crate::mapping::{IomapKind, LastMap, map_at};
@@ -26,6 +27,17 @@ const STREAMED_FROM: u64 = 1 << 20;
 /// full of what others have dirty or lent: callers throttle by [`DirtyLimits`](crate::DirtyLimits)
 /// before. The caller holds the inode's lock alone, and no transaction.
 pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<usize> {
+    write_as(file, at, data, Caching::Kept)
+}
+
+/// [`write`](fn@write), with a say in what becomes of the folios that it makes. Those that are to be
+/// dropped leave the cache when they have been written back: see [`WriteBehind`](crate::WriteBehind).
+pub fn write_as(
+    file: &Arc<WritableFile>,
+    at: FileOffset,
+    data: &[u8],
+    caching: Caching,
+) -> Result<usize> {
     let end = at.0.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX);
     let end = end.ok_or(Error::FileTooLarge)?;
     if data.is_empty() {
@@ -35,6 +47,7 @@ pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<us
         zero_tail(file, at.0)?;
     }
     let mut writer = Writer::new(file, end);
+    writer.caching = caching;
     writer.extends = true;
     let mut done = 0;
     while done < data.len() {
@@ -43,6 +56,7 @@ pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<us
             Ok(written) => done += written,
             Err(error) => {
                 writer.give_up(here..end);
+                leave(&file.mapping, here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT));
                 return if done > 0 { Ok(done) } else { Err(error) };
             }
         }
@@ -86,6 +100,7 @@ struct Writer<'f> {
     file: &'f Arc<WritableFile>,
     /// The file as it was when the write began: what lies past that size is new.
     context: ReadContext<'f>,
+    caching: Caching,
     block: usize,
     map: LastMap,
     /// Whether space is reserved for the rest of the write.
@@ -103,6 +118,7 @@ impl<'f> Writer<'f> {
         Self {
             file,
             context,
+            caching: context.options.caching,
             block: file.mapping.block_size().len(),
             map: LastMap::default(),
             reserved: false,
@@ -173,7 +189,12 @@ impl<'f> Writer<'f> {
         let Some(folio) = mapping.get(page) else {
             let index = page >> mapping.order_min() << mapping.order_min();
             return match mapping.insert(index, folio_order(index, end)) {
-                Insertion::New(folio) => Ok(Some(folio)),
+                Insertion::New(folio) => {
+                    if self.caching == Caching::Dropbehind {
+                        folio.set_dropbehind();
+                    }
+                    Ok(Some(folio))
+                }
                 Insertion::Exists { .. } => Ok(None),
                 Insertion::NoMemory => self.make_room().map(|()| None),
             };
@@ -253,7 +274,15 @@ impl<'f> Writer<'f> {
             // Locked, and not under writeback: the write that this waits for has not begun.
             self.file.progress.lock().wait_for(tail);
         }
-        folio.folio().visit();
+        match (self.caching, source) {
+            // It is dirty, which holds a reference.
+            (Caching::Dropbehind, _) => folio.folio().done_with(),
+            (Caching::Kept, Source::Data(_)) => {
+                folio.folio().keep();
+                folio.folio().visit();
+            }
+            (Caching::Kept, Source::Zeroes(_)) => folio.folio().visit(),
+        }
     }
 
     /// Makes `range` zeroes, where it is something else.

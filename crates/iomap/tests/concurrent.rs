@@ -11,8 +11,9 @@ use std::thread;
 use base::FileOffset;
 use device::SharedDevice;
 use iomap::{
-    EndIo, Mapping, PageCache, ReadOptions, Readahead, WritableFile, lend, punch_cache, read,
-    truncate_cache, wait_for_writeback, write, write_back, zero_range,
+    Caching, EndIo, Mapping, PageCache, ReadContext, ReadOptions, Readahead, WritableFile,
+    WriteBehind, lend, punch_cache, read, truncate_cache, wait_for_writeback, write_as, write_back,
+    zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::{LateDevice, ModelFile, Random, block_size, cache, check_empty};
@@ -24,6 +25,7 @@ const ROUNDS: u64 = 400;
 struct Subject {
     format: Arc<Format>,
     file: Arc<WritableFile>,
+    behind: WriteBehind,
     model: RwLock<Vec<u8>>,
     done: AtomicBool,
     short_of_memory: AtomicU64,
@@ -38,7 +40,8 @@ impl Subject {
         let options = ReadOptions::default();
         let file = WritableFile::new(mapping, Arc::clone(&format), device, end_io, 0, options);
         let (model, done) = (RwLock::default(), AtomicBool::new(false));
-        Self { format, file, model, done, short_of_memory: AtomicU64::new(0) }
+        let behind = WriteBehind::start(256 << 10).expect("a thread");
+        Self { format, file, behind, model, done, short_of_memory: AtomicU64::new(0) }
     }
 
     fn change(&self, random: &mut Random) {
@@ -66,7 +69,14 @@ impl Subject {
             _ => {
                 let data: Vec<u8> =
                     (0..length).map(|at| (at as u8 ^ random.0 as u8) & 0x7f).collect();
-                let written = write(&self.file, FileOffset(at), &data).unwrap_or(0);
+                let caching = any_caching(random);
+                if caching == Caching::Dropbehind {
+                    self.behind.throttle();
+                }
+                let written = write_as(&self.file, FileOffset(at), &data, caching).unwrap_or(0);
+                if caching == Caching::Dropbehind {
+                    self.behind.push(&self.file, at..at + written as u64);
+                }
                 if written < data.len() {
                     self.short_of_memory.fetch_add(1, Ordering::Relaxed);
                 }
@@ -93,6 +103,8 @@ impl Subject {
         let at = random.below(model.len() as u64 + 1);
         let length = random.of_magnitude(1..18) as usize;
         let context = self.file.read_context();
+        let options = ReadOptions { caching: any_caching(random), ..context.options };
+        let context = ReadContext { options, ..context };
         if random.one_in(2) {
             let mut buffer = vec![0; length];
             let got = read(&context, &Readahead::default(), FileOffset(at), &mut buffer);
@@ -123,6 +135,10 @@ impl Subject {
             assert!(!on_disk.contains(&GARBAGE), "garbage after a crash");
         }
     }
+}
+
+fn any_caching(random: &mut Random) -> Caching {
+    if random.one_in(2) { Caching::Dropbehind } else { Caching::Kept }
 }
 
 /// Reads another file, so that the cache is full.

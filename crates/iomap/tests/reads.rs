@@ -11,7 +11,7 @@ use std::thread;
 
 use base::{Error, FileOffset};
 use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
-use iomap::{Mapping, ReadOptions, Readahead, lend, read};
+use iomap::{Caching, Mapping, ReadOptions, Readahead, lend, read};
 use support::{BadDevice, LateDevice, ModelFile, Random, block_size, cache, check_empty};
 
 /// Reads `file` in ways that `random` chooses, and compares.
@@ -26,13 +26,18 @@ fn check_reads(
         batch_pending_accounting: !random.one_in(4),
         skip_folio_state: !random.one_in(4),
         readahead_bytes_max: 4096 << random.below(11),
+        caching: Caching::Kept,
     };
-    let context = file.context(mapping, device, options);
+    let mut context = file.context(mapping, device, options);
     let readahead = Readahead::default();
     let mut at = 0;
     for _ in 0..reads {
         if random.one_in(4) {
             at = random.below(file.size + 10);
+        }
+        if random.one_in(8) {
+            let uncached = random.one_in(2);
+            context.options.caching = if uncached { Caching::Dropbehind } else { Caching::Kept };
         }
         let length = random.of_magnitude(1..20) as usize;
         let start = (at as usize).min(file.bytes.len());

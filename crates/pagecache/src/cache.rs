@@ -8,11 +8,12 @@ use std::sync::{Arc, Weak};
 use base::{BlockSize, Error, Result};
 use parking_lot::RwLock;
 
-use crate::PAGE_SHIFT;
+use crate::frame::{Frame, Put};
 use crate::mapping::Mapping;
 use crate::options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX};
 use crate::pool::Pool;
 use crate::sync::Bucket;
+use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How many conditions the waiters for locked folios share.
 const BUCKETS: usize = 64;
@@ -87,9 +88,26 @@ impl PageCache {
         &self.buckets[frame as usize % BUCKETS]
     }
 
-    /// Frees a folio whose last reference the caller gave up.
-    pub(crate) fn free(&self, frame: u32) {
-        self.pool.give(frame, self.pool.frame(frame).place().order);
+    /// Ends what the caller, who gave up a reference to the folio of `frame`, has to end.
+    #[cold]
+    pub(crate) fn end(&self, frame: u32, put: Put) {
+        match put {
+            Put::Held => {}
+            Put::Last => self.pool.give(frame, self.pool.frame(frame).place().order),
+            Put::Behind => self.drop_behind(frame),
+        }
+    }
+
+    /// Takes a folio that is done with out of the cache, unless somebody came to it again.
+    fn drop_behind(&self, frame: u32) {
+        // A hint, as all that is known of a folio without a reference.
+        let owner = self.pool.frame(frame).owner();
+        // A mapping that is being dropped frees its folios itself.
+        let mapping = self.mappings.read().get(&owner).and_then(Weak::upgrade);
+        if let Some(place) = mapping.and_then(|mapping| mapping.claim(frame, Frame::claim_behind)) {
+            self.pool.give(frame, place.order);
+            self.pool.count_dropped((PAGE_SIZE as u64) << place.order);
+        }
     }
 
     /// Finds memory for a folio of `order`, or as near to it as there is, but not below `order_min`.

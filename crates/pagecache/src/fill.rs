@@ -84,6 +84,13 @@ impl LockedFolio {
         self.folio.frame().set_readahead();
     }
 
+    /// Says that the folio, which is new, is here for uncached reads and writes only: it leaves the
+    /// cache when they are [done with](crate::FolioHandle::done_with) it, unless somebody else
+    /// [keeps](crate::FolioHandle::keep) it.
+    pub fn set_dropbehind(&self) {
+        self.folio.frame().set_dropbehind();
+    }
+
     /// Takes the next `length` bytes, whole blocks of which none is uptodate, to be filled.
     ///
     /// When the piece is the whole folio and `skip_state` is set, no per-block state is made.

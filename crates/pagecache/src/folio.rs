@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cache::PageCache;
-use crate::frame::Frame;
+use crate::frame::{Frame, Put};
 use crate::state::FolioState;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -88,6 +88,24 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     #[inline]
     pub fn visit(&self) {
         self.frame().visit();
+    }
+
+    /// Keeps a folio in the cache that uncached reads and writes have made: somebody else uses it.
+    #[inline]
+    pub fn keep(&self) {
+        self.frame().keep();
+    }
+
+    /// Has the folio leave the cache with its last reference if uncached reads and writes have made
+    /// it and nobody else has [kept](Self::keep) it. What is dirty, on its way to the device, locked
+    /// or lent is referred to.
+    pub fn done_with(&self) {
+        self.frame().set_done();
+    }
+
+    /// Whether uncached reads and writes have made the folio, and nobody else has kept it.
+    pub fn is_dropbehind(&self) -> bool {
+        self.frame().is_dropbehind()
     }
 
     /// Takes the mark that asks for the next readahead window; one reader gets it.
@@ -196,8 +214,9 @@ impl Clone for Folio {
 impl<C: AsRef<PageCache>> Drop for FolioHandle<C> {
     #[inline]
     fn drop(&mut self) {
-        if self.frame().put() == crate::frame::Put::Last {
-            self.cache.as_ref().free(self.frame);
+        let put = self.frame().put();
+        if put != Put::Held {
+            self.cache.as_ref().end(self.frame, put);
         }
     }
 }

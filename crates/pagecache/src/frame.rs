@@ -26,6 +26,13 @@
 //! - **R6.** A folio that is DIRTY is in its mapping's set of dirty folios, one under WRITEBACK in
 //!   its set of those, none in both, and each set holds a reference: so reclaim leaves them alone.
 //!   Both begin under LOCKED; WRITEBACK ends without.
+//! - **R7.** A folio that is DROPBEHIND is in the cache on behalf of uncached reads and writes alone;
+//!   a lookup by anybody else makes it one like others. When it is also DONE, because such a read or
+//!   write needs it no more, the tree holds it no more on its own: it goes with its last reference,
+//!   whoever has that. So nothing has to look whether it is dirty, under writeback, locked or lent,
+//!   all of which hold references (R6), and whoever has others' references in the way need not come
+//!   back for it. Both bits are in the count's word: what ends the folio sees them and the count at
+//!   one moment.
 
 use std::sync::atomic::AtomicPtr;
 
@@ -36,6 +43,12 @@ use crate::sync::{AtomicU32, AtomicU64, Bucket, Ordering};
 const LIVE: u32 = 1 << 31;
 /// Set while a mapping's tree holds the folio.
 const CACHED: u32 = 1 << 30;
+/// Set while the folio is cached for uncached reads and writes only (R7).
+const DROPBEHIND: u32 = 1 << 29;
+/// Set while such a folio has been read or written (R7).
+const DONE: u32 = 1 << 28;
+/// What a folio that goes with its last reference has in its word, beside the count.
+const BEHIND: u32 = LIVE | CACHED | DROPBEHIND | DONE;
 
 /// All blocks hold the file's data.
 const UPTODATE: u32 = 1 << 0;
@@ -90,7 +103,7 @@ impl Place {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Frame {
-    /// LIVE, CACHED and a count of references.
+    /// LIVE, CACHED, DROPBEHIND, DONE, and a count of references.
     reference: AtomicU32,
     flags: AtomicU32,
     /// The id of the mapping that the folio was made for.
@@ -116,6 +129,9 @@ pub(crate) enum Put {
     Held,
     /// It was the last one: the caller returns the folio to the pool.
     Last,
+    /// It was the last one to a folio that is done with, and still in the cache: the caller takes it
+    /// out ([`Frame::claim_behind`]).
+    Behind,
 }
 
 impl Frame {
@@ -152,7 +168,7 @@ impl Frame {
     #[inline]
     pub(crate) fn get_again(&self) {
         let before = self.reference.fetch_add(1, Ordering::Relaxed);
-        debug_assert!(before & LIVE != 0 && before & !(LIVE | CACHED) != 0, "no reference held");
+        debug_assert!(before & LIVE != 0 && before & !BEHIND != 0, "no reference held");
     }
 
     /// Gives up a reference.
@@ -160,21 +176,72 @@ impl Frame {
     pub(crate) fn put(&self) -> Put {
         // Release: what was read from the folio's memory was read before.
         let before = self.reference.fetch_sub(1, Ordering::Release);
-        if before == LIVE | 1 { self.release() } else { Put::Held }
+        if before == LIVE | 1 {
+            self.release()
+        } else if before == BEHIND | 1 {
+            Put::Behind
+        } else {
+            Put::Held
+        }
     }
 
     /// Takes the folio, which the caller has just removed from the tree whose lock it holds, out of
     /// the cache.
     pub(crate) fn uncache(&self) -> Put {
-        let before = self.reference.fetch_and(!CACHED, Ordering::Release);
+        let before = self.reference.fetch_and(!(CACHED | DROPBEHIND | DONE), Ordering::Release);
         debug_assert!(before & CACHED != 0, "not cached");
-        if before == LIVE | CACHED { self.release() } else { Put::Held }
+        if before & !(DROPBEHIND | DONE) == LIVE | CACHED { self.release() } else { Put::Held }
     }
 
     /// Claims a folio without references to be evicted by the caller, which holds the lock of the
     /// tree that the folio is in.
     pub(crate) fn claim(&self) -> bool {
-        self.clear_live(LIVE | CACHED)
+        let behind = self.reference.load(Ordering::Relaxed) & (DROPBEHIND | DONE);
+        self.clear_live(LIVE | CACHED | behind)
+    }
+
+    /// As [`claim`](Self::claim), if the folio is done with (R7). Not when somebody came to it since
+    /// the last reference was given up: then it is theirs, or goes with theirs.
+    pub(crate) fn claim_behind(&self) -> bool {
+        self.clear_live(BEHIND)
+    }
+
+    /// Says that the folio, which the caller has just made and has locked, is for uncached reads and
+    /// writes only (R7).
+    pub(crate) fn set_dropbehind(&self) {
+        let before = self.reference.fetch_or(DROPBEHIND, Ordering::Relaxed);
+        debug_assert!(before & (LIVE | CACHED) == LIVE | CACHED, "not new");
+    }
+
+    /// Whether the folio is for uncached reads and writes only.
+    #[inline]
+    pub(crate) fn is_dropbehind(&self) -> bool {
+        self.reference.load(Ordering::Relaxed) & DROPBEHIND != 0
+    }
+
+    /// Has the folio go with its last reference if it is for uncached reads and writes only. The
+    /// caller holds a reference.
+    pub(crate) fn set_done(&self) {
+        let done = |word: u32| (word & (DROPBEHIND | DONE) == DROPBEHIND).then_some(word | DONE);
+        // Relaxed: the word says all, in the one order in which it changes. An `Err` says that the
+        // folio stays, or goes already.
+        let _ = self.reference.fetch_update(Ordering::Relaxed, Ordering::Relaxed, done);
+    }
+
+    /// Makes a folio that is for uncached reads and writes only one like others. The caller holds a
+    /// reference.
+    #[inline]
+    pub(crate) fn keep(&self) {
+        if self.is_dropbehind() {
+            self.reference.fetch_and(!(DROPBEHIND | DONE), Ordering::Relaxed);
+        }
+    }
+
+    /// Gives this frame, whose folio takes the place of that of `other`, what is known of who that
+    /// is for. The caller holds the lock of the tree.
+    pub(crate) fn copy_dropbehind(&self, other: &Frame) {
+        let behind = other.reference.load(Ordering::Relaxed) & (DROPBEHIND | DONE);
+        self.reference.fetch_or(behind, Ordering::Relaxed);
     }
 
     /// R3. Several may see the count at zero; one of them wins. That the frame may have had another
@@ -204,7 +271,7 @@ impl Frame {
     /// Whether reclaim should try to evict the folio. Takes the edge off one that was visited
     /// again, so that it goes the next time unless it is visited once more.
     pub(crate) fn is_evictable(&self) -> bool {
-        if self.reference.load(Ordering::Relaxed) != LIVE | CACHED {
+        if self.reference.load(Ordering::Relaxed) & !(DROPBEHIND | DONE) != LIVE | CACHED {
             return false;
         }
         let flags = self.flags.load(Ordering::Relaxed);

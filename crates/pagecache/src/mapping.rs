@@ -11,7 +11,7 @@ use crate::cache::PageCache;
 use crate::dirty::DirtyFolios;
 use crate::fill::{self, LockedFolio};
 use crate::folio::{Folio, FolioRef};
-use crate::frame::{Place, Put};
+use crate::frame::{Frame, Place};
 use crate::tree::{Refusal, Tree};
 
 /// How often an insertion that others overtake is tried again.
@@ -102,7 +102,7 @@ impl Mapping {
         match self.cache.pool.frame(number).try_get(self.id, index) {
             Ok(()) => Some(FolioRef::new(&self.cache, number)),
             Err(put) => {
-                self.end(number, put);
+                self.cache.end(number, put);
                 None
             }
         }
@@ -195,29 +195,23 @@ impl Mapping {
             // Certain, since what is in the tree is live while its lock is held (R2, R3).
             let frame = self.cache.pool.frame(number);
             self.tree.remove(&self.cache.pool, frame.place());
-            self.end(number, frame.uncache());
+            self.cache.end(number, frame.uncache());
         }
     }
 
-    /// Claims a frame for eviction if it heads a folio of this mapping that nobody uses.
-    pub(crate) fn claim(&self, number: u32) -> Option<Place> {
+    /// Takes a folio that nobody uses out of the mapping, if `number` heads one and `claim`, which is
+    /// called under the lock, gets it. The caller returns it to the pool.
+    pub(crate) fn claim(&self, number: u32, claim: fn(&Frame) -> bool) -> Option<Place> {
         let _changes = self.changes.lock();
         let frame = self.cache.pool.frame(number);
         // A hint until the tree, which is locked, confirms it (R2).
         let place = frame.place();
-        if self.tree.find(&self.cache.pool, place.index) != Some(number) || !frame.claim() {
+        if self.tree.find(&self.cache.pool, place.index) != Some(number) || !claim(frame) {
             return None;
         }
         let place = frame.place();
         self.tree.remove(&self.cache.pool, place);
         Some(place)
-    }
-
-    #[cold]
-    fn end(&self, number: u32, put: Put) {
-        if put == Put::Last {
-            self.cache.free(number);
-        }
     }
 }
 
@@ -239,7 +233,7 @@ impl Drop for Mapping {
         }
         self.tree.clear(&self.cache.pool, &mut |number| {
             let put = self.cache.pool.frame(number).uncache();
-            self.end(number, put);
+            self.cache.end(number, put);
         });
     }
 }

@@ -41,6 +41,10 @@ pub struct CacheStats {
     pub folios_reclaimed: u64,
     /// Bytes in those.
     pub bytes_reclaimed: u64,
+    /// Folios that uncached reads and writes have made and left behind since the cache was made.
+    pub folios_dropped: u64,
+    /// Bytes in those.
+    pub bytes_dropped: u64,
 }
 
 /// How much of a cache the device does not have yet.

@@ -142,6 +142,13 @@ impl Pool {
         stats.bytes_reclaimed += bytes;
     }
 
+    /// Counts a folio that uncached reads and writes have left behind.
+    pub(crate) fn count_dropped(&self, bytes: u64) {
+        let stats = &mut self.lists.lock().stats;
+        stats.folios_dropped += 1;
+        stats.bytes_dropped += bytes;
+    }
+
     /// The counters.
     pub(crate) fn stats(&self) -> CacheStats {
         self.lists.lock().stats

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::buddy::free_order;
 use crate::cache::PageCache;
+use crate::frame::Frame;
 use crate::mapping::Mapping;
 use crate::options::ORDER_MAX;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -82,7 +83,7 @@ impl PageCache {
             let mapping = self.mappings.read().get(&owner)?.upgrade();
             *last = mapping;
         }
-        last.as_ref()?.claim(frame).map(|place| (frame, place.order))
+        last.as_ref()?.claim(frame, Frame::claim).map(|place| (frame, place.order))
     }
 }
 

@@ -153,6 +153,7 @@ impl Mapping {
         }
         self.tree.replace(pool, place, number);
         frame.make_live(self.id(), place);
+        frame.copy_dropbehind(old.frame());
         let put = old.frame().uncache();
         debug_assert_eq!(put, Put::Held, "the caller holds a reference");
         drop(changes);

@@ -8,6 +8,7 @@ use base::{Error, FileOffset, Result};
 use crate::data::WriteAt;
 use crate::file::File;
 use crate::rights::Privileges;
+use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
 /// What is written at once, in bytes.
@@ -75,7 +76,8 @@ impl File {
         if data.is_empty() {
             return Ok(0);
         }
-        let written = target.write_cached(WriteAt::Offset(there), &data, privileges)?;
+        let (there, flags) = (WriteAt::Offset(there), RwFlags::default());
+        let written = target.write_cached(there, &data, privileges, flags)?;
         Ok(written as u64)
     }
 
@@ -94,7 +96,8 @@ impl File {
             return Ok(length);
         }
         let length = length.min(ZEROES.len() as u64) as usize;
-        let written = self.write_cached(WriteAt::Offset(at), &ZEROES[..length], privileges)?;
+        let (at, flags) = (WriteAt::Offset(at), RwFlags::default());
+        let written = self.write_cached(at, &ZEROES[..length], privileges, flags)?;
         Ok(written as u64)
     }
 }

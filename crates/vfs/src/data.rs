@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
-use iomap::{ErrorCursor, WritableFile};
+use iomap::{Caching, ErrorCursor, WritableFile};
 
 use crate::clock::now;
 use crate::node::{Life, Node, NodeState};
@@ -53,12 +53,13 @@ impl Node {
         data: &[u8],
         privileges: Privileges,
         only_adds: bool,
+        caching: Caching,
     ) -> Result<usize> {
         let writeback = self.writeback()?;
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         // Without the lock, which readers wait for; what comes after one part waits with it.
-        writeback.throttle(self);
+        writeback.throttle(self, caching);
         let mut state = self.lock();
         let keeps_times = matches!(at, WriteAt::FromCache(_));
         let mut at = match at {
@@ -80,11 +81,15 @@ impl Node {
         }
         self.drop_privileges(&mut state, privileges)?;
         let mut done = 0;
-        for part in data.chunks(PART_BYTES) {
+        let part_bytes = match caching {
+            Caching::Kept => PART_BYTES,
+            Caching::Dropbehind => PART_BYTES.min(writeback.behind.part_bytes()),
+        };
+        for part in data.chunks(part_bytes) {
             if done > 0 {
-                writeback.throttle(self);
+                writeback.throttle(self, caching);
             }
-            let written = match iomap::write(file, at, part) {
+            let written = match iomap::write_as(file, at, part, caching) {
                 Ok(written) => written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -97,7 +102,11 @@ impl Node {
                 writeback.note(self);
             }
             done += written;
-            at = FileOffset(at.0 + written as u64);
+            let end = at.0 + written as u64;
+            if caching == Caching::Dropbehind {
+                writeback.behind.push(file, at.0..end);
+            }
+            at = FileOffset(end);
             if written < part.len() {
                 break;
             }

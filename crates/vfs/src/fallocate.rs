@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
-use iomap::WritableFile;
+use iomap::{Caching, WritableFile};
 
 use crate::clock::now;
 use crate::file::File;
@@ -127,7 +127,7 @@ impl Node {
         let writeback = self.writeback()?;
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        writeback.throttle(self);
+        writeback.throttle(self, Caching::Kept);
         let mut state = self.lock();
         match mode.only_adds() {
             true => rights::may_change(&self.attributes())?,

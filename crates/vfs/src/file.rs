@@ -4,12 +4,13 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
-use iomap::{ErrorCursor, FiemapExtent, FolioSlice, ReadContext, Readahead};
+use iomap::{Caching, ErrorCursor, FiemapExtent, FolioSlice, ReadContext, ReadOptions, Readahead};
 
 use crate::data::WriteAt;
 use crate::file_system::FileData;
 use crate::node::Node;
 use crate::rights::Privileges;
+use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
 /// What a file is opened for, besides reading.
@@ -31,15 +32,25 @@ pub struct File {
     errors: Option<ErrorCursor>,
     /// What is durable of each write.
     pub(crate) sync: WriteSync,
+    /// What becomes of what is read and written.
+    caching: Caching,
 }
 
 impl File {
     pub(crate) fn new(node: Arc<Node>, mode: OpenMode, errors: Option<ErrorCursor>) -> Self {
         let (readahead, sync) = (Readahead::default(), WriteSync::None);
+        let caching = node.volume().read_options.caching;
         if mode.write {
             node.inode().opened_for_writing();
         }
-        Self { node, mode, readahead, errors, sync }
+        Self { node, mode, readahead, errors, sync, caching }
+    }
+
+    /// The same file, nothing of which stays in the cache that is read and written through it: each
+    /// read and write is as with [`RwFlags::dontcache`].
+    pub fn uncached(mut self) -> Self {
+        self.caching = Caching::Dropbehind;
+        self
     }
 
     /// What this opener knows of errors in writing back.
@@ -63,12 +74,7 @@ impl File {
     /// which the next write will meet first.
     pub fn write_at(&self, at: FileOffset, data: &[u8], privileges: Privileges) -> Result<usize> {
         let at = if self.mode.append { WriteAt::End } else { WriteAt::Offset(at) };
-        self.write(at, data, privileges)
-    }
-
-    /// [`write_at`](Self::write_at) to a place that is right even if the file was opened to append.
-    pub fn write(&self, at: WriteAt, data: &[u8], privileges: Privileges) -> Result<usize> {
-        self.write_durably(at, data, privileges, WriteSync::None)
+        self.write_with(at, data, privileges, RwFlags::default())
     }
 
     pub(crate) fn write_cached(
@@ -76,11 +82,17 @@ impl File {
         at: WriteAt,
         data: &[u8],
         privileges: Privileges,
+        flags: RwFlags,
     ) -> Result<usize> {
         if !self.mode.write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }
-        self.node.write(at, data, privileges, self.mode.append)
+        self.node.write(at, data, privileges, self.mode.append, self.caching(flags))
+    }
+
+    /// What becomes of what a call with `flags` brings into the cache.
+    fn caching(&self, flags: RwFlags) -> Caching {
+        if flags.dontcache { Caching::Dropbehind } else { self.caching }
     }
 
     /// The inode behind it.
@@ -91,9 +103,14 @@ impl File {
     /// Reads at byte `at`. Gives the number of bytes, less than the buffer's only at the end of the
     /// file.
     pub fn read_at(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        self.read_with(at, buffer, RwFlags::default())
+    }
+
+    /// [`read_at`](Self::read_at) with flags. Those that are about writing mean nothing.
+    pub fn read_with(&self, at: FileOffset, buffer: &mut [u8], flags: RwFlags) -> Result<usize> {
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
-        iomap::read(&self.context(data), &self.readahead, at, buffer)
+        iomap::read(&self.context(data, flags), &self.readahead, at, buffer)
     }
 
     /// Lends at most `length_max` cached bytes from byte `at`, without a copy; empty at or past the
@@ -101,21 +118,21 @@ impl File {
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
-        iomap::lend(&self.context(data), &self.readahead, at, length_max)
+        iomap::lend(&self.context(data, RwFlags::default()), &self.readahead, at, length_max)
     }
 
     /// The first byte of data at or after `at`; unwritten blocks are not data.
     pub fn seek_data(&self, at: FileOffset) -> Result<FileOffset> {
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
-        iomap::seek_data(&self.context(data), at)
+        iomap::seek_data(&self.context(data, RwFlags::default()), at)
     }
 
     /// The first byte of a hole at or after `at`; the end of the file is one.
     pub fn seek_hole(&self, at: FileOffset) -> Result<FileOffset> {
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
-        iomap::seek_hole(&self.context(data), at)
+        iomap::seek_hole(&self.context(data, RwFlags::default()), at)
     }
 
     /// Calls `emit` for each allocated extent that touches `range`, in order.
@@ -127,20 +144,23 @@ impl File {
         self.node.extents(range, emit)
     }
 
-    fn context<'a>(&'a self, data: FileData<'a>) -> ReadContext<'a> {
+    fn context<'a>(&'a self, data: FileData<'a>, flags: RwFlags) -> ReadContext<'a> {
         let volume = self.node.volume();
         ReadContext {
             mapping: self.node.mapping(),
             mapper: data.mapper,
             device: volume.file_system.device(),
             size: data.size,
-            options: volume.read_options,
+            options: ReadOptions { caching: self.caching(flags), ..volume.read_options },
         }
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
+        if let Some(mapping) = self.node.mapping_if_any() {
+            self.readahead.stop(mapping);
+        }
         if self.mode.write {
             self.node.inode().closed_for_writing();
         }

@@ -188,6 +188,11 @@ impl Node {
         self.mapping.get_or_init(|| self.volume.new_mapping())
     }
 
+    /// The cached data, if it was asked for.
+    pub(crate) fn mapping_if_any(&self) -> Option<&Arc<Mapping>> {
+        self.mapping.get()
+    }
+
     pub(crate) fn data(&self) -> Result<FileData<'_>> {
         let data = self.inode.data()?;
         Ok(match self.writable.get() {

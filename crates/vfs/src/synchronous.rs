@@ -10,6 +10,7 @@ use crate::data::WriteAt;
 use crate::file::File;
 use crate::node::Node;
 use crate::rights::Privileges;
+use crate::rw_flags::RwFlags;
 
 /// FS_SYNC_FL: what changes in the file or directory is durable at once.
 const SYNC: u32 = 0x8;
@@ -46,17 +47,19 @@ impl File {
         self
     }
 
-    /// [`write`](Self::write), and what `sync` says, or what the file was opened for or its flags (+S)
-    /// ask for if that is more, is durable when it returns. When it is not, for an error of the device,
-    /// the data is in the cache all the same, as with the kernel.
-    pub fn write_durably(
+    /// [`write_at`](Self::write_at) to a place that is right even if the file was opened to append, with
+    /// flags. What they say, or what the file was opened for or its own flags (+S) ask for if that is
+    /// more, is durable when it returns. When it is not, for an error of the device, the data is in the
+    /// cache all the same, as with the kernel.
+    pub fn write_with(
         &self,
         at: WriteAt,
         data: &[u8],
         privileges: Privileges,
-        sync: WriteSync,
+        flags: RwFlags,
     ) -> Result<usize> {
-        let written = self.write_cached(at, data, privileges)?;
+        let at = if flags.append { WriteAt::End } else { at };
+        let (written, sync) = (self.write_cached(at, data, privileges, flags)?, flags.sync);
         let range = match at {
             _ if written == 0 => 0..0,
             WriteAt::Offset(at) | WriteAt::FromCache(at) => {

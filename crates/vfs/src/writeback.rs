@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, InodeNumber, Result, Unsupported};
-use iomap::{DirtyLimits, EndIo, ErrorCursor};
+use iomap::{Caching, DirtyLimits, EndIo, ErrorCursor, WriteBehind};
 use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
 
@@ -24,11 +24,16 @@ const TICK: Duration = Duration::from_secs(1);
 /// Shares of the cache that may be dirty, in percent.
 const BACKGROUND_SHARE: u8 = 20;
 const HARD_SHARE: u8 = 40;
+/// What of uncached writes may not have arrived, in bytes: enough for a fast device to have something
+/// to do all the time. At most half of what may be dirty before others' data is flushed, too.
+const BEHIND_BYTES_MAX: u64 = 32 << 20;
 
 /// The writeback of one volume.
 #[derive(Debug)]
 pub(crate) struct Writeback {
     pub(crate) end_io: Arc<EndIo>,
+    /// What uncached writes leave dirty.
+    pub(crate) behind: WriteBehind,
     /// The volume was closed: nothing more may come.
     is_closed: AtomicBool,
     shared: Arc<Dirty>,
@@ -65,11 +70,11 @@ enum Wish {
 
 impl Writeback {
     pub(crate) fn start(cache: &Arc<PageCache>, file_system: &Arc<dyn FileSystem>) -> Result<Self> {
-        let bytes_max = cache.stats().bytes_max;
+        let limits = DirtyLimits::of_shares(cache.stats().bytes_max, BACKGROUND_SHARE, HARD_SHARE);
         let shared = Arc::new(Dirty {
             file_system: Arc::clone(file_system),
             cache: Arc::clone(cache),
-            limits: DirtyLimits::of_shares(bytes_max, BACKGROUND_SHARE, HARD_SHARE),
+            limits,
             nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
             failed: Mutex::new(None),
             wish: Mutex::new(Wish::None),
@@ -82,6 +87,7 @@ impl Writeback {
         let is_closed = AtomicBool::new(false);
         Ok(Self {
             end_io: EndIo::start()?,
+            behind: WriteBehind::start(BEHIND_BYTES_MAX.min(limits.background / 2))?,
             is_closed,
             shared,
             thread: Some(thread.map_err(refused)?),
@@ -110,8 +116,12 @@ impl Writeback {
         }
     }
 
-    /// Waits until so little is dirty that more may be, by writing back what `node` has.
-    pub(crate) fn throttle(&self, node: &Node) {
+    /// Waits until so little is dirty that more may be, by writing back what `node` has, or, if what
+    /// comes is not to stay in the cache, what was written in that way longest ago.
+    pub(crate) fn throttle(&self, node: &Node, caching: Caching) {
+        if caching == Caching::Dropbehind {
+            self.behind.throttle();
+        }
         if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
             self.shared.wish(Wish::Flush);
             node.write_back_and_wait();

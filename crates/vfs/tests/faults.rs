@@ -10,8 +10,8 @@ use device::{
 };
 use testkit::{Mke2fs, PanicDevice};
 use vfs::{
-    Credentials, File, Follow, Node, OpenMode, Privileges, SyncRange, Volume, VolumeOptions,
-    WriteAt, WriteSync, errno,
+    Credentials, File, Follow, Node, OpenMode, Privileges, RwFlags, SyncRange, Volume,
+    VolumeOptions, WriteAt, WriteSync, errno,
 };
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -161,7 +161,7 @@ fn synchronous_writes_are_durable_when_they_return() {
         let found = after_cut(|node| {
             let file = node.open_for(WRITE).unwrap();
             let (at, keep) = (WriteAt::Offset(FileOffset(0)), Privileges::Keep);
-            file.write_durably(at, &[4; 3000], keep, sync).unwrap();
+            file.write_with(at, &[4; 3000], keep, RwFlags { sync, ..RwFlags::default() }).unwrap();
             write(&file, 0, &[5; 3000]).unwrap();
         });
         assert!(found == [4; 3000], "{sync:?}: {} bytes", found.len());

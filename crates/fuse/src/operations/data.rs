@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, WriteAt, WriteSync};
+use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, RwFlags, WriteAt, WriteSync};
 
 use super::change::privileges;
 
@@ -169,6 +169,7 @@ impl Server {
         data: &[u8],
     ) -> Result<usize, Failure> {
         let sync = sync_by_server(opened, operation.flags);
+        let flags = RwFlags { sync, ..RwFlags::default() };
         let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         // A kernel that collects writes has told, or will tell, when they were made.
@@ -178,7 +179,7 @@ impl Server {
         let write = |done: usize| {
             let offset = FileOffset(operation.offset + done as u64);
             let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
-            opened.file.write_durably(at, &data[done..], privileges, sync)
+            opened.file.write_with(at, &data[done..], privileges, flags)
         };
         let _noting = self.noting_mode(header.node, opened, privileges);
         let mut written = write(0)?;

@@ -58,9 +58,41 @@ impl World {
     }
 
     fn give(&self, put: Put) {
-        if put == Put::Last {
-            let mut free = self.free.lock().expect("no panic");
-            assert!(!std::mem::replace(&mut *free, true), "freed twice");
+        match put {
+            Put::Held => {}
+            Put::Last => {
+                let mut free = self.free.lock().expect("no panic");
+                assert!(!std::mem::replace(&mut *free, true), "freed twice");
+            }
+            Put::Behind => {
+                let mut slot = self.lock_slot();
+                if *slot && self.frame.claim_behind() {
+                    *slot = false;
+                    drop(slot);
+                    self.give(Put::Last);
+                }
+            }
+        }
+    }
+
+    /// A read that leaves nothing behind, or one that keeps what it finds; whether there was
+    /// anything to read.
+    fn read_and(&self, after: impl Fn(&Frame)) -> bool {
+        match self.frame.try_get(1, PAGE) {
+            Ok(()) => {
+                let uptodate = self.frame.is_uptodate();
+                if uptodate {
+                    // SAFETY: uptodate, and referred to.
+                    self.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
+                    after(&self.frame);
+                }
+                self.give(self.frame.put());
+                uptodate
+            }
+            Err(put) => {
+                self.give(put);
+                false
+            }
         }
     }
 
@@ -292,5 +324,124 @@ fn a_writer_that_finds_a_folio_no_longer_lent_sees_the_reading_over() {
             world.memory.with_mut(|memory| unsafe { *memory = 2 });
         }
         join([reader]);
+    });
+}
+
+/// A folio that an uncached read made, still locked and referred to.
+fn with_folio_behind() -> Arc<World> {
+    let world = World::new();
+    assert!(world.insert(1));
+    world.frame.set_dropbehind();
+    world
+}
+
+#[test]
+fn what_several_are_done_with_goes_once_and_with_the_last_of_them() {
+    check(|| {
+        let world = with_folio_behind();
+        world.fill(1);
+        assert!(!world.is_free(), "nobody is done with it");
+        let threads = [
+            spawn(&world, |world| {
+                world.read_and(Frame::set_done);
+            }),
+            // Looks, and leaves it to others.
+            spawn(&world, |world| {
+                world.read_and(|_| ());
+            }),
+        ];
+        world.read_and(Frame::set_done);
+        join(threads);
+        assert!(world.is_free() && !*world.lock_slot());
+    });
+}
+
+#[test]
+fn what_somebody_keeps_stays_unless_it_went_before() {
+    check(|| {
+        let world = with_folio_behind();
+        world.fill(1);
+        let kept = Arc::new(Mutex::new(false));
+        let theirs = Arc::clone(&kept);
+        let reader = spawn(&world, move |world| {
+            *theirs.lock().expect("no panic") = world.read_and(Frame::keep);
+        });
+        let other = spawn(&world, |world| {
+            world.read_and(|_| ());
+        });
+        world.read_and(Frame::set_done);
+        join([reader, other]);
+        let kept = *kept.lock().expect("no panic");
+        assert_eq!((world.is_free(), *world.lock_slot()), (!kept, kept));
+        assert!(!kept || !world.frame.is_dropbehind());
+    });
+}
+
+#[test]
+fn what_is_done_with_before_it_is_filled_goes_after() {
+    check(|| {
+        let world = with_folio_behind();
+        world.frame.set_done();
+        let waiter = spawn(&world, |world| {
+            if world.frame.try_get(1, PAGE) == Ok(()) {
+                world.frame.wait_unlocked(&world.bucket);
+                // SAFETY: unlocked as uptodate, and referred to.
+                world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
+                world.give(world.frame.put());
+            } else {
+                panic!("nobody has filled it");
+            }
+        });
+        // The waiter has to come first, so this holds a reference for it.
+        world.frame.get_again();
+        world.fill(1);
+        join([waiter]);
+        world.give(world.frame.put());
+        assert!(world.is_free());
+    });
+}
+
+#[test]
+fn what_a_device_writes_goes_when_it_has_and_nobody_waits_for_it_any_more() {
+    check(|| {
+        let world = with_folio_behind();
+        world.frame.set_done();
+        // The set of dirty folios' reference, which becomes that of the writeback.
+        world.frame.get_again();
+        world.frame.set_dirty(true);
+        world.frame.start_writeback();
+        world.fill(1);
+        let device = spawn(&world, |world| {
+            // SAFETY: under writeback.
+            world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
+            world.frame.end_writeback(&world.bucket);
+            world.give(world.frame.put());
+        });
+        let waiter = spawn(&world, |world| match world.frame.try_get(1, PAGE) {
+            Ok(()) => {
+                world.frame.wait_writeback(&world.bucket);
+                world.give(world.frame.put());
+            }
+            Err(put) => world.give(put),
+        });
+        join([device, waiter]);
+        assert!(world.is_free() && !*world.lock_slot());
+    });
+}
+
+#[test]
+fn reclaim_truncation_and_the_last_reader_do_not_free_twice() {
+    check(|| {
+        let world = with_folio_behind();
+        world.fill(1);
+        let threads = [
+            spawn(&world, World::evict),
+            spawn(&world, |world| {
+                world.read_and(Frame::set_done);
+            }),
+        ];
+        world.truncate();
+        join(threads);
+        assert!(world.is_free());
     });
 }

@@ -3,7 +3,7 @@
 use base::attributes::AttributeChange;
 use base::{Error, FileOffset};
 use proptest::prelude::*;
-use vfs::{File, OpenMode, Privileges, WriteAt};
+use vfs::{File, OpenMode, Privileges, RwFlags, WriteAt};
 
 use crate::*;
 
@@ -108,7 +108,8 @@ fn only_files_opened_for_it_are_written_to() {
     let opened = node.open_for(WRITE).map(drop);
     assert!(matches!(opened, Err(Error::NotPermitted(_))));
     let file = node.open_for(APPEND).unwrap();
-    let refused = file.write(WriteAt::Offset(FileOffset(2)), b"x", Privileges::Keep);
+    let refused =
+        file.write_with(WriteAt::Offset(FileOffset(2)), b"x", Privileges::Keep, RwFlags::default());
     assert!(matches!(refused, Err(Error::NotPermitted(_))));
     write(&file, 0, b"d");
     assert_eq!(contents(&file), b"abcd");

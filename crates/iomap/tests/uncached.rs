@@ -1,0 +1,447 @@
+//! What uncached reads and writes leave in the cache: nothing, save what was there before, or what
+//! somebody else has come to.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::{DeviceOffset, Error, FileOffset, Result};
+use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
+use iomap::{
+    Caching, EndIo, Mapping, PageCache, ReadContext, ReadOptions, Readahead, WritableFile,
+    WriteBehind, lend, read, wait_for_writeback, write, write_as, write_back,
+};
+use parking_lot::{Mutex, MutexGuard};
+use support::format::Format;
+use support::{ModelFile, Random, block_size, cache, check_empty};
+
+const UNCACHED: ReadOptions = ReadOptions {
+    batch_pending_accounting: true,
+    skip_folio_state: true,
+    readahead_bytes_max: 1 << 20,
+    caching: Caching::Dropbehind,
+};
+const CACHED: ReadOptions = ReadOptions { caching: Caching::Kept, ..UNCACHED };
+
+/// A device that counts bytes, and does nothing while somebody holds its gate.
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<MemoryDevice>,
+    gate: Mutex<()>,
+    read: AtomicU64,
+    written: AtomicU64,
+    /// Whether reads fail.
+    fails: AtomicBool,
+    /// What was submitted while the gate was held.
+    held: Mutex<Vec<Bio>>,
+}
+
+impl Counted {
+    fn new(inner: Arc<MemoryDevice>) -> Arc<Self> {
+        let (gate, read, written) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let (fails, held) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { inner, gate, read, written, fails, held })
+    }
+
+    /// Submits what came while the gate was held.
+    fn open(&self, gate: MutexGuard<'_, ()>) {
+        drop(gate);
+        let held = std::mem::take(&mut *self.held.lock());
+        self.inner.submit(held);
+    }
+}
+
+impl BlockDevice for Counted {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for bio in batch {
+            let count = match bio.operation() {
+                BioOperation::Read => &self.read,
+                _ => &self.written,
+            };
+            count.fetch_add(bio.length(), Ordering::Relaxed);
+            if bio.operation() == BioOperation::Read && self.fails.load(Ordering::Relaxed) {
+                bio.end(Err(5));
+                continue;
+            }
+            let mut held = self.held.lock();
+            if self.gate.is_locked() {
+                held.push(bio);
+                continue;
+            }
+            drop(held);
+            self.inner.submit(vec![bio]);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}
+
+const FILE_BYTES: u64 = 6 << 20;
+
+struct Reading {
+    cache: Arc<PageCache>,
+    mapping: Arc<Mapping>,
+    counted: Arc<Counted>,
+    device: SharedDevice,
+    file: ModelFile,
+}
+
+fn reading(block_bytes: u64) -> Reading {
+    let contents: Vec<u8> = (0..FILE_BYTES).map(|at| (at / 512 * 7 + at) as u8).collect();
+    // Not a multiple of anything.
+    let size = FILE_BYTES - 1234;
+    let file = ModelFile::contiguous(block_size(block_bytes), size, 0, &contents);
+    let counted = Counted::new(Arc::new(MemoryDevice::new(contents)));
+    let (cache, device) = (cache(16 << 20, 9), Arc::clone(&counted) as SharedDevice);
+    let mapping = cache.new_mapping(block_size(block_bytes));
+    Reading { cache, mapping, counted, device, file }
+}
+
+impl Reading {
+    fn resident(&self) -> u64 {
+        self.cache.stats().bytes_resident
+    }
+
+    /// Reads `length` bytes at `at`; gives how many there are.
+    fn read(&self, readahead: &Readahead, options: ReadOptions, at: u64, length: usize) -> usize {
+        let context = self.file.context(&self.mapping, &self.device, options);
+        let mut buffer = vec![0; length];
+        let got = read(&context, readahead, FileOffset(at), &mut buffer).expect("readable");
+        let expected = &self.file.bytes[at as usize..at as usize + got];
+        assert!(buffer[..got] == *expected, "{length} at {at}");
+        got
+    }
+}
+
+#[test]
+fn a_file_that_is_read_through_is_read_once_and_leaves_nothing() {
+    for (block_bytes, piece) in [
+        (4096, 1 << 20),
+        (4096, 65_536),
+        (4096, 1000),
+        (1024, 1000),
+        (65_536, 4096),
+        (4096, 5 << 20),
+    ] {
+        let subject = reading(block_bytes);
+        let (readahead, mut at) = (Readahead::default(), 0);
+        loop {
+            let got = subject.read(&readahead, UNCACHED, at, piece);
+            if got == 0 {
+                break;
+            }
+            at += got as u64;
+            // Two windows, and what the read itself wants of them.
+            let most = 2 * (1 << 20) + 2 * (piece as u64).max(1 << 20);
+            assert!(subject.resident() <= most, "{} at {at}", subject.resident());
+        }
+        check_empty(&subject.cache);
+        let read = subject.counted.read.load(Ordering::Relaxed);
+        assert!(read <= FILE_BYTES, "{read} bytes by {piece} with blocks of {block_bytes}");
+        let stats = subject.cache.stats();
+        assert_eq!(stats.folios_reclaimed, 0);
+        assert!(stats.bytes_dropped >= FILE_BYTES - 1234);
+    }
+}
+
+#[test]
+fn reads_here_and_there_leave_nothing() {
+    let subject = reading(4096);
+    let (readahead, mut random) = (Readahead::default(), Random(5));
+    for round in 0..300 {
+        let at = random.between(1 << 20..FILE_BYTES - 70_000);
+        let length = random.of_magnitude(1..16) as usize + 1;
+        subject.read(&readahead, UNCACHED, at, length);
+        // A sequence in between, which is broken off.
+        if round % 50 == 49 {
+            for part in 0..5 {
+                subject.read(&readahead, UNCACHED, part * 10_000, 10_000);
+            }
+        }
+    }
+    let at = random.between(1 << 20..FILE_BYTES - 70_000);
+    subject.read(&readahead, UNCACHED, at, 100);
+    check_empty(&subject.cache);
+}
+
+#[test]
+fn a_reader_who_stops_leaves_nothing_behind_when_it_says_so() {
+    let subject = reading(4096);
+    let readahead = Readahead::default();
+    for part in 0..20 {
+        subject.read(&readahead, UNCACHED, part * 4000, 4000);
+    }
+    assert!(subject.resident() > 0, "nothing was read ahead");
+    readahead.stop(&subject.mapping);
+    check_empty(&subject.cache);
+    // What has passed to somebody else is theirs.
+    for part in 0..20 {
+        subject.read(&readahead, UNCACHED, part * 4000, 4000);
+    }
+    subject.read(&Readahead::default(), CACHED, 82_000, 100);
+    readahead.stop(&subject.mapping);
+    let folio = subject.mapping.get(82_000 >> 12).expect("kept");
+    assert_eq!(subject.resident(), folio.len() as u64);
+}
+
+#[test]
+fn skipping_readers_leave_nothing_that_they_have_passed() {
+    let subject = reading(4096);
+    let readahead = Readahead::default();
+    for at in (0..FILE_BYTES - 70_000).step_by(20_000) {
+        subject.read(&readahead, UNCACHED, at, 6_000);
+        assert!(subject.resident() <= 4 << 20, "{} at {at}", subject.resident());
+    }
+    readahead.stop(&subject.mapping);
+    check_empty(&subject.cache);
+}
+
+#[test]
+fn what_was_there_stays_and_what_others_come_to_does_too() {
+    let subject = reading(4096);
+    let (ours, theirs) = (Readahead::default(), Readahead::default());
+    subject.read(&theirs, CACHED, 2 << 20, 300_000);
+    let cached: Vec<u64> =
+        (0..FILE_BYTES >> 12).filter(|page| subject.mapping.get(*page).is_some()).collect();
+    let before = subject.counted.read.load(Ordering::Relaxed);
+    for part in 0..24 {
+        subject.read(&ours, UNCACHED, part << 18, 1 << 18);
+    }
+    for page in 0..FILE_BYTES >> 12 {
+        let is_there = subject.mapping.get(page).is_some();
+        assert_eq!(is_there, cached.contains(&page), "page {page}");
+    }
+    let read = subject.counted.read.load(Ordering::Relaxed);
+    assert!(read < before + FILE_BYTES - 200_000, "what was cached was read again");
+    // A folio that is lent uncached, and read by somebody meanwhile.
+    let context = subject.file.context(&subject.mapping, &subject.device, UNCACHED);
+    let at = FileOffset(5 << 20);
+    let slice = lend(&context, &Readahead::default(), at, 4096).expect("readable");
+    let cached = subject.file.context(&subject.mapping, &subject.device, CACHED);
+    drop(lend(&cached, &Readahead::default(), at, 10).expect("readable"));
+    drop(slice);
+    assert!(subject.mapping.get((5 << 20) >> 12).is_some());
+    // One that nobody else has seen goes with what is lent of it.
+    let at = FileOffset(4 << 20);
+    let slice = lend(&context, &Readahead::default(), at, 4096).expect("readable");
+    assert!(subject.mapping.get((4 << 20) >> 12).is_some());
+    assert_eq!(slice[..], subject.file.bytes[4 << 20..(4 << 20) + 4096]);
+    drop(slice);
+    assert!(subject.mapping.get((4 << 20) >> 12).is_none());
+}
+
+#[test]
+fn a_file_within_its_inode_leaves_nothing_either() {
+    let file = ModelFile::inline(block_size(4096), b"short".to_vec());
+    let cache = cache(1 << 20, 9);
+    let (mapping, device) =
+        (cache.new_mapping(block_size(4096)), Arc::new(MemoryDevice::new(vec![0; 4096])));
+    let device: SharedDevice = device;
+    let context = file.context(&mapping, &device, UNCACHED);
+    let mut buffer = [0; 10];
+    assert_eq!(read(&context, &Readahead::default(), FileOffset(0), &mut buffer), Ok(5));
+    assert_eq!(&buffer[..5], b"short");
+    check_empty(&cache);
+}
+
+struct Writing {
+    cache: Arc<PageCache>,
+    format: Arc<Format>,
+    counted: Arc<Counted>,
+    file: Arc<WritableFile>,
+    behind: WriteBehind,
+}
+
+const WINDOW: u64 = 1 << 20;
+
+fn writing() -> Writing {
+    let format = Format::new(block_size(4096), 8 << 8, 1 << 20);
+    let counted = Counted::new(format.device());
+    let cache = cache(32 << 20, 9);
+    let (mapping, end_io) = (cache.new_mapping(block_size(4096)), EndIo::start());
+    let device = Arc::clone(&counted) as SharedDevice;
+    let end_io = end_io.expect("a thread");
+    let options = ReadOptions::default();
+    let file = WritableFile::new(mapping, Arc::clone(&format), device, end_io, 0, options);
+    let behind = WriteBehind::start(WINDOW).expect("a thread");
+    Writing { cache, format, counted, file, behind }
+}
+
+impl Writing {
+    fn write(&self, at: u64, data: &[u8]) {
+        self.behind.throttle();
+        let written = write_as(&self.file, FileOffset(at), data, Caching::Dropbehind);
+        assert_eq!(written, Ok(data.len()));
+        self.behind.push(&self.file, at..at + data.len() as u64);
+    }
+
+    fn not_arrived(&self) -> u64 {
+        let stats = self.cache.dirty_stats();
+        stats.bytes_dirty + stats.bytes_writeback
+    }
+}
+
+/// Bytes that tell their place.
+fn data(from: u64, length: u64) -> Vec<u8> {
+    (from..from + length).map(|at| (at / 4096 + at) as u8 & 0x7f).collect()
+}
+
+#[test]
+fn what_is_written_goes_to_the_device_by_itself_and_leaves_nothing() {
+    let subject = writing();
+    for (piece, total) in [(65_536, 4 << 20), (4096, 1 << 20), (1000, 500_000), (3 << 20, 6 << 20)]
+    {
+        let mut at = 0;
+        while at < total {
+            subject.write(at, &data(at, piece));
+            at += piece;
+        }
+        check_empty(&subject.cache);
+        let on_disk = subject.format.on_disk();
+        assert!(on_disk[..at as usize] == data(0, at), "by {piece}");
+    }
+    assert_eq!(subject.cache.stats().folios_reclaimed, 0);
+    assert_eq!(subject.format.reserved(), 0);
+}
+
+#[test]
+fn a_writer_waits_for_no_device_until_its_window_is_full() {
+    let subject = writing();
+    let gate = subject.counted.gate.lock();
+    let written = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (waits, waiting) = mpsc::channel();
+        let (subject, written) = (&subject, &written);
+        let writer = scope.spawn(move || {
+            let _listening = base::waiting::listen(move || waits.send(()).expect("no panic"));
+            for part in 0..80 {
+                subject.write(part * 65_536, &data(part * 65_536, 65_536));
+                written.fetch_add(65_536, Ordering::Relaxed);
+            }
+        });
+        waiting.recv().expect("it never waited");
+        // Nothing has arrived, and nothing has left.
+        assert_eq!(written.load(Ordering::Relaxed), WINDOW + 65_536);
+        assert_eq!(subject.not_arrived(), WINDOW + 65_536);
+        // All of it is on its way before anything has to end.
+        while subject.counted.written.load(Ordering::Relaxed) < WINDOW + 65_536 {
+            thread::yield_now();
+        }
+        subject.counted.open(gate);
+        writer.join().expect("no panic");
+    });
+    check_empty(&subject.cache);
+    assert!(subject.format.on_disk() == data(0, 80 * 65_536));
+}
+
+#[test]
+fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
+    // Whoever is held up for longer than that sees nothing of it.
+    let checked = (0..20).any(|_| {
+        let subject = writing();
+        subject.write(1 << 20, &data(1 << 20, 65_536));
+        check_empty(&subject.cache);
+        let gate = subject.counted.gate.lock();
+        let start = Instant::now();
+        subject.write(0, &data(0, 6000));
+        subject.write(2 << 20, &data(2 << 20, 65_536));
+        while subject.counted.written.load(Ordering::Relaxed) < 2 * 65_536 {
+            thread::yield_now();
+        }
+        // Both blocks of one folio, which a write at byte 6000 would have to wait for.
+        let is_alone = |page| {
+            subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
+        };
+        let is_alone = is_alone(0) && is_alone(1);
+        let in_time = start.elapsed() < Duration::from_millis(90);
+        subject.counted.open(gate);
+        check_empty(&subject.cache);
+        assert!(is_alone || !in_time);
+        in_time
+    });
+    assert!(checked, "this machine is too slow to tell");
+    let subject = writing();
+    for part in 0..300 {
+        subject.write(part * 1000, &data(part * 1000, 1000));
+    }
+    check_empty(&subject.cache);
+    assert!(subject.format.on_disk() == data(0, 300_000));
+}
+
+#[test]
+fn folios_that_were_there_are_written_and_stay() {
+    let subject = writing();
+    assert_eq!(write(&subject.file, FileOffset(0), &data(0, 65_536)), Ok(65_536));
+    subject.write(4096, &data(4096, 200_000));
+    let folio = subject.file.mapping().get(0).expect("cached");
+    let length = folio.len() as u64;
+    drop(folio);
+    while subject.not_arrived() > 0 {
+        thread::yield_now();
+    }
+    assert!(subject.format.on_disk() == data(0, 204_096));
+    let stays = |subject: &Writing| subject.cache.stats().bytes_resident == length;
+    while !stays(&subject) {
+        thread::yield_now();
+    }
+    // And one that a cached write comes to.
+    subject.write(1 << 20, &data(1 << 20, 4096));
+    assert_eq!(write(&subject.file, FileOffset(1 << 20), &[3; 10]), Ok(10));
+    write_back(&subject.file, 0..u64::MAX);
+    wait_for_writeback(&subject.file, 0..u64::MAX);
+    assert!(
+        subject.file.mapping().get((1 << 20) >> 12).is_some() || {
+            // It had left before.
+            subject.cache.stats().folios_dropped > 1
+        }
+    );
+}
+
+#[test]
+fn a_dirty_folio_that_is_read_uncached_stays_until_it_is_written() {
+    let subject = writing();
+    let gate = subject.counted.gate.lock();
+    subject.write(0, &data(0, 65_536));
+    let context = subject.file.read_context();
+    let context = ReadContext { options: UNCACHED, ..context };
+    let mut buffer = vec![0; 65_536];
+    let got = read(&context, &Readahead::default(), FileOffset(0), &mut buffer);
+    assert_eq!(got, Ok(65_536));
+    assert!(buffer == data(0, 65_536));
+    assert_eq!((subject.not_arrived(), subject.cache.stats().bytes_resident), (65_536, 65_536));
+    subject.counted.open(gate);
+    check_empty(&subject.cache);
+}
+
+#[test]
+fn a_write_that_fails_leaves_nothing() {
+    let subject = writing();
+    subject.write(0, &data(0, 65_536));
+    check_empty(&subject.cache);
+    // The rest of the block would have to be read.
+    subject.counted.fails.store(true, Ordering::Relaxed);
+    let refused = write_as(&subject.file, FileOffset(100), &[1; 10], Caching::Dropbehind);
+    assert!(matches!(refused, Err(Error::Io(_))), "{refused:?}");
+    assert_eq!(subject.cache.stats().bytes_resident, 0);
+}

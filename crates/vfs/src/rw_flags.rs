@@ -1,0 +1,62 @@
+//! What one read or write is asked to do in its own way, as preadv2(2) and pwritev2(2) are.
+//! Not here: what a file is opened for, which goes for all of its reads and writes.
+
+use base::{Result, Unsupported};
+
+use crate::synchronous::WriteSync;
+
+const DSYNC: u32 = 0x2;
+const SYNC: u32 = 0x4;
+const APPEND: u32 = 0x10;
+const DONTCACHE: u32 = 0x80;
+
+/// The flags of one read or write. The default is what [`read_at`](crate::File::read_at) and
+/// [`write_at`](crate::File::write_at) do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RwFlags {
+    /// RWF_DONTCACHE: what this brings into the cache leaves it when it has been read, or has been
+    /// written to the device; what is there already stays. Writing begins at once, and is not waited
+    /// for. Works for whatever can be read and written at all.
+    pub dontcache: bool,
+    /// RWF_APPEND: a write goes to the end of the file, wherever that is then.
+    pub append: bool,
+    /// RWF_DSYNC, RWF_SYNC: what of a write is durable when it returns.
+    pub sync: WriteSync,
+}
+
+impl RwFlags {
+    /// The flags as the system calls number them (`linux/fs.h`). `Unsupported` for those that are not
+    /// there: none is to be ignored.
+    pub fn from_bits(bits: u32) -> Result<Self> {
+        if bits & !(DSYNC | SYNC | APPEND | DONTCACHE) != 0 {
+            return Err(Unsupported::Operation("a flag of a read or write").into());
+        }
+        let has = |flag| bits & flag != 0;
+        let sync = match (has(SYNC), has(DSYNC)) {
+            (true, _) => WriteSync::All,
+            (false, true) => WriteSync::Data,
+            (false, false) => WriteSync::None,
+        };
+        Ok(Self { dontcache: has(DONTCACHE), append: has(APPEND), sync })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Error;
+
+    use super::*;
+
+    #[test]
+    fn flags_are_numbered_as_in_the_kernel_and_none_is_ignored() {
+        let all = RwFlags::from_bits(0x96).unwrap();
+        assert_eq!(all, RwFlags { dontcache: true, append: true, sync: WriteSync::All });
+        assert_eq!(RwFlags::from_bits(0x2).unwrap().sync, WriteSync::Data);
+        assert_eq!(RwFlags::from_bits(0).unwrap(), RwFlags::default());
+        // RWF_HIPRI, RWF_NOWAIT, RWF_NOAPPEND, RWF_ATOMIC, and what nobody knows.
+        for bits in [0x1, 0x8, 0x20, 0x40, 0x100, 1 << 31] {
+            let refused = RwFlags::from_bits(bits | 0x80);
+            assert!(matches!(refused, Err(Error::Unsupported(_))), "{bits:#x}");
+        }
+    }
+}
