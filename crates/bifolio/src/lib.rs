@@ -76,8 +76,8 @@ pub use device::partition::{Partition, PartitionTable};
 pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
 pub use iomap::{CacheOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
 pub use vfs::{
-    Creation, Credentials, Fallocate, File, Follow, Node, OpenMode, Privileges, RenameFlags,
-    SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
+    Creation, Credentials, Fallocate, File, FileMap, Follow, MapAccess, MapAdvice, MapSync, Node,
+    OpenMode, Privileges, RenameFlags, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

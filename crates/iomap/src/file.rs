@@ -75,6 +75,7 @@ impl WritableFile {
 
     pub(crate) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
+        self.mapping.set_mapped_size(size);
     }
 
     /// The size on the disk, as far as this file has told its format.

@@ -148,7 +148,7 @@ pub(crate) fn lend_with(
             note_visit(context, readahead, &folio);
             note_copied(context, readahead, &folio, at.0 + length as u64);
             readahead.set_previous((at.0 + length as u64 - 1) >> PAGE_SHIFT);
-            Memory::Lent(folio.into_owned().lend())
+            Memory::Lent(context.mapping.lend(folio))
         }
         None => {
             folio.visit();
@@ -191,7 +191,7 @@ fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRe
 /// Counts the visit of a read that keeps what it finds, and starts the next window of readahead if `folio` is marked for that, unless
 /// the page read before lies in the same folio: reading one folio bit by bit is one visit.
 #[inline]
-fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
+pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
     let is_kept = context.options.caching == Caching::Kept;
     if is_kept {
         folio.keep();

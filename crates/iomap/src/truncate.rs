@@ -31,6 +31,7 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
         zero_range(file, size..end_of_block)?;
         file.set_size(size);
         discard(file, end_of_block..u64::MAX);
+        file.mapping.cut_off_windows();
     } else if size > old {
         zero_tail(file, size)?;
         file.set_size(size);
@@ -81,6 +82,7 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
 /// Takes note that the format has given the file this size, on the disk too, with its data moved.
 pub fn set_size_moved(file: &Arc<WritableFile>, size: u64) {
     file.set_size(size);
+    file.mapping.cut_off_windows();
     file.set_size_on_disk(size);
 }
 

@@ -55,7 +55,9 @@ pub fn write_as(
         match writer.write_folio(here, Source::Data(&data[done..])) {
             Ok(written) => done += written,
             Err(error) => {
-                writer.give_up(here..end);
+                if writer.reserved {
+                    give_up(file, here..end);
+                }
                 leave(&file.mapping, here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT));
                 return if done > 0 { Ok(done) } else { Err(error) };
             }
@@ -76,6 +78,11 @@ pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
 /// which the file is about to grow.
 pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
     let (size, block) = (file.size(), u64::from(file.mapping.block_size().bytes()));
+    if let Some(folio) = file.mapping.get(size >> PAGE_SHIFT).filter(|_| file.mapping.is_mapped()) {
+        // What was stored past the end goes, and what is stored to next is a fault: what lies in the
+        // file by then is to be dirty.
+        file.mapping.protect(&file.mapping.lock(&folio));
+    }
     Writer::new(file, end.saturating_add(1)).zero(size..end.min(size.next_multiple_of(block)))
 }
 
@@ -339,35 +346,32 @@ impl<'f> Writer<'f> {
             self.file.mapping.remove(self.file.mapping.lock(&folio));
         }
     }
+}
 
-    /// Gives up what was reserved in `range` for blocks that are not dirty: nothing was written to
-    /// them, and who wrote them before, if anybody, has blocks for them.
-    fn give_up(&self, range: Range<u64>) {
-        if !self.reserved {
-            return;
+/// Gives up what was reserved in `range` for blocks that are not dirty: nothing was written to them, and
+/// who wrote them before, if anybody, has blocks for them.
+pub(crate) fn give_up(file: &WritableFile, range: Range<u64>) {
+    let (mapping, block) = (&file.mapping, u64::from(file.mapping.block_size().bytes()));
+    let mut here = range.start / block * block;
+    while here < range.end {
+        let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
+        let (mut clean, mut dirty) = (range.end - here, 0);
+        if let Some(folio) = mapping.get(pages.start) {
+            // Under the lock: what is being written back is mapped by then.
+            let folio = mapping.lock(&folio);
+            let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
+            let run = clean.min((folio.len() - within) as u64) as usize;
+            let clean_run = folio.dirty_run(within, run, false);
+            clean = clean_run as u64;
+            dirty = folio.dirty_run(within + clean_run, run - clean_run, true) as u64;
+        } else if let Some(page) = mapping.next_cached(pages.start + 1..pages.end) {
+            clean = clean.min((page << PAGE_SHIFT) - here);
         }
-        let (mapping, block) = (&self.file.mapping, self.block as u64);
-        let mut here = range.start / block * block;
-        while here < range.end {
-            let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
-            let (mut clean, mut dirty) = (range.end - here, 0);
-            if let Some(folio) = mapping.get(pages.start) {
-                // Under the lock: what is being written back is mapped by then.
-                let folio = mapping.lock(&folio);
-                let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
-                let run = clean.min((folio.len() - within) as u64) as usize;
-                let clean_run = folio.dirty_run(within, run, false);
-                clean = clean_run as u64;
-                dirty = folio.dirty_run(within + clean_run, run - clean_run, true) as u64;
-            } else if let Some(page) = mapping.next_cached(pages.start + 1..pages.end) {
-                clean = clean.min((page << PAGE_SHIFT) - here);
-            }
-            if clean > 0 {
-                let end = (here + clean).next_multiple_of(block);
-                self.file.mapper.end_write(FileOffset(here)..FileOffset(end));
-            }
-            here += clean + dirty;
+        if clean > 0 {
+            let end = (here + clean).next_multiple_of(block);
+            file.mapper.end_write(FileOffset(here)..FileOffset(end));
         }
+        here += clean + dirty;
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::{BlockSize, Error, Result};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::frame::{Frame, Put};
 use crate::mapping::Mapping;
+use crate::mmap::Faults;
 use crate::options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX};
 use crate::pool::Pool;
 use crate::sync::Bucket;
@@ -30,6 +31,10 @@ pub struct PageCache {
     /// Bytes that are dirty, and that are under writeback.
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
+    /// The frame at which taking folios out of their files' memory goes on.
+    pub(crate) mapped_hand: AtomicU32,
+    /// While there are windows.
+    faults: Mutex<Weak<Faults>>,
     folio_order_max: u8,
     next_mapping: AtomicU64,
     buckets: [Bucket; BUCKETS],
@@ -47,10 +52,23 @@ impl PageCache {
             hand: AtomicU32::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
+            mapped_hand: AtomicU32::new(0),
+            faults: Mutex::default(),
             folio_order_max: options.folio_order_max,
             next_mapping: AtomicU64::new(1),
             buckets: std::array::from_fn(|_| Bucket::default()),
         }))
+    }
+
+    /// Who has the faults of this cache's windows served; the caller keeps it for its window.
+    pub(crate) fn faults(&self) -> Result<Arc<Faults>> {
+        let mut faults = self.faults.lock();
+        if let Some(faults) = faults.upgrade() {
+            return Ok(faults);
+        }
+        let started = Faults::start()?;
+        *faults = Arc::downgrade(&started);
+        Ok(started)
     }
 
     /// A mapping without folios, for one file whose blocks have `block_size` bytes. Its folios are

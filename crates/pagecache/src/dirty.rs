@@ -75,6 +75,7 @@ impl Mapping {
         if !frame.is_dirty() || range.is_empty() {
             return;
         }
+        self.protect(folio);
         let state = FolioState::attach(frame, length, self.block_size().shift());
         let removed = state.set_clean(range);
         let none_left = state.dirty_run(0, length, false) == length;
@@ -139,6 +140,8 @@ impl Mapping {
         if !frame.is_dirty() {
             return None;
         }
+        // What is stored from here on is a fault, which waits.
+        self.protect(folio);
         let mut runs = Runs::new();
         match FolioState::of(frame) {
             None => runs.push(0..length),

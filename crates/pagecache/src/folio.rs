@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::cache::PageCache;
 use crate::frame::{Frame, Put};
+use crate::mapping::Mapping;
 use crate::state::FolioState;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -172,10 +173,24 @@ impl Folio {
     }
 }
 
+impl Mapping {
+    /// Lends a folio of this mapping: its bytes stay as they are even for who does not hold the inode's
+    /// lock, which the caller does.
+    pub fn lend(&self, folio: FolioRef<'_>) -> LentFolio {
+        if self.has_windows() {
+            // A fault makes it one that can be stored to under its lock, and not if it is lent.
+            let locked = self.lock(&folio);
+            self.protect(&locked);
+            let lent = folio.into_owned().lend();
+            drop(locked);
+            return lent;
+        }
+        folio.into_owned().lend()
+    }
+}
+
 impl Folio {
-    /// Lends the folio: its bytes stay as they are even for who does not hold the inode's lock,
-    /// which the caller does.
-    pub fn lend(self) -> LentFolio {
+    fn lend(self) -> LentFolio {
         self.frame().lend();
         LentFolio(self)
     }

@@ -22,7 +22,8 @@
 //!   while the folio is not under writeback (what a device reads stays as it is) and not lent.
 //!   Readers hold the inode's lock together, save those who were lent bytes: they are counted. A
 //!   writer that finds a folio lent puts a copy in its place. Uptodate blocks of metadata are
-//!   written by nobody.
+//!   written by nobody. Who has a file mapped stores to it without any lock, where the folio is
+//!   STORABLE (`mmap/mod.rs`, W3), and to nothing that a device reads or that is lent.
 //! - **R6.** A folio that is DIRTY is in its mapping's set of dirty folios, one under WRITEBACK in
 //!   its set of those, none in both, and each set holds a reference: so reclaim leaves them alone.
 //!   Both begin under LOCKED; WRITEBACK ends without.
@@ -67,6 +68,11 @@ const BLANK: u32 = 1 << 6;
 const DIRTY: u32 = 1 << 7;
 /// Blocks are on their way to the device.
 const WRITEBACK: u32 = 1 << 16;
+/// The memory is not the arena's own any more, or not in one piece with its neighbours': it is made
+/// new before anybody else gets it.
+const FOREIGN: u32 = 1 << 24;
+/// Bytes may be stored to through a window, without anybody hearing of it.
+const STORABLE: u32 = 1 << 25;
 /// The first of the marks that the folio's user gives a meaning; they are cleared with the folio.
 const MARK: u32 = 1 << 8;
 /// How many marks there are.
@@ -119,6 +125,8 @@ pub(crate) struct Frame {
     pub(crate) free: AtomicU32,
     /// How often the folio's bytes are lent to those who do not hold the inode's lock.
     lent: AtomicU32,
+    /// How many of the folio's pages, from the first on, are its file's memory (`mmap/place.rs`).
+    in_file: AtomicU32,
 }
 
 /// What came of giving up a reference.
@@ -436,6 +444,50 @@ impl Frame {
     /// Whether bytes of the folio are lent. Certain, if not, while the inode's lock is held alone.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire) != 0
+    }
+
+    /// How many pages, from the first on, are the file's memory. Certain, as all of this, while the
+    /// caller has the folio locked, or owns the frame.
+    pub(crate) fn pages_in_file(&self) -> u32 {
+        self.in_file.load(Ordering::Relaxed)
+    }
+
+    /// Says how many pages are the file's memory. The memory is foreign from the first one on.
+    pub(crate) fn set_pages_in_file(&self, pages: u32) {
+        self.in_file.store(pages, Ordering::Relaxed);
+    }
+
+    /// Says that the memory has to be made new before anybody else gets it; whether that was new.
+    pub(crate) fn set_foreign(&self) -> bool {
+        self.flags.fetch_or(FOREIGN, Ordering::Relaxed) & FOREIGN == 0
+    }
+
+    /// Whether the memory has to be made new before anybody else gets it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & FOREIGN != 0
+    }
+
+    /// Says that the memory, which the caller owns, is the arena's own again, and zeroes.
+    pub(crate) fn made_new(&self) {
+        self.in_file.store(0, Ordering::Relaxed);
+        self.flags.fetch_and(!FOREIGN, Ordering::Relaxed);
+        self.set_blank(true);
+    }
+
+    /// Says whether bytes may be stored to without anybody hearing of it. The caller has the folio
+    /// locked.
+    pub(crate) fn set_storable(&self, storable: bool) {
+        if storable {
+            self.flags.fetch_or(STORABLE, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!STORABLE, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether bytes may be stored to without anybody hearing of it. Certain while the caller has the
+    /// folio locked.
+    pub(crate) fn is_storable(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & STORABLE != 0
     }
 
     /// Whether the tree holds the folio; certain under the tree's lock.

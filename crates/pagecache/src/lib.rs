@@ -8,7 +8,8 @@
 //! A writer locks a folio, waits for its writeback to end, changes it and marks blocks dirty; who
 //! writes them back takes them from the mapping's ordered set of dirty folios.
 //!
-//! Numbered invariants are kept in `frame.rs` (R: references) and `tree.rs` (T: the index).
+//! Numbered invariants are kept in `frame.rs` (R: references), `tree.rs` (T: the index) and `mmap/mod.rs`
+//! (W: files as memory).
 
 mod buddy;
 mod cache;
@@ -18,6 +19,7 @@ mod folio;
 mod frame;
 mod limit;
 mod mapping;
+mod mmap;
 mod node;
 mod options;
 mod pool;
@@ -35,6 +37,7 @@ pub use self::{
     fill::{FillPiece, LockedFolio},
     folio::{Folio, FolioHandle, FolioRef, LentFolio},
     mapping::{Insertion, Mapping},
+    mmap::{ServeFault, Window, is_mapped},
     options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX},
 };
 

@@ -12,6 +12,7 @@ use crate::dirty::DirtyFolios;
 use crate::fill::{self, LockedFolio};
 use crate::folio::{Folio, FolioRef};
 use crate::frame::{Frame, Place};
+use crate::mmap::Mapped;
 use crate::tree::{Refusal, Tree};
 
 /// How often an insertion that others overtake is tried again.
@@ -28,6 +29,7 @@ pub struct Mapping {
     /// Held to change the tree.
     pub(crate) changes: RankedMutex<Changes>,
     pub(crate) dirty: RankedMutex<DirtyFolios>,
+    pub(crate) mapped: Mapped,
 }
 
 /// What belongs to the lock of a mapping, beside its tree.
@@ -62,6 +64,7 @@ impl Mapping {
             this: Weak::clone(this),
             changes: RankedMutex::new(Rank::Mapping, Changes::default()),
             dirty: RankedMutex::new(Rank::Mapping, DirtyFolios::default()),
+            mapped: Mapped::default(),
         })
     }
 
@@ -132,6 +135,7 @@ impl Mapping {
             match self.insert_at(place, number) {
                 Ok(()) => {
                     let folio = Folio::new(Arc::clone(&self.cache), number);
+                    self.place_new(number, place);
                     return Insertion::New(LockedFolio::new(folio, self.block_size));
                 }
                 Err(refused) => {
@@ -210,6 +214,7 @@ impl Mapping {
             return None;
         }
         let place = frame.place();
+        self.leave_file_claimed(frame);
         self.tree.remove(&self.cache.pool, place);
         Some(place)
     }

@@ -1,6 +1,7 @@
 //! The memory of a cache: an arena of frames, their descriptors, and which of them are free.
 //! Not here: what folios are used for, and making room by evicting them.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use base::locks::{Rank, RankedMutex};
@@ -12,7 +13,7 @@ use crate::node::{NODES_PER_FRAME, Node, NodeId};
 use crate::options::{CacheStats, ORDER_MAX};
 use crate::region::Region;
 use crate::state::FolioState;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The most frames of an arena, 256 GiB: what a tree's entries can name.
@@ -36,6 +37,8 @@ pub(crate) struct Pool {
     arena: Region,
     frames: usize,
     lists: RankedMutex<Lists>,
+    /// Folios whose memory is foreign: each takes one or two of the host's mappings.
+    pub(crate) foreign: AtomicU32,
 }
 
 /// What is free, and what is not.
@@ -61,7 +64,8 @@ impl Pool {
         let all =
             unsafe { std::slice::from_raw_parts(descriptors.start().cast().as_ptr(), frames) };
         let lists = Lists { buddy: Buddy::new(all), nodes: NO_NODE, stats };
-        Ok(Self { descriptors, arena, frames, lists: RankedMutex::new(Rank::Pool, lists) })
+        let lists = RankedMutex::new(Rank::Pool, lists);
+        Ok(Self { descriptors, arena, frames, lists, foreign: AtomicU32::new(0) })
     }
 
     /// All descriptors.
@@ -118,16 +122,43 @@ impl Pool {
 
     /// Takes back the memory of several folios.
     pub(crate) fn give_all(&self, ended: &[(u32, u8)]) {
-        for (frame, _) in ended {
+        for (frame, order) in ended {
             FolioState::detach(self.frame(*frame));
+            if self.frame(*frame).is_foreign() {
+                self.make_new(*frame, *order);
+            }
         }
         let lists = &mut *self.lists.lock();
         for (frame, order) in ended {
+            if self.frame(*frame).is_foreign() {
+                // It could not be made new: nobody must get it.
+                continue;
+            }
             let blank = self.frame(*frame).is_blank();
             lists.buddy.give(self.frames(), Block { start: *frame, order: *order, blank });
             lists.stats.folios[usize::from(*order)] -= 1;
             lists.stats.bytes_resident -= (PAGE_SIZE as u64) << order;
         }
+    }
+
+    /// Makes the memory of a folio that nobody uses any more the arena's own again, if the host lets
+    /// that be.
+    fn make_new(&self, frame: u32, order: u8) {
+        // SAFETY: the caller owns the frame.
+        if unsafe { self.arena.renew(self.place_in_arena(frame, 0..1 << order)) }.is_ok() {
+            self.frame(frame).made_new();
+            self.foreign.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The arena, and which bytes of it are `pages` of the folio that `frame` heads.
+    pub(crate) fn part(&self, frame: u32, pages: Range<u32>) -> (&Region, Range<usize>) {
+        (&self.arena, self.place_in_arena(frame, pages))
+    }
+
+    fn place_in_arena(&self, frame: u32, pages: Range<u32>) -> Range<usize> {
+        let byte = |page: u32| (frame as usize + page as usize) << PAGE_SHIFT;
+        byte(pages.start)..byte(pages.end)
     }
 
     /// Whether there is memory for a folio of `order`.

@@ -139,6 +139,7 @@ impl Mapping {
         };
         let frame = pool.frame(number);
         let (from, to) = (pool.memory(old.frame_number()), pool.memory(number));
+        self.protect(&folio);
         // SAFETY: both are folios of that size; the old one is locked and without writers, the new
         // one is the caller's, from the pool.
         unsafe { to.copy_from_nonoverlapping(from, PAGE_SIZE << place.order) };
@@ -151,6 +152,7 @@ impl Mapping {
             pool.give(number, place.order);
             return Err(folio);
         }
+        self.leave_file(&folio);
         self.tree.replace(pool, place, number);
         frame.make_live(self.id(), place);
         frame.copy_dropbehind(old.frame());
@@ -173,6 +175,7 @@ impl Mapping {
         self.set_clean(&folio, 0..folio.folio().len());
         let _changes = self.changes.lock();
         if frame.is_cached() {
+            self.leave_file(&folio);
             self.tree.remove(&self.cache().pool, frame.place());
             let put = frame.uncache();
             debug_assert_eq!(put, Put::Held, "the caller holds a reference");

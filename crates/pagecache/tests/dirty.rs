@@ -167,7 +167,7 @@ fn nobody_writes_to_a_lent_folio() {
     let mapping = mapping(&cache, 4096);
     let mut folio = insert(&mapping, 0, 0);
     write(&mapping, &mut folio, 0..4096, 1);
-    let lent = folio.folio().clone().lend();
+    let lent = mapping.lend(mapping.borrow(folio.folio()));
     let again = lent.clone();
     drop(lent);
     write(&mapping, &mut folio, 0..4096, 2);
@@ -180,7 +180,7 @@ fn a_copy_takes_the_place_of_a_lent_folio_with_all_that_is_known_of_it() {
     let mapping = mapping(&cache, 1024);
     let mut folio = insert(&mapping, 0, 2);
     write(&mapping, &mut folio, 1024..3072, 1);
-    let lent = folio.folio().clone().lend();
+    let lent = mapping.lend(mapping.borrow(folio.folio()));
     let stale = mapping.get(1).expect("cached");
     assert!(folio.is_lent());
     let mut copy = mapping.replace_by_copy(folio).expect("memory");
@@ -208,7 +208,7 @@ fn a_removed_folio_is_neither_found_nor_dirty_and_stays_with_its_holders() {
     let mapping = mapping(&cache, 4096);
     let mut folio = insert(&mapping, 4, 2);
     write(&mapping, &mut folio, 0..8192, 5);
-    let lent = folio.folio().clone().lend();
+    let lent = mapping.lend(mapping.borrow(folio.folio()));
     mapping.remove(folio);
     assert_eq!(bytes(&mapping), (0, 0, 0));
     assert!(mapping.get(5).is_none() && mapping.next_cached(0..99).is_none());

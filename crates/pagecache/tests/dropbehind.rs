@@ -148,7 +148,7 @@ fn a_copy_in_the_place_of_a_lent_folio_goes_too() {
     let mapping = mapping(&cache);
     let folio = behind(&mapping, 0, 1);
     folio.done_with();
-    let lent = folio.clone().lend();
+    let lent = mapping.lend(mapping.borrow(&folio));
     let locked = mapping.lock(&mapping.borrow(&folio));
     let copy = mapping.replace_by_copy(locked).expect("memory");
     assert!(copy.folio().is_dropbehind());

@@ -14,7 +14,7 @@ use crate::rights::{self, Privileges};
 use crate::writeback::Writeback;
 
 /// Longer writes come in parts, between which it is seen to that not too much is dirty.
-const PART_BYTES: usize = 4 << 20;
+pub(crate) const PART_BYTES: usize = 4 << 20;
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! An open regular file: a thin binding of a node's data to the read path.
 
+use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -87,7 +88,8 @@ impl File {
         if !self.mode.write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }
-        self.node.write(at, data, privileges, self.mode.append, self.caching(flags))
+        let caching = self.caching(flags);
+        self.node.write(at, &off_maps(data), privileges, self.mode.append, caching)
     }
 
     /// What becomes of what a call with `flags` brings into the cache.
@@ -108,6 +110,12 @@ impl File {
 
     /// [`read_at`](Self::read_at) with flags. Those that are about writing mean nothing.
     pub fn read_with(&self, at: FileOffset, buffer: &mut [u8], flags: RwFlags) -> Result<usize> {
+        if pagecache::is_mapped(buffer) {
+            let mut copy = vec![0; buffer.len()];
+            let length = self.read_with(at, &mut copy, flags)?;
+            buffer[..length].copy_from_slice(&copy[..length]);
+            return Ok(length);
+        }
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
         iomap::read(&self.context(data, flags), &self.readahead, at, buffer)
@@ -144,7 +152,7 @@ impl File {
         self.node.extents(range, emit)
     }
 
-    fn context<'a>(&'a self, data: FileData<'a>, flags: RwFlags) -> ReadContext<'a> {
+    pub(crate) fn context<'a>(&'a self, data: FileData<'a>, flags: RwFlags) -> ReadContext<'a> {
         let volume = self.node.volume();
         ReadContext {
             mapping: self.node.mapping(),
@@ -154,6 +162,11 @@ impl File {
             options: ReadOptions { caching: self.caching(flags), ..volume.read_options },
         }
     }
+}
+
+/// The same bytes where touching them needs no lock.
+pub(crate) fn off_maps(data: &[u8]) -> Cow<'_, [u8]> {
+    if pagecache::is_mapped(data) { Cow::Owned(data.to_vec()) } else { Cow::Borrowed(data) }
 }
 
 impl Drop for File {

@@ -1,0 +1,307 @@
+//! Files as memory. Not here: what is shown of a file, and when that is read or reserved (`iomap`), and
+//! the memory itself (`pagecache`).
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use base::{Error, FileOffset, Result};
+use iomap::{Caching, Readahead};
+use pagecache::{PAGE_SHIFT, PAGE_SIZE, ServeFault, Window};
+
+use crate::clock::now;
+use crate::data::PART_BYTES;
+use crate::file::{File, off_maps};
+use crate::node::{Life, NodeState};
+use crate::rights;
+use crate::rw_flags::RwFlags;
+
+/// What is read for a page that was touched at random, in bytes, unless it is said that no more than
+/// the page is wanted.
+const READ_AROUND: usize = 64 << 10;
+/// Pages that can be stored to at a time where they are stored to in order.
+const STORED_MAX: u64 = 16;
+/// How often memory is made for a page before it fails.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// What is done with a file's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapAccess {
+    /// It is read. A store ends the program, as with mmap(2).
+    Read,
+    /// It is read and stored to.
+    ReadWrite,
+}
+
+/// What becomes of a range of a file's memory: some of the advice of madvise(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapAdvice {
+    /// Pages are touched in order, as far as can be seen. This is how it begins.
+    Normal,
+    /// They are touched at random: no more is read than they are. For the whole map.
+    Random,
+    /// They are wanted soon: they are read now.
+    WillNeed,
+    /// They are not wanted soon: they may leave memory. Nothing that was stored is lost.
+    DontNeed,
+}
+
+/// When [`FileMap::sync`] is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapSync {
+    /// Writing back has begun.
+    Async,
+    /// What was stored is durable.
+    Sync,
+}
+
+/// A range of a file as memory, which is that of the cache: what is stored to it is read from the file
+/// at once, and the other way round. The file stays open as long as this is there. Another process does
+/// not share it, not even a forked one.
+///
+/// The memory is for pointers, since others change it at any time; [`read`](Self::read) and
+/// [`write`](Self::write) need none. A page that is touched through a pointer and cannot be had ends the
+/// program with SIGBUS: one past the page that the file ends in, then and always; one that cannot be
+/// read, or for which there is no space, until [`prepare`](Self::prepare) is called, which also tells
+/// why. Bytes past the end of the file in its last page are zeroes, and what is stored there goes.
+/// Stores are not counted against the file's times but for the first one since a page was written back.
+///
+/// Buffers to read into and to write from may lie in the memory of a map. Nothing else that is given to
+/// a call of the library may, and what a call is given to be called back touches none.
+#[derive(Debug)]
+pub struct FileMap(Arc<Map>);
+
+#[derive(Debug)]
+struct Map {
+    /// Goes first: until then pages are served.
+    window: Window,
+    file: File,
+    readahead: Readahead,
+    is_random: AtomicBool,
+    /// The page after the last one that can be stored to because of the last fault.
+    stored_end: AtomicU64,
+}
+
+impl File {
+    /// Maps `range`, in bytes, which begins with a whole page of 4 KiB; it may end past the end of the
+    /// file. `InvalidArgument` for what a file that is not open for writing is mapped to write;
+    /// `Unsupported` on hosts older than Linux 6.6, or whose pages are not 4 KiB.
+    pub fn map(&self, range: Range<FileOffset>, access: MapAccess) -> Result<FileMap> {
+        let page = PAGE_SIZE as u64;
+        if range.start >= range.end || range.start.0 % page != 0 {
+            return Err(Error::InvalidArgument("a map begins with a whole page and is not empty"));
+        }
+        let node = self.node();
+        let is_written = access == MapAccess::ReadWrite;
+        if is_written {
+            if !self.mode().write {
+                return Err(Error::InvalidArgument("the file was not opened for writing"));
+            }
+            node.writeback()?;
+            rights::may_overwrite(&node.attributes())?;
+        }
+        let end = range.end.0.min(node.inode().size_max().max(range.start.0 + 1));
+        let pages = range.start.0 >> PAGE_SHIFT..end.div_ceil(page);
+        let lock = node.lock();
+        let size = node.data()?.size;
+        let window = node.mapping().open_window(pages, is_written, size)?;
+        drop(lock);
+        let errors = self.errors().map(|_| node.error_cursor());
+        let file = File::new(Arc::clone(node), self.mode(), errors);
+        let map = Arc::new(Map {
+            window,
+            file,
+            readahead: Readahead::default(),
+            is_random: AtomicBool::new(false),
+            stored_end: AtomicU64::new(u64::MAX),
+        });
+        let served = Arc::downgrade(&map);
+        map.window.serve_by(served);
+        Ok(FileMap(map))
+    }
+}
+
+impl FileMap {
+    /// The first byte. The memory is there as long as this map.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.0.window.start()
+    }
+
+    /// The number of bytes, whole pages.
+    #[expect(clippy::len_without_is_empty, reason = "no map is empty")]
+    pub fn len(&self) -> usize {
+        self.0.window.len()
+    }
+
+    /// Copies what is mapped from byte `at` of the map on. `NoSuchOffset` if the file ends before the
+    /// last byte.
+    pub fn read(&self, at: usize, buffer: &mut [u8]) -> Result<()> {
+        let range = self.0.bytes(at..at.saturating_add(buffer.len()))?;
+        let read = self.0.file.read_at(FileOffset(range.start), buffer)?;
+        if read < buffer.len() { Err(Error::NoSuchOffset) } else { Ok(()) }
+    }
+
+    /// Stores `data` from byte `at` of the map on. `NoSuchOffset` if the file ends before the last byte,
+    /// and nothing is stored. When an error comes in between, what lies before is stored.
+    pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
+        if !self.0.window.can_be_stored_to() {
+            return Err(Error::InvalidArgument("the map is not for writing"));
+        }
+        let range = self.0.bytes(at..at.saturating_add(data.len()))?;
+        self.0.write(range.start, data)
+    }
+
+    /// Has all pages with bytes of `range` of the map be in memory, so that touching them, or storing to
+    /// them, needs nothing more, unless they leave memory meanwhile. What had failed is tried again.
+    pub fn prepare(&self, range: Range<usize>, access: MapAccess) -> Result<()> {
+        let is_store = access == MapAccess::ReadWrite;
+        if is_store && !self.0.window.can_be_stored_to() {
+            return Err(Error::InvalidArgument("the map is not for writing"));
+        }
+        let pages = self.0.pages(range)?;
+        self.0.window.forgive();
+        let mut page = pages.start;
+        while page < pages.end {
+            let wanted = if is_store { pages.end - page } else { 1 };
+            page = self.0.show(page, is_store.then_some(wanted))?;
+        }
+        Ok(())
+    }
+
+    /// Has what was stored in `range` of the map be written back: msync(2). Errors are those of
+    /// [`File::sync`], told once to each map and open file.
+    pub fn sync(&self, range: Range<usize>, sync: MapSync) -> Result<()> {
+        let pages = self.0.pages(range)?;
+        let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
+        let node = self.0.file.node();
+        match sync {
+            MapSync::Async => {
+                node.start_writeback(bytes);
+                Ok(())
+            }
+            MapSync::Sync => node.sync_with(bytes, false, self.0.file.errors()),
+        }
+    }
+
+    /// Says what `range` of the map is used for. Errors are those of the range, and of reading.
+    pub fn advise(&self, range: Range<usize>, advice: MapAdvice) -> Result<()> {
+        let pages = self.0.pages(range.clone())?;
+        match advice {
+            MapAdvice::Normal => self.0.is_random.store(false, Ordering::Relaxed),
+            MapAdvice::Random => self.0.is_random.store(true, Ordering::Relaxed),
+            MapAdvice::WillNeed => match self.prepare(range, MapAccess::Read) {
+                Err(Error::NoSuchOffset) => {}
+                prepared => return prepared,
+            },
+            MapAdvice::DontNeed => self.0.window.hide(&pages),
+        }
+        Ok(())
+    }
+}
+
+impl Map {
+    /// The bytes of the file in `range` of the map.
+    fn bytes(&self, range: Range<usize>) -> Result<Range<u64>> {
+        if range.start > range.end || range.end > self.window.len() {
+            return Err(Error::InvalidArgument("not in the map"));
+        }
+        let start = self.window.pages().start << PAGE_SHIFT;
+        Ok(start + range.start as u64..start + range.end as u64)
+    }
+
+    /// The pages of the file that have bytes in `range` of the map.
+    fn pages(&self, range: Range<usize>) -> Result<Range<u64>> {
+        let bytes = self.bytes(range)?;
+        Ok(bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64))
+    }
+
+    /// Shows a page, to be stored to if it says how many from there on. Gives the page after the last
+    /// one shown so.
+    fn show(&self, page: u64, stored: Option<u64>) -> Result<u64> {
+        for _ in 0..ATTEMPTS_MAX {
+            let shown = match stored {
+                Some(pages) => self.show_for_stores(page, pages),
+                None => self.show_to_read(page),
+            };
+            match shown {
+                // What is dirty takes room.
+                Err(Error::OutOfMemory) => self.file.node().write_back_and_wait(),
+                shown => return shown,
+            }
+        }
+        Err(Error::OutOfMemory)
+    }
+
+    fn show_to_read(&self, page: u64) -> Result<u64> {
+        let node = self.file.node();
+        let _lock = node.lock_shared();
+        let context = self.file.context(node.data()?, RwFlags::default());
+        let length = if self.is_random.load(Ordering::Relaxed) { PAGE_SIZE } else { READ_AROUND };
+        iomap::show(&context, &self.readahead, &self.window, page, length)
+    }
+
+    fn show_for_stores(&self, page: u64, pages: u64) -> Result<u64> {
+        let node = self.file.node();
+        let writeback = node.writeback()?;
+        node.volume().file_system.check_writable()?;
+        let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
+        writeback.throttle(node, Caching::Kept);
+        let state = node.lock();
+        let shown = iomap::show_for_stores(file, &self.readahead, &self.window, page, pages)?;
+        self.note_stored(&state);
+        Ok(shown)
+    }
+}
+
+impl ServeFault for Map {
+    fn serve(&self, page: u64, is_store: bool) {
+        let stored = is_store.then(|| {
+            let in_order = self.stored_end.load(Ordering::Relaxed) == page;
+            if in_order && !self.is_random.load(Ordering::Relaxed) { STORED_MAX } else { 1 }
+        });
+        match self.show(page, stored) {
+            Ok(end) if is_store => self.stored_end.store(end, Ordering::Relaxed),
+            Ok(_) => {}
+            // The kernel knows what to do there.
+            Err(Error::NoSuchOffset) => self.window.wake(page),
+            Err(error) => {
+                let number = self.file.node().number();
+                tracing::warn!("inode {number}: page {page} of a map: {error}");
+                self.window.fail(page);
+            }
+        }
+    }
+}
+
+impl Map {
+    /// Writes all of `data` to bytes that the file has.
+    fn write(&self, at: u64, data: &[u8]) -> Result<()> {
+        let node = self.file.node();
+        let writeback = node.writeback()?;
+        node.volume().file_system.check_writable()?;
+        let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
+        let data = off_maps(data);
+        let mut done = 0;
+        while done < data.len() {
+            writeback.throttle(node, Caching::Kept);
+            let state = node.lock();
+            if file.size() < at + data.len() as u64 {
+                return Err(Error::NoSuchOffset);
+            }
+            let part = &data[done..data.len().min(done + PART_BYTES)];
+            done += iomap::write(file, FileOffset(at + done as u64), part)?;
+            self.note_stored(&state);
+        }
+        Ok(())
+    }
+
+    /// Notes that something was stored, or is about to be. The caller has the node's lock.
+    fn note_stored(&self, state: &NodeState) {
+        let node = self.file.node();
+        node.inode().note_modified(now());
+        if let (Life::Named, Ok(writeback)) = (state.life, node.writeback()) {
+            writeback.note(node);
+        }
+    }
+}

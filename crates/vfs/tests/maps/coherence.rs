@@ -1,0 +1,60 @@
+//! A map and its file are the same bytes.
+
+use base::FileOffset;
+use vfs::{MapSync, Privileges};
+
+use crate::{PAGE, Stage, load, map, read, store, write};
+
+#[test]
+fn what_is_written_is_loaded_and_what_is_stored_is_read() {
+    for block in [1024, 4096, 16_384, 65_536] {
+        let mut stage = Stage::new(block, 8 << 20);
+        let file = stage.make("file");
+        write(&file, 0, &[1; 300_000]);
+        let memory = map(&file, 0..1 << 20);
+        assert_eq!(load(&memory, 0..300_000), [1; 300_000]);
+        write(&file, 5000, &[2; 10]);
+        assert_eq!(load(&memory, 4999..5011), [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+        store(&memory, 100_000, &[3; 5]);
+        assert_eq!(read(&file, 99_999, 7), [1, 3, 3, 3, 3, 3, 1]);
+        memory.sync(0..memory.len(), MapSync::Sync).unwrap();
+        store(&memory, 100_001, &[4]);
+        store(&memory, 299_999, &[5, 6]);
+        assert_eq!(read(&file, 299_998, 10), [1, 5]);
+        // The file grows over what was stored past its end.
+        file.node().set_size(400_000, Privileges::Keep).unwrap();
+        assert_eq!(read(&file, 299_998, 4), [1, 5, 0, 0]);
+        assert_eq!(load(&memory, 299_998..300_002), [1, 5, 0, 0]);
+        store(&memory, 399_990, &[7]);
+        drop((memory, file));
+        stage.close();
+        stage.open();
+        let file = stage.file("file");
+        assert_eq!(file.node().attributes().size, 400_000);
+        let memory = map(&file, 8192..400_000);
+        for at in [99_999, 299_998, 399_989] {
+            assert_eq!(load(&memory, at - 8192..at - 8192 + 5), read(&file, at as u64, 5));
+        }
+        assert_eq!(read(&file, 99_999, 5), [1, 3, 4, 3, 3]);
+        assert_eq!(read(&file, 399_989, 3), [0, 7, 0]);
+        drop((memory, file));
+        stage.close();
+    }
+}
+
+#[test]
+fn a_file_that_becomes_shorter_and_longer_shows_zeroes() {
+    let mut stage = Stage::new(4096, 8 << 20);
+    let file = stage.make("file");
+    write(&file, 0, &[1; 100 * PAGE]);
+    let memory = map(&file, 0..(100 * PAGE) as u64);
+    store(&memory, 0, &[2; 100 * PAGE]);
+    file.node().set_size(5000, Privileges::Keep).unwrap();
+    assert_eq!(load(&memory, 4999..5002), [2, 0, 0]);
+    file.node().set_size((100 * PAGE) as u64, Privileges::Keep).unwrap();
+    assert_eq!(load(&memory, 5000..100 * PAGE), vec![0; 100 * PAGE - 5000]);
+    store(&memory, 50 * PAGE, &[3]);
+    assert_eq!(file.read_at(FileOffset((50 * PAGE) as u64), &mut [0]).unwrap(), 1);
+    drop((memory, file));
+    stage.close();
+}

@@ -1,0 +1,121 @@
+//! Files as memory: what is loaded and stored through pointers beside what is read and written, on ext4
+//! volumes, judged by a model and e2fsck.
+
+mod coherence;
+mod model;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base::FileOffset;
+use base::attributes::FileType;
+use device::OpenDevice;
+use iomap::CacheOptions;
+use tempfile::TempDir;
+use testkit::Mke2fs;
+use vfs::{
+    Creation, Credentials, File, FileMap, Follow, MapAccess, OpenMode, Privileges, Volume,
+    VolumeOptions,
+};
+
+const WRITE: OpenMode = OpenMode { write: true, append: false };
+const PAGE: usize = 4096;
+
+/// An image, and a volume on it that is open for writing.
+struct Stage {
+    folder: TempDir,
+    volume: Option<Volume>,
+    cache: CacheOptions,
+}
+
+impl Stage {
+    fn new(block_bytes: u32, cache_bytes: u64) -> Self {
+        let cache = CacheOptions { bytes_max: cache_bytes, ..CacheOptions::default() };
+        Self::with(&Mke2fs::new("ext4", block_bytes), cache)
+    }
+
+    fn with(mke2fs: &Mke2fs, cache: CacheOptions) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        mke2fs.make(&folder.path().join("image"), None);
+        let mut stage = Self { folder, volume: None, cache };
+        stage.open();
+        stage
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn open(&mut self) {
+        self.volume = Some(open(&self.image(), self.cache));
+    }
+
+    fn volume(&self) -> &Volume {
+        self.volume.as_ref().unwrap()
+    }
+
+    fn make(&self, name: &str) -> File {
+        let creation = Creation::of(FileType::Regular, 0o644);
+        let root = self.volume().root().unwrap();
+        let node = self.volume().create(&root, name.as_bytes(), &creation, &Credentials::ROOT);
+        node.unwrap().open_for(WRITE).unwrap()
+    }
+
+    fn file(&self, name: &str) -> File {
+        let path = format!("/{name}");
+        self.volume().resolve(path.as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap()
+    }
+
+    /// Closes the volume and has e2fsck judge it.
+    fn close(&mut self) {
+        let volume = self.volume.take().unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        testkit::command::run(Command::new("e2fsck").arg("-fn").arg(self.image()));
+    }
+}
+
+fn open(image: &Path, cache: CacheOptions) -> Volume {
+    let device = device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() });
+    let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
+    Volume::open(device.unwrap(), &options).unwrap()
+}
+
+fn bytes(range: Range<u64>) -> Range<FileOffset> {
+    FileOffset(range.start)..FileOffset(range.end)
+}
+
+fn write(file: &File, at: u64, data: &[u8]) {
+    assert_eq!(file.write_at(FileOffset(at), data, Privileges::Keep).unwrap(), data.len());
+}
+
+fn read(file: &File, at: u64, length: usize) -> Vec<u8> {
+    let mut found = vec![0xEE; length];
+    let read = file.read_at(FileOffset(at), &mut found).unwrap();
+    found.truncate(read);
+    found
+}
+
+fn map(file: &File, range: Range<u64>) -> FileMap {
+    file.map(bytes(range), MapAccess::ReadWrite).unwrap()
+}
+
+/// What lies in a map, as the processor sees it.
+fn load(map: &FileMap, range: Range<usize>) -> Vec<u8> {
+    assert!(range.end <= map.len());
+    let at = |at: usize| {
+        // SAFETY: in the map. Others may store to it; a byte is loaded whole.
+        unsafe { map.as_ptr().add(at).read_volatile() }
+    };
+    range.map(at).collect()
+}
+
+/// Stores bytes as the processor does.
+fn store(map: &FileMap, at: usize, data: &[u8]) {
+    assert!(at + data.len() <= map.len());
+    for (index, byte) in data.iter().enumerate() {
+        // SAFETY: in the map, and these bytes are this thread's to store to.
+        unsafe { map.as_ptr().add(at + index).write_volatile(*byte) };
+    }
+}
