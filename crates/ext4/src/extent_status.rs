@@ -113,6 +113,11 @@ impl ExtentStatus {
     pub(crate) fn change(&self) -> MapChange<'_> {
         MapChange { known: self.known.write(), status: self, is_finished: false }
     }
+
+    /// [`change`](Self::change) by who has another inode's map already, and sees to the order.
+    pub(crate) fn change_second(&self) -> MapChange<'_> {
+        MapChange { known: self.known.write_nested(), status: self, is_finished: false }
+    }
 }
 
 impl MapChange<'_> {

@@ -230,7 +230,7 @@ impl Inode {
         Ok(last)
     }
 
-    fn whole_blocks(&self, range: &Range<FileOffset>) -> Result<Range<FileBlock>> {
+    pub(crate) fn whole_blocks(&self, range: &Range<FileOffset>) -> Result<Range<FileBlock>> {
         let size = self.volume().geometry().block_size;
         let is_whole = |at: FileOffset| at.0 % u64::from(size.bytes()) == 0;
         if !is_whole(range.start) || !is_whole(range.end) {

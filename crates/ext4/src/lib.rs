@@ -42,6 +42,7 @@ mod inode_write;
 mod journal;
 mod map;
 mod map_write;
+mod move_extents;
 mod namespace;
 mod orphan_file;
 mod orphan_write;
@@ -60,6 +61,7 @@ pub use group::GroupDescriptor;
 pub use inode::Inode;
 pub use inode_record::{InodeFlags, InodeRecord};
 pub use map::{FILE_BLOCKS_MAX, Piece, Run, Span};
+pub use move_extents::CopyData;
 pub use namespace::{Named, NewInode, RenameMode};
 pub use recovery::{OrphanReport, RecoveryReport};
 pub use superblock::{

@@ -4,6 +4,7 @@
 mod behind;
 mod caching;
 mod changed;
+mod copy_out;
 mod end_io;
 mod errors;
 mod fetch;
@@ -26,6 +27,7 @@ mod writeback;
 
 pub use behind::WriteBehind;
 pub use caching::Caching;
+pub use copy_out::copy_out;
 pub use end_io::EndIo;
 pub use errors::{ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
@@ -38,6 +40,6 @@ pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
-pub use truncate::{detach_cache, punch_cache, set_size_moved, truncate_cache};
+pub use truncate::{detach_cache, punch_cache, set_size_moved, settle_cache, truncate_cache};
 pub use write::{write, write_as, zero_range};
 pub use writeback::{wait_for_writeback, write_back, write_back_and_wait};

@@ -79,6 +79,18 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
     for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
 
+/// Has on the device what the cache has of `range`, and nothing of it on its way there, or from there,
+/// any more: the caller then has the format put it into other blocks. The cache keeps it. An error in
+/// writing is not repeated here.
+pub fn settle_cache(file: &Arc<WritableFile>, range: Range<u64>) {
+    // Nothing is written past the size on the disk, which does not pass what comes before.
+    let dirty = range.start.min(file.size_on_disk())..range.end;
+    write_back(file, dirty.clone());
+    wait_for_writeback(file, dirty);
+    // Who reads a folio has it locked.
+    for_each_folio(file, range, drop);
+}
+
 /// Takes note that the format has given the file this size, on the disk too, with its data moved.
 pub fn set_size_moved(file: &Arc<WritableFile>, size: u64) {
     file.set_size(size);

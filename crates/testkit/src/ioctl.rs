@@ -1,7 +1,7 @@
-//! The ioctls that describe a file and that no library offers safely: FIEMAP, FSGETXATTR,
-//! FSSETXATTR, GETVERSION.
+//! The ioctls of files that no library offers safely: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
+//! EXT4_IOC_MOVE_EXT.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Result;
 use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
@@ -113,4 +113,33 @@ pub(crate) fn generation(file: impl AsFd) -> Result<u32> {
     // SAFETY: FS_IOC_GETVERSION writes at most the eight bytes of its declared argument.
     unsafe { ioctl(file, Updater::<OPCODE, [u32; 2]>::new(&mut value))? };
     Ok(value[0])
+}
+
+/// `struct move_extent` of the kernel's ext4.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct MoveExtent {
+    reserved: u32,
+    donor: u32,
+    at: u64,
+    donor_at: u64,
+    count: u64,
+    moved: u64,
+}
+
+/// Exchanges `count` blocks that a file has from block `at` on for those that `donor` has from block
+/// `donor_at` on; gives how many blocks the kernel got past.
+pub fn move_extents(
+    file: impl AsFd,
+    at: u64,
+    donor: impl AsFd,
+    donor_at: u64,
+    count: u64,
+) -> Result<u64> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::read_write::<MoveExtent>(b'f', 15);
+    let donor = donor.as_fd().as_raw_fd() as u32;
+    let mut request = MoveExtent { donor, at, donor_at, count, ..MoveExtent::default() };
+    // SAFETY: EXT4_IOC_MOVE_EXT reads and fills one `struct move_extent`.
+    unsafe { ioctl(file.as_fd(), Updater::<OPCODE, MoveExtent>::new(&mut request))? };
+    Ok(request.moved)
 }

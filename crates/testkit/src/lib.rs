@@ -24,6 +24,7 @@ pub mod walk;
 
 pub use digest::digest;
 pub use image::Mke2fs;
+pub use ioctl::move_extents;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};

@@ -9,7 +9,7 @@ use base::attributes::{
     XattrMode,
 };
 use base::space::Privilege;
-use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
 use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
 use pagecache::{Mapping, PageCache};
@@ -246,6 +246,16 @@ impl Inode for Ext4Inode {
             Shift::Collapse => self.inode.collapse(range, size, time),
             Shift::Insert => self.inode.insert(range, size, time),
         }
+    }
+
+    fn move_extents(
+        &self,
+        range: Range<FileOffset>,
+        donor: &dyn Inode,
+        to: FileOffset,
+        copy: &mut dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()>,
+    ) -> Result<u64> {
+        self.inode.move_extents(range, own(donor)?, to, copy)
     }
 
     fn allocation_unit(&self) -> u64 {

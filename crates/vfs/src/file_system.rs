@@ -15,7 +15,7 @@ use base::attributes::{
     Timestamp, VolumeInfo, XattrMode,
 };
 use base::space::Privilege;
-use base::{BlockSize, Error, FileOffset, InodeNumber, Result, Unsupported};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use iomap::{EndIo, MapRead, ReadOptions, WritableFile};
 use pagecache::Mapping;
@@ -216,6 +216,21 @@ pub trait Inode: Send + Sync + Debug {
     fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
         let _ = (range, to, size, time);
         Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// Moves the data that a regular file has in `range`, whole blocks, to the blocks that `donor` has
+    /// from `to` on, which gets the old ones for them: to these, `copy` copies data. What `donor` has there
+    /// reads as zeroes then. Durable when it returns; gives how many bytes have moved. The cache has
+    /// nothing of `donor`, and nothing of either is on its way to the device or from there.
+    fn move_extents(
+        &self,
+        range: Range<FileOffset>,
+        donor: &dyn Inode,
+        to: FileOffset,
+        copy: &mut dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()>,
+    ) -> Result<u64> {
+        let _ = (range, donor, to, copy);
+        Err(Unsupported::Operation("moving extents").into())
     }
 
     /// What ranges are multiples of by which data can be [shifted](Self::shift), in bytes.

@@ -14,6 +14,7 @@ mod file;
 mod file_system;
 mod locked;
 mod map;
+mod move_extents;
 mod namespace;
 mod node;
 mod node_table;

@@ -1,54 +1,16 @@
 //! The fallocate family on ext4 volumes: random operations beside a model, judged by e2fsck.
 
+mod common;
+
 use std::ops::Range;
-use std::path::Path;
-use std::process::Command;
 
-use base::attributes::FileType;
 use base::{Error, FileOffset};
-use device::{OpenDevice, SharedDevice};
-use iomap::CacheOptions;
+use common::{bytes, close, file, make, open};
 use testkit::{Mke2fs, Random};
-use vfs::{
-    Creation, Credentials, Fallocate, File, Follow, OpenMode, Privileges, Volume, VolumeOptions,
-};
+use vfs::{Fallocate, File, Privileges};
 
-const WRITE: OpenMode = OpenMode { write: true, append: false };
 /// The largest file.
 const SIZE_MAX: u64 = 4 << 20;
-
-fn device(image: &Path) -> SharedDevice {
-    device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() }).unwrap()
-}
-
-fn open(image: &Path) -> Volume {
-    // Less than the files have: some is read again.
-    let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
-    let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
-    Volume::open(device(image), &options).unwrap()
-}
-
-fn make(volume: &Volume, name: &str) -> File {
-    let creation = Creation::of(FileType::Regular, 0o644);
-    let root = volume.root().unwrap();
-    let node = volume.create(&root, name.as_bytes(), &creation, &Credentials::ROOT).unwrap();
-    node.open_for(WRITE).unwrap()
-}
-
-fn file(volume: &Volume, name: &str) -> File {
-    let path = format!("/{name}");
-    volume.resolve(path.as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap()
-}
-
-fn close(volume: Volume, image: &Path) {
-    volume.close().unwrap();
-    drop(volume);
-    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
-}
-
-fn bytes(range: Range<u64>) -> Range<FileOffset> {
-    FileOffset(range.start)..FileOffset(range.end)
-}
 
 /// A file, and the bytes that it should have.
 struct Subject {

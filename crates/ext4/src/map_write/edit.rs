@@ -73,11 +73,22 @@ impl Inode {
         purpose: Purpose,
         operation: impl FnOnce(&mut MapEdit<'_, '_, 'j>) -> Result<R>,
     ) -> Result<R> {
+        self.edit_locked_map(handle, purpose, self.map.change(), operation)
+    }
+
+    /// [`edit_map`](Self::edit_map) by who has the map already.
+    pub(super) fn edit_locked_map<'j, R>(
+        &self,
+        handle: &mut Handle<'j>,
+        purpose: Purpose,
+        change: MapChange<'_>,
+        operation: impl FnOnce(&mut MapEdit<'_, '_, 'j>) -> Result<R>,
+    ) -> Result<R> {
         if self.has(InodeFlags::INLINE_DATA) || !self.has_map() {
             return Err(Error::WrongType("it has no data blocks"));
         }
         let (had_changes, changes) = (handle.has_changes(), handle.changes());
-        let (volume, change, record) = (&**self.volume(), self.map.change(), self.record());
+        let (volume, record) = (&**self.volume(), self.record());
         let blocks = MapBlocks { volume, handle, purpose, clusters: 0, is_touched: false };
         let map = Map::new(volume.geometry(), &record);
         let mut edit = MapEdit { inode: self, record, map, blocks, change, size: None };
@@ -105,7 +116,7 @@ impl Inode {
 }
 
 impl<'e> Map<'e> {
-    fn new(geometry: &'e Geometry, record: &InodeRecord) -> Self {
+    pub(super) fn new(geometry: &'e Geometry, record: &InodeRecord) -> Self {
         let (area, inode) = (record.block_area, record.number);
         if record.flags.contains(InodeFlags::EXTENTS) {
             let (checksum_seed, node_bytes) = (record.checksum_seed, geometry.block_size.len());
@@ -115,11 +126,25 @@ impl<'e> Map<'e> {
         }
     }
 
+    pub(super) fn tree(&mut self) -> Result<&mut Tree<'e>> {
+        match self {
+            Self::Extents(tree) => Ok(tree),
+            Self::Pointers(_) => Err(crate::fallocate::NEEDS_EXTENTS.into()),
+        }
+    }
+
     fn area(&self) -> &[u8; 60] {
         match self {
             Self::Extents(tree) => &tree.area,
             Self::Pointers(pointers) => &pointers.area,
         }
+    }
+}
+
+impl<'e, 'h, 'j> MapEdit<'e, 'h, 'j> {
+    /// The map as an extent tree, and its blocks.
+    pub(super) fn tree(&mut self) -> Result<(&mut Tree<'e>, &mut MapBlocks<'e, 'h, 'j>)> {
+        Ok((self.map.tree()?, &mut self.blocks))
     }
 }
 

@@ -115,6 +115,13 @@ pub(super) fn remove(extents: &mut Vec<Run>, range: &Range<FileBlock>) -> Vec<Ru
     removed
 }
 
+/// Has other blocks, those of `run`, in the place of what is allocated there: at most
+/// [`length_max`] blocks.
+pub(super) fn replace(extents: &mut Vec<Run>, run: Run) {
+    remove(extents, &(run.start..run.end()));
+    insert(extents, run);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +201,15 @@ mod tests {
         assert_eq!(extents, [run(0, 8, 100), run(10, 1, 300)]);
         shift(&mut extents, FileBlock(50), |at| FileBlock(at.0 - 4));
         assert_eq!(extents.len(), 2);
+    }
+
+    #[test]
+    fn other_blocks_take_the_place_of_those_of_several_extents() {
+        let mut extents = vec![run(0, 4, 100), run(4, 4, 300), unwritten(8, 4, 500)];
+        replace(&mut extents, run(2, 4, 102));
+        assert_eq!(extents, [run(0, 6, 100), run(6, 2, 302), unwritten(8, 4, 500)]);
+        replace(&mut extents, unwritten(6, 2, 498));
+        assert_eq!(extents, [run(0, 6, 100), unwritten(6, 6, 498)]);
     }
 
     #[test]

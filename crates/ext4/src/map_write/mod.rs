@@ -3,7 +3,7 @@
 //! - `leaf.rs`, `tree.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
-//! - `new_blocks.rs`, `convert.rs`, `unmap.rs`, `shift.rs`: the operations
+//! - `new_blocks.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
 //!
 //! Not here: reading maps (`extent.rs`, `indirect.rs`), the data itself, sizes.
 //!
@@ -13,6 +13,7 @@
 
 mod convert;
 mod edit;
+mod exchange;
 mod leaf;
 mod new_blocks;
 mod pointers;
@@ -26,6 +27,7 @@ use base::FileBlock;
 use zerocopy::FromBytes;
 
 use self::edit::{map_credits, tree_credits};
+pub(crate) use self::exchange::Pair;
 pub(crate) use self::new_blocks::NewBlocks;
 pub(crate) use self::tree::empty_root;
 use crate::alloc::{ALLOCATE_CREDITS, FREE_CREDITS};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use base::{FileBlock, Result};
 
 use super::Progress;
-use super::edit::{Map, MapEdit, tree_credits};
+use super::edit::tree_credits;
 use super::tree::Tree;
 use crate::alloc::Purpose;
 use crate::inode::Inode;
@@ -93,13 +93,4 @@ impl Inode {
 /// For one leaf, and the inode.
 fn credits(tree: &Tree<'_>) -> Result<u64> {
     Ok(u64::from(tree_credits(tree.depth()?) + 1))
-}
-
-impl<'e, 'h, 'j> MapEdit<'e, 'h, 'j> {
-    fn tree(&mut self) -> Result<(&mut Tree<'e>, &mut super::edit::MapBlocks<'e, 'h, 'j>)> {
-        match &mut self.map {
-            Map::Extents(tree) => Ok((tree, &mut self.blocks)),
-            Map::Pointers(_) => Err(crate::fallocate::NEEDS_EXTENTS.into()),
-        }
-    }
 }

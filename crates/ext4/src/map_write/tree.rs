@@ -137,6 +137,13 @@ struct Draft {
     taken: Vec<FsBlock>,
 }
 
+/// A change of one leaf that only has to be carried out, with the blocks that it takes.
+pub(super) struct Rewrite {
+    draft: Draft,
+    root: NodeImage,
+    may_collapse: bool,
+}
+
 struct NodeWrite {
     block: FsBlock,
     is_new: bool,
@@ -292,16 +299,37 @@ impl Tree<'_> {
     /// Makes `extents` what the leaf at the end of `path` says. Not longer than before by more
     /// than what two nodes have room for. `NoSpace` and `FileTooLarge` leave everything as it was.
     fn rewrite(&mut self, store: &mut impl NodeStore, path: Path, extents: &[Run]) -> Result<()> {
+        let rewrite = self.prepare(store, path, extents)?;
+        self.carry_out(store, rewrite)
+    }
+
+    /// The first half of [`rewrite`](Self::rewrite): all of it that can fail for want of space.
+    pub(super) fn prepare(
+        &self,
+        store: &mut impl NodeStore,
+        path: Path,
+        extents: &[Run],
+    ) -> Result<Rewrite> {
         let mut draft = Draft::default();
         let may_collapse = extents.len() <= ROOT_ENTRIES && path.leaf().block.is_some();
         match self.draft(store, path, extents, &mut draft) {
-            Ok(root) => self.apply(store, draft, &root)?,
+            Ok(root) => Ok(Rewrite { draft, root, may_collapse }),
             Err(error) => {
-                draft.taken.into_iter().try_for_each(|block| store.give_back(block))?;
-                return Err(error);
+                give_back(store, draft)?;
+                Err(error)
             }
         }
-        if may_collapse { self.collapse(store) } else { Ok(()) }
+    }
+
+    /// Leaves the tree as it is after all.
+    pub(super) fn give_up(store: &mut impl NodeStore, rewrite: Rewrite) -> Result<()> {
+        give_back(store, rewrite.draft)
+    }
+
+    /// The second half. Nothing has changed the tree in between.
+    pub(super) fn carry_out(&mut self, store: &mut impl NodeStore, rewrite: Rewrite) -> Result<()> {
+        self.apply(store, rewrite.draft, &rewrite.root)?;
+        if rewrite.may_collapse { self.collapse(store) } else { Ok(()) }
     }
 
     /// Decides what changes, from the leaf up; the root as it will be.
@@ -429,6 +457,11 @@ impl Tree<'_> {
             store.free(entry.child())?;
         }
     }
+}
+
+/// Gives back what a draft has taken.
+fn give_back(store: &mut impl NodeStore, draft: Draft) -> Result<()> {
+    draft.taken.into_iter().try_for_each(|block| store.give_back(block))
 }
 
 /// What a node is to say.

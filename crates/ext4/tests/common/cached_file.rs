@@ -6,9 +6,9 @@ use std::sync::Arc;
 use base::{FileOffset, Result};
 use ext4::Inode;
 use iomap::{
-    CacheOptions, EndIo, ErrorCursor, MapWrite, PageCache, ReadOptions, WritableFile, detach_cache,
-    punch_cache, set_size_moved, truncate_cache, wait_for_writeback, write, write_back,
-    write_back_and_wait,
+    CacheOptions, EndIo, ErrorCursor, IomapKind, MapRead, MapWrite, PageCache, ReadOptions,
+    WritableFile, copy_out, detach_cache, punch_cache, set_size_moved, settle_cache,
+    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait,
 };
 
 use super::TIME;
@@ -117,6 +117,36 @@ impl CachedFile {
         };
         set_size_moved(&self.file, size);
         Ok(())
+    }
+
+    /// Moves what lies in a range, whole blocks that both files have, to the blocks that `donor` has from
+    /// `to` on. Whoever calls has both files for itself. Gives the parts of `donor` that are zeroes then.
+    pub fn move_extents(
+        &self,
+        range: Range<usize>,
+        donor: &Self,
+        to: usize,
+    ) -> Result<Vec<Range<usize>>> {
+        settle_cache(&self.file, range.start as u64..range.end as u64);
+        detach_cache(&donor.file, to as u64);
+        let unit = self.inode.allocation_unit() as usize;
+        let has_block = |inode: &Inode, at: usize| -> Result<bool> {
+            let map = inode.map_read(FileOffset(at as u64), unit as u64)?;
+            Ok(matches!(map.kind, IomapKind::Mapped | IomapKind::Unwritten))
+        };
+        let mut cleared = Vec::new();
+        for (at, donor_at) in range.clone().step_by(unit).zip((to..).step_by(unit)) {
+            if has_block(&self.inode, at)? && has_block(&donor.inode, donor_at)? {
+                cleared.push(donor_at..donor_at + unit);
+            }
+        }
+        let to = FileOffset(to as u64);
+        let moved =
+            self.inode.move_extents(offsets(range), &donor.inode, to, &mut |range, to| {
+                copy_out(&self.file, range, to)
+            })?;
+        assert_eq!(moved, (cleared.len() * unit) as u64);
+        Ok(cleared)
     }
 
     pub fn write_back(&self) {

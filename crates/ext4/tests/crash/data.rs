@@ -1,4 +1,5 @@
-//! One thread that writes three files, cuts them off, takes parts of them out and syncs them at random.
+//! One thread that writes three files, cuts them off, takes parts of them out, has them exchange blocks and
+//! syncs them at random.
 
 use base::Error;
 use device::Recording;
@@ -43,8 +44,14 @@ impl Data {
         let mut touched = Vec::new();
         for _ in 0..steps {
             let index = random.below(3) as usize;
+            let operation = random.below(24);
+            if operation > 20 {
+                let donor = (index + 1 + random.below(2) as usize) % NAMES.len();
+                touched.extend([(device.point(), index), (device.point(), donor)]);
+                move_extents(&mut files, index, donor, &mut random);
+                continue;
+            }
             let (file, history) = &mut files[index];
-            let operation = random.below(21);
             if !(13..16).contains(&operation) {
                 touched.push((device.point(), index));
             }
@@ -97,6 +104,34 @@ fn fallocate(file: &CachedFile, history: &mut FileHistory, random: &mut Random) 
     match done {
         // Nothing of this can be done to a block map, but holes.
         Ok(()) | Err(Error::Unsupported(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Has a file and another one exchange some blocks.
+fn move_extents(
+    files: &mut [(CachedFile, FileHistory)],
+    index: usize,
+    donor: usize,
+    random: &mut Random,
+) {
+    let (file, history) = &files[index];
+    let (donor_file, donor_history) = &files[donor];
+    let unit = file.inode.allocation_unit() as usize;
+    let mut place = |history: &FileHistory| {
+        let blocks = history.now().len().div_ceil(unit);
+        let first = random.below(blocks as u64 + 1) as usize;
+        (first, (blocks - first).min(1 + random.below(12) as usize))
+    };
+    let ((first, count), (donor_first, donor_count)) = (place(history), place(donor_history));
+    let range = first * unit..(first + count.min(donor_count)) * unit;
+    match file.move_extents(range, donor_file, donor_first * unit) {
+        Ok(cleared) => {
+            let history = &mut files[donor].1;
+            cleared.into_iter().for_each(|range| history.clear(range));
+        }
+        // Of block maps, clusters and inline data.
+        Err(Error::Unsupported(_)) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -1,0 +1,183 @@
+//! Moves data of a file to other blocks: those of a second file, the donor, which gets the file's old
+//! ones (EXT4_IOC_MOVE_EXT).
+//!
+//! The data is copied first, to blocks that nobody reads, since the donor's map says, durably, that they
+//! are unwritten; then, in one transaction, both maps change, and the commit flushes the copy before that
+//! is durable. A crash leaves the old blocks or the new ones, with the same data.
+//! Not here: the cache, and the locks of both inodes, which the caller holds alone.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{DeviceOffset, Error, FileBlock, FileOffset, Result, Unsupported};
+
+use crate::fallocate::NEEDS_EXTENTS;
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::map::Piece;
+use crate::map_write::Pair;
+
+/// Copies what a file has in a range, whole blocks, to the device from some byte on; zeroes past the end
+/// of the file.
+pub type CopyData<'c> = dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()> + 'c;
+
+impl Inode {
+    /// Exchanges the blocks that `range` has for those that `donor` has from `to` on. What the file has in
+    /// its old blocks it has in the new ones: `copy` is called for that. What it had reserved only,
+    /// unwritten, stays so, and where one of the two has a hole, both stay as they are. The donor's
+    /// part reads as zeroes where something was, or was to be, exchanged. Durable when it returns.
+    ///
+    /// Gives how many bytes have moved. An error leaves a part of it undone: `NoSpace` where the maps
+    /// need more blocks; `Unsupported` for block maps, inline and encrypted data, data that goes through
+    /// the journal, and clusters.
+    ///
+    /// The caller keeps others from both files, has nothing of the donor in the cache, and nothing of
+    /// either on its way to the device or from there.
+    pub fn move_extents(
+        &self,
+        range: Range<FileOffset>,
+        donor: &Self,
+        to: FileOffset,
+        copy: &mut CopyData<'_>,
+    ) -> Result<u64> {
+        let volume = self.volume();
+        if !Arc::ptr_eq(volume, donor.volume()) || self.number() == donor.number() {
+            return Err(Error::InvalidArgument("blocks are exchanged by two files of a volume"));
+        }
+        self.check_movable()?;
+        donor.check_movable()?;
+        volume.check_writable()?;
+        let length = range.end.0.saturating_sub(range.start.0);
+        let donor_end = to.checked_add(length).ok_or(Error::FileTooLarge)?;
+        let blocks = self.whole_blocks(&range)?;
+        let donor_blocks = donor.whole_blocks(&(to..donor_end))?;
+        let count = (blocks.end.0 - blocks.start.0).min(donor_blocks.end.0 - donor_blocks.start.0);
+        let mut moved = 0;
+        let done =
+            self.move_blocks((blocks.start, donor_blocks.start, count), donor, copy, &mut moved);
+        if moved > 0 {
+            // The donor may write to what it got before it is synced, and a crash must not find that
+            // in this file.
+            volume.writer()?.journal.commit_all()?;
+        }
+        done.map(|()| moved << volume.geometry().block_size.shift())
+    }
+
+    /// Exchanges so many blocks from some file block of each file on, and counts in `moved`.
+    fn move_blocks(
+        &self,
+        (at, donor_at, count): (FileBlock, FileBlock, u64),
+        donor: &Self,
+        copy: &mut CopyData<'_>,
+        moved: &mut u64,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < count {
+            let (at, donor_at) = (FileBlock(at.0 + done), FileBlock(donor_at.0 + done));
+            let (pairs, seen) = self.plan(at, donor, donor_at, count - done)?;
+            self.move_pairs(donor, pairs, copy, moved)?;
+            done += seen;
+        }
+        Ok(())
+    }
+
+    /// The blocks to be exchanged among the next `count`, and how many of those were looked at.
+    fn plan(
+        &self,
+        at: FileBlock,
+        donor: &Self,
+        donor_at: FileBlock,
+        count: u64,
+    ) -> Result<(Vec<Pair>, u64)> {
+        let (mut pairs, mut seen) = (Vec::new(), 0);
+        while seen < count && pairs.len() < Pair::COUNT_MAX {
+            let (at, donor_at) = (FileBlock(at.0 + seen), FileBlock(donor_at.0 + seen));
+            let left = count - seen;
+            let range = at..FileBlock(at.0 + left);
+            let donor_range = donor_at..FileBlock(donor_at.0 + left);
+            let (own, other) =
+                (self.piece_at(at, range.end)?, donor.piece_at(donor_at, donor_range.end)?);
+            let length = (own.end().0 - at.0).min(other.end().0 - donor_at.0);
+            let length = length.min(left).min(Pair::LENGTH_MAX);
+            if let (Piece::Run(own), Piece::Run(other)) = (own, other) {
+                let (own, other) = (own.within(&range), other.within(&donor_range));
+                pairs.extend(own.zip(other).map(|(own, other)| Pair {
+                    at,
+                    donor_at,
+                    length,
+                    block: own.block,
+                    donor_block: other.block,
+                    unwritten: own.unwritten,
+                    donor_unwritten: other.unwritten,
+                }));
+            }
+            seen += length;
+        }
+        Ok((pairs, seen))
+    }
+
+    fn move_pairs(
+        &self,
+        donor: &Self,
+        mut pairs: Vec<Pair>,
+        copy: &mut CopyData<'_>,
+        moved: &mut u64,
+    ) -> Result<()> {
+        let volume = self.volume();
+        let size = volume.geometry().block_size;
+        let bytes = |blocks: u64| FileOffset(blocks << size.shift());
+        if pairs.iter().any(|pair| !pair.donor_unwritten) {
+            for pair in &mut pairs {
+                if !std::mem::replace(&mut pair.donor_unwritten, true) {
+                    donor.zero(bytes(pair.donor_at.0)..bytes(pair.donor_at.0 + pair.length))?;
+                }
+            }
+            // Otherwise a crash could leave the donor with this file's data.
+            volume.writer()?.journal.commit_all()?;
+        }
+        for pair in pairs.iter().filter(|pair| !pair.unwritten) {
+            let to = size.device_offset(pair.donor_block).ok_or(Error::FileTooLarge)?;
+            copy(bytes(pair.at.0)..bytes(pair.at.0 + pair.length), to)?;
+        }
+        while !pairs.is_empty() {
+            let credits = self.credits_for_map(1) + donor.credits_for_map(1);
+            let mut blocks =
+                volume.change_with_space(credits, |handle| self.exchange(handle, donor, &pairs))?;
+            *moved += blocks;
+            let left = pairs.into_iter().filter_map(|pair| {
+                let done = blocks.min(pair.length);
+                blocks -= done;
+                pair.without_first(done)
+            });
+            pairs = left.collect();
+        }
+        Ok(())
+    }
+
+    /// Refuses files whose blocks cannot be exchanged.
+    fn check_movable(&self) -> Result<()> {
+        let refused = |what| Err(Unsupported::Operation(what).into());
+        if self.kind() != FileType::Regular {
+            return Err(Error::InvalidArgument("only regular files exchange blocks"));
+        }
+        if self.volume().geometry().features.has(Feature::Bigalloc) {
+            return refused("exchanging blocks where they are allocated in clusters (bigalloc)");
+        }
+        if self.has(InodeFlags::ENCRYPTED) {
+            return Err(Unsupported::Encrypted(self.number()).into());
+        }
+        match () {
+            () if self.has(InodeFlags::INLINE_DATA) => refused("exchanging blocks of inline data"),
+            () if self.has(InodeFlags::JOURNAL_DATA) => {
+                refused("exchanging blocks of data that goes through the journal")
+            }
+            () if self.has(InodeFlags::VERITY) => {
+                refused("exchanging blocks of a file that fs-verity protects")
+            }
+            () if !self.has(InodeFlags::EXTENTS) => Err(NEEDS_EXTENTS.into()),
+            () => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Images opened for writing, and files on them, for the tests of this crate.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+
+use base::FileOffset;
+use base::attributes::FileType;
+use device::{OpenDevice, SharedDevice};
+use iomap::CacheOptions;
+use vfs::{Creation, Credentials, File, Follow, OpenMode, Volume, VolumeOptions};
+
+pub const WRITE: OpenMode = OpenMode { write: true, append: false };
+
+fn device(image: &Path) -> SharedDevice {
+    device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() }).unwrap()
+}
+
+/// The volume on an image, with so small a cache that some is read again.
+pub fn open(image: &Path) -> Volume {
+    let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
+    let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
+    Volume::open(device(image), &options).unwrap()
+}
+
+/// A new file in the root directory.
+pub fn make(volume: &Volume, name: &str) -> File {
+    let creation = Creation::of(FileType::Regular, 0o644);
+    let root = volume.root().unwrap();
+    let node = volume.create(&root, name.as_bytes(), &creation, &Credentials::ROOT).unwrap();
+    node.open_for(WRITE).unwrap()
+}
+
+/// A file that is there.
+pub fn file(volume: &Volume, name: &str) -> File {
+    let path = format!("/{name}");
+    volume.resolve(path.as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap()
+}
+
+/// Closes the volume; e2fsck has nothing to mend then.
+pub fn close(volume: Volume, image: &Path) {
+    volume.close().unwrap();
+    drop(volume);
+    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
+}
+
+pub fn bytes(range: Range<u64>) -> Range<FileOffset> {
+    FileOffset(range.start)..FileOffset(range.end)
+}
