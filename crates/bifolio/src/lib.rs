@@ -58,7 +58,9 @@
 //! ```
 //!
 //! [`Volume`], [`Node`] and [`File`] can be shared between threads; cached reads do not wait for one
-//! another. [`VolumeOptions`] bounds the memory that the cache may take.
+//! another. [`VolumeOptions`] bounds the memory that the cache may take. What is read or written once, and
+//! would only be in others' way there, goes uncached: [`File::uncached`], or [`RwFlags::dontcache`] for
+//! one call, as RWF_DONTCACHE.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -74,10 +76,11 @@ pub use base::{
 };
 pub use device::partition::{Partition, PartitionTable};
 pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
-pub use iomap::{CacheOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
+pub use iomap::{CacheOptions, Caching, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
 pub use vfs::{
     Creation, Credentials, Fallocate, File, FileMap, Follow, MapAccess, MapAdvice, MapSync, Node,
-    OpenMode, Privileges, RenameFlags, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
+    OpenMode, Privileges, RenameFlags, RwFlags, SyncRange, Volume, VolumeOptions, WriteAt,
+    WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

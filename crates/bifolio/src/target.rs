@@ -10,6 +10,7 @@ use base::DeviceOffset;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use device::{Image, OpenDevice, Part, SharedDevice};
+use iomap::Caching;
 use vfs::{Follow, Node, Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result, Subject};
@@ -108,6 +109,9 @@ pub struct ImageOptions {
     /// Whether the device is told of blocks that are freed, by commands which have an option for that.
     #[arg(skip)]
     pub discard: bool,
+    /// Whether what is read and written stays out of the cache, by commands which have an option for that.
+    #[arg(skip)]
+    pub uncached: bool,
 }
 
 impl ImageOptions {
@@ -139,6 +143,9 @@ impl ImageOptions {
         let no_recovery = self.no_recovery;
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         options.discard = self.discard;
+        if self.uncached {
+            options.read.caching = Caching::Dropbehind;
+        }
         if let Some(bytes) = self.cache_size {
             options.cache.bytes_max = bytes;
         }

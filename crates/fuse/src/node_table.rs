@@ -46,6 +46,13 @@ impl Known {
         let file = Arc::new(self.node.open()?);
         Ok(Arc::clone(self.file.get_or_init(|| file)))
     }
+
+    /// One of those who read the file has closed it.
+    pub fn stop_reading(&self) {
+        if let Some(file) = self.file.get() {
+            file.stop_reading();
+        }
+    }
 }
 
 /// The table.

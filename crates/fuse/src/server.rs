@@ -35,6 +35,8 @@ pub struct ServerOptions {
     /// Where the volume can be written to, the kernel collects what is written. Small writes get
     /// faster, large ones slower.
     pub writeback_cache: bool,
+    /// The kernel keeps nothing of files' data, save what programs map.
+    pub uncached: bool,
     /// Requests may come through io_uring: the transport is ready for that.
     pub over_io_uring: bool,
     /// The size of the host's pages, in bytes.
@@ -47,6 +49,7 @@ impl Default for ServerOptions {
         Self {
             valid: Duration::from_secs(24 * 60 * 60),
             writeback_cache: false,
+            uncached: false,
             over_io_uring: false,
             page_bytes: 4096,
         }

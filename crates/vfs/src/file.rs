@@ -121,6 +121,14 @@ impl File {
         iomap::read(&self.context(data, flags), &self.readahead, at, buffer)
     }
 
+    /// Has what was read ahead of uncached reads, and nobody has come to, leave the cache, as when the
+    /// file is dropped. Who goes on reading all the same has it read again.
+    pub fn stop_reading(&self) {
+        if let Some(mapping) = self.node.mapping_if_any() {
+            self.readahead.stop(mapping);
+        }
+    }
+
     /// Lends at most `length_max` cached bytes from byte `at`, without a copy; empty at or past the
     /// end of the file, and possibly shorter than asked for anywhere.
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
@@ -171,9 +179,7 @@ pub(crate) fn off_maps(data: &[u8]) -> Cow<'_, [u8]> {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if let Some(mapping) = self.node.mapping_if_any() {
-            self.readahead.stop(mapping);
-        }
+        self.stop_reading();
         if self.mode.write {
             self.node.inode().closed_for_writing();
         }

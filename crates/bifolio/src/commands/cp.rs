@@ -48,6 +48,9 @@ pub struct Arguments {
     /// Take DESTINATION for the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Keep nothing in the cache; files larger than half of it (--cache-size) are copied so anyway
+    #[arg(long)]
+    uncached: bool,
     /// How many files to copy at a time
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -65,7 +68,8 @@ pub struct Arguments {
 }
 
 /// Copies every source.
-pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
+    arguments.image.uncached = arguments.uncached;
     match path_in_image(&arguments.destination) {
         Some(destination) => copy_in(&arguments, &destination, console),
         None => copy_out(&arguments, console),

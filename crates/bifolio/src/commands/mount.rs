@@ -34,12 +34,14 @@ and behind a filter on system calls.";
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Mount options, separated by commas: ro, rw, allow_other, [no]suid, [no]dev, [no]exec, [no]writeback, [no]discard, low_latency, io_uring=auto|off|on, fsname=NAME
+    /// Mount options, separated by commas: ro, rw, allow_other, [no]suid, [no]dev, [no]exec, [no]writeback, [no]uncached, [no]discard, low_latency, io_uring=auto|off|on, fsname=NAME
     ///
     /// Mounts are read-only unless rw is given. nosuid and nodev are on unless suid or dev is given.
     /// Only the user who mounts has access unless allow_other is given; modes and ACLs always count.
     /// With writeback the kernel collects what is written: faster for small writes, slower for large
-    /// ones. What is kept for root (tune2fs -m) is for root and for the user and the group that the
+    /// ones. With uncached neither the kernel (from Linux 6.6 on) nor the server keeps what is read and
+    /// written, save what programs map: what else the host has in memory stays there, and each read goes to the
+    /// image. What is kept for root (tune2fs -m) is for root and for the user and the group that the
     /// superblock names; with writeback anybody may take of it, since the kernel has accepted what is
     /// written by then. With discard, blocks that are freed are given back: an image file becomes sparse
     /// there; where the host cannot, the log says so once.
@@ -101,6 +103,9 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
             .add(&list.0)
             .map_err(|error| Failure::new("-o", error.to_string()).with_status(Status::Usage))?;
     }
+    mount_options
+        .check()
+        .map_err(|error| Failure::new("-o", error.to_string()).with_status(Status::Usage))?;
     let source = target.image.canonicalize();
     let source = source.map_err(|error| Failure::host(&*target.image, "cannot open", &error))?;
     let plan = Plan {
@@ -117,6 +122,7 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     // How much memory there is must be found out before the confinement.
     let writable = plan.options.writable;
     image.discard = plan.options.discard;
+    image.uncached = plan.options.uncached;
     let volume_options = match writable {
         true => image.volume_options_for_writing()?,
         false => image.volume_options()?,

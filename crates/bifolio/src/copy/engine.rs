@@ -91,7 +91,12 @@ impl<'a> Engine<'a> {
         let (sender, receiver) = sync_channel(self.options.threads.get() * 4);
         let receiver = Mutex::new(receiver);
         let links = Links::default();
-        let worker = Worker { engine: self, target, links: &links };
+        let worker = Worker {
+            engine: self,
+            target,
+            links: &links,
+            kept_bytes_max: super::kept_bytes_max(volume),
+        };
         let outcome = std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
                 scope.spawn(|| worker.run(&receiver));
@@ -149,6 +154,7 @@ struct Worker<'w, 'a> {
     engine: &'w Engine<'a>,
     target: &'w Target,
     links: &'w Links,
+    kept_bytes_max: u64,
 }
 
 impl Worker<'_, '_> {
@@ -205,7 +211,10 @@ impl Worker<'_, '_> {
         self.check_interrupt()?;
         let create = |error| Trouble::Host(CANNOT_CREATE, error);
         check_name(&job.name).map_err(create)?;
-        let source = job.node.open()?;
+        let mut source = job.node.open()?;
+        if job.attributes.size > self.kept_bytes_max {
+            source = source.uncached();
+        }
         let (temporary, file) = job.directory.temporary_file().map_err(create)?;
         contents::copy(&source, job.attributes.size, &file, |bytes| {
             self.engine.progress.bytes(bytes);

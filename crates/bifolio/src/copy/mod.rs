@@ -11,5 +11,13 @@ mod losses;
 mod metadata;
 mod progress;
 
+use vfs::Volume;
+
 pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};
+
+/// How many bytes the largest file has that is copied through the volume's cache: half of that. What is
+/// copied is used once, and more would only take the place of what is used again.
+pub fn kept_bytes_max(volume: &Volume) -> u64 {
+    volume.cache().stats().bytes_max / 2
+}

@@ -16,16 +16,21 @@ use crate::archive::{Member, Segment};
 /// The most that is read and written at once, in bytes.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Copies all of `from` to the empty file `to`. `go_on` is asked from time to time.
+/// Copies all of `from` to the empty file `to`, around the cache if it has more than `kept_bytes_max`
+/// bytes. `go_on` is asked from time to time.
 pub fn copy(
     from: &File,
     to: &Arc<Node>,
+    kept_bytes_max: u64,
     go_on: impl Fn() -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     let read = |error| Trouble::Host("cannot be read", error);
-    let copy = to.open_for(OpenMode { write: true, append: false })?;
-    let mut writer = Writer { copy: &copy, go_on, buffer: Vec::new() };
     let metadata = from.metadata().map_err(read)?;
+    let mut copy = to.open_for(OpenMode { write: true, append: false })?;
+    if metadata.len() > kept_bytes_max {
+        copy = copy.uncached();
+    }
+    let mut writer = Writer { copy: &copy, go_on, buffer: Vec::new() };
     // Files of a kind that are made up when they are read say that they are empty.
     if !metadata.is_file() || metadata.len() == 0 {
         let mut from = from;

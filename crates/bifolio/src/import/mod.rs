@@ -21,7 +21,7 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::copy::temporary_name;
+use crate::copy::{kept_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
 use crate::writing::Writing;
 
@@ -271,7 +271,7 @@ impl<'a> Importer<'a> {
             let what = Creation::of(FileType::Regular, 0o600);
             let copy = self.volume.create(directory, name, &what, &by)?;
             let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
-            contents::copy(file, &copy, go_on)?;
+            contents::copy(file, &copy, kept_bytes_max(self.volume), go_on)?;
             match (preserved, replaced) {
                 (Some((from, original)), _) => metadata::preserve(from, original, &copy),
                 // As if it had been written over.

@@ -31,6 +31,9 @@ pub struct MountOptions {
     pub io_uring: IoUring,
     /// The kernel collects what is written, and has it written later.
     pub writeback: bool,
+    /// Neither the kernel nor the volume keeps what is read and written. Of the volume, whoever opens it
+    /// sees to that.
+    pub uncached: bool,
     /// No processor of the host sleeps while requests follow each other closely.
     pub low_latency: bool,
     /// The device is told of blocks that are freed. Nothing of the mount's: whoever opens the volume
@@ -49,6 +52,7 @@ impl Default for MountOptions {
             fsname: None,
             io_uring: IoUring::Auto,
             writeback: false,
+            uncached: false,
             low_latency: false,
             discard: false,
         }
@@ -67,6 +71,17 @@ pub enum OptionError {
 }
 
 impl MountOptions {
+    /// Refuses options that exclude each other.
+    pub fn check(&self) -> Result<(), OptionError> {
+        if self.uncached && self.writeback {
+            return Err(OptionError::Value(
+                "uncached".to_owned(),
+                "cannot be together with `writeback`",
+            ));
+        }
+        Ok(())
+    }
+
     /// Takes in a comma-separated list, as it follows `-o`. Later options override earlier ones.
     pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
@@ -124,6 +139,8 @@ impl MountOptions {
             "nodiscard" => self.discard = false,
             "low_latency" => self.low_latency = true,
             "nowriteback" => self.writeback = false,
+            "uncached" => self.uncached = true,
+            "nouncached" => self.uncached = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -163,6 +180,11 @@ mod tests {
             parse("writeback").unwrap().writeback
                 && !parse("writeback,nowriteback").unwrap().writeback
         );
+        assert!(
+            parse("uncached").unwrap().uncached && !parse("uncached,nouncached").unwrap().uncached
+        );
+        assert!(parse("writeback,uncached,nowriteback").unwrap().check().is_ok());
+        assert!(parse("writeback,uncached").unwrap().check().is_err());
     }
 
     #[test]

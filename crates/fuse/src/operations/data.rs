@@ -114,7 +114,8 @@ impl Server {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             return FOPEN_KEEP_CACHE;
         }
-        let direct = match (flags.contains(OFlags::DIRECT), flags & ACCESS_MODE == OFlags::WRONLY) {
+        let asked = flags.contains(OFlags::DIRECT) || self.options.uncached;
+        let direct = match (asked, flags & ACCESS_MODE == OFlags::WRONLY) {
             _ if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) => 0,
             // The server keeps the requests apart, and nobody expects more.
             (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,

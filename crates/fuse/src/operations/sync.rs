@@ -52,12 +52,15 @@ impl Server {
     /// RELEASE.
     pub(crate) fn release(
         &self,
-        _header: &InHeader,
+        header: &InHeader,
         operation: &ReleaseIn,
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         self.files.remove(operation.handle);
+        if let Some(known) = self.nodes.get(header.node) {
+            known.stop_reading();
+        }
         Ok(Answer::Payload)
     }
 }

@@ -88,6 +88,7 @@ fn make_server<E>(
     let options = ServerOptions {
         over_io_uring: rings.is_some(),
         writeback_cache: plan.options.writeback,
+        uncached: plan.options.uncached,
         page_bytes,
         ..ServerOptions::default()
     };
