@@ -84,6 +84,9 @@ pub enum Error {
     /// The directory has entries other than "." and "..".
     #[error("directory not empty")]
     NotEmpty,
+    /// It would have to wait, and the caller does not want to.
+    #[error("it would have to wait")]
+    WouldBlock,
     /// No free blocks, or no free inodes, that the caller may use.
     #[error("no space left on the volume")]
     NoSpace,

@@ -133,6 +133,13 @@ impl<T> RankedRwLock<T> {
         RankedReadGuard { inner: self.inner.read(), _held: held }
     }
 
+    /// [`read`](Self::read), if nobody has to be waited for.
+    #[track_caller]
+    pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
+        let held = Held::enter(self.rank, Nesting::None);
+        Some(RankedReadGuard { inner: self.inner.try_read()?, _held: held })
+    }
+
     /// Waits until nobody else holds the lock. Panics as [`read`](Self::read) does.
     #[track_caller]
     pub fn write(&self) -> RankedWriteGuard<'_, T> {

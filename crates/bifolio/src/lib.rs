@@ -76,11 +76,14 @@ pub use base::{
 };
 pub use device::partition::{Partition, PartitionTable};
 pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
-pub use iomap::{CacheOptions, Caching, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions};
+pub use iomap::{
+    CacheOptions, Caching, DirectOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions,
+    SplitExtents,
+};
 pub use vfs::{
-    Creation, Credentials, Fallocate, File, FileMap, Follow, MapAccess, MapAdvice, MapSync, Node,
-    OpenMode, Privileges, RenameFlags, RwFlags, SyncRange, Volume, VolumeOptions, WriteAt,
-    WriteSync,
+    Creation, Credentials, DirectIo, Fallocate, File, FileMap, Follow, MapAccess, MapAdvice,
+    MapSync, Node, OpenMode, Privileges, RenameFlags, RwFlags, SyncRange, Volume, VolumeOptions,
+    WriteAt, WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

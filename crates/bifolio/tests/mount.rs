@@ -124,7 +124,11 @@ fn direct_reads_and_mappings_see_the_same_data() {
         .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
         .open(mount.path().join("big"))
         .unwrap();
-    let mut buffer = vec![0; expected.len() + 4096];
+    // Whole sectors only, in memory too, even where the file ends.
+    let mut memory = vec![0; (expected.len() + 8192).next_multiple_of(512)];
+    let (start, end) = (memory.as_ptr().align_offset(4096), memory.len() / 4096 * 4096 - 4096);
+    let buffer = &mut memory[start..start + end];
+    assert!(direct.read_at(&mut buffer[..1000], 0).is_err());
     let mut done = 0;
     loop {
         let length = direct.read_at(&mut buffer[done..], done as u64).unwrap();

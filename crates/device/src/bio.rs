@@ -75,7 +75,7 @@ impl Segment {
     /// # Safety
     /// The part must have been dropped, or the bio that carries it have ended, before the bio of
     /// `self` ends. The bytes must not be touched by way of both at a time.
-    pub(crate) unsafe fn part(&self, start: usize, length: usize) -> Self {
+    pub unsafe fn part(&self, start: usize, length: usize) -> Self {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length));
         // SAFETY: within the memory that the maker described.
         Self { start: unsafe { self.start.add(start) }, length }

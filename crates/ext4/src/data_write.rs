@@ -59,6 +59,27 @@ impl MapWrite for Inode {
         self.map_read(at, length)
     }
 
+    fn allocate(&self, range: Range<FileOffset>) -> Result<bool> {
+        if !self.has(InodeFlags::EXTENTS) {
+            return Ok(false);
+        }
+        self.volume().check_writable()?;
+        self.preallocate(range).map(|()| true)
+    }
+
+    fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
+        let blocks = self.blocks_of(range.start, range.end.0 - range.start.0)?;
+        self.volume().change_with_space(self.credits_for_map(2), |handle| {
+            // A write to blocks that are there must not fail for want of space.
+            self.split_extent(handle, blocks.start, Purpose::EndOfIo)?;
+            self.split_extent(handle, blocks.end, Purpose::EndOfIo)
+        })
+    }
+
+    fn may_split_at_end(&self) -> bool {
+        self.volume().writer().is_ok_and(|writer| writer.allocator.has_much_for_splitting())
+    }
+
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
         let block_size = self.volume().geometry().block_size;
         let blocks = |range: &FinishedRange| {

@@ -10,6 +10,7 @@ use std::ops::Range;
 use base::attributes::Timestamp;
 use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 
+use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -146,7 +147,7 @@ impl Inode {
         let mut stage = Stage::Split;
         self.in_stages(&mut stage, |stage, handle| {
             if let Stage::Split = *stage {
-                self.split_extent(handle, blocks.start)?;
+                self.split_extent(handle, blocks.start, Purpose::Metadata)?;
                 // Before anything lies past the old end.
                 self.update(handle, |record| {
                     record.size = size;

@@ -8,7 +8,7 @@ use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
-use crate::delayed::Delayed;
+use crate::delayed::{Around, Delayed};
 use crate::extent_status::ExtentStatus;
 use crate::features::Feature;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -257,6 +257,16 @@ impl MapRead for Inode {
         inline::data(self)
     }
 
+    fn map_known(&self, at: FileOffset) -> Option<Iomap> {
+        if self.has(InodeFlags::INLINE_DATA) {
+            return None;
+        }
+        let at = self.volume.geometry().block_size.file_block(at);
+        let delayed = self.delayed.lock().around(at);
+        let piece = self.map.known(at)?.piece_at(at);
+        Some(self.iomap_of(piece, &delayed))
+    }
+
     fn sequence(&self) -> u64 {
         self.map.sequence()
     }
@@ -270,7 +280,14 @@ impl Inode {
         let at = block_size.file_block(at);
         // First what is delayed, then the map: a block that gets its place in between is seen there.
         let delayed = self.delayed.lock().around(at);
-        let mut piece = self.piece_at(at, wanted_end)?;
+        let piece = self.piece_at(at, wanted_end)?;
+        Ok(self.iomap_of(piece, &delayed))
+    }
+
+    /// What is said of `piece`, which was looked up when some block in it was delayed as `delayed` says.
+    fn iomap_of(&self, mut piece: Piece, delayed: &Around) -> Iomap {
+        let geometry = self.volume.geometry();
+        let block_size = geometry.block_size;
         if let Piece::Hole { start, end } = piece {
             piece = Piece::Hole {
                 start: start.max(delayed.range.start),
@@ -285,7 +302,7 @@ impl Inode {
         };
         // File blocks have 32 bits and blocks 16: no shift overflows. Runs lie in the volume.
         let bytes = |blocks: u64| blocks << block_size.shift();
-        Ok(Iomap {
+        Iomap {
             offset: FileOffset(bytes(piece.start().0)),
             length: bytes(piece.end().0 - piece.start().0),
             kind,
@@ -295,6 +312,6 @@ impl Inode {
                 encoded: self.has(InodeFlags::ENCRYPTED),
                 last: self.is_last(piece.end()),
             },
-        })
+        }
     }
 }

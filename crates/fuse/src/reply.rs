@@ -87,6 +87,8 @@ pub struct Contents {
     pub offset: FileOffset,
     /// The number of bytes: no more than the reply has room for.
     pub length: usize,
+    /// Around the cache (O_DIRECT).
+    pub direct: bool,
 }
 
 impl Contents {
@@ -94,10 +96,13 @@ impl Contents {
     pub fn fetch(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let length = self.length.min(buffer.len());
         let buffer = &mut buffer[..length];
-        self.guarded(|| self.file.read_at(self.offset, buffer))
+        self.guarded(|| match self.direct {
+            true => self.file.read_direct(self.offset, buffer),
+            false => self.file.read_at(self.offset, buffer),
+        })
     }
 
-    /// Lends the bytes out of the cache, in order, into `slices`, which is empty.
+    /// Lends the bytes out of the cache, in order, into `slices`, which is empty. Not around it.
     pub fn lend(&self, slices: &mut Vec<FolioSlice>) -> Result<(), Errno> {
         self.guarded(|| {
             let mut done = 0;

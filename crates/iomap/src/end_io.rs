@@ -14,6 +14,7 @@ use base::{Error, IoError, Result, Unsupported};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
+use crate::direct::DirectEnds;
 use crate::file::WritableFile;
 use crate::mapping::FinishedRange;
 use crate::writeback::Pieces;
@@ -30,11 +31,13 @@ pub(crate) struct Ended {
     pub(crate) result: Result<(), IoError>,
 }
 
-/// The thread that ends the writes of some files, of one volume as a rule.
+/// The threads that end the writes of some files, of one volume as a rule.
 #[derive(Debug)]
 pub struct EndIo {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The threads that end what goes around the cache.
+    pub(crate) direct: DirectEnds,
 }
 
 #[derive(Default)]
@@ -64,7 +67,8 @@ impl EndIo {
             .name("end of I/O".into())
             .spawn(move || theirs.work())
             .map_err(|_| Error::OutOfMemory)?;
-        Ok(Arc::new(Self { queue, thread: Mutex::new(Some(thread)) }))
+        let direct = DirectEnds::default();
+        Ok(Arc::new(Self { queue, thread: Mutex::new(Some(thread)), direct }))
     }
 
     /// Hands over what a bio did. Called at its end, wherever that is. The thread is not woken for
@@ -171,7 +175,7 @@ fn tell(file: &WritableFile, batch: &[Ended]) -> Result<()> {
 }
 
 /// Sorts ranges and joins neighbours of the same kind (ARCHITECTURE.md, invariant 7).
-fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
+pub(crate) fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
     ranges.sort_unstable_by_key(|range| range.offset);
     let mut merged: Vec<FinishedRange> = Vec::with_capacity(ranges.len());
     for range in ranges {

@@ -14,6 +14,7 @@ use device::SharedDevice;
 use pagecache::Mapping;
 use parking_lot::Mutex;
 
+use crate::direct::{EndedCalls, InFlight};
 use crate::end_io::EndIo;
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
@@ -30,6 +31,9 @@ pub struct WritableFile {
     pub(crate) end_io: Arc<EndIo>,
     pub(crate) errors: WritebackErrors,
     pub(crate) progress: Mutex<Progress>,
+    /// Requests that go around the cache.
+    pub(crate) direct: InFlight,
+    pub(crate) direct_ended: EndedCalls,
     /// Held to tell the format how far the size on the disk may grow, so that nobody tells it of a
     /// size from before a truncation afterwards.
     telling: Mutex<()>,
@@ -53,6 +57,7 @@ impl WritableFile {
         let (reader, size) = (Arc::clone(&mapper) as Arc<dyn MapRead>, AtomicU64::new(size));
         let errors = WritebackErrors::default();
         let telling = Mutex::default();
+        let (direct, direct_ended) = Default::default();
         Arc::new(Self {
             mapping,
             reader,
@@ -61,6 +66,8 @@ impl WritableFile {
             end_io,
             errors,
             progress,
+            direct,
+            direct_ended,
             telling,
             size,
             options,

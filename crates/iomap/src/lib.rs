@@ -5,6 +5,7 @@ mod behind;
 mod caching;
 mod changed;
 mod copy_out;
+mod direct;
 mod end_io;
 mod errors;
 mod fetch;
@@ -28,6 +29,10 @@ mod writeback;
 pub use behind::WriteBehind;
 pub use caching::Caching;
 pub use copy_out::copy_out;
+pub use direct::{
+    DIRECT_ALIGNMENT, DirectBatch, DirectDone, DirectOptions, DirectRequest, Refused, SplitExtents,
+    overwrite_direct, read_direct, write_direct_alone,
+};
 pub use end_io::EndIo;
 pub use errors::{ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};

@@ -68,6 +68,12 @@ pub trait MapRead: Send + Sync {
     /// The whole data of a file that [`IomapKind::Inline`] maps.
     fn inline_data(&self) -> Result<Vec<u8>>;
 
+    /// The range that contains `at`, if that is known without reading from the device.
+    fn map_known(&self, at: FileOffset) -> Option<Iomap> {
+        let _ = at;
+        None
+    }
+
     /// A number that is another one once a mapping given out before does not hold any more, since
     /// blocks became written, or were taken from the file. For files that nobody writes, always 0.
     fn sequence(&self) -> u64 {
@@ -93,6 +99,26 @@ pub trait MapWrite: MapRead {
     /// looking no further than `length` bytes. May start a transaction. Called with a folio
     /// locked, so it waits for no folio.
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap>;
+
+    /// Gives all blocks that have bytes of `range` a place, past the file's end, too: unwritten ones where
+    /// there were none. All or, with `NoSpace`, nothing. Whether it can: not every kind of map has
+    /// unwritten blocks. May start transactions. The caller holds the inode's lock alone.
+    fn allocate(&self, range: Range<FileOffset>) -> Result<bool> {
+        let _ = range;
+        Ok(false)
+    }
+
+    /// Sees to it that making `range`, whole blocks, written at the end of I/O splits no extents. May start
+    /// a transaction.
+    fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
+        let _ = range;
+        Ok(())
+    }
+
+    /// Whether there is so much space for splitting extents that it can be left to the end of I/O.
+    fn may_split_at_end(&self) -> bool {
+        true
+    }
 
     /// Notes that `finished`, sorted, is on the device: unwritten blocks become written. The size on
     /// the disk may grow to `size`; it shrinks here never. May start transactions, and waits for no

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use base::{Error, Result};
 use pagecache::{LockedFolio, PAGE_SHIFT};
 
+use crate::direct::wait_for_direct;
 use crate::file::WritableFile;
 use crate::read::SIZE_MAX;
 use crate::write::{unlent, zero_range, zero_tail};
@@ -25,6 +26,7 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     if size > SIZE_MAX {
         return Err(Error::FileTooLarge);
     }
+    wait_for_direct(file);
     let (old, block) = (file.size(), u64::from(file.mapping.block_size().bytes()));
     let end_of_block = size.next_multiple_of(block);
     if size < old {
@@ -49,6 +51,7 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
 /// Gives them.
 pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<u64>> {
     let block = u64::from(file.mapping.block_size().bytes());
+    wait_for_direct(file);
     let blocks = whole_blocks(&range, file.size(), block);
     zero_range(file, range.start..blocks.start.min(range.end))?;
     zero_range(file, blocks.end.max(range.start)..range.end)?;
@@ -75,6 +78,7 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
 /// to the device meanwhile, whose end would change the map amid that. An error in writing is not
 /// repeated here; what could not be written is lost.
 pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
+    wait_for_direct(file);
     write_back_from(file, 0);
     for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
@@ -122,7 +126,11 @@ fn discard(file: &Arc<WritableFile>, range: Range<u64>) {
 }
 
 /// Calls `take` for each folio that has bytes of `range`, locked and not under writeback.
-fn for_each_folio(file: &Arc<WritableFile>, range: Range<u64>, mut take: impl FnMut(LockedFolio)) {
+pub(crate) fn for_each_folio(
+    file: &Arc<WritableFile>,
+    range: Range<u64>,
+    mut take: impl FnMut(LockedFolio),
+) {
     let mut pages = range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
     while let Some(page) = file.mapping.next_cached(pages.clone()) {
         pages.start = page;

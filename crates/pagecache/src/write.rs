@@ -129,6 +129,12 @@ impl Mapping {
         first.map(|(index, _)| index)
     }
 
+    /// Whether any folio has pages of `pages`. Certain: one that is not found is inserted after this.
+    pub fn has_cached(&self, pages: Range<u64>) -> bool {
+        let _changes = self.changes.lock();
+        self.next_cached(pages).is_some()
+    }
+
     /// Puts a copy in the place of a folio that is not under writeback: those who were lent bytes
     /// keep the old one as it is. `Err` gives the folio back when there is no memory for a copy.
     pub fn replace_by_copy(&self, folio: LockedFolio) -> Result<LockedFolio, LockedFolio> {

@@ -62,24 +62,51 @@ impl Node {
         writeback.throttle(self, caching);
         let mut state = self.lock();
         let keeps_times = matches!(at, WriteAt::FromCache(_));
-        let mut at = match at {
+        let at = match at {
             WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
             WriteAt::End => FileOffset(file.size()),
         };
+        let data = self.admit_write(at, data, only_adds, keeps_times)?;
+        self.drop_privileges(&mut state, privileges)?;
+        self.write_parts(file, &state, at, data, keeps_times, caching)
+    }
+
+    /// As much of `data` as the file has room for from byte `at` on, if it may be written there: by a file
+    /// that was opened to append or not, or out of a cache. The caller has the lock.
+    pub(crate) fn admit_write<'d>(
+        &self,
+        at: FileOffset,
+        data: &'d [u8],
+        only_adds: bool,
+        from_cache: bool,
+    ) -> Result<&'d [u8]> {
         let room = self.inode().size_max().saturating_sub(at.0);
         if room == 0 && !data.is_empty() {
             return Err(Error::FileTooLarge);
         }
-        let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         // What was open before its file became append-only writes as before; what comes out of a
         // cache was written before the file became anything.
-        if !keeps_times {
-            match only_adds && at.0 < file.size() {
+        if !from_cache {
+            match only_adds && at.0 < self.attributes().size {
                 true => rights::may_overwrite(&self.attributes())?,
                 false => rights::may_change(&self.attributes())?,
             }
         }
-        self.drop_privileges(&mut state, privileges)?;
+        Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
+    }
+
+    /// Writes what was admitted into the cache; gives the number of bytes. The caller has the lock, which
+    /// is that of `state`.
+    pub(crate) fn write_parts(
+        self: &Arc<Self>,
+        file: &Arc<WritableFile>,
+        state: &NodeState,
+        mut at: FileOffset,
+        data: &[u8],
+        keeps_times: bool,
+        caching: Caching,
+    ) -> Result<usize> {
+        let writeback = self.writeback()?;
         let mut done = 0;
         let part_bytes = match caching {
             Caching::Kept => PART_BYTES,

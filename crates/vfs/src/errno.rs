@@ -24,6 +24,7 @@ pub fn errno(error: &Error) -> i32 {
         Error::ReadOnly | Error::ShutDown(_) => Errno::ROFS,
         Error::Exists => Errno::EXIST,
         Error::NotEmpty => Errno::NOTEMPTY,
+        Error::WouldBlock => Errno::AGAIN,
         Error::NoSpace => Errno::NOSPC,
         Error::TooManyLinks => Errno::MLINK,
         Error::FileTooLarge => Errno::FBIG,

@@ -214,6 +214,16 @@ impl Node {
         self.volume.is_writable.then(|| self.state.read())
     }
 
+    /// [`lock_shared`](Self::lock_shared) of a volume that can change, if nobody has to be waited for.
+    pub(crate) fn try_lock_shared(&self) -> Option<RankedReadGuard<'_, NodeState>> {
+        self.state.try_read()
+    }
+
+    /// [`lock_shared`](Self::lock_shared) of a volume that can change.
+    pub(crate) fn lock_state_shared(&self) -> RankedReadGuard<'_, NodeState> {
+        self.state.read()
+    }
+
     /// Locks the inode to change it.
     pub(crate) fn lock(&self) -> RankedWriteGuard<'_, NodeState> {
         self.state.write()

@@ -8,7 +8,7 @@ use base::locks::{Rank, RankedMutex};
 use base::space::{self, Acting};
 use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
 use device::SharedDevice;
-use iomap::ReadOptions;
+use iomap::{DirectOptions, ReadOptions};
 use pagecache::{CacheOptions, Mapping, PageCache};
 
 use crate::file_system::FileSystem;
@@ -25,6 +25,8 @@ pub struct VolumeOptions {
     pub cache: CacheOptions,
     /// The read path's switches and bounds.
     pub read: ReadOptions,
+    /// How direct writes are done.
+    pub direct: DirectOptions,
     /// Open it for writing; otherwise the device is not written at all.
     pub writable: bool,
     /// Tell the device of blocks that were freed, once that is durable: an image file becomes sparse,
@@ -45,6 +47,7 @@ impl Default for VolumeOptions {
         Self {
             cache: CacheOptions::default(),
             read: ReadOptions::default(),
+            direct: DirectOptions::default(),
             writable: false,
             discard: false,
             no_recovery: false,
@@ -67,6 +70,7 @@ pub struct Volume {
 pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) read_options: ReadOptions,
+    pub(crate) direct_options: DirectOptions,
     pub(crate) is_writable: bool,
     pub(crate) nodes: NodeTable,
     /// Held while a directory moves to another one: the way from any directory to the root stays
@@ -108,6 +112,7 @@ impl Volume {
             is_writable: file_system.is_writable(),
             file_system,
             read_options: options.read,
+            direct_options: options.direct,
             nodes: NodeTable::new(options.nodes_max),
             moves: RankedMutex::new(Rank::Rename, ()),
             writeback,

@@ -182,6 +182,11 @@ impl Allocator {
         self.space.lock().reserved
     }
 
+    /// Whether splitting extents can be left to the end of I/O.
+    pub(crate) fn has_much_for_splitting(&self) -> bool {
+        self.space.lock().has_much_for_splitting()
+    }
+
     /// Inodes that are not in use.
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes.load(Ordering::Relaxed)

@@ -8,6 +8,8 @@ use super::Purpose;
 
 /// No file has more kept for it than what is free divided by this.
 const KEPT_PART: u64 = 32;
+/// As many clusters are needed for splitting extents at the same time, about.
+const SPLITS_MIN: u64 = 16;
 
 /// The volume's free clusters, counted.
 ///
@@ -65,6 +67,12 @@ impl Space {
         if purpose == Purpose::ReservedData {
             self.reserved += claimed - used;
         }
+    }
+
+    /// Whether what is there for splitting extents at the end of I/O is more than a little.
+    pub(super) fn has_much_for_splitting(&self) -> bool {
+        let ready = self.free.saturating_sub(self.claimed + self.deferred + self.reserved);
+        ready > (self.for_splitting / 2).max(SPLITS_MIN)
     }
 
     /// Clusters that may be kept for one file that grows: a small part of what is ready.

@@ -15,9 +15,14 @@ use crate::map::FILE_BLOCKS_MAX;
 
 impl Inode {
     /// Sees to it that an extent begins at `at` if any has blocks there. The caller gives the credits
-    /// for one call of [`map_new_blocks`](Self::map_new_blocks).
-    pub(crate) fn split_extent(&self, handle: &mut Handle<'_>, at: FileBlock) -> Result<()> {
-        self.edit_map(handle, Purpose::Metadata, |edit| {
+    /// for one call of [`map_new_blocks`](Self::map_new_blocks), and says what nodes are for.
+    pub(crate) fn split_extent(
+        &self,
+        handle: &mut Handle<'_>,
+        at: FileBlock,
+        nodes: Purpose,
+    ) -> Result<()> {
+        self.edit_map(handle, nodes, |edit| {
             let (tree, store) = edit.tree()?;
             tree.split(store, at)
         })

@@ -135,12 +135,14 @@ impl Server {
     ) -> Outcome {
         let known = self.known(header.node)?;
         let file = known.file()?;
-        if !OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) {
+        let direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT);
+        if !direct {
             // Before it is read: see `forget_old_contents`.
             known.note_read();
         }
         let length = reply.room().min(operation.size as usize);
-        Ok(Answer::Contents(Contents { file, offset: FileOffset(operation.offset), length }))
+        let offset = FileOffset(operation.offset);
+        Ok(Answer::Contents(Contents { file, offset, length, direct }))
     }
 
     /// WRITE: the data follows. The place is right for files that are opened to append, too.
@@ -173,6 +175,9 @@ impl Server {
         let flags = RwFlags { sync, ..RwFlags::default() };
         let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
+        // A mapping of a file that was opened with O_DIRECT writes out of the cache, too.
+        let direct =
+            OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) && !from_cache;
         // A kernel that collects writes has told, or will tell, when they were made.
         let collected = from_cache && self.agreed_on(InitFlags::WRITEBACK_CACHE);
         // What the kernel took from a program, which may be gone, it cannot give back.
@@ -180,6 +185,9 @@ impl Server {
         let write = |done: usize| {
             let offset = FileOffset(operation.offset + done as u64);
             let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
+            if direct {
+                return opened.file.write_direct(at, &data[done..], privileges, sync);
+            }
             opened.file.write_with(at, &data[done..], privileges, flags)
         };
         let _noting = self.noting_mode(header.node, opened, privileges);

@@ -67,15 +67,17 @@ impl Desk {
         done
     }
 
-    /// The bytes go straight from the cache to the kernel, in as many pieces as there are folios.
+    /// The bytes go straight from the cache to the kernel, in as many pieces as there are folios, unless
+    /// they go around the cache.
     fn answer_contents(
         &mut self,
         channel: &Channel,
         unique: u64,
         contents: &Contents,
     ) -> Result<(), Errno> {
-        let done = match contents.lend(&mut self.lent) {
-            Ok(()) if self.lent.len() <= PIECES_MAX => {
+        let lent = if contents.direct { Ok(()) } else { contents.lend(&mut self.lent) };
+        let done = match lent {
+            Ok(()) if !contents.direct && self.lent.len() <= PIECES_MAX => {
                 channel.succeed(unique, &self.lent);
                 Ok(())
             }

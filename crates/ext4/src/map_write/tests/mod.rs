@@ -101,7 +101,9 @@ impl Subject {
     fn insert(&mut self, start: u64, count: u64) {
         let from = FileBlock(start);
         let credits = self.inode.credits_for_map(1);
-        self.volume().change(credits, |handle| self.inode.split_extent(handle, from)).unwrap();
+        self.volume()
+            .change(credits, |handle| self.inode.split_extent(handle, from, Purpose::Metadata))
+            .unwrap();
         let mut end = self.inode.map_end();
         while let Progress::More(left) =
             self.in_small_steps(|handle| self.inode.shift_right(handle, from..end, count))

@@ -1,0 +1,58 @@
+//! Which runs of the device a direct request covers, and in what state they are.
+//! Not here: the requests.
+
+use base::{DeviceOffset, FileOffset, Result};
+use smallvec::SmallVec;
+
+use crate::fill::device_address;
+use crate::mapping::{Iomap, IomapKind, MapRead, map_at};
+
+/// One run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    /// The first byte in the file.
+    pub at: u64,
+    /// The number of bytes.
+    pub length: u64,
+    pub kind: IomapKind,
+    /// The first byte on the device, of blocks that are there.
+    pub address: Option<DeviceOffset>,
+}
+
+/// The runs that a request covers, in order.
+pub(super) type Runs = SmallVec<[Run; 2]>;
+
+/// The runs of bytes `at` to `end` of a file, which lie in it. `None`: the data is inline.
+pub(super) fn plan(mapper: &dyn MapRead, at: u64, end: u64) -> Result<Option<Runs>> {
+    plan_with(at, end, |here| map_at(mapper, FileOffset(here), end - here).map(Some))
+}
+
+/// [`plan`], of what is known without reading from the device. `None`, too, when that is not all.
+pub(super) fn plan_known(mapper: &dyn MapRead, at: u64, end: u64) -> Result<Option<Runs>> {
+    plan_with(at, end, |here| {
+        let map = mapper.map_known(FileOffset(here));
+        Ok(map.filter(|map| map.offset.0 <= here && here < map.end()))
+    })
+}
+
+fn plan_with(
+    at: u64,
+    end: u64,
+    mut map: impl FnMut(u64) -> Result<Option<Iomap>>,
+) -> Result<Option<Runs>> {
+    let mut runs = Runs::new();
+    let mut here = at;
+    while here < end {
+        let Some(map) = map(here)?.filter(|map| map.kind != IomapKind::Inline) else {
+            return Ok(None);
+        };
+        let length = map.end().min(end) - here;
+        let address = match map.kind {
+            IomapKind::Mapped | IomapKind::Unwritten => Some(device_address(&map, here)?),
+            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Inline => None,
+        };
+        runs.push(Run { at: here, length, kind: map.kind, address });
+        here += length;
+    }
+    Ok(Some(runs))
+}

@@ -1,0 +1,308 @@
+//! Reads and writes around the cache: which lock they take, and who may do them.
+//! Not here: how they are done (`iomap`).
+
+use std::sync::Arc;
+
+use base::locks::RankedReadGuard;
+use base::{Error, FileOffset, Result};
+use iomap::{Caching, DIRECT_ALIGNMENT, DirectBatch, DirectRequest, Refused, WritableFile};
+
+use crate::clock::now;
+use crate::data::WriteAt;
+use crate::file::{File, off_maps};
+use crate::node::{Life, Node, NodeState};
+use crate::rights::Privileges;
+use crate::rw_flags::RwFlags;
+use crate::synchronous::WriteSync;
+
+/// A direct read or write of a caller who goes on meanwhile.
+#[derive(Debug)]
+pub struct DirectIo {
+    is_write: bool,
+    request: DirectRequest,
+}
+
+impl DirectIo {
+    /// A read from byte `at` into all of `buffer`. `done` gets it back, and the number of bytes read, less
+    /// than the buffer has only at the end of the file. It is called once, on any thread, which other
+    /// requests need: it hands over what takes longer, and all I/O that is not
+    /// [at once](File::submit_direct), to another one.
+    pub fn read(
+        at: FileOffset,
+        buffer: Vec<u8>,
+        done: impl FnOnce(Vec<u8>, Result<usize>) + Send + 'static,
+    ) -> Self {
+        Self { is_write: false, request: DirectRequest::owning(at, buffer, done) }
+    }
+
+    /// A write of all of `data` to byte `at`. `done` gets it back, as for reads; after an error, some of it
+    /// may be written.
+    pub fn write(
+        at: FileOffset,
+        data: Vec<u8>,
+        done: impl FnOnce(Vec<u8>, Result<usize>) + Send + 'static,
+    ) -> Self {
+        Self { is_write: true, request: DirectRequest::owning(at, data, done) }
+    }
+}
+
+impl File {
+    /// [`read_at`](Self::read_at) around the cache: what the cache has that the device has not is written
+    /// first. The position and the length are multiples of 512 bytes, or it is an `InvalidArgument`, but past
+    /// the end of the file. Data that lies within metadata is read from the cache.
+    pub fn read_direct(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        if pagecache::is_mapped(buffer) {
+            let mut copy = vec![0; buffer.len()];
+            let length = self.read_direct(at, &mut copy)?;
+            buffer[..length].copy_from_slice(&copy[..length]);
+            return Ok(length);
+        }
+        let node = self.node();
+        let lock = node.lock_shared();
+        let context = self.context(node.data()?, RwFlags::default());
+        if at.0 >= context.size {
+            return Ok(0);
+        }
+        check_alignment(at, buffer.len())?;
+        match iomap::read_direct(&context, node.writable.get(), at, buffer, lock) {
+            Ok(read) => read,
+            Err(_) => self.read_at(at, buffer),
+        }
+    }
+
+    /// [`write_durably`](Self::write_durably) around the cache, which has nothing of what was written
+    /// afterwards. The position and the length are multiples of 512 bytes, or it is an `InvalidArgument`.
+    ///
+    /// Overwrites of blocks that the file has go on side by side, where they are whole blocks or blocks
+    /// that hold data. What cannot go around the cache goes through it, and is on the device all the same.
+    pub fn write_direct(
+        &self,
+        at: WriteAt,
+        data: &[u8],
+        privileges: Privileges,
+        sync: WriteSync,
+    ) -> Result<usize> {
+        let at = if self.mode().append { WriteAt::End } else { at };
+        if let WriteAt::Offset(at) | WriteAt::FromCache(at) = at {
+            check_alignment(at, data.len())?;
+        }
+        let (node, file) = self.direct_file()?;
+        let data = &*off_maps(data);
+        let in_place = match at {
+            WriteAt::Offset(at) | WriteAt::FromCache(at) => {
+                self.overwrite_direct(node, file, at, data, privileges)?
+            }
+            WriteAt::End => None,
+        };
+        let (at, written) = match in_place {
+            Some((at, written)) => (at, written),
+            None => self.write_alone(node, file, at, data, privileges)?,
+        };
+        self.make_durable(at.0..at.0 + written as u64, sync)?;
+        Ok(written)
+    }
+
+    /// Starts direct reads and writes, and goes on; they end in any order. Writes that have to be alone
+    /// with the file have ended when this returns, like what is refused. With `at_once`, what would have to
+    /// wait for anything but its own data ends with `WouldBlock`. Nothing is durable before the file is
+    /// synced.
+    pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
+        let mut refused = Vec::new();
+        let mut admitted = DirectBatch::default();
+        match self.lock_direct(privileges, at_once) {
+            Ok(state) => {
+                for one in batch {
+                    if let Err((error, one)) = self.add_direct(&mut admitted, &state, one, at_once)
+                    {
+                        refused.push((error, one));
+                    }
+                }
+            }
+            Err(error) => {
+                batch.into_iter().for_each(|one| refused.push((Err(error.clone()), one)));
+            }
+        }
+        admitted.submit(&**self.node().volume().file_system.device());
+        for (reason, one) in refused {
+            let reason = if at_once { reason.and(Err(Error::WouldBlock)) } else { reason };
+            self.end_refused(reason, one, privileges);
+        }
+    }
+
+    /// Ends a request that was not admitted: with an error, or by doing it now.
+    fn end_refused(&self, reason: Result<Refused>, one: DirectIo, privileges: Privileges) {
+        let DirectIo { is_write, mut request } = one;
+        let result = match reason {
+            Err(error) => Err(error),
+            Ok(_) if is_write => self.direct_file().and_then(|(node, file)| {
+                let at = WriteAt::Offset(request.at());
+                let written = self.write_alone(node, file, at, request.bytes(), privileges);
+                written.map(|(_, written)| written)
+            }),
+            Ok(_) => {
+                let at = request.at();
+                request.fill(|buffer| self.read_at(at, buffer))
+            }
+        };
+        request.end(result);
+    }
+
+    /// Adds a request to a batch, under the inode's lock; or gives it back with the reason.
+    fn add_direct(
+        &self,
+        batch: &mut DirectBatch,
+        state: &Option<RankedReadGuard<'_, NodeState>>,
+        one: DirectIo,
+        at_once: bool,
+    ) -> Result<(), (Result<Refused>, DirectIo)> {
+        let DirectIo { is_write, request } = one;
+        let again = |(refused, request)| (Ok(refused), DirectIo { is_write, request });
+        if let Err(error) = check_alignment(request.at(), request.length()) {
+            return Err((Err(error), DirectIo { is_write, request }));
+        }
+        if !is_write {
+            let data = match self.node().data() {
+                Ok(data) => data,
+                Err(error) => return Err((Err(error), DirectIo { is_write, request })),
+            };
+            let (context, file) =
+                (self.context(data, RwFlags::default()), self.node().writable.get());
+            return batch.read(&context, file, request, at_once).map_err(again);
+        }
+        let admitted = self.direct_file().and_then(|(node, file)| {
+            let length = request.length();
+            let admitted =
+                node.admit_write(request.at(), request.bytes(), self.mode().append, false)?;
+            if admitted.len() < length {
+                return Err(Error::FileTooLarge);
+            }
+            Ok((node, file))
+        });
+        let (node, file) = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => return Err((Err(error), DirectIo { is_write, request })),
+        };
+        let options = node.volume().direct_options;
+        let is_plain = state.as_ref().is_some_and(|state| state.is_plain);
+        if self.mode().append || !options.shared_overwrites || !is_plain {
+            return Err((Ok(Refused::NeedsAlone), DirectIo { is_write, request }));
+        }
+        batch.overwrite(file, request, options.split, at_once).map_err(again)?;
+        if let Some(state) = state {
+            node.note_direct_write(state);
+        }
+        Ok(())
+    }
+
+    /// The inode's lock, shared, once its file has no privileges that writes take away.
+    fn lock_direct(
+        &self,
+        privileges: Privileges,
+        at_once: bool,
+    ) -> Result<Option<RankedReadGuard<'_, NodeState>>> {
+        let node = self.node();
+        if !node.volume().is_writable {
+            return Ok(None);
+        }
+        let state = match at_once {
+            true => node.try_lock_shared().ok_or(Error::WouldBlock)?,
+            false => node.lock_state_shared(),
+        };
+        if state.is_plain || at_once || !self.mode().write {
+            return Ok(Some(state));
+        }
+        drop(state);
+        node.drop_privileges(&mut node.lock(), privileges)?;
+        Ok(Some(node.lock_state_shared()))
+    }
+
+    /// The file as it is written to, if it may be.
+    fn direct_file(&self) -> Result<(&Arc<Node>, &Arc<WritableFile>)> {
+        if !self.mode().write {
+            return Err(Error::InvalidArgument("the file was not opened for writing"));
+        }
+        let node = self.node();
+        node.writeback()?;
+        node.volume().file_system.check_writable()?;
+        Ok((node, node.writable()?.ok_or(Error::ReadOnly)?))
+    }
+
+    /// Writes over what the file has, together with others: where, and how many bytes. `None`: it has to
+    /// be alone with the file.
+    fn overwrite_direct(
+        &self,
+        node: &Arc<Node>,
+        file: &Arc<WritableFile>,
+        at: FileOffset,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<Option<(FileOffset, usize)>> {
+        let options = node.volume().direct_options;
+        if !options.shared_overwrites {
+            return Ok(None);
+        }
+        let Some(state) = self.lock_direct(privileges, false)?.filter(|state| state.is_plain)
+        else {
+            return Ok(None);
+        };
+        let data = node.admit_write(at, data, false, false)?;
+        node.note_direct_write(&state);
+        match iomap::overwrite_direct(file, at, data, options.split, state) {
+            Ok(written) => written.map(|written| Some((at, written))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Writes alone with the file, through the cache if it must: where, and how many bytes.
+    fn write_alone(
+        &self,
+        node: &Arc<Node>,
+        file: &Arc<WritableFile>,
+        at: WriteAt,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<(FileOffset, usize)> {
+        node.writeback()?.throttle(node, Caching::Dropbehind);
+        let mut state = node.lock();
+        let at = match at {
+            WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
+            WriteAt::End => {
+                let end = FileOffset(file.size());
+                check_alignment(end, data.len())?;
+                end
+            }
+        };
+        let data = node.admit_write(at, data, self.mode().append, false)?;
+        node.drop_privileges(&mut state, privileges)?;
+        let split = node.volume().direct_options.split;
+        if let Some(written) = iomap::write_direct_alone(file, at, data, split)? {
+            node.note_direct_write(&state);
+            return Ok((at, written));
+        }
+        let errors = file.errors().cursor();
+        let written = node.write_parts(file, &state, at, data, false, Caching::Dropbehind)?;
+        iomap::write_back_and_wait(file, at.0..at.0 + written as u64);
+        file.errors().check(&errors)?;
+        Ok((at, written))
+    }
+}
+
+impl Node {
+    /// Notes that data changed on the device. The caller has the lock, which is that of `state`.
+    fn note_direct_write(self: &Arc<Self>, state: &NodeState) {
+        self.inode().note_modified(now());
+        if state.life == Life::Named {
+            if let Ok(writeback) = self.writeback() {
+                writeback.note(self);
+            }
+        }
+    }
+}
+
+/// Refuses what the sectors of a device cannot do.
+fn check_alignment(at: FileOffset, length: usize) -> Result<()> {
+    match at.0 % DIRECT_ALIGNMENT == 0 && length as u64 % DIRECT_ALIGNMENT == 0 {
+        true => Ok(()),
+        false => Err(Error::InvalidArgument("direct I/O that is not one of whole sectors")),
+    }
+}

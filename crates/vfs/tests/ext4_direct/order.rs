@@ -1,0 +1,183 @@
+//! Requests that are under way while something else happens: a device holds them until it is told.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use base::{DeviceOffset, FileOffset, Result};
+use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use iomap::DirectOptions;
+use parking_lot::{Condvar, Mutex};
+use vfs::{DirectIo, File, Privileges};
+
+use crate::{allocate, close, create, device, make, open_on, write_direct};
+
+/// A device that holds writes that come while it is shut.
+#[derive(Debug)]
+struct Gate {
+    inner: SharedDevice,
+    is_shut: AtomicBool,
+    held: Mutex<Vec<Bio>>,
+    more: Condvar,
+}
+
+impl Gate {
+    fn new(inner: SharedDevice) -> Arc<Self> {
+        let (is_shut, held, more) = Default::default();
+        Arc::new(Self { inner, is_shut, held, more })
+    }
+
+    fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until so many writes are held.
+    fn wait_for(&self, count: usize) {
+        let mut held = self.held.lock();
+        while held.len() < count {
+            let waited = self.more.wait_for(&mut held, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "{} of {count} writes came", held.len());
+        }
+    }
+
+    fn open(&self) {
+        self.is_shut.store(false, Ordering::SeqCst);
+        self.inner.submit(std::mem::take(&mut *self.held.lock()));
+    }
+}
+
+impl BlockDevice for Gate {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let is_shut = self.is_shut.load(Ordering::SeqCst);
+        let is_held = |bio: &Bio| is_shut && bio.operation() == BioOperation::Write;
+        let (held, others) = batch.into_iter().partition(is_held);
+        self.held.lock().extend(held);
+        self.more.notify_all();
+        self.inner.submit(others);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+/// Starts a write; where its end is told.
+fn start(file: &File, at: u64, data: Vec<u8>) -> mpsc::Receiver<Result<usize>> {
+    let (sender, ended) = mpsc::channel();
+    let done = move |_, result| sender.send(result).unwrap();
+    let write = DirectIo::write(FileOffset(at), data, done);
+    file.submit_direct(vec![write], Privileges::Keep, false);
+    ended
+}
+
+fn read(file: &File, at: u64) -> u8 {
+    let mut found = [0];
+    file.read_at(FileOffset(at), &mut found).unwrap();
+    found[0]
+}
+
+#[test]
+fn overwrites_of_allocated_blocks_go_on_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    make(&image, 4096, "");
+    let gate = Gate::new(device(&image));
+    let volume = open_on(gate.clone(), DirectOptions::default());
+    let file = create(&volume, "a");
+    allocate(&file, 1 << 20);
+    for written in [false, true] {
+        gate.shut();
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let file = &file;
+                scope.spawn(move || {
+                    assert_eq!(write_direct(file, writer * 65_536, &[7; 4096]), Ok(4096));
+                });
+            }
+            // All of them: none holds up another.
+            gate.wait_for(4);
+            gate.open();
+        });
+        assert_eq!(read(&file, 65_536), 7, "{written}");
+    }
+    drop(file);
+    close(volume, &image);
+}
+
+#[test]
+fn what_was_read_while_it_was_written_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    make(&image, 4096, "");
+    let gate = Gate::new(device(&image));
+    let volume = open_on(gate.clone(), DirectOptions::default());
+    let file = create(&volume, "a");
+    allocate(&file, 1 << 20);
+    for (fill, old) in [(1, 0), (2, 1)] {
+        gate.shut();
+        let written = start(&file, 8192, vec![fill; 4096]);
+        gate.wait_for(1);
+        assert_eq!(read(&file, 8192), old, "the cache has it now");
+        gate.open();
+        assert_eq!(written.recv(), Ok(Ok(4096)));
+        assert_eq!(read(&file, 8192), fill);
+    }
+    drop(file);
+    close(volume, &image);
+}
+
+/// A way to take blocks from a file.
+type Way<'w> = &'w (dyn Fn(&File) -> Result<()> + Sync);
+
+#[test]
+fn blocks_stay_the_file_s_while_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    make(&image, 4096, "");
+    let gate = Gate::new(device(&image));
+    let volume = open_on(gate.clone(), DirectOptions::default());
+    let file = create(&volume, "a");
+    allocate(&file, 1 << 20);
+    let punch = |file: &File| {
+        let range = FileOffset(0)..FileOffset(1 << 20);
+        file.fallocate(vfs::Fallocate::PunchHole, range, Privileges::Keep)
+    };
+    let cut = |file: &File| file.node().set_size(0, Privileges::Keep);
+    let ways: [Way<'_>; 2] = [&punch, &cut];
+    for way in ways {
+        gate.shut();
+        let written = start(&file, 0, vec![9; 4096]);
+        gate.wait_for(1);
+        std::thread::scope(|scope| {
+            let (sender, taken) = mpsc::channel();
+            let file = &file;
+            scope.spawn(move || sender.send(way(file)).unwrap());
+            // Not before the write has ended. (A machine that is slow makes this see less, not more.)
+            let early = taken.recv_timeout(Duration::from_millis(100));
+            assert!(early.is_err(), "blocks were taken away under a write");
+            gate.open();
+            assert_eq!(written.recv(), Ok(Ok(4096)));
+            assert_eq!(taken.recv(), Ok(Ok(())));
+        });
+        assert_eq!(read(&file, 0), 0);
+        allocate(&file, 1 << 20);
+    }
+    drop(file);
+    close(volume, &image);
+}
