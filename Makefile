@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash lint bench-read bench-write bench-mount fuzz
+.PHONY: help setup build demo test crash lint bench-read bench-write bench-mount bench-uncached fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -40,6 +40,9 @@ bench-write: ## Measure writing against the kernel and fuse2fs (ROWS: parts of r
 
 bench-mount: ## Measure reading through mounts against the kernel and fuse2fs (ROWS as above)
 	@scripts/bench bench-mount $(ROWS)
+
+bench-uncached: ## Measure streams that stay out of the cache (ROWS as above, or seconds=N cache=MIB)
+	@scripts/bench bench-uncached $(ROWS)
 
 SECONDS_EACH ?= 60
 fuzz: ## Fuzz every parser for SECONDS_EACH (needs a nightly Rust)

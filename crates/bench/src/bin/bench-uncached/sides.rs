@@ -1,0 +1,173 @@
+//! Who reads and writes a file: the library in process, and the running kernel on a loop device.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{DeviceOffset, FileOffset, Result};
+use bench::image::Image;
+use bench::mount::{Mount, Mounter};
+use device::{Bio, BioOperation, BlockDevice, OpenDevice, SharedDevice};
+use pagecache::CacheOptions;
+use rustix::io::ReadWriteFlags;
+use vfs::{Creation, Credentials, OpenMode, Privileges, RwFlags, Volume, VolumeOptions, WriteAt};
+
+/// RWF_DONTCACHE.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// An open file, by whoever it was opened.
+pub trait Target: Send + Sync {
+    /// Reads all of `buffer`.
+    fn read(&self, at: u64, buffer: &mut [u8]);
+    /// Writes all of `data`.
+    fn write(&self, at: u64, data: &[u8]);
+    /// Makes it durable.
+    fn sync(&self);
+}
+
+/// The library's volume on an image.
+pub struct Library {
+    pub volume: Volume,
+    device: Arc<Counted>,
+    _image: Image,
+}
+
+impl Library {
+    pub fn new(image: Image, cache_bytes: u64) -> Self {
+        let open = OpenDevice { read_only: false, ..OpenDevice::default() };
+        let inner = device::open(&image.path(), open).expect("the image");
+        let device = Arc::new(Counted { inner, read: AtomicU64::new(0) });
+        let cache = CacheOptions { bytes_max: cache_bytes, ..CacheOptions::default() };
+        let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
+        let shared = Arc::clone(&device) as SharedDevice;
+        let volume = Volume::open(shared, &options).expect("a volume");
+        Self { volume, device, _image: image }
+    }
+
+    /// The file `name`, made if it is not there.
+    pub fn file(&self, name: &str, dontcache: bool) -> Box<dyn Target> {
+        let root = self.volume.root().expect("a root");
+        let node = self.volume.lookup(&root, name.as_bytes()).or_else(|_| {
+            let what = Creation::of(base::attributes::FileType::Regular, 0o644);
+            self.volume.create(&root, name.as_bytes(), &what, &Credentials::ROOT)
+        });
+        let mode = OpenMode { write: true, ..OpenMode::default() };
+        let file = node.expect("a file").open_for(mode).expect("an open file");
+        Box::new(Ours { file, flags: RwFlags { dontcache, ..RwFlags::default() } })
+    }
+
+    /// How many bytes the device has read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.device.read.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.volume.close().expect("a sound volume");
+        }
+    }
+}
+
+struct Ours {
+    file: vfs::File,
+    flags: RwFlags,
+}
+
+impl Target for Ours {
+    fn read(&self, at: u64, buffer: &mut [u8]) {
+        let read = self.file.read_with(FileOffset(at), buffer, self.flags).expect("a read");
+        assert_eq!(read, buffer.len(), "read in part");
+    }
+
+    fn write(&self, at: u64, data: &[u8]) {
+        let at = WriteAt::Offset(FileOffset(at));
+        let written = self.file.write_with(at, data, Privileges::Keep, self.flags);
+        assert_eq!(written.expect("a write"), data.len(), "written in part");
+    }
+
+    fn sync(&self) {
+        self.file.sync(false).expect("a durable file");
+    }
+}
+
+/// The kernel's mount of an image.
+pub struct Kernel {
+    mount: Mount,
+    _image: Image,
+}
+
+impl Kernel {
+    pub fn new(image: Image) -> Self {
+        Self { mount: Mount::new(&image, Mounter::Kernel), _image: image }
+    }
+
+    /// The file `name`, made if it is not there.
+    pub fn file(&self, name: &str, dontcache: bool) -> Box<dyn Target> {
+        let path: &Path = &self.mount.path().join(name);
+        let open = File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let flags = if dontcache { DONTCACHE } else { ReadWriteFlags::empty() };
+        Box::new(Theirs { file: open.expect("a file"), flags })
+    }
+}
+
+struct Theirs {
+    file: File,
+    flags: ReadWriteFlags,
+}
+
+impl Target for Theirs {
+    fn read(&self, at: u64, buffer: &mut [u8]) {
+        let length = buffer.len();
+        let mut buffers = [IoSliceMut::new(buffer)];
+        let read = rustix::io::preadv2(&self.file, &mut buffers, at, self.flags);
+        assert_eq!(read.expect("a read"), length, "read in part");
+    }
+
+    fn write(&self, at: u64, data: &[u8]) {
+        let written = rustix::io::pwritev2(&self.file, &[IoSlice::new(data)], at, self.flags);
+        assert_eq!(written.expect("a write"), data.len(), "written in part");
+    }
+
+    fn sync(&self) {
+        self.file.sync_all().expect("a durable file");
+    }
+}
+
+/// A device that counts the bytes read.
+#[derive(Debug)]
+struct Counted {
+    inner: SharedDevice,
+    read: AtomicU64,
+}
+
+impl BlockDevice for Counted {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let reads = batch.iter().filter(|bio| bio.operation() == BioOperation::Read);
+        self.read.fetch_add(reads.map(Bio::length).sum(), Ordering::Relaxed);
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}

@@ -1,0 +1,167 @@
+//! Streams of several times the cache, for some seconds: how fast, second by second; how much processor
+//! time; how much memory; and what is left of another file that was in use before.
+
+use std::time::{Duration, Instant};
+
+use bench::image::Image;
+use bench::{GIB, median};
+
+use crate::sides::{Library, Target};
+use crate::{Settings, TIMES};
+
+/// What is read or written at once, in bytes.
+const PART_BYTES: usize = 256 << 10;
+/// The other file takes one part in so many of the cache.
+const HOT_SHARE: u64 = 4;
+
+/// What one stream came to.
+struct Found {
+    /// GiB in each whole second.
+    seconds: Vec<f64>,
+    /// GiB per second over all.
+    speed: f64,
+    /// Seconds of all processors per GiB, the kernel's part for this included.
+    cpu: f64,
+    /// The most that was in folios, in MiB.
+    folios: u64,
+    /// What the process has of memory of its own after, in MiB.
+    memory: u64,
+    /// How much of the other file is still cached, in percent.
+    hot: f64,
+}
+
+/// Measures all; gives what is to be said of it.
+pub fn run(settings: &Settings) -> Vec<String> {
+    let mib = settings.cache_bytes >> 20;
+    println!("\nStreams of {TIMES} times a cache of {mib} MiB, {} KiB at a time", PART_BYTES >> 10);
+    println!(
+        "{:16} {:>7} {:>23} {:>11} {:>9} {:>9} {:>9} {:>7}",
+        "", "GiB/s", "min / median / max", "first/last", "CPU s/GiB", "folios", "memory", "hot"
+    );
+    let mut notes = Vec::new();
+    for write in [false, true] {
+        let name = if write { "write" } else { "read" };
+        let found = [false, true].map(|uncached| {
+            let name = format!("{name} {}", if uncached { "uncached" } else { "cached" });
+            settings.selection.has_row(&name).then(|| {
+                let found = measure(settings, write, uncached);
+                println!("{}", row(&name, &found));
+                found
+            })
+        });
+        if let [Some(cached), Some(uncached)] = found {
+            notes.push(judge(name, &cached, &uncached));
+        }
+    }
+    notes
+}
+
+fn row(name: &str, found: &Found) -> String {
+    let of = |pick: fn(f64, f64) -> f64| found.seconds.iter().copied().reduce(pick).unwrap_or(0.0);
+    let (first, last) = ends(found);
+    format!(
+        "{name:16} {:7.2} {:7.2} {:7.2} {:7.2} {:>5.2}/{:<5.2} {:9.3} {:5} MiB {:5} MiB {:6.1}%",
+        found.speed,
+        of(f64::min),
+        median(found.seconds.clone()),
+        of(f64::max),
+        first,
+        last,
+        found.cpu,
+        found.folios,
+        found.memory,
+        found.hot,
+    )
+}
+
+/// The first second, and the last whole one.
+fn ends(found: &Found) -> (f64, f64) {
+    let last = found.seconds.last().copied().unwrap_or(0.0);
+    (found.seconds.first().copied().unwrap_or(0.0), last)
+}
+
+fn judge(name: &str, cached: &Found, uncached: &Found) -> String {
+    let (speed, cpu) = (uncached.speed / cached.speed, uncached.cpu / cached.cpu);
+    let (first, last) = ends(uncached);
+    let verdict = |good: bool| if good { "good" } else { "FALLS SHORT" };
+    format!(
+        "{name}: uncached {speed:.2} times as fast, {cpu:.2} times the CPU per byte (aim: 1.65, or \
+         0.50): {}; last second to first {:.2} (aim: 0.85 at least): {}; hot data left {:.1}% (aim: \
+         99 at least; cached leave {:.1}): {}",
+        verdict(speed >= 1.65 || cpu <= 0.5),
+        last / first,
+        verdict(last >= first * 0.85),
+        uncached.hot,
+        cached.hot,
+        verdict(uncached.hot >= 99.0),
+    )
+}
+
+fn measure(settings: &Settings, write: bool, uncached: bool) -> Found {
+    let (stream_bytes, hot_bytes) =
+        (TIMES * settings.cache_bytes, settings.cache_bytes / HOT_SHARE);
+    let image = Image::make(stream_bytes + hot_bytes + (512 << 20), 4096, "");
+    let library = Library::new(image, settings.cache_bytes);
+    let (hot, stream) = (library.file("hot", false), library.file("stream", uncached));
+    let mut buffer = vec![0x5a; PART_BYTES];
+    // What is streamed is there from the start, with blocks of its own, and not in the cache.
+    let filler = library.file("stream", true);
+    through(stream_bytes, |at| filler.write(at, &buffer));
+    filler.sync();
+    through(hot_bytes, |at| hot.write(at, &buffer));
+    hot.sync();
+    for _ in 0..2 {
+        through(hot_bytes, |at| hot.read(at, &mut buffer));
+    }
+    let (seconds, speed, cpu) =
+        timed(settings.time, stream_bytes, |at| step(&*stream, write, at, &mut buffer));
+    let stats = library.volume.cache().stats();
+    let memory = status_bytes("RssAnon:") >> 20;
+    let before = library.bytes_read();
+    through(hot_bytes, |at| hot.read(at, &mut buffer));
+    let again = (library.bytes_read() - before).min(hot_bytes);
+    let hot = 100.0 * (hot_bytes - again) as f64 / hot_bytes as f64;
+    Found { seconds, speed, cpu, folios: stats.bytes_resident >> 20, memory, hot }
+}
+
+fn step(stream: &dyn Target, write: bool, at: u64, buffer: &mut [u8]) {
+    if write { stream.write(at, buffer) } else { stream.read(at, buffer) }
+}
+
+fn through(bytes: u64, mut each: impl FnMut(u64)) {
+    (0..bytes).step_by(PART_BYTES).for_each(&mut each);
+}
+
+/// Goes through `bytes` again and again for so long: GiB in each second, GiB per second, and CPU seconds
+/// per GiB.
+fn timed(time: Duration, bytes: u64, mut each: impl FnMut(u64)) -> (Vec<f64>, f64, f64) {
+    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let (mut seconds, mut done, mut at) = (vec![0.0], 0_u64, 0);
+    loop {
+        each(at);
+        at = (at + PART_BYTES as u64) % bytes;
+        done += PART_BYTES as u64;
+        let elapsed = start.elapsed();
+        if elapsed >= time {
+            let gib = done as f64 / GIB;
+            return (seconds, gib / elapsed.as_secs_f64(), (cpu_seconds() - cpu) / gib);
+        }
+        seconds.resize(elapsed.as_secs() as usize + 1, 0.0);
+        if let Some(second) = seconds.last_mut() {
+            *second += PART_BYTES as f64 / GIB;
+        }
+    }
+}
+
+/// The processor time that this process has used, all of its threads together, in seconds.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// A field of this process's status, in bytes.
+fn status_bytes(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect(field) << 10
+}
