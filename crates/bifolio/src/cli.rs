@@ -25,8 +25,8 @@ A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IM
 directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
 existing file is named, so that image names may contain colons.
 
-Only put, tar, mkdir, rm, mv, ln, fallocate, chmod, chown, cp into an image, and mount -o rw write to \
-images; all else only reads them, and replays a dirty journal in memory.";
+Only put, tar, mkdir, rm, mv, ln, fallocate, defrag, chmod, chown, cp into an image, and mount -o rw write \
+to images; all else only reads them, and replays a dirty journal in memory.";
 
 /// The command line.
 #[derive(Parser)]
@@ -79,6 +79,8 @@ pub enum Command {
     Ln(commands::ln::Arguments),
     /// Give ranges of files in an image space, or take it from them
     Fallocate(commands::fallocate::Arguments),
+    /// Put files in an image that lie in many pieces into fewer ones
+    Defrag(commands::defrag::Arguments),
     /// Change the permissions of files in an image
     Chmod(commands::chmod::Arguments),
     /// Change the owner and group of files in an image
@@ -116,6 +118,7 @@ impl Command {
             Self::Mv(arguments) => commands::mv::run(arguments, console),
             Self::Ln(arguments) => commands::ln::run(arguments, console),
             Self::Fallocate(arguments) => commands::fallocate::run(arguments, console),
+            Self::Defrag(arguments) => commands::defrag::run(arguments, console),
             Self::Chmod(arguments) => commands::chmod::run(arguments, console),
             Self::Chown(arguments) => commands::chown::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),

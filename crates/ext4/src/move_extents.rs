@@ -157,7 +157,7 @@ impl Inode {
     }
 
     /// Refuses files whose blocks cannot be exchanged.
-    fn check_movable(&self) -> Result<()> {
+    pub fn check_movable(&self) -> Result<()> {
         let refused = |what| Err(Unsupported::Operation(what).into());
         if self.kind() != FileType::Regular {
             return Err(Error::InvalidArgument("only regular files exchange blocks"));

@@ -87,6 +87,7 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
 /// any more: the caller then has the format put it into other blocks. The cache keeps it. An error in
 /// writing is not repeated here.
 pub fn settle_cache(file: &Arc<WritableFile>, range: Range<u64>) {
+    wait_for_direct(file);
     // Nothing is written past the size on the disk, which does not pass what comes before.
     let dirty = range.start.min(file.size_on_disk())..range.end;
     write_back(file, dirty.clone());

@@ -248,6 +248,10 @@ impl Inode for Ext4Inode {
         }
     }
 
+    fn check_movable(&self) -> Result<()> {
+        self.inode.check_movable()
+    }
+
     fn move_extents(
         &self,
         range: Range<FileOffset>,

@@ -218,6 +218,11 @@ pub trait Inode: Send + Sync + Debug {
         Err(Unsupported::Operation("fallocate").into())
     }
 
+    /// Refuses regular files whose blocks cannot be [exchanged](Self::move_extents).
+    fn check_movable(&self) -> Result<()> {
+        Err(Unsupported::Operation("moving extents").into())
+    }
+
     /// Moves the data that a regular file has in `range`, whole blocks, to the blocks that `donor` has
     /// from `to` on, which gets the old ones for them: to these, `copy` copies data. What `donor` has there
     /// reads as zeroes then. Durable when it returns; gives how many bytes have moved. The cache has

@@ -6,11 +6,12 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 
 use base::{Error, FileOffset};
 use common::{bytes, close, file, make, open};
 use testkit::{LoopMount, Mke2fs, Random, private_mounts};
-use vfs::{Creation, Credentials, Fallocate, File, Privileges, Volume};
+use vfs::{Creation, Credentials, DirectIo, Fallocate, File, Privileges, Volume};
 
 /// What lies where: the first byte in the file, on the device, the length, and whether it has data.
 type Extent = (u64, u64, u64, bool);
@@ -134,16 +135,32 @@ fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
 struct Part {
     at: u64,
     model: Vec<u8>,
+    /// A direct write that is on its way.
+    pending: Option<Receiver<base::Result<usize>>>,
 }
 
 impl Part {
     fn step(&mut self, file: &File, random: &mut Random) {
+        if let Some(pending) = self.pending.take() {
+            pending.recv().unwrap().unwrap();
+        }
         let length = self.model.len() as u64;
         let start = random.below(length);
         let end = (start + 1 + random.below(9000)).min(length);
         let range = start as usize..end as usize;
         let at = self.at + start;
-        match random.below(8) {
+        match random.below(10) {
+            // Goes on while blocks move, or want to.
+            8..=9 => {
+                let start = start / 4096 * 4096;
+                let data = data(random.below(1 << 40), 4096);
+                self.model[start as usize..][..4096].copy_from_slice(&data);
+                let (done, pending) = std::sync::mpsc::channel();
+                self.pending = Some(pending);
+                let end = move |_, result| done.send(result).unwrap();
+                let write = DirectIo::write(FileOffset(self.at + start), data, end);
+                file.submit_direct(vec![write], Privileges::Keep, false);
+            }
             0..=2 => {
                 let data = data(random.below(1 << 40), end - start);
                 file.write_at(FileOffset(at), &data, Privileges::Keep).unwrap();
@@ -185,9 +202,10 @@ fn readers_and_writers_do_not_notice() {
                     scope.spawn(move || {
                         let model =
                             data(1, 3 * PART)[(number * PART) as usize..][..PART as usize].to_vec();
-                        let mut part = Part { at: number * PART, model };
+                        let mut part = Part { at: number * PART, model, pending: None };
                         let mut random = Random(77 + number + u64::from(block_size));
                         (0..600).for_each(|_| part.step(subject, &mut random));
+                        part.pending.map(|pending| pending.recv().unwrap().unwrap());
                     })
                 })
                 .collect();

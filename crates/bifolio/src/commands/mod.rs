@@ -6,6 +6,7 @@ pub mod chmod;
 pub mod chown;
 pub mod completions;
 pub mod cp;
+pub mod defrag;
 pub mod df;
 pub mod du;
 pub mod fallocate;

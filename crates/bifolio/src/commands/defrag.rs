@@ -1,0 +1,199 @@
+//! `bifolio defrag`: puts files that lie in many pieces into fewer ones.
+
+use std::sync::Arc;
+
+use base::Error;
+use base::attributes::FileType;
+use clap::Args;
+use vfs::{Defragmented, Follow, Layout, Node, Volume};
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::target::{ImageOptions, Target, Volumes};
+use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::writing::{Writing, change_targets};
+
+const AFTER_HELP: &str = "\
+A file moves if there is room for all of it in fewer pieces; its data stays as it is. Files that are \
+immutable, append-only, inline, encrypted, protected by fs-verity, journaled as data, or mapped without \
+extents, and swap areas, are skipped, and so is all on volumes with clusters (bigalloc); -v says why. The \
+score of a file is the share of the time for reading it that is lost between its pieces, in percent, if \
+going on elsewhere takes as long as reading 256 KiB. It works on images that nobody uses: the kernel \
+passes what e4defrag asks for on to no FUSE server.";
+
+/// The arguments of `bifolio defrag`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// Change nothing, and say how files lie
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Name every file, and why one is skipped
+    #[arg(short, long)]
+    verbose: bool,
+    /// Files, and directories with all that is in them
+    #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Goes through every target.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut sums = Sums::default();
+    if arguments.dry_run {
+        let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+        for target in &arguments.targets {
+            let outcome = volumes.get(target).and_then(|volume| {
+                Walk {
+                    arguments: &arguments,
+                    target,
+                    volume: &volume,
+                    writing: None,
+                    console,
+                    sums: &mut sums,
+                }
+                .run()
+            });
+            console.tolerate(outcome)?;
+        }
+    } else {
+        change_targets(
+            &arguments.image,
+            &arguments.targets,
+            console,
+            |target, writing, console| {
+                let volume = writing.get(target)?;
+                let writing = Some(&*writing);
+                Walk {
+                    arguments: &arguments,
+                    target,
+                    volume: &volume,
+                    writing,
+                    console,
+                    sums: &mut sums,
+                }
+                .run()
+            },
+        )?;
+    }
+    let Sums { files, moved, skipped, before, after } = sums;
+    let verb = if arguments.dry_run { "could move" } else { "moved" };
+    console.print(format_args!(
+        "{files} files looked at, {moved} {verb}, {skipped} skipped: {before} pieces"
+    ))?;
+    match arguments.dry_run {
+        true => console.print('\n'),
+        false => console.print(format_args!(" before, {after} after\n")),
+    }
+}
+
+/// What was met.
+#[derive(Default)]
+struct Sums {
+    files: u64,
+    /// Or could, which only has more pieces than one.
+    moved: u64,
+    skipped: u64,
+    /// Pieces.
+    before: u64,
+    after: u64,
+}
+
+struct Walk<'a> {
+    arguments: &'a Arguments,
+    target: &'a Target,
+    volume: &'a Volume,
+    /// Unless nothing is to be changed.
+    writing: Option<&'a Writing<'a>>,
+    console: &'a mut Console,
+    sums: &'a mut Sums,
+}
+
+impl Walk<'_> {
+    fn run(mut self) -> Result<()> {
+        let start = self.target.resolve(self.volume, Follow::Yes)?;
+        walk::walk(self.volume, start, &self.target.path, Order::Stored, &mut self)
+    }
+
+    fn tend(&mut self, path: &[u8], node: &Arc<Node>) -> Result<()> {
+        self.sums.files += 1;
+        let outcome = match self.arguments.dry_run {
+            true => look_at(node),
+            false => self.volume.defragment(node),
+        };
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                let subject = self.target.subject(path);
+                let failure = Failure::action(subject.as_slice(), "cannot move its data", &error);
+                self.console.report(&failure);
+                return Ok(());
+            }
+        };
+        let text = match &outcome {
+            Defragmented::Moved { before, after } => {
+                self.sums.moved += 1;
+                self.sums.before += before.pieces;
+                self.sums.after += after.pieces;
+                format!("{} -> {}", describe(before), describe(after))
+            }
+            Defragmented::Kept(layout) => {
+                self.sums.moved += u64::from(self.arguments.dry_run && layout.pieces > 1);
+                self.sums.before += layout.pieces;
+                self.sums.after += layout.pieces;
+                describe(layout)
+            }
+            Defragmented::Skipped(reason) => {
+                self.sums.skipped += 1;
+                format!("skipped: {reason}")
+            }
+        };
+        if self.arguments.verbose || matches!(outcome, Defragmented::Moved { .. }) {
+            self.console.name(&self.target.subject(path))?;
+            self.console.print(format_args!(": {text}\n"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Visitor for Walk<'_> {
+    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+        if let Some(writing) = self.writing {
+            writing.check_interrupted()?;
+        }
+        match stop.node.kind() {
+            FileType::Directory => return Ok(Then::Enter),
+            FileType::Regular => self.tend(stop.path, stop.node)?,
+            // What was named is to be heard of.
+            _ if stop.depth == 0 => {
+                let failure = Failure::new(self.target, "is neither a file nor a directory");
+                self.console.report(&failure);
+            }
+            _ => {}
+        }
+        Ok(Then::Skip)
+    }
+
+    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn failed(&mut self, path: &[u8], error: &Error) -> Result<()> {
+        self.console.report(&self.target.failure(path, error));
+        Ok(())
+    }
+}
+
+/// How a file lies that is not to be changed.
+fn look_at(node: &Node) -> base::Result<Defragmented> {
+    Ok(match node.obstacle_to_moving() {
+        Some(obstacle) => Defragmented::Skipped(obstacle),
+        None => Defragmented::Kept(node.layout()?),
+    })
+}
+
+fn describe(layout: &Layout) -> String {
+    let s = if layout.pieces == 1 { "" } else { "s" };
+    format!("{} piece{s}, score {}", layout.pieces, layout.score())
+}

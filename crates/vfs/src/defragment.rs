@@ -1,0 +1,183 @@
+//! Puts files that lie in many pieces into fewer ones: finds better blocks for a file, and moves it there.
+//! Not here: moving (`move_extents.rs`), and where new blocks are found (the format).
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FileOffset, Result, Unsupported};
+
+use crate::fallocate::Fallocate;
+use crate::file::{File, OpenMode};
+use crate::namespace::Creation;
+use crate::node::Node;
+use crate::rights::{self, Credentials, Privileges};
+use crate::volume::Volume;
+
+/// Reading on elsewhere is taken to last as long as reading so many bytes.
+const JUMP_BYTES: u64 = 256 << 10;
+/// How the first page of a swap area ends.
+const SWAP_MARKS: [&[u8; 10]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
+
+/// How a file's data lies on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// Pieces: runs of blocks that follow each other on the device, in the order of the file.
+    pub pieces: u64,
+    /// What they are long together, in bytes.
+    pub bytes: u64,
+}
+
+impl Layout {
+    /// How much of the time that it takes to read the file is lost between its pieces, in percent, if
+    /// reading on elsewhere takes as long as reading 256 KiB: 0 for a file in one piece.
+    pub fn score(&self) -> u64 {
+        let lost = u128::from(self.pieces.saturating_sub(1)) * u128::from(JUMP_BYTES);
+        // At most 100.
+        (lost * 100 / (lost + u128::from(self.bytes)).max(1)) as u64
+    }
+}
+
+/// What became of a file that was to be put into fewer pieces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Defragmented {
+    /// It lies in fewer pieces now.
+    Moved {
+        /// How it lay before.
+        before: Layout,
+        /// How it lies now.
+        after: Layout,
+    },
+    /// It lies as before: in one piece, or no better place was found.
+    Kept(Layout),
+    /// It cannot be moved, for this reason, or there is too little space for that.
+    Skipped(Error),
+}
+
+impl Volume {
+    /// Puts a file into fewer pieces, if there is room for all of it in fewer: what it has is durable, and
+    /// others may read and write it meanwhile. An error loses nothing.
+    pub fn defragment(&self, node: &Arc<Node>) -> Result<Defragmented> {
+        self.check_writable()?;
+        if let Some(obstacle) = node.obstacle_to_moving() {
+            return Ok(Defragmented::Skipped(obstacle));
+        }
+        let file = node.open_for(OpenMode { write: true, append: false })?;
+        if is_swap_area(&file)? {
+            let what = "moving a swap area, whose blocks a boot loader may know";
+            return Ok(Defragmented::Skipped(Unsupported::Operation(what).into()));
+        }
+        // What has no place yet gets one.
+        node.write_back_and_wait();
+        let (before, regions) = node.layout_and_regions()?;
+        if before.pieces < 2 {
+            return Ok(Defragmented::Kept(before));
+        }
+        let donor = self.create_unnamed(
+            &self.root()?,
+            &Creation::of(FileType::Regular, 0o600),
+            &Credentials::ROOT,
+        )?;
+        let donor = donor.open_for(OpenMode { write: true, append: false })?;
+        // One region after the other, without the holes between them.
+        let length = regions.iter().map(|region| region.end.0 - region.start.0).sum();
+        let space = FileOffset(0)..FileOffset(length);
+        let allocate = Fallocate::Allocate { keep_size: false };
+        match donor.fallocate(allocate, space, Privileges::Keep) {
+            Err(Error::NoSpace) => return Ok(Defragmented::Skipped(Error::NoSpace)),
+            allocated => allocated?,
+        }
+        if donor.node().layout()?.pieces >= before.pieces {
+            return Ok(Defragmented::Kept(before));
+        }
+        let mut donor_at = FileOffset(0);
+        let moved = regions.into_iter().try_for_each(|region| {
+            let length = region.end.0 - region.start.0;
+            let moved = match file.move_extents(region.start, &donor, donor_at, length) {
+                // The file ends before it by now.
+                Err(Error::InvalidArgument(_)) if region.start.0 >= node.attributes().size => {
+                    Ok(())
+                }
+                moved => moved.map(drop),
+            };
+            donor_at.0 += length;
+            moved
+        });
+        let after = node.layout()?;
+        match moved {
+            Ok(()) if after.pieces < before.pieces => Ok(Defragmented::Moved { before, after }),
+            // Somebody else has changed it meanwhile.
+            Ok(()) => Ok(Defragmented::Kept(after)),
+            // Some of it has moved.
+            Err(Error::NoSpace) if after.pieces < before.pieces => {
+                Ok(Defragmented::Moved { before, after })
+            }
+            Err(error @ (Error::NoSpace | Error::Unsupported(_))) => {
+                Ok(Defragmented::Skipped(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Node {
+    /// Why the blocks of this file are not moved, if they are not.
+    pub fn obstacle_to_moving(&self) -> Option<Error> {
+        if self.kind() != FileType::Regular {
+            return Some(Error::WrongType("not a regular file"));
+        }
+        rights::may_overwrite(&self.attributes()).and_then(|()| self.inode().check_movable()).err()
+    }
+
+    /// How the file lies on the device, as far as it has its places.
+    pub fn layout(&self) -> Result<Layout> {
+        self.layout_and_regions().map(|(layout, _)| layout)
+    }
+
+    /// The same, with the ranges of the file that have blocks, as far as it reaches.
+    fn layout_and_regions(&self) -> Result<(Layout, Vec<Range<FileOffset>>)> {
+        let (mut layout, mut regions) = (Layout::default(), Vec::<Range<FileOffset>>::new());
+        let mut expected = None;
+        let size = self.attributes().size;
+        let end = size.next_multiple_of(self.inode().allocation_unit());
+        self.extents(FileOffset(0)..FileOffset(size), &mut |extent| {
+            if !extent.flags.delalloc && !extent.flags.inline {
+                layout.pieces += u64::from(expected != Some(extent.physical.0));
+                layout.bytes += extent.length;
+                expected = extent.physical.0.checked_add(extent.length);
+                let end = FileOffset(extent.logical.0.saturating_add(extent.length).min(end));
+                match regions.last_mut() {
+                    Some(last) if last.end == extent.logical => last.end = end,
+                    _ => regions.push(extent.logical..end),
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok((layout, regions))
+    }
+}
+
+/// Whether the file's first page, of whatever size, says that it is a swap area.
+fn is_swap_area(file: &File) -> Result<bool> {
+    for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+        let mut end = [0; 10];
+        let read = file.read_at(FileOffset(page_bytes - end.len() as u64), &mut end)?;
+        if read == end.len() && SWAP_MARKS.contains(&&end) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_are_shares_of_time() {
+        let score = |pieces, bytes| Layout { pieces, bytes }.score();
+        assert_eq!((score(0, 0), score(1, 4096), score(1, 1 << 40)), (0, 0, 0));
+        assert_eq!((score(5, 1 << 20), score(257, 1 << 20)), (50, 98));
+        assert_eq!(score(u64::MAX, u64::MAX), 99);
+    }
+}
