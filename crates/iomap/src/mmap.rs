@@ -20,18 +20,20 @@ use crate::write::{give_up, unlent};
 /// How often a folio that changes under who wants to show it is looked up again.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// Shows `page` of a file, and what lies behind it in the same folio; at most `length` bytes are read
-/// if it is not cached. Gives the page after the last one shown. `NoSuchOffset` past the end of the
+/// What is read at once for a page that was touched without any order, in bytes.
+const READ_AROUND: usize = 64 << 10;
+
+/// Shows `page` of a file, and what lies behind it in the same folio. If it is not cached, it is read:
+/// alone unless there is a `readahead`. Gives the page after the last one shown. `NoSuchOffset` past the end of the
 /// file; `OutOfMemory` if all of the cache is in use.
 pub fn show(
     context: &ReadContext<'_>,
-    readahead: &Readahead,
+    readahead: Option<&Readahead>,
     window: &Window,
     page: u64,
-    length: usize,
 ) -> Result<u64> {
     for _ in 0..ATTEMPTS_MAX {
-        let Some(folio) = lock_page(context, readahead, page, length)? else { continue };
+        let Some(folio) = lock_page(context, readahead, page)? else { continue };
         context.mapping.place(&folio)?;
         let pages = page..shown_end(context, window, &folio, page);
         window.show(&folio, &pages, &(page..page))?;
@@ -45,7 +47,7 @@ pub fn show(
 /// the last one that can be stored to. Errors as for [`show`], and those of reserving.
 pub fn show_for_stores(
     file: &Arc<WritableFile>,
-    readahead: &Readahead,
+    readahead: Option<&Readahead>,
     window: &Window,
     page: u64,
     pages: u64,
@@ -72,14 +74,14 @@ pub fn show_for_stores(
 fn store_page(
     context: &ReadContext<'_>,
     file: &Arc<WritableFile>,
-    readahead: &Readahead,
+    readahead: Option<&Readahead>,
     window: &Window,
     pages: Range<u64>,
     reserved: &mut Range<u64>,
 ) -> Result<Option<u64>> {
     let mapping = &file.mapping;
     let page = pages.start;
-    let Some(folio) = lock_page(context, readahead, page, PAGE_SIZE)? else { return Ok(None) };
+    let Some(folio) = lock_page(context, readahead, page)? else { return Ok(None) };
     let position = folio.folio().position();
     let block = mapping.block_size().len();
     let shown = page..shown_end(context, window, &folio, page);
@@ -111,22 +113,30 @@ fn store_page(
 /// The folio with `page`, all of which is uptodate, locked. `None`: look again.
 fn lock_page(
     context: &ReadContext<'_>,
-    readahead: &Readahead,
+    readahead: Option<&Readahead>,
     page: u64,
-    length: usize,
 ) -> Result<Option<LockedFolio>> {
     let at = page << PAGE_SHIFT;
     let left = context.size().saturating_sub(at);
     if left == 0 {
         return Err(Error::NoSuchOffset);
     }
-    let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
-    let folio = match fetch(context, Some(readahead), at, length)? {
+    let wanted = if readahead.is_some() { READ_AROUND } else { PAGE_SIZE };
+    let length = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
+    let folio = match fetch(context, readahead, at, length)? {
         Fetched::Folio(folio) => folio,
         Fetched::Uncached(_) => return Err(Error::OutOfMemory),
     };
-    note_visit(context, readahead, &folio);
-    readahead.set_previous(page);
+    match readahead {
+        Some(readahead) => {
+            note_visit(context, readahead, &folio);
+            readahead.set_previous(page);
+        }
+        None => {
+            folio.keep();
+            folio.visit();
+        }
+    }
     let start = (at - folio.position()) as usize;
     let uptodate = folio.uptodate_run(start, PAGE_SIZE, true);
     if uptodate < PAGE_SIZE {

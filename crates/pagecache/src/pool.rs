@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, Result};
@@ -13,7 +14,7 @@ use crate::node::{NODES_PER_FRAME, Node, NodeId};
 use crate::options::{CacheStats, ORDER_MAX};
 use crate::region::Region;
 use crate::state::FolioState;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The most frames of an arena, 256 GiB: what a tree's entries can name.

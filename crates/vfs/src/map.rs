@@ -17,9 +17,6 @@ use crate::node::{Life, NodeState};
 use crate::rights;
 use crate::rw_flags::RwFlags;
 
-/// What is read for a page that was touched at random, in bytes, unless it is said that no more than
-/// the page is wanted.
-const READ_AROUND: usize = 64 << 10;
 /// Pages that can be stored to at a time where they are stored to in order.
 const STORED_MAX: u64 = 16;
 /// How often memory is made for a page before it fails.
@@ -233,12 +230,15 @@ impl Map {
         Err(Error::OutOfMemory)
     }
 
+    fn readahead(&self) -> Option<&Readahead> {
+        (!self.is_random.load(Ordering::Relaxed)).then_some(&self.readahead)
+    }
+
     fn show_to_read(&self, page: u64) -> Result<u64> {
         let node = self.file.node();
         let _lock = node.lock_shared();
         let context = self.file.context(node.data()?, RwFlags::default());
-        let length = if self.is_random.load(Ordering::Relaxed) { PAGE_SIZE } else { READ_AROUND };
-        iomap::show(&context, &self.readahead, &self.window, page, length)
+        iomap::show(&context, self.readahead(), &self.window, page)
     }
 
     fn show_for_stores(&self, page: u64, pages: u64) -> Result<u64> {
@@ -248,7 +248,7 @@ impl Map {
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
         writeback.throttle(node, Caching::Kept);
         let state = node.lock();
-        let shown = iomap::show_for_stores(file, &self.readahead, &self.window, page, pages)?;
+        let shown = iomap::show_for_stores(file, self.readahead(), &self.window, page, pages)?;
         self.note_stored(&state);
         Ok(shown)
     }
@@ -258,7 +258,7 @@ impl ServeFault for Map {
     fn serve(&self, page: u64, is_store: bool) {
         let stored = is_store.then(|| {
             let in_order = self.stored_end.load(Ordering::Relaxed) == page;
-            if in_order && !self.is_random.load(Ordering::Relaxed) { STORED_MAX } else { 1 }
+            if in_order && self.readahead().is_some() { STORED_MAX } else { 1 }
         });
         match self.show(page, stored) {
             Ok(end) if is_store => self.stored_end.store(end, Ordering::Relaxed),

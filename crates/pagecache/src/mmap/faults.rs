@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::userfault::{Addresses, Fault, Userfaults};
 use super::window::Area;
+use crate::PAGE_SIZE;
 
 /// How many pages are served at a time: devices do several reads at once.
 const THREADS: usize = 4;
@@ -111,8 +112,12 @@ impl Shared {
         let served = windows.range(..=fault.address).next_back().map(|(_, served)| served);
         let found = served.and_then(|served| Some((served.area.upgrade()?, served.by.upgrade()?)));
         drop(windows);
-        // Whoever touches a window that is being dropped finds that it is gone.
-        let Some((area, by)) = found else { return };
+        let Some((area, by)) = found else {
+            // Whoever touches a window that is being dropped finds that it is gone.
+            let page = fault.address / PAGE_SIZE * PAGE_SIZE;
+            let _ = self.userfaults.wake(&(page..page + PAGE_SIZE));
+            return;
+        };
         let page = area.page_at(fault.address);
         if catch_unwind(AssertUnwindSafe(|| by.serve(page, fault.is_store))).is_err() {
             // It was reported where it happened.

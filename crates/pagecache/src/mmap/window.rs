@@ -11,7 +11,9 @@ use std::sync::{Arc, Weak};
 use base::{Error, Result, Unsupported};
 use parking_lot::RwLock;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock, munmap,
+};
 
 use super::faults::{Faults, ServeFault};
 use super::file_memory::FileMemory;
@@ -75,12 +77,12 @@ impl Window {
         let bytes = |pages: u64| pages.checked_mul(1 << PAGE_SHIFT).ok_or(Error::FileTooLarge);
         let (offset, length) = (bytes(pages.start)?, bytes(pages.end - pages.start)?);
         let length = usize::try_from(length).map_err(|_| Error::OutOfMemory)?;
-        let access = if can_be_stored_to { ProtFlags::WRITE } else { ProtFlags::empty() };
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // Without any access at first, so that a process that locks all its memory shows no pages that
+        // nobody was asked for.
+        let (none, flags) = (ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE);
+        let nowhere = std::ptr::null_mut();
         // SAFETY: a new mapping at an address that the kernel chooses changes no other memory.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), length, access | ProtFlags::READ, flags, memory.fd(), offset)
-        };
+        let start = unsafe { mmap(nowhere, length, none, flags, memory.fd(), offset) };
         let start = start.map_err(|_| Error::OutOfMemory)? as usize;
         let area = Arc::new(Area {
             addresses: start..start + length,
@@ -94,8 +96,7 @@ impl Window {
         let window = Self { mapping, area, faults };
         // A child of this process would make pages that nobody hears of.
         window.area.advise(&window.area.addresses, Advice::LinuxDontFork);
-        let registered = window.area.userfaults.register(&window.area.addresses, can_be_stored_to);
-        registered.map_err(|_| Error::OutOfMemory)?;
+        window.area.open().map_err(|_| Error::OutOfMemory)?;
         window.mapping.mapped.add(&window.area);
         Ok(window)
     }
@@ -158,6 +159,18 @@ impl Window {
 }
 
 impl Area {
+    /// Has touches of new memory be faults, and then allows them.
+    fn open(&self) -> Result<(), Errno> {
+        let start = std::ptr::with_exposed_provenance_mut(self.addresses.start);
+        let write =
+            if self.can_be_stored_to { MprotectFlags::WRITE } else { MprotectFlags::empty() };
+        // SAFETY: the memory is the window's. What is locked could not be hidden.
+        let _ = unsafe { munlock(start, self.addresses.len()) };
+        self.userfaults.register(&self.addresses, self.can_be_stored_to)?;
+        // SAFETY: as above.
+        unsafe { mprotect(start, self.addresses.len(), MprotectFlags::READ | write) }
+    }
+
     pub(crate) fn addresses(&self) -> &Addresses {
         &self.addresses
     }

@@ -1,9 +1,9 @@
 //! A map and its file are the same bytes.
 
 use base::FileOffset;
-use vfs::{MapSync, Privileges};
+use vfs::{Fallocate, MapSync, Privileges};
 
-use crate::{PAGE, Stage, load, map, read, store, write};
+use crate::{PAGE, Stage, bytes, load, map, read, store, write};
 
 #[test]
 fn what_is_written_is_loaded_and_what_is_stored_is_read() {
@@ -40,6 +40,27 @@ fn what_is_written_is_loaded_and_what_is_stored_is_read() {
         drop((memory, file));
         stage.close();
     }
+}
+
+#[test]
+fn what_was_reclaimed_is_not_shown_any_more() {
+    let mut stage = Stage::new(4096, 4 << 20);
+    let (file, other) = (stage.make("file"), stage.make("other"));
+    write(&file, 0, &[1; 1 << 20]);
+    write(&other, 0, &[2; 8 << 20]);
+    let memory = map(&file, 0..1 << 20);
+    for mode in [Fallocate::PunchHole, Fallocate::CollapseRange] {
+        memory.sync(0..memory.len(), MapSync::Sync).unwrap();
+        assert_eq!(load(&memory, 256 << 10..257 << 10), [1; 1 << 10]);
+        // More than the cache holds.
+        read(&other, 0, 8 << 20);
+        file.fallocate(mode, bytes(256 << 10..512 << 10), Privileges::Keep).unwrap();
+        let wanted = if mode == Fallocate::PunchHole { 0 } else { 1 };
+        assert_eq!(load(&memory, 256 << 10..512 << 10), vec![wanted; 256 << 10], "{mode:?}");
+        write(&file, 256 << 10, &[1; 256 << 10]);
+    }
+    drop((memory, file, other));
+    stage.close();
 }
 
 #[test]

@@ -2,7 +2,10 @@
 //! volumes, judged by a model and e2fsck.
 
 mod coherence;
+mod limits;
 mod model;
+mod signals;
+mod threads;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,9 @@
 use base::FileOffset;
 use iomap::{CacheOptions, FolioSlice};
 use testkit::{Mke2fs, Random};
-use vfs::{Fallocate, File, FileMap, MapAccess, MapAdvice, MapSync, Privileges};
+use vfs::{
+    Fallocate, File, FileMap, MapAccess, MapAdvice, MapSync, Privileges, WriteAt, WriteSync,
+};
 
 use crate::{PAGE, Stage, bytes, load, map, read, store, write};
 
@@ -102,7 +104,7 @@ impl Subject {
         let fallocate = |file: &File, mode, from, to| {
             file.fallocate(mode, bytes(from..to), Privileges::Keep).unwrap();
         };
-        match random.below(20) {
+        match random.below(22) {
             0..=6 => return self.store(at, length, random),
             7 | 8 if at < size => {
                 let (map, start) = self.map_for(at, random);
@@ -117,6 +119,23 @@ impl Subject {
                 self.model.resize(size.max(end) as usize, 0);
                 self.model[at as usize..end as usize].fill(fill);
                 return format!("write {at}..{end}");
+            }
+            20 => {
+                let (at, end) = (at / 512 * 512, end.next_multiple_of(512).min(SIZE_MAX));
+                let fill = random.below(255) as u8 + 1;
+                let data = vec![fill; (end - at) as usize];
+                let place = WriteAt::Offset(FileOffset(at));
+                self.file.write_direct(place, &data, Privileges::Keep, WriteSync::None).unwrap();
+                self.model.resize(size.max(end) as usize, 0);
+                self.model[at as usize..end as usize].fill(fill);
+                return format!("write directly {at}..{end}");
+            }
+            21 if at < size => {
+                let at = at / 512 * 512;
+                let mut found = vec![0xEE; length.next_multiple_of(512) as usize];
+                let read = self.file.read_direct(FileOffset(at), &mut found).unwrap();
+                assert!(found[..read] == self.model[at as usize..at as usize + read], "{at}");
+                return format!("read directly {at}, {read} bytes");
             }
             10 => {
                 self.file.node().set_size(end, Privileges::Keep).unwrap();
