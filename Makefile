@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash lint bench-read bench-write bench-mount bench-uncached fuzz
+.PHONY: help setup build demo test crash exercise lint bench-read bench-write bench-mount bench-uncached fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -27,6 +27,11 @@ CRASH_FACTOR ?= 20
 CRASH_SEED ?= 1
 crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do, from CRASH_SEED on
 	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test --release --package bifolio-ext4 --test crash
+
+OPERATIONS ?= 200000
+SEED ?= 1
+exercise: ## Do OPERATIONS things at random, chosen by SEED, to files on volumes of every kind
+	@BIFOLIO_EXERCISE_OPERATIONS=$(OPERATIONS) BIFOLIO_EXERCISE_SEED=$(SEED) scripts/test --release --package bifolio-vfs --test exercise
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint

@@ -159,8 +159,13 @@ fn blocks_stay_the_file_s_while_they_are_written() {
         file.fallocate(vfs::Fallocate::PunchHole, range, Privileges::Keep)
     };
     let cut = |file: &File| file.node().set_size(0, Privileges::Keep);
-    let ways: [Way<'_>; 2] = [&punch, &cut];
-    for way in ways {
+    let donor = create(&volume, "donor");
+    allocate(&donor, 1 << 20);
+    let exchange =
+        |file: &File| file.move_extents(FileOffset(0), &donor, FileOffset(0), 1 << 20).map(drop);
+    // And what the file has there then.
+    let ways: [(Way<'_>, u8); 3] = [(&punch, 0), (&cut, 0), (&exchange, 9)];
+    for (way, left) in ways {
         gate.shut();
         let written = start(&file, 0, vec![9; 4096]);
         gate.wait_for(1);
@@ -175,9 +180,9 @@ fn blocks_stay_the_file_s_while_they_are_written() {
             assert_eq!(written.recv(), Ok(Ok(4096)));
             assert_eq!(taken.recv(), Ok(Ok(())));
         });
-        assert_eq!(read(&file, 0), 0);
+        assert_eq!(read(&file, 0), left);
         allocate(&file, 1 << 20);
     }
-    drop(file);
+    drop((file, donor));
     close(volume, &image);
 }

@@ -1,0 +1,71 @@
+//! What is done to a file. Not here: doing it.
+
+use testkit::Random;
+
+/// One of the things that are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    Read,
+    ReadUncached,
+    ReadDirect,
+    Load,
+    SeekHoles,
+    Write,
+    WriteUncached,
+    WriteDirect,
+    Store,
+    Truncate,
+    Allocate { keep_size: bool },
+    PunchHole,
+    ZeroRange { keep_size: bool },
+    Collapse,
+    Insert,
+    MoveExtents,
+    Sync { data_only: bool },
+    SyncRange,
+    CloseFile,
+}
+
+/// How often each comes, against the others.
+const SHARES: [(Operation, u64); 22] = [
+    (Operation::Read, 8),
+    (Operation::ReadUncached, 4),
+    (Operation::ReadDirect, 5),
+    (Operation::Load, 5),
+    (Operation::SeekHoles, 2),
+    (Operation::Write, 12),
+    (Operation::WriteUncached, 6),
+    (Operation::WriteDirect, 8),
+    (Operation::Store, 8),
+    (Operation::Truncate, 4),
+    (Operation::Allocate { keep_size: false }, 2),
+    (Operation::Allocate { keep_size: true }, 2),
+    (Operation::PunchHole, 5),
+    (Operation::ZeroRange { keep_size: false }, 2),
+    (Operation::ZeroRange { keep_size: true }, 3),
+    (Operation::Collapse, 3),
+    (Operation::Insert, 3),
+    (Operation::MoveExtents, 5),
+    (Operation::Sync { data_only: false }, 1),
+    (Operation::Sync { data_only: true }, 1),
+    (Operation::SyncRange, 2),
+    (Operation::CloseFile, 1),
+];
+
+impl Operation {
+    pub fn choose(random: &mut Random) -> Self {
+        let mut number = random.below(SHARES.iter().map(|(_, share)| share).sum());
+        for (operation, share) in SHARES {
+            match number.checked_sub(share) {
+                Some(left) => number = left,
+                None => return operation,
+            }
+        }
+        unreachable!("the number is less than all shares together")
+    }
+
+    /// Whether it can only be done to what the file has.
+    pub fn is_within(self) -> bool {
+        matches!(self, Self::Load | Self::Store)
+    }
+}

@@ -1,0 +1,319 @@
+//! A file and what it should have, and doing things to both. Not here: which.
+
+use std::ops::{ControlFlow, Range};
+
+use base::{Error, FileOffset};
+use testkit::Random;
+use vfs::{
+    Fallocate, File, FileMap, MapAccess, Privileges, RwFlags, SyncRange, WriteAt, WriteSync,
+};
+
+use crate::common::{WRITE, bytes};
+use crate::operation::Operation;
+
+/// The largest file.
+pub const SIZE_MAX: u64 = 3 << 20;
+/// What direct reads and writes are multiples of.
+const SECTOR: u64 = 512;
+const PAGE: usize = 4096;
+const UNCACHED: RwFlags = RwFlags { dontcache: true, append: false, sync: WriteSync::None };
+
+/// A file, and the bytes that it should have.
+pub struct Subject {
+    name: &'static str,
+    file: File,
+    model: Vec<u8>,
+    /// All that the file may ever have, once it is wanted.
+    map: Option<FileMap>,
+}
+
+/// A place to do something to one of the files, and another file.
+pub fn place(subjects: &[Subject], index: usize, random: &mut Random) -> (usize, Range<u64>) {
+    let other = (index + 1 + random.below(subjects.len() as u64 - 1) as usize) % subjects.len();
+    let size = subjects[index].size();
+    // Mostly where there is something.
+    let reach = if random.below(4) == 0 { SIZE_MAX } else { size.clamp(1, SIZE_MAX) };
+    let at = random.below(reach);
+    let length_max = [1 << 20, 150_000, 30_000, 30_000, 5000, 5000, 600][random.below(7) as usize];
+    (other, at..(at + 1 + random.below(length_max)).min(SIZE_MAX))
+}
+
+/// Does something to a file, the first of two, and to its model; reads are compared.
+pub fn run(
+    subjects: &mut [Subject],
+    operation: Operation,
+    (index, other): (usize, usize),
+    range: Range<u64>,
+    random: &mut Random,
+) {
+    if operation == Operation::MoveExtents {
+        return move_extents(subjects, index, other, range, random);
+    }
+    subjects[index].run(operation, range, random);
+}
+
+impl Subject {
+    pub fn new(name: &'static str, file: File, model: Vec<u8>) -> Self {
+        Self { name, file, model, map: None }
+    }
+
+    fn size(&self) -> u64 {
+        self.model.len() as u64
+    }
+
+    /// Ends the use of the file; what it should have.
+    pub fn close(self) -> Vec<u8> {
+        self.model
+    }
+
+    /// The part of the model that lies in `range`.
+    fn expected(&self, range: &Range<u64>) -> &[u8] {
+        let size = self.size();
+        &self.model[range.start.min(size) as usize..range.end.min(size) as usize]
+    }
+
+    fn compare(&self, found: &[u8], range: &Range<u64>) {
+        let expected = self.expected(range);
+        assert_eq!(found.len(), expected.len(), "{}: {range:?}", self.name);
+        let differs = found.iter().zip(expected).position(|(found, wanted)| found != wanted);
+        if let Some(at) = differs {
+            let at_byte = range.start + at as u64;
+            let (found, wanted) = (found[at], expected[at]);
+            panic!("{}: {found:#x}, not {wanted:#x}, at {at_byte} of {range:?}", self.name);
+        }
+    }
+
+    /// Reads all of it.
+    pub fn check(&self) {
+        self.read(0..SIZE_MAX + 1, RwFlags::default());
+        self.check_holes(0..self.size());
+    }
+
+    fn read(&self, range: Range<u64>, flags: RwFlags) {
+        let mut found = vec![0xEE; (range.end - range.start) as usize];
+        let read = self.file.read_with(FileOffset(range.start), &mut found, flags).unwrap();
+        self.compare(&found[..read], &range);
+    }
+
+    /// What is said to be a hole reads as zeroes.
+    fn check_holes(&self, range: Range<u64>) {
+        let size = self.size();
+        let (mut at, end) = (range.start, range.end.min(size));
+        while at < end {
+            let data = match self.file.seek_data(FileOffset(at)) {
+                Err(Error::NoSuchOffset) => size,
+                data => data.unwrap().0,
+            };
+            let hole = &self.model[at as usize..data as usize];
+            assert!(hole.iter().all(|&byte| byte == 0), "{}: no hole at {at}", self.name);
+            at = data;
+            if at < end {
+                at = self.file.seek_hole(FileOffset(at)).unwrap().0;
+            }
+        }
+    }
+
+    /// Bytes to write to `range`, and the model with them.
+    fn new_data(&mut self, range: &Range<u64>, random: &mut Random) -> Vec<u8> {
+        let fill = random.below(255) as u8 + 1;
+        let data: Vec<u8> = range
+            .clone()
+            .map(|at| fill.wrapping_add((at / 512) as u8).wrapping_mul(at as u8 | 1))
+            .collect();
+        self.grow(range.end);
+        self.model[range.start as usize..range.end as usize].copy_from_slice(&data);
+        data
+    }
+
+    fn grow(&mut self, size: u64) {
+        self.model.resize(self.size().max(size) as usize, 0);
+    }
+
+    fn map(&mut self) -> &FileMap {
+        let file = &self.file;
+        self.map.get_or_insert_with(|| file.map(bytes(0..SIZE_MAX), MapAccess::ReadWrite).unwrap())
+    }
+
+    fn fallocate(&self, mode: Fallocate, range: Range<u64>) -> base::Result<()> {
+        self.file.fallocate(mode, bytes(range), Privileges::Keep)
+    }
+
+    fn run(&mut self, operation: Operation, range: Range<u64>, random: &mut Random) {
+        let (size, unit) = (self.size(), self.file.allocation_unit());
+        let range = match operation.is_within() {
+            true => range.start.min(size)..range.end.min(size),
+            false => range,
+        };
+        let sectors = range.start / SECTOR * SECTOR..range.end.next_multiple_of(SECTOR);
+        let units = range.start / unit * unit..range.end.next_multiple_of(unit);
+        let at = FileOffset(range.start);
+        match operation {
+            Operation::Read => self.read(range, RwFlags::default()),
+            Operation::ReadUncached => self.read(range, UNCACHED),
+            Operation::ReadDirect => {
+                let mut found = vec![0xEE; (sectors.end - sectors.start) as usize];
+                let read = self.file.read_direct(FileOffset(sectors.start), &mut found).unwrap();
+                self.compare(&found[..read], &sectors);
+            }
+            Operation::Load => {
+                let found = load(self.map(), &range);
+                self.compare(&found, &range);
+            }
+            Operation::SeekHoles => self.check_holes(range),
+            Operation::Write | Operation::WriteUncached => {
+                let data = self.new_data(&range, random);
+                let uncached = operation == Operation::WriteUncached;
+                let flags = if uncached { UNCACHED } else { RwFlags::default() };
+                let at = WriteAt::Offset(at);
+                let written = self.file.write_with(at, &data, Privileges::Keep, flags);
+                assert_eq!(written, Ok(data.len()));
+            }
+            Operation::WriteDirect => {
+                let data = self.new_data(&sectors, random);
+                let at = WriteAt::Offset(FileOffset(sectors.start));
+                let written = self.file.write_direct(at, &data, Privileges::Keep, WriteSync::None);
+                assert_eq!(written, Ok(data.len()));
+            }
+            Operation::Store => {
+                let data = self.new_data(&range, random);
+                store(self.map(), range.start, &data);
+                let page_end = self.model.len().next_multiple_of(PAGE) as u64;
+                if !range.is_empty() && range.end == size && size < page_end {
+                    // Bytes of the last page that the file does not have.
+                    store(self.map(), size, &vec![0xDD; (page_end - size) as usize]);
+                }
+            }
+            Operation::Truncate => {
+                self.file.node().set_size(range.end, Privileges::Keep).unwrap();
+                self.model.resize(range.end as usize, 0);
+            }
+            Operation::Allocate { keep_size } => {
+                self.fallocate(Fallocate::Allocate { keep_size }, range.clone()).unwrap();
+                if !keep_size {
+                    self.grow(range.end);
+                }
+            }
+            Operation::PunchHole => {
+                self.fallocate(Fallocate::PunchHole, range.clone()).unwrap();
+                self.clear(&range);
+            }
+            Operation::ZeroRange { keep_size } => {
+                self.fallocate(Fallocate::ZeroRange { keep_size }, range.clone()).unwrap();
+                if !keep_size {
+                    self.grow(range.end);
+                }
+                self.clear(&range);
+            }
+            Operation::Collapse => {
+                let collapsed = self.fallocate(Fallocate::CollapseRange, units.clone());
+                if units.end < size {
+                    collapsed.unwrap();
+                    self.model.drain(units.start as usize..units.end as usize);
+                } else {
+                    assert!(matches!(collapsed, Err(Error::InvalidArgument(_))), "{collapsed:?}");
+                }
+            }
+            Operation::Insert => {
+                let length = units.end - units.start;
+                if size + length > SIZE_MAX {
+                    return;
+                }
+                let inserted = self.fallocate(Fallocate::InsertRange, units.clone());
+                if units.start < size {
+                    inserted.unwrap();
+                    let (hole, at) = (vec![0; length as usize], units.start as usize);
+                    self.model.splice(at..at, hole);
+                } else {
+                    assert!(matches!(inserted, Err(Error::InvalidArgument(_))), "{inserted:?}");
+                }
+            }
+            Operation::MoveExtents => unreachable!("that takes two files"),
+            Operation::Sync { data_only } => self.file.sync(data_only).unwrap(),
+            Operation::SyncRange => {
+                let [wait_before, write, wait_after] = [0; 3].map(|_| random.below(2) == 0);
+                let how = SyncRange { wait_before, write, wait_after };
+                self.file.sync_range(range, how).unwrap();
+            }
+            Operation::CloseFile => {
+                self.map = None;
+                self.file = self.file.node().open_for(WRITE).unwrap();
+            }
+        }
+    }
+
+    fn clear(&mut self, range: &Range<u64>) {
+        let size = self.size();
+        self.model[range.start.min(size) as usize..range.end.min(size) as usize].fill(0);
+    }
+
+    /// The ranges that have blocks, once all has its place.
+    fn blocks(&self) -> Vec<Range<u64>> {
+        self.file.sync(true).unwrap();
+        let mut blocks = Vec::new();
+        let mut emit = |extent: iomap::FiemapExtent| {
+            if !extent.flags.inline {
+                blocks.push(extent.logical.0..extent.logical.0 + extent.length);
+            }
+            ControlFlow::Continue(())
+        };
+        self.file.extents(bytes(0..u64::MAX), &mut emit).unwrap();
+        blocks
+    }
+}
+
+/// Has a file give its blocks of a range for those that another one, a donor, has somewhere.
+fn move_extents(
+    subjects: &mut [Subject],
+    index: usize,
+    donor: usize,
+    range: Range<u64>,
+    random: &mut Random,
+) {
+    let (subject, other) = (&subjects[index], &subjects[donor]);
+    let unit = subject.file.allocation_unit();
+    let at = range.start / unit * unit;
+    let to = random.below(other.size().max(1)) / unit * unit;
+    let (blocks, donor_blocks) = (subject.blocks(), other.blocks());
+    let length = range.end - range.start;
+    let moved = subject.file.move_extents(FileOffset(at), &other.file, FileOffset(to), length);
+    let has = |blocks: &[Range<u64>], at| blocks.iter().any(|range| range.contains(&at));
+    let left = |subject: &Subject, at| subject.size().next_multiple_of(unit).saturating_sub(at);
+    let length = length.next_multiple_of(unit).min(left(subject, at)).min(left(other, to));
+    let bytes = match moved {
+        Ok(bytes) => bytes,
+        // Clusters, or inline data.
+        Err(Error::Unsupported(_)) => return,
+        Err(error) => {
+            assert!(matches!(error, Error::InvalidArgument(_)) && length == 0, "{error}");
+            return;
+        }
+    };
+    let both = |offset: &u64| has(&blocks, at + offset) && has(&donor_blocks, to + offset);
+    let exchanged: Vec<u64> = (0..length).step_by(unit as usize).filter(both).collect();
+    assert_eq!(bytes, exchanged.len() as u64 * unit, "bytes that have moved");
+    for offset in exchanged {
+        subjects[donor].clear(&(to + offset..to + offset + unit));
+    }
+    // At once: nobody else may have noticed.
+    subjects[index].read(at..at + length, RwFlags::default());
+    subjects[donor].read(to..to + length, RwFlags::default());
+}
+
+/// What lies in a map, as the processor sees it.
+fn load(map: &FileMap, range: &Range<u64>) -> Vec<u8> {
+    assert!(range.end <= map.len() as u64);
+    let at = |at: u64| {
+        // SAFETY: in the map. Nobody stores to it meanwhile but the kernel, at other bytes.
+        unsafe { map.as_ptr().add(at as usize).read_volatile() }
+    };
+    range.clone().map(at).collect()
+}
+
+/// Stores bytes as the processor does.
+fn store(map: &FileMap, at: u64, data: &[u8]) {
+    assert!(at as usize + data.len() <= map.len());
+    for (index, byte) in data.iter().enumerate() {
+        // SAFETY: in the map, which nobody else stores to.
+        unsafe { map.as_ptr().add(at as usize + index).write_volatile(*byte) };
+    }
+}
