@@ -1,5 +1,5 @@
-//! fallocate(2) on volumes mounted for writing, beside the kernel's ext4: the same bytes, sizes, errors
-//! and holes, and afterwards the same blocks with the same states.
+//! fallocate(2), and writes of every kind between, on volumes mounted for writing, beside the kernel's ext4:
+//! the same bytes, sizes, errors and holes, and afterwards the same blocks with the same states.
 
 mod mounting;
 
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::Place;
+use mounting::other_ways::{ALIGNMENT, open_direct, read_direct, write_direct, write_mapped};
 use mounting::side_by_side::{Notes, side_by_side};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -26,17 +27,38 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-fn change_at_random(file: &File, size_max: u64, random: &mut Random, notes: &mut Notes) {
-    for step in 0..120 {
+fn change_at_random(path: &Path, size_max: u64, random: &mut Random, notes: &mut Notes) {
+    let file = &File::options().read(true).write(true).open(path).unwrap();
+    let direct = open_direct(path);
+    for step in 0..160 {
         let at = random.below(size_max);
         let length_max = [size_max / 4, 20_000, 3000][random.below(3) as usize];
         let length = 1 + random.below(length_max.min(size_max - at));
         let fallocate = |flags| rustix::fs::fallocate(file, flags, at, length);
-        let what = random.below(9);
+        let what = random.below(14);
+        let data = |length: u64| -> Vec<u8> {
+            (0..length).map(|index| (index + step) as u8 | 1).collect()
+        };
+        let aligned = at / ALIGNMENT as u64 * ALIGNMENT as u64;
         let done = match what {
+            9..=10 => {
+                let data = data(length.next_multiple_of(ALIGNMENT as u64));
+                write_direct(&direct, aligned, &data).map(|written| assert_eq!(written, data.len()))
+            }
+            11 => {
+                let found = read_direct(&direct, aligned, 8 * ALIGNMENT);
+                notes.note("direct", found.map(|bytes| (bytes.len(), sum(&bytes))));
+                Ok(())
+            }
+            12..=13 => {
+                let end = (at + length).min(file.metadata().unwrap().len());
+                if at < end {
+                    write_mapped(file, at as usize, &data(end - at));
+                }
+                Ok(())
+            }
             0..=2 => {
-                let data: Vec<u8> = (0..length).map(|index| (index + step) as u8 | 1).collect();
-                file.write_all_at(&data, at).unwrap();
+                file.write_all_at(&data(length), at).unwrap();
                 Ok(())
             }
             3 => rustix::fs::ftruncate(file, random.below(size_max)),
@@ -99,9 +121,8 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         let change = |mount: &Path, notes: &mut Notes| {
             let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ u64::from(block_size));
             for (name, size_max) in NAMES {
-                let file = File::create_new(mount.join(name)).unwrap();
-                let file = reopened(&mount.join(name), file);
-                change_at_random(&file, size_max, &mut random, notes);
+                drop(File::create_new(mount.join(name)).unwrap());
+                change_at_random(&mount.join(name), size_max, &mut random, notes);
             }
             // Some of them are inline.
             for number in 0..40 {
@@ -137,12 +158,6 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         });
         assert_eq!(ours, theirs, "{kind}");
     }
-}
-
-/// The file for reading and writing.
-fn reopened(path: &Path, file: File) -> File {
-    drop(file);
-    File::options().read(true).write(true).open(path).unwrap()
 }
 
 #[test]

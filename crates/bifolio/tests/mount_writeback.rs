@@ -12,8 +12,9 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use mounting::Place;
+use mounting::other_ways::write_mapped;
 use rustix::fs::OFlags;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Signal;
 use testkit::command::run;
 use testkit::private_mounts;
@@ -33,22 +34,6 @@ fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
         check(mount.path());
         place.umount();
         mount.assert_gone();
-    }
-}
-
-/// Writes `data` at byte `at` through a shared mapping of all of the file.
-fn write_mapped(file: &File, at: usize, data: &[u8]) {
-    let length = file.metadata().unwrap().len() as usize;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    assert!(at + data.len() <= length);
-    // SAFETY: a new mapping of a file that nobody truncates meanwhile; `at` and what follows lie in
-    // it, and nothing refers to it.
-    unsafe {
-        let null = std::ptr::null_mut();
-        let start = rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0).unwrap();
-        start.cast::<u8>().add(at).copy_from_nonoverlapping(data.as_ptr(), data.len());
-        rustix::mm::msync(start, length, MsyncFlags::SYNC).unwrap();
-        rustix::mm::munmap(start, length).unwrap();
     }
 }
 

@@ -4,6 +4,7 @@
 //! without it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod other_ways;
 mod ring;
 pub mod side_by_side;
 
