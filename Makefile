@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash exercise lint bench-read bench-write bench-mount bench-uncached fuzz
+.PHONY: help setup build demo test crash exercise lint bench-read bench-write bench-mount bench-direct bench-uncached fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -48,6 +48,9 @@ bench-mount: ## Measure reading through mounts against the kernel and fuse2fs (R
 
 bench-uncached: ## Measure streams that stay out of the cache (ROWS as above, or seconds=N cache=MIB)
 	@scripts/bench bench-uncached $(ROWS)
+
+bench-direct: ## Measure direct writes by lock and split, and by block size, against the bare device (ROWS)
+	@scripts/bench bench-direct $(ROWS)
 
 SECONDS_EACH ?= 60
 fuzz: ## Fuzz every parser for SECONDS_EACH (needs a nightly Rust)

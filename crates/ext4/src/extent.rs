@@ -42,7 +42,7 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
         depth -= 1;
         let place = Place::inode(record.number).at_file_block(range.start).at_block(block);
         let buffer = volume.read_metadata(block, STRUCTURE, place)?;
-        verify_checksum(&buffer, record.checksum_seed, place)?;
+        buffer.verify_once(|bytes| verify_checksum(bytes, record.checksum_seed, place))?;
         let expected = Expected { depth: Some(depth), range };
         step = Node::parse(&buffer, geometry, expected, place)?.find(at);
     }
@@ -87,43 +87,34 @@ impl Node {
         expected: Expected,
         place: Place,
     ) -> Result<Self> {
-        let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, place)?;
-        let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
-        if header.magic.get() != MAGIC {
-            let found = header.magic.get().into();
-            return Err(fault(Problem::Magic { found, expected: MAGIC.into() }));
-        }
-        let depth = header.depth.get();
-        match expected.depth {
-            Some(expected) if depth != expected => {
-                let (found, expected) = (depth.into(), expected.into());
-                return Err(fault(Problem::Mismatch { field: "depth", found, expected }));
-            }
-            None if depth > DEPTH_MAX => {
-                let (found, max) = (depth.into(), DEPTH_MAX.into());
-                return Err(fault(Problem::Range { field: "depth", found, min: 0, max }));
-            }
-            _ => {}
-        }
-        let room = (bytes.len() - HEADER_BYTES) / ENTRY_BYTES;
-        let max = usize::from(header.max.get());
-        if max == 0 || max > room {
-            let (found, max) = (max as u64, room as u64);
-            return Err(fault(Problem::Range { field: "room for entries", found, min: 1, max }));
-        }
-        let count = usize::from(header.entries.get());
-        let min = usize::from(depth > 0);
-        if count < min || count > max {
-            let (found, min, max) = (count as u64, min as u64, max as u64);
-            return Err(fault(Problem::Range { field: "entries", found, min, max }));
-        }
-        let table = &bytes[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES];
+        let (depth, table) = verify_header(bytes, &expected, place)?;
+        let count = table.len() / ENTRY_BYTES;
         let entries = if depth == 0 {
-            Entries::Runs(parse_leaf(table, geometry, &expected.range, place)?)
+            let mut runs = Vec::with_capacity(count);
+            verify_leaf(table, geometry, &expected.range, place, |run| run.push_onto(&mut runs))?;
+            Entries::Runs(runs)
         } else {
-            Entries::Children(parse_index(table, geometry, &expected.range, place)?)
+            let mut children = Vec::with_capacity(count);
+            let add = |child| children.push(child);
+            verify_index(table, geometry, &expected.range, place, add)?;
+            Entries::Children(children)
         };
         Ok(Self { depth, range: expected.range, entries })
+    }
+
+    /// Verifies the same; gives the depth, and the entries as they are.
+    pub(crate) fn verify<'b>(
+        bytes: &'b [u8],
+        geometry: &Geometry,
+        expected: &Expected,
+        place: Place,
+    ) -> Result<(u16, &'b [u8])> {
+        let (depth, table) = verify_header(bytes, expected, place)?;
+        match depth {
+            0 => verify_leaf(table, geometry, &expected.range, place, |_| ())?,
+            _ => verify_index(table, geometry, &expected.range, place, |_| ())?,
+        }
+        Ok((depth, table))
     }
 
     /// The children of an inner node: the first file block and the block of each.
@@ -159,13 +150,53 @@ impl Node {
     }
 }
 
-fn parse_leaf(
+/// Verifies the header of a node: its depth, and its entries.
+fn verify_header<'b>(
+    bytes: &'b [u8],
+    expected: &Expected,
+    place: Place,
+) -> Result<(u16, &'b [u8])> {
+    let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, place)?;
+    let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
+    if header.magic.get() != MAGIC {
+        let found = header.magic.get().into();
+        return Err(fault(Problem::Magic { found, expected: MAGIC.into() }));
+    }
+    let depth = header.depth.get();
+    match expected.depth {
+        Some(expected) if depth != expected => {
+            let (found, expected) = (depth.into(), expected.into());
+            return Err(fault(Problem::Mismatch { field: "depth", found, expected }));
+        }
+        None if depth > DEPTH_MAX => {
+            let (found, max) = (depth.into(), DEPTH_MAX.into());
+            return Err(fault(Problem::Range { field: "depth", found, min: 0, max }));
+        }
+        _ => {}
+    }
+    let room = (bytes.len() - HEADER_BYTES) / ENTRY_BYTES;
+    let max = usize::from(header.max.get());
+    if max == 0 || max > room {
+        let (found, max) = (max as u64, room as u64);
+        return Err(fault(Problem::Range { field: "room for entries", found, min: 1, max }));
+    }
+    let count = usize::from(header.entries.get());
+    let min = usize::from(depth > 0);
+    if count < min || count > max {
+        let (found, min, max) = (count as u64, min as u64, max as u64);
+        return Err(fault(Problem::Range { field: "entries", found, min, max }));
+    }
+    Ok((depth, &bytes[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES]))
+}
+
+/// Verifies the entries of a leaf, and emits them.
+fn verify_leaf(
     table: &[u8],
     geometry: &Geometry,
     range: &std::ops::Range<FileBlock>,
     place: Place,
-) -> Result<Vec<Run>> {
-    let mut runs: Vec<Run> = Vec::with_capacity(table.len() / ENTRY_BYTES);
+    mut emit: impl FnMut(Run),
+) -> Result<()> {
     let mut next = range.start;
     for (index, entry) in table.chunks_exact(ENTRY_BYTES).enumerate() {
         let entry =
@@ -190,26 +221,28 @@ fn parse_leaf(
         let block =
             FsBlock(u64::from(entry.start_hi.get()) << 32 | u64::from(entry.start_lo.get()));
         geometry.check_run("extent", place, block, length)?;
-        Run { start, length, block, unwritten }.push_onto(&mut runs);
+        emit(Run { start, length, block, unwritten });
         next = end;
     }
-    Ok(runs)
+    Ok(())
 }
 
-fn parse_index(
+/// Verifies the entries of an inner node, and emits them.
+fn verify_index(
     table: &[u8],
     geometry: &Geometry,
     range: &std::ops::Range<FileBlock>,
     place: Place,
-) -> Result<Vec<(FileBlock, FsBlock)>> {
-    let mut children: Vec<(FileBlock, FsBlock)> = Vec::with_capacity(table.len() / ENTRY_BYTES);
+    mut emit: impl FnMut((FileBlock, FsBlock)),
+) -> Result<()> {
+    let mut last: Option<FileBlock> = None;
     for (index, entry) in table.chunks_exact(ENTRY_BYTES).enumerate() {
         let entry = RawExtentIndex::ref_from_bytes(entry)
             .expect("chunks have exactly the size of an entry");
         let place = place.at_byte((HEADER_BYTES + index * ENTRY_BYTES) as u64);
         let fault = |problem| Error::corrupt("extent index", place, problem);
         let start = FileBlock(entry.block.get().into());
-        if let Some(&(previous, _)) = children.last().filter(|(previous, _)| *previous >= start) {
+        if let Some(previous) = last.replace(start).filter(|previous| *previous >= start) {
             let (previous, found) = (previous.0, start.0);
             return Err(fault(Problem::Disorder { field: "file block", previous, found }));
         }
@@ -219,9 +252,9 @@ fn parse_index(
         }
         let block = FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
         geometry.check_run("extent index", place, block, 1)?;
-        children.push((start, block));
+        emit((start, block));
     }
-    Ok(children)
+    Ok(())
 }
 
 /// The checksum lies behind the room for entries that the header claims.

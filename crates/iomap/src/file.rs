@@ -14,7 +14,7 @@ use device::SharedDevice;
 use pagecache::Mapping;
 use parking_lot::Mutex;
 
-use crate::direct::{EndedCalls, InFlight};
+use crate::direct::{DirectTail, EndedCalls, InFlight};
 use crate::end_io::EndIo;
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
@@ -34,6 +34,7 @@ pub struct WritableFile {
     /// Requests that go around the cache.
     pub(crate) direct: InFlight,
     pub(crate) direct_ended: EndedCalls,
+    pub(crate) direct_tail: DirectTail,
     /// Held to tell the format how far the size on the disk may grow, so that nobody tells it of a
     /// size from before a truncation afterwards.
     telling: Mutex<()>,
@@ -57,7 +58,7 @@ impl WritableFile {
         let (reader, size) = (Arc::clone(&mapper) as Arc<dyn MapRead>, AtomicU64::new(size));
         let errors = WritebackErrors::default();
         let telling = Mutex::default();
-        let (direct, direct_ended) = Default::default();
+        let (direct, direct_ended, direct_tail) = Default::default();
         Arc::new(Self {
             mapping,
             reader,
@@ -68,6 +69,7 @@ impl WritableFile {
             progress,
             direct,
             direct_ended,
+            direct_tail,
             telling,
             size,
             options,

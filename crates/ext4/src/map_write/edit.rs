@@ -250,6 +250,14 @@ impl NodeStore for MapBlocks<'_, '_, '_> {
         self.volume.read_metadata(block, STRUCTURE, place)
     }
 
+    fn verify_once(
+        &self,
+        bytes: &MetadataBuffer,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        bytes.verify_once(verify)
+    }
+
     fn edit(&mut self, block: FsBlock, place: Place, change: impl FnOnce(&mut [u8])) -> Result<()> {
         self.is_touched = true;
         self.handle.edit(block, STRUCTURE, place, change)

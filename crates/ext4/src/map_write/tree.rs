@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Result};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::leaf;
 use crate::extent::{self, DEPTH_MAX, ENTRY_BYTES, Expected, HEADER_BYTES, Node};
@@ -25,6 +25,14 @@ pub(super) trait NodeStore {
     type Bytes: std::ops::Deref<Target = [u8]>;
     /// Reads a node.
     fn read(&self, block: FsBlock, place: Place) -> Result<Self::Bytes>;
+    /// Runs `verify`, unless it has passed before for these bytes, or they were made here.
+    fn verify_once(
+        &self,
+        bytes: &Self::Bytes,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        verify(bytes)
+    }
     /// Changes a node.
     fn edit(&mut self, block: FsBlock, place: Place, change: impl FnOnce(&mut [u8])) -> Result<()>;
     /// Makes a block that was taken a node.
@@ -183,7 +191,9 @@ impl Tree<'_> {
     fn node(&self, store: &impl NodeStore, block: FsBlock, expected: Expected) -> Result<Step> {
         let place = self.place(block).at_file_block(expected.range.start);
         let bytes = store.read(block, place)?;
-        extent::verify_checksum(&bytes, self.checksum_seed, place)?;
+        store.verify_once(&bytes, |bytes| {
+            extent::verify_checksum(bytes, self.checksum_seed, place)
+        })?;
         parse(&bytes, self.geometry, expected, Some(block), place)
     }
 
@@ -512,13 +522,9 @@ fn parse(
     place: Place,
 ) -> Result<Step> {
     let range = expected.range.clone();
-    let depth = Node::parse(bytes, geometry, expected, place)?.depth;
-    let (header, table) = RawExtentHeader::ref_from_prefix(bytes)
-        .unwrap_or_else(|_| unreachable!("a node that was verified has a header"));
-    let count = header.entries.get().into();
+    let (depth, table) = Node::verify(bytes, geometry, &expected, place)?;
     let entries = table
         .chunks_exact(ENTRY_BYTES)
-        .take(count)
         .map(|entry| Entry(entry.try_into().expect("chunks have exactly the size of an entry")))
         .collect();
     Ok(Step { block, depth, entries, index: 0, range })

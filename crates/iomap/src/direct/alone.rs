@@ -29,7 +29,8 @@ pub fn write_direct_alone(
         return Ok(Some(0));
     };
     wait_for_direct(file);
-    if at.0 > file.size() {
+    let size = file.size();
+    if at.0 > size {
         zero_tail(file, at.0)?;
     }
     let block = u64::from(file.mapping().block_size().bytes());
@@ -47,5 +48,9 @@ pub fn write_direct_alone(
         return Ok(None);
     }
     batch.submit_waited_for(&*file.device);
-    wait.wait(Some(file)).map(Some)
+    let written = wait.wait(Some(file))?;
+    if end > size {
+        file.direct_tail.set(end, blocks.end);
+    }
+    Ok(Some(written))
 }

@@ -157,8 +157,10 @@ impl DirectBatch {
             run.is_some_and(|run| run.kind == IomapKind::Unwritten)
         };
         let start = if is_blank(first) { first } else { range.start };
-        // Past the end there are zeroes only, whatever the device has.
-        let fills_end = last > range.end && (is_blank(last - block) || range.end > file.size());
+        // Past the end there are zeroes only, whatever the device has, unless it is known to have them.
+        let is_end = range.end > file.size();
+        let is_clear = is_end && file.direct_tail.continues(range.start, file.size(), last);
+        let fills_end = last > range.end && (is_blank(last - block) || is_end && !is_clear);
         let end = if fills_end { last } else { range.end };
         // Runs that begin, and end, with the bytes to be written.
         let runs = clip(&runs, start, end);

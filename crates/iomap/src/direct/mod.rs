@@ -6,6 +6,7 @@
 //! - `batch.rs`: the bios of some requests, submitted together
 //! - `waited.rs`: reads and overwrites that their caller waits for
 //! - `alone.rs`: writes that need the inode's lock alone
+//! - `tail.rs`: what is known of the device past the end of a file
 //! - `end.rs`: what has ended: the format hears of it, the cache forgets it, the caller is told
 //! - `in_flight.rs`: requests that have not ended
 //!
@@ -20,6 +21,7 @@ mod end;
 mod in_flight;
 mod plan;
 mod request;
+mod tail;
 mod waited;
 
 use std::ops::Range;
@@ -32,6 +34,7 @@ pub use self::batch::{DirectBatch, Refused};
 pub(crate) use self::end::{DirectEnds, EndedCalls};
 pub(crate) use self::in_flight::InFlight;
 pub use self::request::{DirectDone, DirectRequest};
+pub(crate) use self::tail::DirectTail;
 pub use self::waited::{overwrite_direct, read_direct};
 use crate::file::WritableFile;
 use crate::truncate::for_each_folio;
