@@ -1,4 +1,4 @@
-//! A file that is written through the cache.
+//! A file that is written through the cache, and around it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,9 +6,10 @@ use std::sync::Arc;
 use base::{FileOffset, Result};
 use ext4::Inode;
 use iomap::{
-    CacheOptions, EndIo, ErrorCursor, IomapKind, MapRead, MapWrite, PageCache, ReadOptions,
-    WritableFile, copy_out, detach_cache, punch_cache, set_size_moved, settle_cache,
-    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait,
+    CacheOptions, Caching, EndIo, ErrorCursor, IomapKind, MapRead, MapWrite, PageCache,
+    ReadOptions, SplitExtents, WritableFile, copy_out, detach_cache, overwrite_direct, punch_cache,
+    set_size_moved, settle_cache, truncate_cache, wait_for_writeback, write_as, write_back,
+    write_back_and_wait, write_direct_alone,
 };
 
 use super::TIME;
@@ -70,10 +71,51 @@ pub struct CachedFile {
 impl CachedFile {
     /// Whoever calls has the file for itself.
     pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
-        let written = write(&self.file, FileOffset(at as u64), data)?;
+        self.write_as(at, data, Caching::Kept)
+    }
+
+    /// The same, with a say in what stays in the cache.
+    pub fn write_as(&self, at: usize, data: &[u8], caching: Caching) -> Result<()> {
+        let written = write_as(&self.file, FileOffset(at as u64), data, caching)?;
         assert_eq!(written, data.len());
         self.inode.note_modified(TIME);
         Ok(())
+    }
+
+    /// Writes whole sectors around the cache, over what the file has unless it is to be `alone` or has
+    /// to be; what cannot go around the cache goes through it, and to the device all the same. Whether it
+    /// went around. Whoever calls has the file for itself.
+    pub fn write_direct(
+        &self,
+        at: usize,
+        data: &[u8],
+        split: SplitExtents,
+        alone: bool,
+    ) -> Result<bool> {
+        let offset = FileOffset(at as u64);
+        if offset.0 + data.len() as u64 > self.file.size_on_disk() {
+            // What the size on the disk waits for comes before blocks that are written past it.
+            self.write_back();
+        }
+        let over = match alone {
+            true => None,
+            false => overwrite_direct(&self.file, offset, data, split, ()).ok().transpose()?,
+        };
+        let written = match over {
+            None => write_direct_alone(&self.file, offset, data, split)?,
+            over => over,
+        };
+        match written {
+            Some(written) => assert_eq!(written, data.len()),
+            None => {
+                self.write_as(at, data, Caching::Dropbehind)?;
+                let end = offset.0 + data.len() as u64;
+                write_back_and_wait(&self.file, offset.0.min(self.file.size_on_disk())..end);
+                self.error()?;
+            }
+        }
+        self.inode.note_modified(TIME);
+        Ok(written.is_some())
     }
 
     /// Whoever calls has the file for itself.
@@ -182,16 +224,28 @@ impl CachedFile {
         size_max: u64,
         bits_max: u64,
     ) -> Result<()> {
+        self.write_somewhere_as(history, random, size_max, bits_max, Caching::Kept)
+    }
+
+    /// The same, with a say in what stays in the cache.
+    pub fn write_somewhere_as(
+        &self,
+        history: &mut FileHistory,
+        random: &mut Random,
+        size_max: u64,
+        bits_max: u64,
+        caching: Caching,
+    ) -> Result<()> {
         let size = history.now().len() as u64;
         let at = match random.below(4) {
             0 => random.below(size_max / 2),
             1 => random.below(size + 1),
             _ => size,
         };
-        let bits = random.below(bits_max);
+        let (at, bits) = (at.min(size_max - 1), random.below(bits_max));
         let length = (1 + random.below(1 << bits)).min(size_max - at);
         let data = history.bytes(at as usize, length as usize);
-        self.write(at as usize, &data)?;
+        self.write_as(at as usize, &data, caching)?;
         history.write(at as usize, &data);
         Ok(())
     }

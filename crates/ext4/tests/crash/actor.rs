@@ -16,6 +16,7 @@ use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
 use crate::common::random::Random;
 use crate::common::{TIME, new_inode};
+use crate::direct;
 use crate::planted::Bug;
 use crate::promises::{Node, Promises, Tree, parent_and_name};
 
@@ -239,7 +240,10 @@ impl<'c> Actor<'c> {
         let mut random = self.random.clone();
         self.random.next();
         let (file, history) = self.file(number);
-        file.write_somewhere(history, &mut random, SIZE_MAX, 13)
+        match random.below(3) {
+            0 => direct::write_somewhere(&file, history, &mut random, SIZE_MAX).map(drop),
+            _ => file.write_somewhere(history, &mut random, SIZE_MAX, 13),
+        }
     }
 
     fn set_size(&mut self) -> Result<()> {
@@ -527,11 +531,7 @@ impl<'c> Actor<'c> {
     fn append_to_log(&mut self) -> Result<()> {
         let (file, history) = &self.common.log;
         let mut history = history.lock();
-        let at = history.now().len();
-        let data = history.bytes(at, 1 + self.random.below(900) as usize);
-        file.write(at, &data)?;
-        history.write(at, &data);
-        Ok(())
+        direct::append(file, &mut history, &mut self.random)
     }
 
     fn sync_log(&mut self) -> Result<()> {

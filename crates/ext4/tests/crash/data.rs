@@ -1,19 +1,23 @@
-//! One thread that writes three files, cuts them off, takes parts of them out, has them exchange blocks and
-//! syncs them at random.
+//! One thread that writes three files through the cache and around it, cuts them off, takes parts of them
+//! out, has them exchange blocks and syncs them at random, and appends to a fourth one.
 
 use base::Error;
 use device::Recording;
+use iomap::Caching;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
 use crate::common::new_file;
 use crate::common::random::Random;
+use crate::direct;
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 
-const NAMES: [&str; 3] = ["a", "b", "c"];
+const NAMES: [&str; 4] = ["a", "b", "c", "log"];
+/// The index of the file that is only appended to.
+const LOG: usize = 3;
 const SIZE_MAX: u64 = 60_000;
 
 pub struct Data {
@@ -35,18 +39,21 @@ impl Data {
             .map(|(number, name)| {
                 let inode = new_file(&volume, name);
                 let file = cache.file(&inode, bug.mapper(&inode));
-                (file, FileHistory::new(number, false))
+                (file, FileHistory::new(number, number == LOG as u64))
             })
             .collect();
         volume.sync().unwrap();
         let begun = device.point();
+        let size_max = SIZE_MAX.max(2 * files[0].0.inode.allocation_unit());
         let mut random = Random(seed);
         let mut touched = Vec::new();
+        let mut is_clean = [true; NAMES.len()];
         for _ in 0..steps {
-            let index = random.below(3) as usize;
-            let operation = random.below(24);
-            if operation > 20 {
-                let donor = (index + 1 + random.below(2) as usize) % NAMES.len();
+            let operation = random.below(33);
+            let index = if operation > 29 { LOG } else { random.below(LOG as u64) as usize };
+            if (21..24).contains(&operation) {
+                let donor = (index + 1 + random.below(2) as usize) % LOG;
+                (is_clean[index], is_clean[donor]) = (false, false);
                 touched.extend([(device.point(), index), (device.point(), donor)]);
                 move_extents(&mut files, index, donor, &mut random);
                 continue;
@@ -56,7 +63,7 @@ impl Data {
                 touched.push((device.point(), index));
             }
             match operation {
-                0..=9 => file.write_somewhere(history, &mut random, SIZE_MAX, 14).unwrap(),
+                0..=9 => file.write_somewhere(history, &mut random, size_max, 14).unwrap(),
                 10 => {
                     let size = random.below(history.now().len() as u64 + 1) as usize;
                     file.set_size(size);
@@ -67,13 +74,29 @@ impl Data {
                     touched.push((device.point(), index));
                     file.give_places();
                     volume.sync().unwrap();
+                    let clean = files.iter_mut().zip(is_clean).filter(|(_, is_clean)| *is_clean);
+                    for ((_, history), _) in clean {
+                        history.is_durable(device.point(), history.version());
+                    }
+                    continue;
                 }
                 16..=20 => fallocate(file, history, &mut random),
+                24..=25 => {
+                    let caching = Caching::Dropbehind;
+                    file.write_somewhere_as(history, &mut random, size_max, 14, caching).unwrap();
+                }
+                26..=29 => {
+                    let leaves = direct::write_somewhere(file, history, &mut random, size_max);
+                    is_clean[index] &= leaves.unwrap();
+                    continue;
+                }
+                30..=31 => direct::append(file, history, &mut random).unwrap(),
                 _ => {
                     file.sync(random.below(2) == 0);
                     history.is_durable(device.point(), history.version());
                 }
             }
+            is_clean[index] = matches!(operation, 11..=12 | 14..=15 | 32);
         }
         let files = files.into_iter().map(|(_, history)| history).collect();
         let has_journal = kind.has_journal();

@@ -20,6 +20,7 @@ mod bulk;
 mod churn;
 mod cut;
 mod data;
+mod direct;
 mod disks;
 mod e2fsck;
 mod fast;
@@ -138,11 +139,14 @@ fn planted_bugs() -> Vec<Trial> {
     use planted::Written;
     let names: fn(&Kind, Bug, u64) -> Names = |kind, bug, seed| Names::record(kind, bug, seed, 400);
     let bulk: fn(&Kind, Bug, u64) -> Bulk = |kind, bug, seed| Bulk::record(kind, bug, seed, 40);
-    let data: fn(&Kind, Bug, u64) -> Data = |kind, bug, seed| Data::record(kind, bug, seed, 150);
+    let data: fn(&Kind, Bug, u64) -> Data = |kind, bug, seed| Data::record(kind, bug, seed, 200);
     let churn: fn(&Kind, Bug, u64) -> Churn =
         |kind, bug, seed| Churn::record(kind, bug, seed, 2, 80);
     let space: fn(&Kind, Bug, u64) -> Space = |kind, bug, seed| Space::record(kind, bug, seed, 30);
-    let reuse: fn(&Kind, Bug, u64) -> Reuse = |kind, bug, seed| Reuse::record(kind, bug, seed, 15);
+    let reuse: fn(&Kind, Bug, u64) -> Reuse =
+        |kind, bug, seed| Reuse::record(kind, bug, seed, 15, false);
+    let reuse_direct: fn(&Kind, Bug, u64) -> Reuse =
+        |kind, bug, seed| Reuse::record(kind, bug, seed, 15, true);
     vec![
         planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::Body), 400, names),
         planted(&SMALL_BLOCKS, Bug::NoFlushAfter(Written::Commit), 400, names),
@@ -155,6 +159,10 @@ fn planted_bugs() -> Vec<Trial> {
         planted(&SMALL_BLOCKS, Bug::EarlyReuse, 400, reuse),
         planted(&SMALL_BLOCKS, Bug::EarlyConversion, 400, data),
         planted(&DEFAULT, Bug::EarlySize, 400, churn),
+        planted(&SMALL_BLOCKS, Bug::EarlyDirectConversion, 400, data),
+        planted(&DEFAULT, Bug::EarlyDirectConversion, 400, data),
+        planted(&SMALL_BLOCKS, Bug::EarlyDirectSize, 400, data),
+        planted(&WITHOUT_CHECKSUMS, Bug::EarlyReuse, 400, reuse_direct),
     ]
 }
 
@@ -169,7 +177,7 @@ fn main() {
                 Names::record(kind, Bug::None, seed, 150)
             }));
             trials.push(trial(kind, "data", rounds, states, |kind, seed| {
-                Data::record(kind, Bug::None, seed, 150)
+                Data::record(kind, Bug::None, seed, 200)
             }));
         }
     }
@@ -191,7 +199,7 @@ fn main() {
         }));
     }
     for kind in WITHOUT_JOURNAL {
-        let record: fn(&Kind, u64) -> Data = |kind, seed| Data::record(kind, Bug::None, seed, 150);
+        let record: fn(&Kind, u64) -> Data = |kind, seed| Data::record(kind, Bug::None, seed, 200);
         let name = format!("synced_data_survives_power_cuts_on_{}", kind.name);
         trials.push(Trial::test(name, move || {
             run(

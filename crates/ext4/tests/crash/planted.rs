@@ -27,6 +27,10 @@ pub enum Bug {
     EarlyConversion,
     /// The size grows, over unwritten blocks, when data gets its place.
     EarlySize,
+    /// Blocks are marked written before what goes to them around the cache is on the device.
+    EarlyDirectConversion,
+    /// The size grows when blocks are allocated for what will go to them around the cache.
+    EarlyDirectSize,
 }
 
 /// What was written, as the first bytes of a journal's blocks tell.
@@ -74,7 +78,11 @@ impl Bug {
                 let state = Mutex::new(State::default());
                 Arc::new(BuggyDevice { inner: device, bug: self, state })
             }
-            Self::None | Self::EarlyConversion | Self::EarlySize => device,
+            Self::None
+            | Self::EarlyConversion
+            | Self::EarlySize
+            | Self::EarlyDirectConversion
+            | Self::EarlyDirectSize => device,
         }
     }
 
@@ -195,6 +203,10 @@ impl MapRead for BuggyMapper {
         self.inode.map_read(at, length)
     }
 
+    fn map_known(&self, at: FileOffset) -> Option<Iomap> {
+        self.inode.map_known(at)
+    }
+
     fn inline_data(&self) -> Result<Vec<u8>> {
         MapRead::inline_data(&*self.inode)
     }
@@ -228,7 +240,36 @@ impl MapWrite for BuggyMapper {
         self.inode.map_read(at, length)
     }
 
+    fn allocate(&self, range: Range<FileOffset>) -> Result<bool> {
+        let end = range.end;
+        let can = self.inode.allocate(range)?;
+        if can && self.bug == Bug::EarlyDirectSize {
+            self.inode.end_io(&[], end)?;
+            self.inode.volume().sync()?;
+        }
+        Ok(can)
+    }
+
+    fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
+        // Past the size on the disk it would show without any data.
+        if self.bug == Bug::EarlyDirectConversion && range.end.0 <= self.inode.size() {
+            let length = range.end.0 - range.start.0;
+            let ended = FinishedRange { offset: range.start, length, kind: IomapKind::Unwritten };
+            self.inode.end_io(&[ended], FileOffset(0))?;
+            return self.inode.volume().sync();
+        }
+        self.inode.split_extents(range)
+    }
+
+    fn may_split_at_end(&self) -> bool {
+        self.bug != Bug::EarlyDirectConversion && self.inode.may_split_at_end()
+    }
+
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
         self.inode.end_io(finished, size)
+    }
+
+    fn panicked(&self, operation: &'static str) {
+        self.inode.panicked(operation);
     }
 }

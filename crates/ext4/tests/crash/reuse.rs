@@ -3,11 +3,13 @@
 //! one held.
 
 use device::Recording;
+use iomap::SplitExtents;
 
 use crate::common::cached_file::Cache;
 use crate::common::file_history::FileHistory;
 use crate::common::random::Random;
 use crate::common::{new_file, open_device_for_writing};
+use crate::direct::SECTOR;
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
@@ -25,7 +27,8 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+    /// `direct`: what is written goes around the cache.
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize, direct: bool) -> Self {
         let device = kind.device();
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
         let cache = Cache::new();
@@ -49,8 +52,15 @@ impl Reuse {
             histories[given_up].set_size(0);
             volume.sync().unwrap();
             let length = FILE_MIN + random.below(FILE_MIN / 4);
-            let data = histories[written].bytes(0, length as usize);
-            files[written].write(0, &data).unwrap();
+            let length = (length as usize).next_multiple_of(SECTOR);
+            let data = histories[written].bytes(0, length);
+            if direct {
+                let split = SplitExtents::AtEnd;
+                let around = files[written].write_direct(0, &data, split, false).unwrap();
+                assert!(around, "it went through the cache");
+            } else {
+                files[written].write(0, &data).unwrap();
+            }
             histories[written].write(0, &data);
             files[written].write_back();
             volume.sync().unwrap();
