@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .PHONY: help setup build demo test crash exercise lint bench-read bench-write bench-mount bench-direct bench-uncached fuzz
 
 help: ## Say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 setup: ## Install what building, testing and linting need
 	@scripts/setup build test lint

@@ -147,6 +147,13 @@ impl<T> RankedRwLock<T> {
         RankedWriteGuard { inner: self.inner.write(), _held: held }
     }
 
+    /// [`write`](Self::write), if nobody has to be waited for.
+    #[track_caller]
+    pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
+        let held = Held::enter(self.rank, Nesting::None);
+        Some(RankedWriteGuard { inner: self.inner.try_write()?, _held: held })
+    }
+
     /// [`write`](Self::write) while locks of the same rank are held: the caller keeps an order
     /// among those itself.
     #[track_caller]

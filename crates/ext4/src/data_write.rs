@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map::{Piece, Run};
-use crate::map_write::{NewBlocks, Progress, empty_root};
+use crate::map_write::{NewBlocks, empty_root};
 use crate::orphan_write::ORPHAN_CREDITS;
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 use crate::xattr::remove::remove_from_inode;
@@ -93,17 +93,13 @@ impl MapWrite for Inode {
             let credits = self.credits_for_map(calls) + ORPHAN_CREDITS;
             let credits = credits.min(self.volume().writer()?.journal.credits_max());
             self.volume().change(credits, |handle| {
-                while let Some(range) = left.pop() {
-                    let count = range.end.0 - range.start.0;
-                    let needed = u64::from(self.credits_for_map(1) + ORPHAN_CREDITS);
-                    if handle.has_changes() && handle.credits_left() < needed {
-                        left.push(range);
-                        return Ok(());
-                    }
-                    if let Progress::More(at) = self.convert_written(handle, range.start, count)? {
-                        left.push(at..range.end);
-                        return Ok(());
-                    }
+                if !left.is_empty() {
+                    self.convert_written(handle, &mut left, SIZE_CREDITS)?;
+                }
+                let is_short =
+                    handle.has_changes() && handle.credits_left() < u64::from(SIZE_CREDITS);
+                if !left.is_empty() || is_short {
+                    return Ok(());
                 }
                 if grows(self) {
                     self.update(handle, |record| record.size = record.size.max(size.0))?;
@@ -124,6 +120,8 @@ impl MapWrite for Inode {
 
 /// Ranges that are marked written in one transaction, if they can be so many.
 const CONVERTED_AT_ONCE: u32 = 16;
+/// For the size, and an orphan that is none any more.
+const SIZE_CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
 impl Inode {
     /// Somebody opened the file for writing.

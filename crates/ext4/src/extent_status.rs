@@ -87,9 +87,10 @@ impl ExtentStatus {
         Ok(span)
     }
 
-    /// Keeps a span that was loaded when the sequence number was `sequence`.
+    /// Keeps a span that was loaded when the sequence number was `sequence`, if nobody is in the way.
     fn keep(&self, span: Arc<Span>, sequence: u64) {
-        let mut known = self.known.write();
+        // Who changes the map, or waits for that, is not to be held up: it would be a queue of all.
+        let Some(mut known) = self.known.try_write() else { return };
         // M1. A change since then could have been of this span.
         if self.sequence() != sequence {
             return;

@@ -74,7 +74,11 @@ impl Subject {
             let credits = self.inode.credits_for_map(1);
             let progress = self.volume().change(credits, |handle| match unwritten {
                 true => self.inode.convert_unwritten(handle, FileBlock(at), end - at),
-                false => self.inode.convert_written(handle, FileBlock(at), end - at),
+                false => {
+                    let mut left = vec![FileBlock(at)..FileBlock(end)];
+                    self.inode.convert_written(handle, &mut left, 0)?;
+                    Ok(left.pop().map_or(Progress::Done, |left| Progress::More(left.start)))
+                }
             });
             at = match progress.unwrap() {
                 Progress::Done => end,
