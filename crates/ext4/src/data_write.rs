@@ -69,11 +69,14 @@ impl MapWrite for Inode {
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let blocks = self.blocks_of(range.start, range.end.0 - range.start.0)?;
-        self.volume().change_with_space(self.credits_for_map(2), |handle| {
-            // A write to blocks that are there must not fail for want of space.
-            self.split_extent(handle, blocks.start, Purpose::EndOfIo)?;
-            self.split_extent(handle, blocks.end, Purpose::EndOfIo)
-        })
+        // One at a time: what finds no space must not have changed anything. And a write to blocks that
+        // are there must not fail for want of space that is kept for that.
+        for at in [blocks.start, blocks.end] {
+            self.volume().change_with_space(self.credits_for_map(1), |handle| {
+                self.split_extent(handle, at, Purpose::EndOfIo)
+            })?;
+        }
+        Ok(())
     }
 
     fn may_split_at_end(&self) -> bool {

@@ -128,13 +128,14 @@ impl Inode {
         let volume = self.volume();
         let size = volume.geometry().block_size;
         let bytes = |blocks: u64| FileOffset(blocks << size.shift());
-        if pairs.iter().any(|pair| !pair.donor_unwritten) {
-            for pair in &mut pairs {
-                if !std::mem::replace(&mut pair.donor_unwritten, true) {
-                    donor.zero(bytes(pair.donor_at.0)..bytes(pair.donor_at.0 + pair.length))?;
-                }
+        for pair in &mut pairs {
+            if !std::mem::replace(&mut pair.donor_unwritten, true) {
+                donor.zero(bytes(pair.donor_at.0)..bytes(pair.donor_at.0 + pair.length))?;
             }
-            // Otherwise a crash could leave the donor with this file's data.
+        }
+        if pairs.iter().any(|pair| !pair.unwritten) {
+            // Otherwise a crash could leave the donor with this file's data, also where it made its blocks
+            // unwritten a moment ago.
             volume.writer()?.journal.commit_all()?;
         }
         for pair in pairs.iter().filter(|pair| !pair.unwritten) {

@@ -374,7 +374,8 @@ fn what_can_only_be_written_goes_around_the_kernels_cache_which_forgets_what_it_
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"hello"]);
     };
     let read = |flags| {
-        let (handle, offset, size, read_flags, lock_owner) = (cached, 0, 512, 0, 0);
+        let read_flags = if flags & O_DIRECT != 0 { READ_LOCK_OWNER } else { 0 };
+        let (handle, offset, size, lock_owner) = (cached, 0, 512, 0);
         let read = ReadIn { handle, offset, size, read_flags, lock_owner, flags, padding: 0 };
         ask(&server, Opcode::Read, file.node, &[read.as_bytes()]);
     };

@@ -101,8 +101,15 @@ impl WritableFile {
         reached: u64,
     ) -> Result<()> {
         let _telling = self.telling.lock();
-        let size = self.progress.lock().end(ranges, reached);
-        self.mapper.end_io(finished, FileOffset(size))
+        let (before, size) = {
+            let mut progress = self.progress.lock();
+            (progress.on_disk(), progress.end(ranges, reached))
+        };
+        let told = self.mapper.end_io(finished, FileOffset(size));
+        if told.is_err() {
+            self.progress.lock().did_not_grow(before);
+        }
+        told
     }
 
     /// Notes that the size on the disk is about to become `size`, whatever the format was told.
@@ -114,6 +121,11 @@ impl WritableFile {
     /// The cached folios.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    /// Whether direct requests are in flight, which need the file as it is known here.
+    pub fn has_direct_requests(&self) -> bool {
+        self.direct.any()
     }
 
     /// What went wrong with writeback.

@@ -31,7 +31,7 @@ pub use caching::Caching;
 pub use copy_out::copy_out;
 pub use direct::{
     DIRECT_ALIGNMENT, DirectBatch, DirectDone, DirectOptions, DirectRequest, Refused, SplitExtents,
-    overwrite_direct, read_direct, write_direct_alone,
+    overwrite_direct, read_direct, wait_for_direct, write_direct_alone,
 };
 pub use end_io::EndIo;
 pub use errors::{ErrorCursor, WritebackErrors};

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use base::{Error, FileOffset, Result};
 use pagecache::{LockedFolio, PAGE_SHIFT, PAGE_SIZE, Window};
 
+use crate::direct::wait_for_direct;
 use crate::fetch::{Fetched, fetch, fill_blocks};
 use crate::file::WritableFile;
 use crate::read::{ReadContext, note_visit};
@@ -52,6 +53,8 @@ pub fn show_for_stores(
     page: u64,
     pages: u64,
 ) -> Result<u64> {
+    // As for any writer (`write_as`).
+    wait_for_direct(file);
     let context = file.read_context();
     let block = u64::from(file.mapping.block_size().bytes());
     let start = (page << PAGE_SHIFT) / block * block;

@@ -74,6 +74,11 @@ impl Progress {
         self.on_disk
     }
 
+    /// Notes that the size on the disk is still `before`: the format could not have it grow.
+    pub(crate) fn did_not_grow(&mut self, before: u64) {
+        self.on_disk = before;
+    }
+
     /// Notes that the file is about to be given the size `size`, in memory and on the disk. Nothing
     /// past it is on its way to the device, and nothing before it that the old size waits for.
     pub(crate) fn set_size(&mut self, size: u64) {

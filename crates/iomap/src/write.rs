@@ -10,6 +10,7 @@ use pagecache::{Folio, Insertion, LockedFolio, ORDER_MAX, PAGE_SHIFT};
 use smallvec::SmallVec;
 
 use crate::caching::{Caching, leave};
+use crate::direct::wait_for_direct;
 use crate::fetch::fill_blocks;
 use crate::file::WritableFile;
 use crate::mapping::{IomapKind, LastMap, map_at};
@@ -43,6 +44,9 @@ pub fn write_as(
     if data.is_empty() {
         return Ok(0);
     }
+    // What is dirty is written back as a whole: blocks that are being written around the cache would be,
+    // too, as they were before.
+    wait_for_direct(file);
     if at.0 > file.size() {
         zero_tail(file, at.0)?;
     }

@@ -245,6 +245,8 @@ impl File {
         else {
             return Ok(None);
         };
+        // The volume may have been closed before the lock was there.
+        node.writeback()?;
         let data = node.admit_write(at, data, false, false)?;
         node.note_direct_write(&state);
         match iomap::overwrite_direct(file, at, data, options.split, state) {
@@ -264,6 +266,7 @@ impl File {
     ) -> Result<(FileOffset, usize)> {
         node.writeback()?.throttle(node, Caching::Dropbehind);
         let mut state = node.lock();
+        node.writeback()?;
         let at = match at {
             WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
             WriteAt::End => {
@@ -288,6 +291,20 @@ impl File {
 }
 
 impl Node {
+    /// Whether direct requests are in flight, which know this node's file.
+    pub(crate) fn has_direct_requests(&self) -> bool {
+        self.writable.get().is_some_and(|file| file.has_direct_requests())
+    }
+
+    /// Waits until no direct request is in flight, nor about to be. The caller has seen to it that none is
+    /// admitted any more.
+    pub(crate) fn end_direct_requests(&self) {
+        if let Some(file) = self.writable.get() {
+            let _lock = self.lock();
+            iomap::wait_for_direct(file);
+        }
+    }
+
     /// Notes that data changed on the device. The caller has the lock, which is that of `state`.
     fn note_direct_write(self: &Arc<Self>, state: &NodeState) {
         self.inode().note_modified(now());

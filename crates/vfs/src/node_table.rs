@@ -150,6 +150,17 @@ impl NodeTable {
     }
 
     /// Lets go of all nodes.
+    /// All nodes that are in memory.
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        let inner = self.inner.lock();
+        let nodes = inner.nodes.values().filter_map(|entry| match &entry.node {
+            Reference::Named(node) => Some(Arc::clone(node)),
+            Reference::Nameless(node) => node.upgrade(),
+            Reference::Loading => None,
+        });
+        nodes.collect()
+    }
+
     pub(crate) fn clear(&self) {
         let inner = std::mem::take(&mut *self.inner.lock());
         drop(inner);
@@ -190,7 +201,7 @@ impl Inner {
             }
             let Reference::Named(node) = &entry.node else { continue };
             // Nobody can begin to use it meanwhile: that takes the table's lock.
-            let in_use = Arc::strong_count(node) > 1;
+            let in_use = Arc::strong_count(node) > 1 || node.has_direct_requests();
             if in_use || std::mem::take(&mut entry.referenced) {
                 self.clock.push_back((number, serial));
             } else if let Some(Entry { node: Reference::Named(node), .. }) =

@@ -214,6 +214,8 @@ impl Volume {
     pub fn close(&self) -> Result<()> {
         if let Some(writeback) = &self.shared.writeback {
             writeback.close();
+            // What goes around the cache and was admitted before.
+            self.shared.nodes.all().iter().for_each(|node| node.end_direct_requests());
         }
         let flushed = self.flush_data();
         flushed.and(self.shared.file_system.close())

@@ -14,7 +14,7 @@ use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
     FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitFlags, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, READ_LOCK_OWNER, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE,
     WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
@@ -135,7 +135,10 @@ impl Server {
     ) -> Outcome {
         let known = self.known(header.node)?;
         let file = known.file()?;
-        let direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT);
+        // What a mapping of a file opened with O_DIRECT reads is for the kernel's cache, and says so by
+        // not naming an owner.
+        let direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT)
+            && operation.read_flags & READ_LOCK_OWNER != 0;
         if !direct {
             // Before it is read: see `forget_old_contents`.
             known.note_read();

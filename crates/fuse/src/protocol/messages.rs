@@ -80,6 +80,9 @@ pub struct OpenOut {
 }
 const _: () = assert!(size_of::<OpenOut>() == 16);
 
+/// A READ says on whose behalf it is: all do that are not for the page cache.
+pub const READ_LOCK_OWNER: u32 = 1 << 1;
+
 /// Reads and writes bypass the page cache.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// What the page cache holds of the file stays valid.

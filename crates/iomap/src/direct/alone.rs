@@ -47,6 +47,7 @@ pub fn write_direct_alone(
     if batch.write_alone(file, request, split).is_err() {
         return Ok(None);
     }
+    file.direct_tail.forget();
     batch.submit_waited_for(&*file.device);
     let written = wait.wait(Some(file))?;
     if end > size {

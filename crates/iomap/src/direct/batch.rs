@@ -94,7 +94,8 @@ impl DirectBatch {
         if at_once && is_cached(file, &range) {
             return Err((Refused::WouldBlock, request));
         }
-        if !clear_cache(file, &range) {
+        // Who cannot wait leaves to the end what somebody reads into the cache from now on.
+        if !at_once && !clear_cache(file, &range) {
             return Err((Refused::NeedsCache, request));
         }
         let runs = match known_or_planned(file.read_context().mapper, &range, at_once) {
@@ -115,6 +116,9 @@ impl DirectBatch {
         };
         if !runs.iter().all(may) {
             return Err((Refused::NeedsAlone, request));
+        }
+        if at_once && must_split(file, &runs, split) {
+            return Err((Refused::WouldBlock, request));
         }
         if let Err(error) = self.prepare(file, &request, &runs, split) {
             self.fail(request, error);
@@ -180,13 +184,10 @@ impl DirectBatch {
         if let Done::Callback(_) = request.done {
             file.end_io.direct.start()?;
         }
-        let mut unwritten = runs.iter().filter(|run| run.kind == IomapKind::Unwritten).peekable();
-        let waits = split == SplitExtents::AtEnd
-            && (unwritten.peek().is_none() || file.mapper.may_split_at_end());
-        if waits {
+        if !must_split(file, runs, split) {
             return Ok(());
         }
-        unwritten.try_for_each(|run| {
+        runs.iter().filter(|run| run.kind == IomapKind::Unwritten).try_for_each(|run| {
             file.mapper.split_extents(FileOffset(run.at)..FileOffset(run.at + run.length))
         })
     }
@@ -286,6 +287,12 @@ impl DirectBatch {
         }
         self.submit(device);
     }
+}
+
+/// Whether extents have to be split before these runs are written.
+fn must_split(file: &WritableFile, runs: &[Run], split: SplitExtents) -> bool {
+    runs.iter().any(|run| run.kind == IomapKind::Unwritten)
+        && (split == SplitExtents::Before || !file.mapper.may_split_at_end())
 }
 
 /// What lies in a range, which somebody who cannot wait must know already.

@@ -72,7 +72,7 @@ pub(super) fn end_at_once(file: Option<&WritableFile>, ended: Ended, done: Direc
     if let Some(file) = file.filter(|_| ended.counts) {
         file.direct.end();
     }
-    done(ended.result);
+    guarded(done)(ended.result);
 }
 
 /// Ends requests of one file, each with what tells its caller.
@@ -90,12 +90,15 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended
             Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
         }),
     };
-    for (ended, _) in &calls {
-        if !ended.written.is_empty() && super::is_cached(file, &ended.written) {
-            // Read while it was written. What was written to the cache since is to be written back.
-            forget(file, &ended.written);
+    // After a panic, which was reported, the rest goes on: others wait for it.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        for (ended, _) in &calls {
+            if !ended.written.is_empty() && super::is_cached(file, &ended.written) {
+                // Read while it was written.
+                forget(file, &ended.written);
+            }
         }
-    }
+    }));
     // Before anybody is told, who may wait for somebody that waits for these.
     calls.iter().filter(|(ended, _)| ended.counts).for_each(|_| file.direct.end());
     for ((ended, done), is_news) in calls.into_iter().zip(is_news) {

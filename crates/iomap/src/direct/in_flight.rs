@@ -27,6 +27,11 @@ impl InFlight {
         }
     }
 
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// Waits until there are none. The caller holds the inode's lock alone.
     pub(crate) fn wait_none(&self) {
         if self.count.load(Ordering::Acquire) == 0 {

@@ -11,8 +11,8 @@
 //! - `in_flight.rs`: requests that have not ended
 //!
 //! The caller holds the inode's lock, together with others or alone, until its requests are submitted.
-//! They need no lock after that: whoever takes blocks away or moves them waits for them
-//! (`wait_for_direct`). What others write to the same bytes meanwhile, by whatever way, may win or lose.
+//! They need no lock after that: whoever takes blocks away, moves them, or writes to the cache waits for
+//! them (`wait_for_direct`). Of direct writes to the same bytes any may win.
 //! Not here: which lock a request needs, and who may do what.
 
 mod alone;
@@ -71,7 +71,7 @@ impl Default for DirectOptions {
 
 /// Waits until no direct request of the file is in flight. The caller holds the inode's lock alone, so
 /// that none begins.
-pub(crate) fn wait_for_direct(file: &WritableFile) {
+pub fn wait_for_direct(file: &WritableFile) {
     file.direct.wait_none();
 }
 

@@ -111,6 +111,16 @@ impl Waiter {
         *self.ended.lock() = Some(ended);
         self.has_ended.notify_one();
     }
+
+    fn wait(&self) -> Ended {
+        let mut guard = self.ended.lock();
+        loop {
+            match guard.take() {
+                Some(ended) => return ended,
+                None => self.has_ended.wait(&mut guard),
+            }
+        }
+    }
 }
 
 /// The end of a request that is waited for.
@@ -128,14 +138,6 @@ impl DirectWait {
     /// Waits until the request has ended, and ends it: it was submitted, or refused. `file` is the one
     /// that it was for, if that is written to. Gives what its end is told.
     pub(super) fn wait(self, file: Option<&Arc<WritableFile>>) -> Result<usize> {
-        let mut guard = self.0.ended.lock();
-        let ended = loop {
-            match guard.take() {
-                Some(ended) => break ended,
-                None => self.0.has_ended.wait(&mut guard),
-            }
-        };
-        drop(guard);
-        end(file, ended)
+        end(file, self.0.wait())
     }
 }

@@ -16,6 +16,11 @@ impl DirectTail {
         at == size && *self.0.lock() == Some((size, block_end))
     }
 
+    /// Forgets what was known: a write begins that may fail.
+    pub(super) fn forget(&self) {
+        *self.0.lock() = None;
+    }
+
     /// Notes that the file ends with byte `end`, with zeroes up to `block_end`.
     pub(super) fn set(&self, end: u64, block_end: u64) {
         *self.0.lock() = Some((end, block_end));

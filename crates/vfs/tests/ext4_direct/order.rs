@@ -142,6 +142,49 @@ fn what_was_read_while_it_was_written_is_read_again() {
     close(volume, &image);
 }
 
+#[test]
+fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    make(&image, 4096, "");
+    let gate = Gate::new(device(&image));
+    let volume = open_on(gate.clone(), DirectOptions::default());
+    let file = create(&volume, "a");
+    allocate(&file, 1 << 20);
+    assert_eq!(write_direct(&file, 0, &[1; 65_536]), Ok(65_536));
+    // Within the block that is being written, and in one beside it that was read with it.
+    for beside in [100, 20_480] {
+        gate.shut();
+        let written = start(&file, 0, vec![9; 4096]);
+        gate.wait_for(1);
+        assert_eq!(read(&file, 40_960), 1, "the cache has old data around it");
+        std::thread::scope(|scope| {
+            let (sender, wrote) = mpsc::channel();
+            let file = &file;
+            scope.spawn(move || {
+                let data = [5; 4096];
+                let data = if beside < 4096 { &data[..10] } else { &data };
+                sender.send(file.write_at(FileOffset(beside), data, Privileges::Keep)).unwrap();
+            });
+            // Whether it waits or not.
+            let early = wrote.recv_timeout(Duration::from_millis(100));
+            gate.open();
+            assert_eq!(written.recv(), Ok(Ok(4096)));
+            early.or_else(|_| wrote.recv()).unwrap().unwrap();
+        });
+        for at in [0, 50, 200, 4095] {
+            assert_eq!(read(&file, at), 9, "{at} beside {beside}");
+        }
+        file.sync(false).unwrap();
+        let mut found = vec![0; 4096];
+        assert_eq!(file.read_direct(FileOffset(0), &mut found), Ok(4096));
+        assert!(found[..100] == [9; 100] && found[110..] == [9; 3986], "{beside}");
+        assert_eq!(write_direct(&file, 0, &[1; 65_536]), Ok(65_536));
+    }
+    drop(file);
+    close(volume, &image);
+}
+
 /// A way to take blocks from a file.
 type Way<'w> = &'w (dyn Fn(&File) -> Result<()> + Sync);
 
