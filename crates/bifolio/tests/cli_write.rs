@@ -180,7 +180,7 @@ fn what_cannot_be_made_durable_is_not_reported_as_done() {
     let script = format!(
         "trap '' XFSZ; ulimit -f 100; status=0
         {} mkdir image:/dir || status=$?; echo status $status",
-        bifolio().get_program().display()
+        bifolio().get_program().to_str().unwrap()
     );
     let text = shell(image.folder.path(), &format!("{{ {script}\n}} 2>&1"));
     assert!(text.contains("status 1\n"), "{text}");
@@ -289,7 +289,7 @@ fn files_are_put_where_they_are_wanted() {
     good(&["put", "-m", "u=rw,go=", "--owner", "8", &here("new"), &image.at("/private")]);
     shell(
         folder,
-        &format!("seq 100000 | {} put - image:/numbers", bifolio().get_program().display()),
+        &format!("seq 100000 | {} put - image:/numbers", bifolio().get_program().to_str().unwrap()),
     );
     assert_eq!(good(&["cat", &image.at("/numbers")]).lines().count(), 100_000);
     good(&["cp", "-r", &here("tree"), &image.at("/dir")]);
@@ -323,7 +323,7 @@ fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
     let script = format!(
         "trap '' XFSZ; ulimit -f 16384; status=0
         {} put large image:/ || status=$?; echo status $status",
-        bifolio().get_program().display()
+        bifolio().get_program().to_str().unwrap()
     );
     let text = shell(folder, &format!("{{ {script}\n}} 2>&1"));
     assert!(text.contains("status 1\n") && !text.contains("panicked"), "{text}");
@@ -354,7 +354,7 @@ fn an_ordinary_user_changes_an_image_that_it_may_write() {
         chmod 4755 tree/x; chown 5:70000 tree/d/y tree/d; chown -h 9:9 tree/link
         chmod 600 secret; mknod tree/null c 1 3; setfattr -n user.x -v y tree/d",
     );
-    let program = format!("{AS_NOBODY} {}", bifolio().get_program().display());
+    let program = format!("{AS_NOBODY} {}", bifolio().get_program().to_str().unwrap());
     let run = |arguments: &str| {
         shell(folder, &format!("{program} {arguments} 2>&1 && echo -n done || echo -n status $?"))
     };

@@ -15,7 +15,7 @@ use crate::direct::wait_for_direct;
 use crate::file::WritableFile;
 use crate::read::SIZE_MAX;
 use crate::write::{unlent, zero_range, zero_tail};
-use crate::writeback::{wait_for_writeback, write_back};
+use crate::writeback::{wait_for_writeback, write_back, write_back_and_wait};
 
 /// Gives the file the size `size` in memory. Nothing past it is cached, or on its way to the device,
 /// afterwards. The caller gives it that size on the disk next, and removes the blocks past it.
@@ -88,10 +88,7 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
 /// writing is not repeated here.
 pub fn settle_cache(file: &Arc<WritableFile>, range: Range<u64>) {
     wait_for_direct(file);
-    // Nothing is written past the size on the disk, which does not pass what comes before.
-    let dirty = range.start.min(file.size_on_disk())..range.end;
-    write_back(file, dirty.clone());
-    wait_for_writeback(file, dirty);
+    write_back_and_wait(file, range.clone());
     // Who reads a folio has it locked.
     for_each_folio(file, range, drop);
 }
@@ -113,7 +110,7 @@ fn whole_blocks(range: &Range<u64>, size: u64, block: u64) -> Range<u64> {
 }
 
 /// Writes back what is dirty from the block on that holds byte `start`, and waits for it.
-fn write_back_from(file: &Arc<WritableFile>, start: u64) {
+pub(crate) fn write_back_from(file: &Arc<WritableFile>, start: u64) {
     let block = u64::from(file.mapping.block_size().bytes());
     let range = start / block * block..file.size();
     write_back(file, range.clone());

@@ -30,16 +30,24 @@ pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 /// file's [`errors`](WritableFile::errors). The caller holds no lock of the format, and no
 /// transaction.
 pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
+    let range = with_tail(file, range);
     collect(Collector::new(file, range.end), range);
 }
 
 /// [`write_back`] and [`wait_for_writeback`] in one: the caller, who would only wait, does what it
 /// can itself, the end of I/O included. It may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
+    let range = with_tail(file, range);
     let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
     collect(collector, range.clone());
     wait_for_writeback(file, range);
+}
+
+/// A range, with what comes before it past the size on the disk: that waits for the block it ends in, and
+/// nothing is to be written past it meanwhile.
+fn with_tail(file: &WritableFile, range: Range<u64>) -> Range<u64> {
+    range.start.min(file.size_on_disk())..range.end
 }
 
 fn collect(mut collector: Collector<'_>, range: Range<u64>) {

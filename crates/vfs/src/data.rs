@@ -211,10 +211,8 @@ impl Node {
         if self.volume().writeback.is_none() {
             return Ok(());
         }
-        // The size on the disk does not pass the block that it ends in before that is written.
         if let Some(file) = self.writable.get() {
-            let start = range.start.min(file.size_on_disk());
-            iomap::write_back_and_wait(file, start..range.end);
+            iomap::write_back_and_wait(file, range);
         }
         let synced = self.inode().sync(data_only);
         self.check_errors(cursor).and(synced)

@@ -93,10 +93,6 @@ impl CachedFile {
         alone: bool,
     ) -> Result<bool> {
         let offset = FileOffset(at as u64);
-        if offset.0 + data.len() as u64 > self.file.size_on_disk() {
-            // What the size on the disk waits for comes before blocks that are written past it.
-            self.write_back();
-        }
         let over = match alone {
             true => None,
             false => overwrite_direct(&self.file, offset, data, split, ()).ok().transpose()?,
@@ -110,7 +106,7 @@ impl CachedFile {
             None => {
                 self.write_as(at, data, Caching::Dropbehind)?;
                 let end = offset.0 + data.len() as u64;
-                write_back_and_wait(&self.file, offset.0.min(self.file.size_on_disk())..end);
+                write_back_and_wait(&self.file, offset.0..end);
                 self.error()?;
             }
         }

@@ -38,16 +38,12 @@ pub fn write_somewhere(
     let block = file.inode.volume().geometry().block_size.bytes() as usize;
     let whole = at / block * block..end.next_multiple_of(block);
     let written = if random.below(2) == 0 && whole.end <= size_max { whole } else { at..end };
-    if written.start > size {
-        // The end of what was the last block is zeroes on the device before anything lies past it.
-        file.set_size(written.start);
-        history.set_size(written.start);
-    }
     let data = history.bytes(written.start, written.len());
     let (split, alone) = (split(random), random.below(4) == 0);
     let around = file.write_direct(written.start, &data, split, alone)?;
     history.write(written.start, &data);
-    Ok(around)
+    // What zeroes the end of what was the last block goes through the cache.
+    Ok(around && written.start <= size)
 }
 
 /// Appends to a file, through the cache or around it.

@@ -12,6 +12,7 @@ use super::request::DirectRequest;
 use super::{SplitExtents, clear_cache, wait_for_direct};
 use crate::file::WritableFile;
 use crate::read::SIZE_MAX;
+use crate::truncate::write_back_from;
 use crate::write::zero_tail;
 
 /// Writes `data` at byte `at` and waits for it, allocating what is missing. `None`: it has to go through
@@ -33,6 +34,8 @@ pub fn write_direct_alone(
     if at.0 > size {
         zero_tail(file, at.0)?;
     }
+    // Blocks that are written must not lie past the size on the disk, which waits for its tail.
+    write_back_from(file, file.size_on_disk());
     let block = u64::from(file.mapping().block_size().bytes());
     let blocks = at.0 / block * block..end.next_multiple_of(block);
     if !file.mapper.allocate(FileOffset(blocks.start)..FileOffset(blocks.end))?

@@ -88,7 +88,7 @@ impl DirectBatch {
         at_once: bool,
     ) -> Added {
         let range = request.at..request.at.saturating_add(request.length() as u64);
-        if range.end > file.size() {
+        if range.end > file.size_on_disk() {
             return Err((Refused::NeedsAlone, request));
         }
         if at_once && is_cached(file, &range) {
