@@ -6,6 +6,7 @@
 pub mod command;
 mod cpio;
 mod digest;
+pub mod exercise;
 pub mod guest;
 pub mod hostile;
 mod image;

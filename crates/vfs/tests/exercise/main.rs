@@ -1,56 +1,26 @@
 //! All that can be done to files, at random, on files beside models of them, whose cache is smaller than
 //! they are: what is read is compared with the model, and now and then the volume is closed, judged by
-//! e2fsck, opened and read again.
-//!
-//! `BIFOLIO_EXERCISE_OPERATIONS` says how many operations that are on each kind of volume, and
-//! `BIFOLIO_EXERCISE_SEED` which ones. A failure tells its seed; with it all is the same again, but for
-//! when the background writes.
-#![allow(clippy::print_stderr, reason = "a run that fails says what it has done")]
+//! e2fsck, opened and read again. `testkit::exercise` says what the environment chooses.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod operation;
 mod subject;
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use common::{close, file, make, open};
-use testkit::{Mke2fs, Random};
+use testkit::Mke2fs;
+use testkit::exercise::{Model, Run};
 use vfs::Volume;
 
-use crate::operation::Operation;
+use crate::operation::SHARES;
 use crate::subject::Subject;
 
 /// Files; together they may be larger than the cache.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// So often e2fsck looks at the volume.
 const JUDGED_EVERY: u64 = 2000;
-/// Operations that are told when it fails.
-const TOLD: usize = 24;
-
-/// A number that the environment gives.
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
-}
-
-/// What was done, told if it fails.
-struct Log {
-    kind: String,
-    seed: u64,
-    step: u64,
-    last: VecDeque<String>,
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let Self { kind, seed, step, last } = self;
-            eprintln!("{kind}, seed {seed}, after {step} operations, at last {last:#?}");
-        }
-    }
-}
 
 /// An image, its volume and the files on it.
 struct Stage {
@@ -69,37 +39,31 @@ impl Stage {
         let models: Vec<_> = subjects.into_iter().map(Subject::close).collect();
         close(volume, &self.image);
         let volume = open(&self.image);
-        let subjects = NAMES.iter().zip(models);
-        let subjects = subjects.map(|(name, model)| Subject::new(name, file(&volume, name), model));
+        let subjects = models.into_iter();
+        let subjects = subjects.map(|model| Subject::new(file(&volume, model.name()), model));
         self.open = Some((subjects.collect(), volume));
         self.subjects().iter().for_each(Subject::check);
     }
 }
 
 fn exercise(block_size: u32, arguments: &str) {
-    let operations = number("BIFOLIO_EXERCISE_OPERATIONS").unwrap_or(1500);
-    let seed = number("BIFOLIO_EXERCISE_SEED").unwrap_or(1);
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let kind = Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", block_size) };
     kind.with(arguments).make(&image, None);
     let kind = format!("blocks of {block_size} {arguments}");
-    let mut log = Log { kind, seed, step: 0, last: VecDeque::new() };
-    // Odd, and so not zero.
-    let mut random = Random((seed << 20 | u64::from(block_size)) << 1 | 1);
+    let mut run = Run::new(kind, block_size.into(), 1500);
     let volume = open(&image);
-    let subjects = NAMES.map(|name| Subject::new(name, make(&volume, name), Vec::new()));
+    let subjects = NAMES.map(|name| Subject::new(make(&volume, name), Model::new(name)));
     let mut stage = Stage { image, open: Some((subjects.into(), volume)) };
-    for step in 0..operations {
-        log.step = step;
-        let operation = Operation::choose(&mut random);
-        let index = random.below(NAMES.len() as u64) as usize;
-        let (other, range) = subject::place(stage.subjects(), index, &mut random);
-        if log.last.len() == TOLD {
-            log.last.pop_front();
-        }
-        log.last.push_back(format!("{}: {operation:?} {range:?}", NAMES[index]));
-        subject::run(stage.subjects(), operation, (index, other), range, &mut random);
+    while let Some(step) = run.next_step() {
+        let operation = run.choose(&SHARES);
+        let index = run.random.below(NAMES.len() as u64) as usize;
+        let another = 1 + run.random.below(NAMES.len() as u64 - 1) as usize;
+        let range = run.place(stage.subjects()[index].size(), subject::SIZE_MAX);
+        run.note(format!("{}: {operation:?} {range:?}", NAMES[index]));
+        let files = (index, (index + another) % NAMES.len());
+        subject::run(stage.subjects(), operation, files, range, &mut run.random);
         if (step + 1) % JUDGED_EVERY == 0 {
             stage.subjects().iter().for_each(Subject::check);
             stage.reopen();

@@ -1,7 +1,5 @@
 //! What is done to a file. Not here: doing it.
 
-use testkit::Random;
-
 /// One of the things that are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
@@ -27,7 +25,7 @@ pub enum Operation {
 }
 
 /// How often each comes, against the others.
-const SHARES: [(Operation, u64); 22] = [
+pub const SHARES: [(Operation, u64); 22] = [
     (Operation::Read, 8),
     (Operation::ReadUncached, 4),
     (Operation::ReadDirect, 5),
@@ -53,17 +51,6 @@ const SHARES: [(Operation, u64); 22] = [
 ];
 
 impl Operation {
-    pub fn choose(random: &mut Random) -> Self {
-        let mut number = random.below(SHARES.iter().map(|(_, share)| share).sum());
-        for (operation, share) in SHARES {
-            match number.checked_sub(share) {
-                Some(left) => number = left,
-                None => return operation,
-            }
-        }
-        unreachable!("the number is less than all shares together")
-    }
-
     /// Whether it can only be done to what the file has.
     pub fn is_within(self) -> bool {
         matches!(self, Self::Load | Self::Store)

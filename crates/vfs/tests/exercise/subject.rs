@@ -4,6 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use base::{Error, FileOffset};
 use testkit::Random;
+use testkit::exercise::Model;
 use vfs::{
     Fallocate, File, FileMap, MapAccess, Privileges, RwFlags, SyncRange, WriteAt, WriteSync,
 };
@@ -15,27 +16,15 @@ use crate::operation::Operation;
 pub const SIZE_MAX: u64 = 3 << 20;
 /// What direct reads and writes are multiples of.
 const SECTOR: u64 = 512;
-const PAGE: usize = 4096;
+const PAGE: u64 = 4096;
 const UNCACHED: RwFlags = RwFlags { dontcache: true, append: false, sync: WriteSync::None };
 
 /// A file, and the bytes that it should have.
 pub struct Subject {
-    name: &'static str,
     file: File,
-    model: Vec<u8>,
+    model: Model,
     /// All that the file may ever have, once it is wanted.
     map: Option<FileMap>,
-}
-
-/// A place to do something to one of the files, and another file.
-pub fn place(subjects: &[Subject], index: usize, random: &mut Random) -> (usize, Range<u64>) {
-    let other = (index + 1 + random.below(subjects.len() as u64 - 1) as usize) % subjects.len();
-    let size = subjects[index].size();
-    // Mostly where there is something.
-    let reach = if random.below(4) == 0 { SIZE_MAX } else { size.clamp(1, SIZE_MAX) };
-    let at = random.below(reach);
-    let length_max = [1 << 20, 150_000, 30_000, 30_000, 5000, 5000, 600][random.below(7) as usize];
-    (other, at..(at + 1 + random.below(length_max)).min(SIZE_MAX))
 }
 
 /// Does something to a file, the first of two, and to its model; reads are compared.
@@ -53,34 +42,17 @@ pub fn run(
 }
 
 impl Subject {
-    pub fn new(name: &'static str, file: File, model: Vec<u8>) -> Self {
-        Self { name, file, model, map: None }
+    pub fn new(file: File, model: Model) -> Self {
+        Self { file, model, map: None }
     }
 
-    fn size(&self) -> u64 {
-        self.model.len() as u64
+    pub fn size(&self) -> u64 {
+        self.model.size()
     }
 
     /// Ends the use of the file; what it should have.
-    pub fn close(self) -> Vec<u8> {
+    pub fn close(self) -> Model {
         self.model
-    }
-
-    /// The part of the model that lies in `range`.
-    fn expected(&self, range: &Range<u64>) -> &[u8] {
-        let size = self.size();
-        &self.model[range.start.min(size) as usize..range.end.min(size) as usize]
-    }
-
-    fn compare(&self, found: &[u8], range: &Range<u64>) {
-        let expected = self.expected(range);
-        assert_eq!(found.len(), expected.len(), "{}: {range:?}", self.name);
-        let differs = found.iter().zip(expected).position(|(found, wanted)| found != wanted);
-        if let Some(at) = differs {
-            let at_byte = range.start + at as u64;
-            let (found, wanted) = (found[at], expected[at]);
-            panic!("{}: {found:#x}, not {wanted:#x}, at {at_byte} of {range:?}", self.name);
-        }
     }
 
     /// Reads all of it.
@@ -92,41 +64,17 @@ impl Subject {
     fn read(&self, range: Range<u64>, flags: RwFlags) {
         let mut found = vec![0xEE; (range.end - range.start) as usize];
         let read = self.file.read_with(FileOffset(range.start), &mut found, flags).unwrap();
-        self.compare(&found[..read], &range);
+        self.model.compare(&found[..read], &range);
     }
 
     /// What is said to be a hole reads as zeroes.
     fn check_holes(&self, range: Range<u64>) {
-        let size = self.size();
-        let (mut at, end) = (range.start, range.end.min(size));
-        while at < end {
-            let data = match self.file.seek_data(FileOffset(at)) {
-                Err(Error::NoSuchOffset) => size,
-                data => data.unwrap().0,
-            };
-            let hole = &self.model[at as usize..data as usize];
-            assert!(hole.iter().all(|&byte| byte == 0), "{}: no hole at {at}", self.name);
-            at = data;
-            if at < end {
-                at = self.file.seek_hole(FileOffset(at)).unwrap().0;
-            }
-        }
-    }
-
-    /// Bytes to write to `range`, and the model with them.
-    fn new_data(&mut self, range: &Range<u64>, random: &mut Random) -> Vec<u8> {
-        let fill = random.below(255) as u8 + 1;
-        let data: Vec<u8> = range
-            .clone()
-            .map(|at| fill.wrapping_add((at / 512) as u8).wrapping_mul(at as u8 | 1))
-            .collect();
-        self.grow(range.end);
-        self.model[range.start as usize..range.end as usize].copy_from_slice(&data);
-        data
-    }
-
-    fn grow(&mut self, size: u64) {
-        self.model.resize(self.size().max(size) as usize, 0);
+        let data = |at| match self.file.seek_data(FileOffset(at)) {
+            Err(Error::NoSuchOffset) => None,
+            data => Some(data.unwrap().0),
+        };
+        let hole = |at| self.file.seek_hole(FileOffset(at)).unwrap().0;
+        self.model.check_holes(&range, data, hole);
     }
 
     fn map(&mut self) -> &FileMap {
@@ -141,7 +89,7 @@ impl Subject {
     fn run(&mut self, operation: Operation, range: Range<u64>, random: &mut Random) {
         let (size, unit) = (self.size(), self.file.allocation_unit());
         let range = match operation.is_within() {
-            true => range.start.min(size)..range.end.min(size),
+            true => self.model.within(&range),
             false => range,
         };
         let sectors = range.start / SECTOR * SECTOR..range.end.next_multiple_of(SECTOR);
@@ -153,15 +101,15 @@ impl Subject {
             Operation::ReadDirect => {
                 let mut found = vec![0xEE; (sectors.end - sectors.start) as usize];
                 let read = self.file.read_direct(FileOffset(sectors.start), &mut found).unwrap();
-                self.compare(&found[..read], &sectors);
+                self.model.compare(&found[..read], &sectors);
             }
             Operation::Load => {
                 let found = load(self.map(), &range);
-                self.compare(&found, &range);
+                self.model.compare(&found, &range);
             }
             Operation::SeekHoles => self.check_holes(range),
             Operation::Write | Operation::WriteUncached => {
-                let data = self.new_data(&range, random);
+                let data = self.model.new_data(&range, random);
                 let uncached = operation == Operation::WriteUncached;
                 let flags = if uncached { UNCACHED } else { RwFlags::default() };
                 let at = WriteAt::Offset(at);
@@ -169,15 +117,15 @@ impl Subject {
                 assert_eq!(written, Ok(data.len()));
             }
             Operation::WriteDirect => {
-                let data = self.new_data(&sectors, random);
+                let data = self.model.new_data(&sectors, random);
                 let at = WriteAt::Offset(FileOffset(sectors.start));
                 let written = self.file.write_direct(at, &data, Privileges::Keep, WriteSync::None);
                 assert_eq!(written, Ok(data.len()));
             }
             Operation::Store => {
-                let data = self.new_data(&range, random);
+                let data = self.model.new_data(&range, random);
                 store(self.map(), range.start, &data);
-                let page_end = self.model.len().next_multiple_of(PAGE) as u64;
+                let page_end = size.next_multiple_of(PAGE);
                 if !range.is_empty() && range.end == size && size < page_end {
                     // Bytes of the last page that the file does not have.
                     store(self.map(), size, &vec![0xDD; (page_end - size) as usize]);
@@ -185,30 +133,30 @@ impl Subject {
             }
             Operation::Truncate => {
                 self.file.node().set_size(range.end, Privileges::Keep).unwrap();
-                self.model.resize(range.end as usize, 0);
+                self.model.truncate(range.end);
             }
             Operation::Allocate { keep_size } => {
                 self.fallocate(Fallocate::Allocate { keep_size }, range.clone()).unwrap();
                 if !keep_size {
-                    self.grow(range.end);
+                    self.model.grow(range.end);
                 }
             }
             Operation::PunchHole => {
                 self.fallocate(Fallocate::PunchHole, range.clone()).unwrap();
-                self.clear(&range);
+                self.model.clear(&range);
             }
             Operation::ZeroRange { keep_size } => {
                 self.fallocate(Fallocate::ZeroRange { keep_size }, range.clone()).unwrap();
                 if !keep_size {
-                    self.grow(range.end);
+                    self.model.grow(range.end);
                 }
-                self.clear(&range);
+                self.model.clear(&range);
             }
             Operation::Collapse => {
                 let collapsed = self.fallocate(Fallocate::CollapseRange, units.clone());
                 if units.end < size {
                     collapsed.unwrap();
-                    self.model.drain(units.start as usize..units.end as usize);
+                    self.model.collapse(&units);
                 } else {
                     assert!(matches!(collapsed, Err(Error::InvalidArgument(_))), "{collapsed:?}");
                 }
@@ -221,8 +169,7 @@ impl Subject {
                 let inserted = self.fallocate(Fallocate::InsertRange, units.clone());
                 if units.start < size {
                     inserted.unwrap();
-                    let (hole, at) = (vec![0; length as usize], units.start as usize);
-                    self.model.splice(at..at, hole);
+                    self.model.insert(&units);
                 } else {
                     assert!(matches!(inserted, Err(Error::InvalidArgument(_))), "{inserted:?}");
                 }
@@ -239,11 +186,6 @@ impl Subject {
                 self.file = self.file.node().open_for(WRITE).unwrap();
             }
         }
-    }
-
-    fn clear(&mut self, range: &Range<u64>) {
-        let size = self.size();
-        self.model[range.start.min(size) as usize..range.end.min(size) as usize].fill(0);
     }
 
     /// The ranges that have blocks, once all has its place.
@@ -292,7 +234,7 @@ fn move_extents(
     let exchanged: Vec<u64> = (0..length).step_by(unit as usize).filter(both).collect();
     assert_eq!(bytes, exchanged.len() as u64 * unit, "bytes that have moved");
     for offset in exchanged {
-        subjects[donor].clear(&(to + offset..to + offset + unit));
+        subjects[donor].model.clear(&(to + offset..to + offset + unit));
     }
     // At once: nobody else may have noticed.
     subjects[index].read(at..at + length, RwFlags::default());

@@ -1,0 +1,71 @@
+//! What is done to a file of a mount. Not here: doing it.
+
+/// One of the things that are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    Read,
+    ReadDirect,
+    Load,
+    SeekHoles,
+    Write,
+    /// Through a file that is open for writing alone.
+    WriteOnly,
+    WriteDirect,
+    Append,
+    Store(Flush),
+    CopyTo,
+    Truncate,
+    Allocate {
+        keep_size: bool,
+    },
+    PunchHole,
+    ZeroRange {
+        keep_size: bool,
+    },
+    Sync {
+        data_only: bool,
+    },
+    DropCache,
+    CloseFile,
+}
+
+/// What is done with what was stored to a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    Nothing,
+    Begin,
+    Wait,
+}
+
+/// How often each comes, against the others.
+pub const SHARES: [(Operation, u64); 22] = [
+    (Operation::Read, 10),
+    (Operation::ReadDirect, 6),
+    (Operation::Load, 6),
+    (Operation::SeekHoles, 3),
+    (Operation::Write, 12),
+    (Operation::WriteOnly, 6),
+    (Operation::WriteDirect, 8),
+    (Operation::Append, 3),
+    (Operation::Store(Flush::Nothing), 6),
+    (Operation::Store(Flush::Begin), 2),
+    (Operation::Store(Flush::Wait), 2),
+    (Operation::CopyTo, 5),
+    (Operation::Truncate, 5),
+    (Operation::Allocate { keep_size: false }, 2),
+    (Operation::Allocate { keep_size: true }, 3),
+    (Operation::PunchHole, 6),
+    (Operation::ZeroRange { keep_size: false }, 2),
+    (Operation::ZeroRange { keep_size: true }, 3),
+    (Operation::Sync { data_only: false }, 1),
+    (Operation::Sync { data_only: true }, 1),
+    (Operation::DropCache, 3),
+    (Operation::CloseFile, 2),
+];
+
+impl Operation {
+    /// Whether it can only be done to what the file has.
+    pub fn is_within(self) -> bool {
+        matches!(self, Self::Load | Self::Store(_))
+    }
+}
