@@ -134,11 +134,13 @@ fn attend<E>(
         process::leave_streams(null).map_err(host("leave the terminal"))?;
     }
     let over = Over::new().map_err(host("make an eventfd"))?;
+    // Before the first request is answered: whoever has seen the mount at work may end it by a signal, which
+    // the guard must not take for one that came before there was a mount.
+    let _ = control.send(&Message::Serving);
     if let Some(rings) = rings {
         let over = over.clone();
         rings.start(server, &channel, move |end| over.set(end));
     }
-    let _ = control.send(&Message::Serving);
     serve(plan, server, &channel, poll, &over, control, signals)
 }
 
