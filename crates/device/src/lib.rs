@@ -29,6 +29,7 @@ pub use record::{RecordDevice, RecordedWrite, Recording, Replay};
 pub use slice::Slice;
 pub use threaded::ThreadedDevice;
 pub use uring::UringDevice;
+pub use worker::Worker;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -8,9 +8,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use base::{Error, IoError, Result, Unsupported};
+use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -35,7 +36,9 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub struct EndIo {
     queue: Arc<Queue>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Waited for when this is dropped. The last file may be dropped by the thread itself, when the last of
+    /// its writes has ended.
+    _thread: Worker,
     /// The threads that end what goes around the cache.
     pub(crate) direct: DirectEnds,
 }
@@ -63,12 +66,9 @@ impl EndIo {
     pub fn start() -> Result<Arc<Self>> {
         let queue = Arc::new(Queue::default());
         let theirs = Arc::clone(&queue);
-        let thread = thread::Builder::new()
-            .name("end of I/O".into())
-            .spawn(move || theirs.work())
-            .map_err(|_| Error::OutOfMemory)?;
-        let direct = DirectEnds::default();
-        Ok(Arc::new(Self { queue, thread: Mutex::new(Some(thread)), direct }))
+        let thread = Worker::start("end of I/O", move || theirs.work());
+        let (thread, direct) = (thread.map_err(|_| Error::OutOfMemory)?, DirectEnds::default());
+        Ok(Arc::new(Self { queue, _thread: thread, direct }))
     }
 
     /// Hands over what a bio did. Called at its end, wherever that is. The thread is not woken for
@@ -104,12 +104,6 @@ impl Drop for EndIo {
     fn drop(&mut self) {
         self.queue.waiting.lock().closed = true;
         self.queue.changed.notify_one();
-        // The last file may be dropped by the thread itself, when the last of its writes has ended.
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|one| one.thread().id() != thread::current().id()) {
-            // A panic there was reported there.
-            let _ = thread.join();
-        }
     }
 }
 

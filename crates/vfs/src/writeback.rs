@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, InodeNumber, Result, Unsupported};
+use device::Worker;
 use iomap::{Caching, DirtyLimits, EndIo, ErrorCursor, WriteBehind};
 use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
@@ -37,7 +37,7 @@ pub(crate) struct Writeback {
     /// The volume was closed: nothing more may come.
     is_closed: AtomicBool,
     shared: Arc<Dirty>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Worker>,
 }
 
 #[derive(Debug)]
@@ -81,8 +81,7 @@ impl Writeback {
             wished: Condvar::new(),
         });
         let worker = Arc::downgrade(&shared);
-        let thread = std::thread::Builder::new().name("bifolio-flush".into());
-        let thread = thread.spawn(move || work(&worker));
+        let thread = Worker::start("bifolio-flush", move || work(&worker));
         let refused = |_| -> Error { Unsupported::Operation("the host refuses a thread").into() };
         let is_closed = AtomicBool::new(false);
         Ok(Self {
@@ -160,12 +159,8 @@ impl Writeback {
 impl Drop for Writeback {
     fn drop(&mut self) {
         self.shared.wish(Wish::Stop);
-        if let Some(thread) = self.thread.take() {
-            // The last user of a volume may be the thread itself.
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
-        }
+        // The last user of a volume may be the thread itself.
+        self.thread = None;
         self.clear();
     }
 }

@@ -32,6 +32,25 @@ pub enum Refused {
     WouldBlock,
 }
 
+/// Why there is no plan for a request.
+enum Stop {
+    Refused(Refused),
+    /// It is added all the same, and ends with this.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
 /// A request that was not added comes back.
 type Added = Result<(), (Refused, DirectRequest)>;
 
@@ -64,13 +83,8 @@ impl DirectBatch {
             clean_cache(file, &range);
         }
         let runs = match known_or_planned(context.mapper, &range, at_once) {
-            Ok(Some(runs)) => runs,
-            Ok(None) if at_once => return Err((Refused::WouldBlock, request)),
-            Ok(None) => return Err((Refused::NeedsCache, request)),
-            Err(error) => {
-                self.fail(request, error);
-                return Ok(());
-            }
+            Ok(runs) => runs,
+            Err(stop) => return self.stop(request, stop),
         };
         let call = Call::new(file, request, 0..0, (end - range.start) as usize);
         self.add(BioOperation::Read, &call, &runs, 0..end - range.start);
@@ -87,26 +101,34 @@ impl DirectBatch {
         split: SplitExtents,
         at_once: bool,
     ) -> Added {
+        let runs = match self.plan_overwrite(file, &request, split, at_once) {
+            Ok(runs) => runs,
+            Err(stop) => return self.stop(request, stop),
+        };
+        let own = 0..request.length() as u64;
+        self.add_write(file, request, &runs, own);
+        Ok(())
+    }
+
+    fn plan_overwrite(
+        &self,
+        file: &Arc<WritableFile>,
+        request: &DirectRequest,
+        split: SplitExtents,
+        at_once: bool,
+    ) -> Result<Runs, Stop> {
         let range = request.at..request.at.saturating_add(request.length() as u64);
         if range.end > file.size_on_disk() {
-            return Err((Refused::NeedsAlone, request));
+            return Err(Refused::NeedsAlone.into());
         }
         if at_once && is_cached(file, &range) {
-            return Err((Refused::WouldBlock, request));
+            return Err(Refused::WouldBlock.into());
         }
         // Who cannot wait leaves to the end what somebody reads into the cache from now on.
         if !at_once && !clear_cache(file, &range) {
-            return Err((Refused::NeedsCache, request));
+            return Err(Refused::NeedsCache.into());
         }
-        let runs = match known_or_planned(file.read_context().mapper, &range, at_once) {
-            Ok(Some(runs)) => runs,
-            Ok(None) if at_once => return Err((Refused::WouldBlock, request)),
-            Ok(None) => return Err((Refused::NeedsCache, request)),
-            Err(error) => {
-                self.fail(request, error);
-                return Ok(());
-            }
-        };
+        let runs = known_or_planned(file.read_context().mapper, &range, at_once)?;
         let block = u64::from(file.mapping().block_size().bytes());
         let is_aligned = range.start % block == 0 && range.end % block == 0;
         let may = |run: &Run| match run.kind {
@@ -115,17 +137,13 @@ impl DirectBatch {
             _ => false,
         };
         if !runs.iter().all(may) {
-            return Err((Refused::NeedsAlone, request));
+            return Err(Refused::NeedsAlone.into());
         }
         if at_once && must_split(file, &runs, split) {
-            return Err((Refused::WouldBlock, request));
+            return Err(Refused::WouldBlock.into());
         }
-        if let Err(error) = self.prepare(file, &request, &runs, split) {
-            self.fail(request, error);
-            return Ok(());
-        }
-        self.add_write(file, request, &runs, 0..range.end - range.start);
-        Ok(())
+        self.prepare(file, request, &runs, split)?;
+        Ok(runs)
     }
 
     /// Adds a write to blocks that were all allocated for it; the file may grow. Bytes around it in
@@ -140,22 +158,10 @@ impl DirectBatch {
         let block = u64::from(file.mapping().block_size().bytes());
         let range = request.at..request.at + request.length() as u64;
         let (first, last) = (range.start / block * block, range.end.next_multiple_of(block));
-        let planned = plan(file.read_context().mapper, first, last);
-        let runs = match planned {
-            Ok(Some(runs)) => runs,
-            Ok(None) => return Err((Refused::NeedsCache, request)),
-            Err(error) => {
-                self.fail(request, error);
-                return Ok(());
-            }
+        let runs = match self.plan_alone(file, &request, first..last, split) {
+            Ok(runs) => runs,
+            Err(stop) => return self.stop(request, stop),
         };
-        if !runs.iter().all(|run| matches!(run.kind, IomapKind::Mapped | IomapKind::Unwritten)) {
-            return Err((Refused::NeedsCache, request));
-        }
-        if let Err(error) = self.prepare(file, &request, &runs, split) {
-            self.fail(request, error);
-            return Ok(());
-        }
         let is_blank = |at: u64| {
             let run = runs.iter().find(|run| (run.at..run.at + run.length).contains(&at));
             run.is_some_and(|run| run.kind == IomapKind::Unwritten)
@@ -171,6 +177,21 @@ impl DirectBatch {
         let own = range.start - start..range.end - start;
         self.add_write(file, request, &runs, own);
         Ok(())
+    }
+
+    fn plan_alone(
+        &self,
+        file: &WritableFile,
+        request: &DirectRequest,
+        blocks: Range<u64>,
+        split: SplitExtents,
+    ) -> Result<Runs, Stop> {
+        let runs = known_or_planned(file.read_context().mapper, &blocks, false)?;
+        if !runs.iter().all(|run| matches!(run.kind, IomapKind::Mapped | IomapKind::Unwritten)) {
+            return Err(Refused::NeedsCache.into());
+        }
+        self.prepare(file, request, &runs, split)?;
+        Ok(runs)
     }
 
     /// Splits extents of which a part will be written, if that is not left to the end of I/O.
@@ -264,11 +285,17 @@ impl DirectBatch {
         }));
     }
 
-    /// Has a request end with an error, once the caller submits.
-    fn fail(&mut self, request: DirectRequest, error: Error) {
-        let call = Call::new(None, request, 0..0, 0);
-        *call.failure.lock() = Some(error);
-        self.calls.push(call);
+    /// Gives back a request that is refused; one that has failed ends with the error once the caller submits.
+    fn stop(&mut self, request: DirectRequest, stop: Stop) -> Added {
+        match stop {
+            Stop::Refused(refused) => Err((refused, request)),
+            Stop::Failed(error) => {
+                let call = Call::new(None, request, 0..0, 0);
+                *call.failure.lock() = Some(error);
+                self.calls.push(call);
+                Ok(())
+            }
+        }
     }
 
     /// Starts all requests. The caller holds no locks, since some may end now.
@@ -296,15 +323,10 @@ fn must_split(file: &WritableFile, runs: &[Run], split: SplitExtents) -> bool {
 }
 
 /// What lies in a range, which somebody who cannot wait must know already.
-fn known_or_planned(
-    mapper: &dyn MapRead,
-    range: &Range<u64>,
-    at_once: bool,
-) -> Result<Option<Runs>> {
-    if at_once {
-        plan_known(mapper, range.start, range.end)
-    } else {
-        plan(mapper, range.start, range.end)
+fn known_or_planned(mapper: &dyn MapRead, range: &Range<u64>, at_once: bool) -> Result<Runs, Stop> {
+    match at_once {
+        true => Ok(plan_known(mapper, range.start, range.end)?.ok_or(Refused::WouldBlock)?),
+        false => Ok(plan(mapper, range.start, range.end)?.ok_or(Refused::NeedsCache)?),
     }
 }
 

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use base::{Error, Result, Unsupported};
+use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -152,8 +153,9 @@ impl std::fmt::Debug for EndedCalls {
 #[derive(Debug, Default)]
 pub(crate) struct DirectEnds {
     queue: Arc<Queue>,
-    /// Started when there is work for them.
-    threads: OnceLock<Vec<JoinHandle<()>>>,
+    /// Started when there is work for them; waited for when this is dropped. The last file may be dropped by
+    /// one of them, when the last of its requests has ended.
+    threads: OnceLock<Vec<Worker>>,
 }
 
 #[derive(Debug, Default)]
@@ -175,8 +177,7 @@ impl DirectEnds {
             let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
             let start = |_| {
                 let queue = Arc::clone(&self.queue);
-                let thread = thread::Builder::new().name("end of direct I/O".into());
-                thread.spawn(move || queue.work()).ok()
+                Worker::start("end of direct I/O", move || queue.work()).ok()
             };
             (0..count).map_while(start).collect()
         });
@@ -200,13 +201,6 @@ impl Drop for DirectEnds {
     fn drop(&mut self) {
         self.queue.files.lock().closed = true;
         self.queue.changed.notify_all();
-        // The last file may be dropped by one of the threads, when the last of its requests has ended.
-        for thread in self.threads.take().unwrap_or_default() {
-            if thread.thread().id() != thread::current().id() {
-                // A panic there was reported there.
-                let _ = thread.join();
-            }
-        }
     }
 }
 
