@@ -69,6 +69,13 @@ impl MapWrite for Inode {
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let blocks = self.blocks_of(range.start, range.end.0 - range.start.0)?;
+        // As a rule there is room in the leaf.
+        let is_done = self
+            .volume()
+            .change(self.credits_for_map(1), |handle| self.cut_out_extents(handle, &blocks))?;
+        if is_done {
+            return Ok(());
+        }
         // One at a time: what finds no space must not have changed anything. And a write to blocks that
         // are there must not fail for want of space that is kept for that.
         for at in [blocks.start, blocks.end] {

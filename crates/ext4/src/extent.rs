@@ -1,6 +1,8 @@
 //! The extent tree: verifies nodes and finds what lies at a file block.
 //! Not here: indirect blocks, and keeping what was found.
 
+use std::ops::Range;
+
 use base::checksum::crc32c;
 use base::view::view_at;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
@@ -20,31 +22,27 @@ pub(crate) const ENTRY_BYTES: usize = size_of::<RawExtent>();
 /// With 2^32 blocks in a file, the kernel's trees never grow deeper.
 pub const DEPTH_MAX: u16 = 5;
 
-/// What is known of the file around block `at`: the leaf that covers it, or the gap between
-/// leaves.
+/// The runs of a leaf that are looked at together: enough to read on for a while, and no more for who is
+/// here and there.
+const RUNS_AT_ONCE: usize = 64;
+
+/// What is known of the file around block `at`: some runs from there on, or the gap between leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let geometry = volume.geometry();
-    let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
-    let root = Node::parse(
-        &record.block_area,
-        geometry,
-        Expected { depth: None, range: whole.clone() },
-        Place::inode(record.number),
-    )?;
-    let mut depth = root.depth;
-    let mut step = root.find(at);
-    // The depth falls by one with each step, and `Node::parse` bounds the first.
+    let (seed, place) = (record.checksum_seed, Place::inode(record.number));
+    let root = Expected { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) };
+    Node::verify(&record.block_area, geometry, &root, place)?;
+    let mut step = find(&record.block_area, geometry, &root, place, at)?;
+    // The depth falls by one with each step, and the root bounds the first.
     loop {
-        let (block, range) = match step {
+        let (block, expected) = match step {
             Step::Found(span) => return Ok(span),
-            Step::Child { block, range } => (block, range),
+            Step::Child { block, expected } => (block, expected),
         };
-        depth -= 1;
-        let place = Place::inode(record.number).at_file_block(range.start).at_block(block);
+        let place = place.at_file_block(expected.range.start).at_block(block);
         let buffer = volume.read_metadata(block, STRUCTURE, place)?;
-        buffer.verify_once(|bytes| verify_checksum(bytes, record.checksum_seed, place))?;
-        let expected = Expected { depth: Some(depth), range };
-        step = Node::parse(&buffer, geometry, expected, place)?.find(at);
+        buffer.verify_once(|bytes| verify_block(bytes, geometry, &expected, seed, place))?;
+        step = find(&buffer, geometry, &expected, place, at)?;
     }
 }
 
@@ -54,14 +52,13 @@ pub(crate) struct Expected {
     /// Its depth; `None` for the root.
     pub depth: Option<u16>,
     /// The file blocks that it may speak of.
-    pub range: std::ops::Range<FileBlock>,
+    pub range: Range<FileBlock>,
 }
 
 /// A verified node.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub depth: u16,
-    range: std::ops::Range<FileBlock>,
     entries: Entries,
 }
 
@@ -75,7 +72,174 @@ enum Entries {
 #[derive(Debug)]
 pub(crate) enum Step {
     Found(Span),
-    Child { block: FsBlock, range: std::ops::Range<FileBlock> },
+    Child { block: FsBlock, expected: Expected },
+}
+
+/// Follows a node towards `at`, which lies in its range, looking at no more of its entries than that
+/// takes. Those are verified, and that they lie where the search expects them; that the node is sound as
+/// a whole says [`verify_block`].
+pub(crate) fn find(
+    bytes: &[u8],
+    geometry: &Geometry,
+    expected: &Expected,
+    place: Place,
+    at: FileBlock,
+) -> Result<Step> {
+    let (depth, table) = verify_header(bytes, expected, place)?;
+    let after = entries_until(table, at);
+    let first = after.saturating_sub(1);
+    if depth == 0 {
+        let part = Part::new(table, first..first + RUNS_AT_ONCE, expected, place)?;
+        part.check_contains(at)?;
+        let mut runs = Vec::with_capacity(part.entries.len());
+        part.verify_leaf(geometry, |run| run.push_onto(&mut runs))?;
+        return Ok(Step::Found(Span { start: part.range.start, end: part.range.end, runs }));
+    }
+    if after == 0 {
+        let gap = Part::new(table, 0..0, expected, place)?;
+        return Ok(Step::Found(Span::hole(gap.range.start, gap.range.end)));
+    }
+    let part = Part::new(table, first..after, expected, place)?;
+    part.check_contains(at)?;
+    let mut child = FsBlock(0);
+    part.verify_index(geometry, |(_, block)| child = block)?;
+    // The first child speaks of nothing before it, too.
+    let start = starts(part.table).first().map_or(part.range.start, start_of);
+    let expected = Expected { depth: Some(depth - 1), range: start..part.range.end };
+    Ok(Step::Child { block: child, expected })
+}
+
+/// The entries of a table. Those of leaves begin with the file block, too.
+fn starts(table: &[u8]) -> &[RawExtentIndex] {
+    <[RawExtentIndex]>::ref_from_bytes(table).unwrap_or_default()
+}
+
+fn start_of(entry: &RawExtentIndex) -> FileBlock {
+    FileBlock(entry.block.get().into())
+}
+
+/// How many entries of a table begin at `at` or before.
+pub(crate) fn entries_until(table: &[u8], at: FileBlock) -> usize {
+    starts(table).partition_point(|entry| start_of(entry) <= at)
+}
+
+/// How many entries of a table begin before `at`.
+pub(crate) fn entries_before(table: &[u8], at: FileBlock) -> usize {
+    starts(table).partition_point(|entry| start_of(entry) < at)
+}
+
+/// Some neighbouring entries of a node.
+pub(crate) struct Part<'t> {
+    /// Which ones.
+    pub entries: Range<usize>,
+    /// What they may speak of: from where the first begins to where the one after the last does; on the
+    /// outside, all that the node may speak of.
+    pub range: Range<FileBlock>,
+    table: &'t [u8],
+    place: Place,
+}
+
+impl<'t> Part<'t> {
+    /// Those of `entries` that a table has.
+    pub(crate) fn new(
+        table: &'t [u8],
+        entries: Range<usize>,
+        expected: &Expected,
+        place: Place,
+    ) -> Result<Self> {
+        let (all, whole) = (starts(table), &expected.range);
+        let entries = entries.start.min(all.len())..entries.end.min(all.len());
+        let start = match entries.start {
+            0 => whole.start,
+            index => all.get(index).map_or(whole.end, start_of),
+        };
+        let end = all.get(entries.end).map_or(whole.end, start_of);
+        let bytes = entries.start * ENTRY_BYTES..entries.end * ENTRY_BYTES;
+        let table = table.get(bytes).unwrap_or_default();
+        let part = Self { entries, range: start..end, table, place };
+        if whole.start <= start && start <= end && end <= whole.end {
+            Ok(part)
+        } else {
+            Err(part.disorder(whole.start, end))
+        }
+    }
+
+    /// Verifies that a search for `at` may end here.
+    fn check_contains(&self, at: FileBlock) -> Result<()> {
+        if self.range.contains(&at) { Ok(()) } else { Err(self.disorder(at, self.range.end)) }
+    }
+
+    fn disorder(&self, previous: FileBlock, found: FileBlock) -> Error {
+        let (place, (previous, found)) = (self.place_of(0), (previous.0, found.0));
+        Error::corrupt(STRUCTURE, place, Problem::Disorder { field: "file block", previous, found })
+    }
+
+    /// Where the entry `index` of these lies.
+    fn place_of(&self, index: usize) -> Place {
+        self.place.at_byte((HEADER_BYTES + (self.entries.start + index) * ENTRY_BYTES) as u64)
+    }
+
+    /// Verifies the entries, of a leaf, and emits them.
+    pub(crate) fn verify_leaf(&self, geometry: &Geometry, mut emit: impl FnMut(Run)) -> Result<()> {
+        let mut next = self.range.start;
+        for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
+            let entry =
+                RawExtent::ref_from_bytes(entry).expect("chunks have exactly the size of an entry");
+            let place = self.place_of(index);
+            let fault = |problem| Error::corrupt("extent", place, problem);
+            let start = FileBlock(entry.block.get().into());
+            if start < next {
+                let (previous, found) = (next.0, start.0);
+                return Err(fault(Problem::Disorder { field: "file block", previous, found }));
+            }
+            let (length, unwritten) = match entry.len.get() {
+                0 => return Err(fault(Problem::Invalid { field: "length", found: 0 })),
+                length @ 1..=WRITTEN_MAX => (u64::from(length), false),
+                length => (u64::from(length - WRITTEN_MAX), true),
+            };
+            let end = FileBlock(start.0 + length);
+            if end > self.range.end {
+                let (found, min, max) = (end.0, start.0, self.range.end.0);
+                return Err(fault(Problem::Range { field: "end of the extent", found, min, max }));
+            }
+            let block =
+                FsBlock(u64::from(entry.start_hi.get()) << 32 | u64::from(entry.start_lo.get()));
+            geometry.check_run("extent", place, block, length)?;
+            emit(Run { start, length, block, unwritten });
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// Verifies the entries, of an inner node, and emits them.
+    pub(crate) fn verify_index(
+        &self,
+        geometry: &Geometry,
+        mut emit: impl FnMut((FileBlock, FsBlock)),
+    ) -> Result<()> {
+        let mut last: Option<FileBlock> = None;
+        for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
+            let entry = RawExtentIndex::ref_from_bytes(entry)
+                .expect("chunks have exactly the size of an entry");
+            let place = self.place_of(index);
+            let fault = |problem| Error::corrupt("extent index", place, problem);
+            let start = FileBlock(entry.block.get().into());
+            if let Some(previous) = last.replace(start).filter(|previous| *previous >= start) {
+                let (previous, found) = (previous.0, start.0);
+                return Err(fault(Problem::Disorder { field: "file block", previous, found }));
+            }
+            if !self.range.contains(&start) {
+                let (found, min, max) =
+                    (start.0, self.range.start.0, self.range.end.0.saturating_sub(1));
+                return Err(fault(Problem::Range { field: "file block", found, min, max }));
+            }
+            let block =
+                FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
+            geometry.check_run("extent index", place, block, 1)?;
+            emit((start, block));
+        }
+        Ok(())
+    }
 }
 
 impl Node {
@@ -88,18 +252,17 @@ impl Node {
         place: Place,
     ) -> Result<Self> {
         let (depth, table) = verify_header(bytes, &expected, place)?;
-        let count = table.len() / ENTRY_BYTES;
+        let all = Part::new(table, 0..usize::MAX, &expected, place)?;
         let entries = if depth == 0 {
-            let mut runs = Vec::with_capacity(count);
-            verify_leaf(table, geometry, &expected.range, place, |run| run.push_onto(&mut runs))?;
+            let mut runs = Vec::with_capacity(all.entries.len());
+            all.verify_leaf(geometry, |run| run.push_onto(&mut runs))?;
             Entries::Runs(runs)
         } else {
-            let mut children = Vec::with_capacity(count);
-            let add = |child| children.push(child);
-            verify_index(table, geometry, &expected.range, place, add)?;
+            let mut children = Vec::with_capacity(all.entries.len());
+            all.verify_index(geometry, |child| children.push(child))?;
             Entries::Children(children)
         };
-        Ok(Self { depth, range: expected.range, entries })
+        Ok(Self { depth, entries })
     }
 
     /// Verifies the same; gives the depth, and the entries as they are.
@@ -110,9 +273,10 @@ impl Node {
         place: Place,
     ) -> Result<(u16, &'b [u8])> {
         let (depth, table) = verify_header(bytes, expected, place)?;
+        let all = Part::new(table, 0..usize::MAX, expected, place)?;
         match depth {
-            0 => verify_leaf(table, geometry, &expected.range, place, |_| ())?,
-            _ => verify_index(table, geometry, &expected.range, place, |_| ())?,
+            0 => all.verify_leaf(geometry, |_| ())?,
+            _ => all.verify_index(geometry, |_| ())?,
         }
         Ok((depth, table))
     }
@@ -132,26 +296,10 @@ impl Node {
             Entries::Children(_) => &[],
         }
     }
-
-    /// Follows the node towards `at`, which lies in its range.
-    pub(crate) fn find(self, at: FileBlock) -> Step {
-        let children = match self.entries {
-            Entries::Runs(runs) => {
-                return Step::Found(Span { start: self.range.start, end: self.range.end, runs });
-            }
-            Entries::Children(children) => children,
-        };
-        let after = children.partition_point(|&(start, _)| start <= at);
-        let end = children.get(after).map_or(self.range.end, |&(start, _)| start);
-        match after.checked_sub(1).and_then(|index| children.get(index)) {
-            Some(&(start, block)) => Step::Child { block, range: start..end },
-            None => Step::Found(Span { start: self.range.start, end, runs: Vec::new() }),
-        }
-    }
 }
 
 /// Verifies the header of a node: its depth, and its entries.
-fn verify_header<'b>(
+pub(crate) fn verify_header<'b>(
     bytes: &'b [u8],
     expected: &Expected,
     place: Place,
@@ -189,72 +337,16 @@ fn verify_header<'b>(
     Ok((depth, &bytes[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES]))
 }
 
-/// Verifies the entries of a leaf, and emits them.
-fn verify_leaf(
-    table: &[u8],
+/// Verifies all of a node that is a block.
+pub(crate) fn verify_block(
+    bytes: &[u8],
     geometry: &Geometry,
-    range: &std::ops::Range<FileBlock>,
+    expected: &Expected,
+    seed: Option<u32>,
     place: Place,
-    mut emit: impl FnMut(Run),
 ) -> Result<()> {
-    let mut next = range.start;
-    for (index, entry) in table.chunks_exact(ENTRY_BYTES).enumerate() {
-        let entry =
-            RawExtent::ref_from_bytes(entry).expect("chunks have exactly the size of an entry");
-        let place = place.at_byte((HEADER_BYTES + index * ENTRY_BYTES) as u64);
-        let fault = |problem| Error::corrupt("extent", place, problem);
-        let start = FileBlock(entry.block.get().into());
-        if start < next {
-            let (previous, found) = (next.0, start.0);
-            return Err(fault(Problem::Disorder { field: "file block", previous, found }));
-        }
-        let (length, unwritten) = match entry.len.get() {
-            0 => return Err(fault(Problem::Invalid { field: "length", found: 0 })),
-            length @ 1..=WRITTEN_MAX => (u64::from(length), false),
-            length => (u64::from(length - WRITTEN_MAX), true),
-        };
-        let end = FileBlock(start.0 + length);
-        if end > range.end {
-            let (found, min, max) = (end.0, start.0, range.end.0);
-            return Err(fault(Problem::Range { field: "end of the extent", found, min, max }));
-        }
-        let block =
-            FsBlock(u64::from(entry.start_hi.get()) << 32 | u64::from(entry.start_lo.get()));
-        geometry.check_run("extent", place, block, length)?;
-        emit(Run { start, length, block, unwritten });
-        next = end;
-    }
-    Ok(())
-}
-
-/// Verifies the entries of an inner node, and emits them.
-fn verify_index(
-    table: &[u8],
-    geometry: &Geometry,
-    range: &std::ops::Range<FileBlock>,
-    place: Place,
-    mut emit: impl FnMut((FileBlock, FsBlock)),
-) -> Result<()> {
-    let mut last: Option<FileBlock> = None;
-    for (index, entry) in table.chunks_exact(ENTRY_BYTES).enumerate() {
-        let entry = RawExtentIndex::ref_from_bytes(entry)
-            .expect("chunks have exactly the size of an entry");
-        let place = place.at_byte((HEADER_BYTES + index * ENTRY_BYTES) as u64);
-        let fault = |problem| Error::corrupt("extent index", place, problem);
-        let start = FileBlock(entry.block.get().into());
-        if let Some(previous) = last.replace(start).filter(|previous| *previous >= start) {
-            let (previous, found) = (previous.0, start.0);
-            return Err(fault(Problem::Disorder { field: "file block", previous, found }));
-        }
-        if !range.contains(&start) {
-            let (found, min, max) = (start.0, range.start.0, range.end.0.saturating_sub(1));
-            return Err(fault(Problem::Range { field: "file block", found, min, max }));
-        }
-        let block = FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
-        geometry.check_run("extent index", place, block, 1)?;
-        emit((start, block));
-    }
-    Ok(())
+    verify_checksum(bytes, seed, place)?;
+    Node::verify(bytes, geometry, expected, place).map(drop)
 }
 
 /// The checksum lies behind the room for entries that the header claims.
@@ -324,6 +416,11 @@ mod tests {
         Node::parse(bytes, &plain(), Expected { depth, range }, Place::default())
     }
 
+    fn find(bytes: &[u8], at: u64) -> Step {
+        let expected = Expected { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) };
+        super::find(bytes, &plain(), &expected, Place::default(), FileBlock(at)).unwrap()
+    }
+
     fn root(bytes: &[u8]) -> Result<Node> {
         parse(bytes, None, 0..FILE_BLOCKS_MAX)
     }
@@ -340,7 +437,7 @@ mod tests {
             header(3, 4, 0),
             &[entry(0, 32768, 1), entry(32768, 100, 32769), entry(32868, 32768 + 5, 32869)],
         );
-        let Step::Found(span) = root(&bytes).unwrap().find(FileBlock(0)) else { panic!() };
+        let Step::Found(span) = find(&bytes, 0) else { panic!() };
         let lengths: Vec<_> = span.runs.iter().map(|run| (run.length, run.unwritten)).collect();
         assert_eq!(lengths, [(32868, false), (5, true)]);
     }
@@ -387,13 +484,16 @@ mod tests {
     #[test]
     fn gaps_reach_to_the_next_child() {
         let bytes = node(header(2, 4, 1), &[index(10, 100), index(50, 200)]);
-        let step = |at| root(&bytes).unwrap().find(FileBlock(at));
+        let step = |at| find(&bytes, at);
         let Step::Found(gap) = step(9) else { panic!() };
         assert_eq!(gap, Span::hole(FileBlock(0), FileBlock(10)));
-        let Step::Child { block, range } = step(49) else { panic!() };
-        assert_eq!((block, range), (FsBlock(100), FileBlock(10)..FileBlock(50)));
-        let Step::Child { block, range } = step(50) else { panic!() };
-        assert_eq!((block, range), (FsBlock(200), FileBlock(50)..FileBlock(FILE_BLOCKS_MAX)));
+        let Step::Child { block, expected } = step(49) else { panic!() };
+        assert_eq!((block, expected.range), (FsBlock(100), FileBlock(10)..FileBlock(50)));
+        let Step::Child { block, expected } = step(50) else { panic!() };
+        assert_eq!(
+            (block, expected.range),
+            (FsBlock(200), FileBlock(50)..FileBlock(FILE_BLOCKS_MAX))
+        );
     }
 
     proptest! {
@@ -409,11 +509,19 @@ mod tests {
                 let header = header(count, 4, u16::from(bytes[1] % 3));
                 bytes[..12].copy_from_slice(&header);
             }
-            let Ok(node) = parse(&bytes, None, start..start + length) else { return Ok(()) };
+            let is_sound = parse(&bytes, None, start..start + length).is_ok();
+            let range = FileBlock(start)..FileBlock(start + length);
             for at in start..start + length {
-                match node.clone().find(FileBlock(at)) {
-                    Step::Found(span) => prop_assert!(span.contains(FileBlock(at))),
-                    Step::Child { range, .. } => prop_assert!(range.contains(&FileBlock(at))),
+                let (at, expected) = (FileBlock(at), Expected { depth: None, range: range.clone() });
+                match super::find(&bytes, &plain(), &expected, Place::default(), at) {
+                    Ok(Step::Found(span)) => {
+                        prop_assert!(span.contains(at));
+                        prop_assert!(range.start <= span.start && span.end <= range.end);
+                        let blocks = |run: &Run| run.block.0 > 0 && run.block.0 + run.length <= 40_000;
+                        prop_assert!(span.runs.iter().all(blocks));
+                    }
+                    Ok(Step::Child { expected, .. }) => prop_assert!(expected.range.contains(&at)),
+                    Err(error) => prop_assert!(!is_sound, "{error}"),
                 }
             }
         }

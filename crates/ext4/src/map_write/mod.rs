@@ -1,6 +1,6 @@
 //! Changes where an inode's data lies: maps blocks, marks them written, unmaps them.
 //!
-//! - `leaf.rs`, `tree.rs`: extent trees, without a volume
+//! - `leaf.rs`, `tree.rs`, `patch.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
 //! - `new_blocks.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
@@ -16,6 +16,7 @@ mod edit;
 mod exchange;
 mod leaf;
 mod new_blocks;
+mod patch;
 mod pointers;
 mod shift;
 #[cfg(test)]

@@ -28,6 +28,19 @@ impl Inode {
         })
     }
 
+    /// Sees to it that extents begin and end at the ends of `range` if any has blocks there, if that takes no
+    /// space; whether it is done. Takes the credits for a change of one leaf.
+    pub(crate) fn cut_out_extents(
+        &self,
+        handle: &mut Handle<'_>,
+        range: &Range<FileBlock>,
+    ) -> Result<bool> {
+        self.edit_map(handle, Purpose::EndOfIo, |edit| {
+            let (tree, store) = edit.tree()?;
+            tree.cut_out(store, range)
+        })
+    }
+
     /// Moves all from `from` on by `by` blocks towards the start, where as many blocks are a hole: from
     /// the first leaf on, as far as the handle's credits go. `More` says where to go on. Takes no space.
     pub(crate) fn shift_left(

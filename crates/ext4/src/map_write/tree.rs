@@ -58,10 +58,10 @@ pub(super) struct Tree<'g> {
 
 /// An entry of a node, as on disk. Those of leaves and of inner nodes begin with the file block.
 #[derive(Clone, Copy)]
-struct Entry([u8; ENTRY_BYTES]);
+pub(super) struct Entry(pub [u8; ENTRY_BYTES]);
 
 impl Entry {
-    fn of_extent(run: &Run) -> Self {
+    pub(super) fn of_extent(run: &Run) -> Self {
         let mark = if run.unwritten { WRITTEN_MAX } else { 0 };
         Self(zerocopy::transmute!(RawExtent {
             // File blocks have 32 bits, and lists keep extents as short as the format wants.
@@ -185,20 +185,35 @@ impl Tree<'_> {
     fn root(&self) -> Result<Step> {
         let range = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
         let expected = Expected { depth: None, range };
-        parse(&self.area, self.geometry, expected, None, Place::inode(self.inode))
+        parse(&self.area, self.geometry, expected, None, self.root_place())
     }
 
     fn node(&self, store: &impl NodeStore, block: FsBlock, expected: Expected) -> Result<Step> {
-        let place = self.place(block).at_file_block(expected.range.start);
-        let bytes = store.read(block, place)?;
-        store.verify_once(&bytes, |bytes| {
-            extent::verify_checksum(bytes, self.checksum_seed, place)
-        })?;
+        let (bytes, place) = self.read(store, block, &expected)?;
         parse(&bytes, self.geometry, expected, Some(block), place)
     }
 
+    /// A sound node, and its place.
+    pub(super) fn read<S: NodeStore>(
+        &self,
+        store: &S,
+        block: FsBlock,
+        expected: &Expected,
+    ) -> Result<(S::Bytes, Place)> {
+        let place = self.place(block).at_file_block(expected.range.start);
+        let bytes = store.read(block, place)?;
+        store.verify_once(&bytes, |bytes| {
+            extent::verify_block(bytes, self.geometry, expected, self.checksum_seed, place)
+        })?;
+        Ok((bytes, place))
+    }
+
+    pub(super) fn root_place(&self) -> Place {
+        Place::inode(self.inode)
+    }
+
     fn place(&self, block: FsBlock) -> Place {
-        Place::inode(self.inode).at_block(block)
+        self.root_place().at_block(block)
     }
 
     /// The first extent that ends after `at`.
@@ -261,10 +276,14 @@ impl Tree<'_> {
         range: &Range<FileBlock>,
         unwritten: bool,
     ) -> Result<(Vec<Run>, FileBlock)> {
+        let convert = |extents: &mut Vec<Run>| leaf::convert(extents, range, unwritten);
+        if let Some(patched) = self.patch(store, range, convert)? {
+            return Ok(patched);
+        }
         let path = self.path(store, range.start)?;
         let end = path.range().end;
         let mut extents = path.extents();
-        let converted = leaf::convert(&mut extents, range, unwritten);
+        let converted = convert(&mut extents);
         if !converted.is_empty() {
             self.rewrite(store, path, &extents)?;
         }
@@ -283,6 +302,21 @@ impl Tree<'_> {
         let removed = leaf::remove(&mut extents, range);
         self.rewrite(store, path, &extents)?;
         Ok(removed)
+    }
+
+    /// Sees to it that no extent has blocks both in `range` and outside, if that takes no node and all of it
+    /// is in one leaf; whether that was so.
+    pub(super) fn cut_out(
+        &mut self,
+        store: &mut impl NodeStore,
+        range: &Range<FileBlock>,
+    ) -> Result<bool> {
+        let split = |extents: &mut Vec<Run>| {
+            leaf::split(extents, range.start);
+            leaf::split(extents, range.end);
+        };
+        let patched = self.patch(store, range, split)?;
+        Ok(patched.is_some_and(|((), end)| range.end <= end))
     }
 
     /// Sees to it that no extent has blocks both before `at` and from there on.

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Editor;
 use super::blocks::Blocks;
-use crate::extent::{self, Expected, Node, Step};
+use crate::extent::{self, Expected, Node};
 use crate::geometry::Geometry;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::{FILE_BLOCKS_MAX, Run};
@@ -70,9 +70,7 @@ impl FileMap {
         while let Some((node, range)) = ahead.pop() {
             self.check_entries(entries_max)?;
             if node.depth == 0 {
-                if let Step::Found(span) = node.find(range.start) {
-                    span.runs.into_iter().for_each(|run| self.push(run));
-                }
+                node.runs().iter().for_each(|run| self.push(*run));
                 continue;
             }
             let children = node.children();

@@ -1,0 +1,105 @@
+//! Changes a few extents of one leaf where they lie, if no other node has to know: what most changes of
+//! large trees come to. Not here: which extents (`leaf.rs`), and all other changes (`tree.rs`).
+
+use std::ops::Range;
+
+use base::{FileBlock, FsBlock, Result};
+use zerocopy::FromBytes;
+
+use super::tree::{Entry, NodeStore, ROOT_ENTRIES, Tree};
+use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, Step};
+use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::ondisk::extent::RawExtentHeader;
+
+impl Tree<'_> {
+    /// Has `change` divide, join and mark the extents with blocks in `range` and their neighbours, as far as
+    /// the leaf goes that speaks of the beginning of it: what `change` gives, and where that leaf ends. `None`,
+    /// and nothing is changed, if that is not a block of its own, or would overflow or become nearly empty.
+    /// `change` may be called in vain.
+    pub(super) fn patch<S: NodeStore, R>(
+        &self,
+        store: &mut S,
+        range: &Range<FileBlock>,
+        change: impl FnOnce(&mut Vec<Run>) -> R,
+    ) -> Result<Option<(R, FileBlock)>> {
+        let Some((block, leaf)) = self.leaf_at(store, range.start)? else { return Ok(None) };
+        let (bytes, place) = self.read(store, block, &leaf)?;
+        let (_, table) = extent::verify_header(&bytes, &leaf, place)?;
+        let first = extent::entries_until(table, range.start).saturating_sub(2);
+        let last = extent::entries_before(table, range.end) + 1;
+        let part = Part::new(table, first..last.max(first), &leaf, place)?;
+        let mut old = Vec::with_capacity(part.entries.len() + 2);
+        part.verify_leaf(self.geometry, |run| old.push(run))?;
+        let mut new = old.clone();
+        let result = change(&mut new);
+        if new == old {
+            return Ok(Some((result, leaf.range.end)));
+        }
+        let count = table.len() / ENTRY_BYTES - old.len() + new.len();
+        let start = |runs: &[Run]| runs.first().map(|run| run.start);
+        debug_assert_eq!(start(&new), start(&old), "a leaf that begins elsewhere");
+        if count > room(&bytes) || count <= ROOT_ENTRIES {
+            return Ok(None);
+        }
+        let entries = part.entries;
+        // Who holds the bytes keeps them from being changed in place.
+        drop(bytes);
+        let seed = self.checksum_seed;
+        store.edit(block, place, |bytes| {
+            put(bytes, &entries, &new, count);
+            extent::seal(bytes, seed);
+        })?;
+        Ok(Some((result, leaf.range.end)))
+    }
+
+    /// The leaf that speaks of `at`, if it is a block of its own.
+    fn leaf_at(
+        &self,
+        store: &impl NodeStore,
+        at: FileBlock,
+    ) -> Result<Option<(FsBlock, Expected)>> {
+        let root = Expected { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) };
+        let place = self.root_place();
+        let mut step = match extent::verify_header(&self.area, &root, place)? {
+            (0, _) => return Ok(None),
+            _ => extent::find(&self.area, self.geometry, &root, place, at)?,
+        };
+        // The depth falls by one with each step, and the root bounds the first.
+        loop {
+            match step {
+                Step::Found(_) => return Ok(None),
+                Step::Child { block, expected } if expected.depth == Some(0) => {
+                    return Ok(Some((block, expected)));
+                }
+                Step::Child { block, expected } => {
+                    let (bytes, place) = self.read(store, block, &expected)?;
+                    step = extent::find(&bytes, self.geometry, &expected, place, at)?;
+                }
+            }
+        }
+    }
+}
+
+/// The entries that a node says it has room for, and has.
+fn room(bytes: &[u8]) -> usize {
+    let said = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
+    usize::from(said).min((bytes.len() - HEADER_BYTES) / ENTRY_BYTES)
+}
+
+/// Puts extents in the place of some entries of a node, which has `count` of them then.
+fn put(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], count: usize) {
+    let (header, table) = bytes.split_at_mut(HEADER_BYTES);
+    let count_before = count + entries.len() - extents.len();
+    let end = entries.start + extents.len();
+    let at = |index: usize| index * ENTRY_BYTES;
+    table.copy_within(at(entries.end)..at(count_before), at(end));
+    for (place, run) in table[at(entries.start)..at(end)].chunks_exact_mut(ENTRY_BYTES).zip(extents)
+    {
+        place.copy_from_slice(&Entry::of_extent(run).0);
+    }
+    // Nothing of what was taken out stays behind.
+    table[at(count)..at(count_before).max(at(count))].fill(0);
+    if let Ok((header, _)) = RawExtentHeader::mut_from_prefix(header) {
+        header.entries = (count as u16).into();
+    }
+}
