@@ -5,34 +5,36 @@
 //! written longest ago, only while more than some bytes have not arrived there. So a long stream
 //! stays within a window, and goes as fast as the device without waiting for single requests.
 //!
-//! What a write ends with, less than a folio, is left alone for a moment: the next write is likely to
-//! go on there, and would have to wait while a device reads it.
+//! What is too little for a large request is left alone for a moment, and so is the last folio of a write,
+//! if that is not full: the next write is likely to go on there. It would otherwise have to wait while a
+//! device reads the folio, and the thread would be woken for each.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use base::{Result, Unsupported};
+use device::Worker;
 use pagecache::PAGE_SHIFT;
 use parking_lot::{Condvar, Mutex};
 
 use crate::file::WritableFile;
 use crate::writeback::{wait_for_writeback, write_back};
 
-/// The most bytes of neighbouring writes that are written back, and waited for, together.
+/// From so many bytes on, neighbouring writes are written back without waiting for more.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// How long the end of a write is left alone.
+/// How long less than that is left alone, unless it adds up.
 const TAIL_AGE: Duration = Duration::from_millis(100);
 
 /// The writing behind of some files, of one volume as a rule.
 pub struct WriteBehind {
     shared: Arc<Shared>,
     bytes_max: u64,
-    thread: Option<JoinHandle<()>>,
+    /// Waited for when this is dropped. The last user of a volume may be the thread itself.
+    _thread: Worker,
 }
 
 #[derive(Default)]
@@ -52,7 +54,7 @@ struct Chunk {
 struct Queue {
     /// To be written back.
     waiting: VecDeque<Chunk>,
-    /// The ends of writes, to be written back later.
+    /// Parts of writes, to be written back later.
     tails: VecDeque<Chunk>,
     /// Being written back.
     started: VecDeque<Chunk>,
@@ -66,11 +68,9 @@ impl WriteBehind {
     pub fn start(bytes_max: u64) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("write behind".into())
-            .spawn(move || theirs.work())
+        let thread = Worker::start("write behind", move || theirs.work())
             .map_err(|_| Unsupported::Operation("the host refuses a thread"))?;
-        Ok(Self { shared, bytes_max, thread: Some(thread) })
+        Ok(Self { shared, bytes_max, _thread: thread })
     }
 
     /// The most bytes to write between two calls of [`throttle`](Self::throttle).
@@ -84,7 +84,7 @@ impl WriteBehind {
             return;
         }
         let tail = tail_of(file, range.end);
-        if self.shared.queue.lock().push(file, range, tail) {
+        if self.shared.queue.lock().push(file, range, tail, self.bytes_max / 2) {
             self.shared.changed.notify_one();
         }
     }
@@ -107,12 +107,6 @@ impl Drop for WriteBehind {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // The last user of a volume may be the thread itself. A panic was reported there.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
     }
 }
 
@@ -189,31 +183,37 @@ impl Chunk {
 }
 
 impl Queue {
-    /// Adds bytes that were written, of which those from `tail` on can be written back later. Whether
-    /// there is something new to start.
-    fn push(&mut self, file: &Arc<WritableFile>, mut range: Range<u64>, tail: u64) -> bool {
-        let end_before = range.start;
+    /// Adds bytes that were written, of which those from `tail` on can be written back later, as can all
+    /// if they are few and there are less than `many`. Whether the thread has something to do.
+    fn push(
+        &mut self,
+        file: &Arc<WritableFile>,
+        mut range: Range<u64>,
+        tail: u64,
+        many: u64,
+    ) -> bool {
+        let (end_before, was_idle) = (range.start, self.bytes == 0);
         // What the write before left off with belongs to this one.
         if self.tails.back().is_some_and(|tail| tail.ends_at(file, range.start)) {
             let before = self.tails.pop_back();
             range.start = before.map_or(range.start, |before| before.range.start);
             self.bytes -= end_before - range.start;
         }
-        let tail = tail.max(range.start);
         self.bytes += range.end - range.start;
+        let tail = match tail.max(range.start) {
+            tail if tail - range.start < CHUNK_BYTES => range.start,
+            tail => tail,
+        };
         let chunk = |range: Range<u64>| Chunk { file: Arc::downgrade(file), range };
         if tail < range.end {
             self.tails.push_back(chunk(tail..range.end));
         }
         if range.start < tail {
-            match self.waiting.back_mut() {
-                Some(last) if last.ends_at(file, range.start) && last.len() < CHUNK_BYTES => {
-                    last.range.end = tail;
-                }
-                _ => self.waiting.push_back(chunk(range.start..tail)),
-            }
+            self.waiting.push_back(chunk(range.start..tail));
+        } else if self.bytes > many {
+            self.take_tails();
         }
-        range.start < tail || self.tails.len() == 1
+        was_idle || !self.waiting.is_empty()
     }
 
     /// The next one to be written back.
@@ -224,7 +224,7 @@ impl Queue {
         Some(same)
     }
 
-    /// Has the ends of writes written back.
+    /// Has what was left alone written back.
     fn take_tails(&mut self) {
         self.waiting.append(&mut self.tails);
     }

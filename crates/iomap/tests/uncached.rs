@@ -365,8 +365,9 @@ fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
         let gate = subject.counted.gate.lock();
         let start = Instant::now();
         subject.write(0, &data(0, 6000));
-        subject.write(2 << 20, &data(2 << 20, 65_536));
-        while subject.counted.written.load(Ordering::Relaxed) < 2 * 65_536 {
+        // Enough for a request.
+        subject.write(2 << 20, &data(2 << 20, 1 << 20));
+        while subject.counted.written.load(Ordering::Relaxed) < 65_536 + (1 << 20) {
             thread::yield_now();
         }
         // Both blocks of one folio, which a write at byte 6000 would have to wait for.
