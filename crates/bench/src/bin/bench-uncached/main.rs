@@ -2,7 +2,7 @@
 //! second to second, what they cost, and what they leave of others' data; and how long single writes
 //! take, beside the running kernel's ext4. Everything in one run, on images on tmpfs.
 //!
-//! Arguments: `seconds=N` for each measurement (10), `cache=MIB` for the limit (256), and parts of rows'
+//! Arguments: `seconds=N` for each measurement (5), `cache=MIB` for the limit (256), and parts of rows'
 //! names.
 //!
 //! Not here: the sides (`sides`), the streams (`streams`), single writes (`latency`).
@@ -34,7 +34,7 @@ fn main() {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
-    let (mut time, mut cache_bytes, mut rest) = (Duration::from_secs(10), 256 << 20, Vec::new());
+    let (mut time, mut cache_bytes, mut rest) = (Duration::from_secs(5), 256 << 20, Vec::new());
     for argument in std::env::args().skip(1) {
         let number = |text: &str| text.parse::<u64>().expect("a number");
         match argument.split_once('=') {

@@ -13,6 +13,9 @@ use crate::{Settings, TIMES};
 const PART_BYTES: usize = 256 << 10;
 /// The other file takes one part in so many of the cache.
 const HOT_SHARE: u64 = 4;
+/// How often each is measured, in turn with the other.
+const ROUNDS: usize = 5;
+const MIB: f64 = (1 << 20) as f64;
 
 /// What one stream came to.
 struct Found {
@@ -23,81 +26,112 @@ struct Found {
     /// Seconds of all processors per GiB, the kernel's part for this included.
     cpu: f64,
     /// The most that was in folios, in MiB.
-    folios: u64,
+    folios: f64,
     /// What the process has of memory of its own after, in MiB.
-    memory: u64,
+    memory: f64,
     /// How much of the other file is still cached, in percent.
     hot: f64,
+}
+
+/// What the image lies on.
+#[derive(Clone, Copy)]
+enum Medium {
+    /// Memory that this machine's processors copy from and to.
+    Tmpfs,
+    /// See [`Library::move_nothing`].
+    MovesNothing,
 }
 
 /// Measures all; gives what is to be said of it.
 pub fn run(settings: &Settings) -> Vec<String> {
     let mib = settings.cache_bytes >> 20;
     println!("\nStreams of {TIMES} times a cache of {mib} MiB, {} KiB at a time", PART_BYTES >> 10);
+    let mut notes = table(settings, Medium::Tmpfs, "");
+    println!("\nThe same by a device that takes no time and no processor: it moves nothing");
+    notes.extend(table(settings, Medium::MovesNothing, "no device: "));
+    notes
+}
+
+fn table(settings: &Settings, medium: Medium, of: &str) -> Vec<String> {
     println!(
-        "{:16} {:>7} {:>23} {:>11} {:>9} {:>9} {:>9} {:>7}",
+        "{:26} {:>7} {:>23} {:>11} {:>9} {:>9} {:>9} {:>7}",
         "", "GiB/s", "min / median / max", "first/last", "CPU s/GiB", "folios", "memory", "hot"
     );
     let mut notes = Vec::new();
     for write in [false, true] {
-        let name = if write { "write" } else { "read" };
-        let found = [false, true].map(|uncached| {
-            let name = format!("{name} {}", if uncached { "uncached" } else { "cached" });
-            settings.selection.has_row(&name).then(|| {
-                let found = measure(settings, write, uncached);
-                println!("{}", row(&name, &found));
-                found
-            })
-        });
-        if let [Some(cached), Some(uncached)] = found {
-            notes.push(judge(name, &cached, &uncached));
+        let name = format!("{of}{}", if write { "write" } else { "read" });
+        let names = ["cached", "uncached"].map(|kind| format!("{name} {kind}"));
+        let mut found = [const { Vec::new() }; 2];
+        for _ in 0..ROUNDS {
+            for (uncached, found) in [false, true].into_iter().zip(&mut found) {
+                if settings.selection.has_row(&names[usize::from(uncached)]) {
+                    found.push(measure(settings, medium, write, uncached));
+                }
+            }
+        }
+        for (name, found) in names.iter().zip(&found).filter(|(_, found)| !found.is_empty()) {
+            println!("{}", row(name, found));
+        }
+        if found.iter().all(|found| !found.is_empty()) {
+            notes.push(judge(&name, &found[0], &found[1]));
         }
     }
     notes
 }
 
-fn row(name: &str, found: &Found) -> String {
-    let of = |pick: fn(f64, f64) -> f64| found.seconds.iter().copied().reduce(pick).unwrap_or(0.0);
-    let (first, last) = ends(found);
+/// The median of what the rounds came to.
+fn middle(found: &[Found], pick: impl Fn(&Found) -> f64) -> f64 {
+    median(found.iter().map(pick).collect())
+}
+
+fn row(name: &str, found: &[Found]) -> String {
+    let seconds: Vec<f64> = found.iter().flat_map(|found| found.seconds.iter().copied()).collect();
+    let of = |pick: fn(f64, f64) -> f64| seconds.iter().copied().reduce(pick).unwrap_or(0.0);
     format!(
-        "{name:16} {:7.2} {:7.2} {:7.2} {:7.2} {:>5.2}/{:<5.2} {:9.3} {:5} MiB {:5} MiB {:6.1}%",
-        found.speed,
+        "{name:26} {:7.2} {:7.2} {:7.2} {:7.2} {:>5.2}/{:<5.2} {:9.3} {:5.0} MiB {:5.0} MiB {:6.1}%",
+        middle(found, |found| found.speed),
         of(f64::min),
-        median(found.seconds.clone()),
+        median(seconds.clone()),
         of(f64::max),
-        first,
-        last,
-        found.cpu,
-        found.folios,
-        found.memory,
-        found.hot,
+        middle(found, Found::first),
+        middle(found, Found::last),
+        middle(found, |found| found.cpu),
+        middle(found, |found| found.folios),
+        middle(found, |found| found.memory),
+        middle(found, |found| found.hot),
     )
 }
 
-/// The first second, and the last whole one.
-fn ends(found: &Found) -> (f64, f64) {
-    let last = found.seconds.last().copied().unwrap_or(0.0);
-    (found.seconds.first().copied().unwrap_or(0.0), last)
+impl Found {
+    /// The first second.
+    fn first(&self) -> f64 {
+        self.seconds.first().copied().unwrap_or(0.0)
+    }
+
+    /// The last whole one.
+    fn last(&self) -> f64 {
+        self.seconds.last().copied().unwrap_or(0.0)
+    }
 }
 
-fn judge(name: &str, cached: &Found, uncached: &Found) -> String {
-    let (speed, cpu) = (uncached.speed / cached.speed, uncached.cpu / cached.cpu);
-    let (first, last) = ends(uncached);
+fn judge(name: &str, cached: &[Found], uncached: &[Found]) -> String {
+    let ratio = |pick: fn(&Found) -> f64| middle(uncached, pick) / middle(cached, pick);
+    let (speed, cpu) = (ratio(|found| found.speed), ratio(|found| found.cpu));
+    let flat = middle(uncached, |found| found.last() / found.first());
+    let (hot_cached, hot) =
+        (middle(cached, |found| found.hot), middle(uncached, |found| found.hot));
     let verdict = |good: bool| if good { "good" } else { "FALLS SHORT" };
     format!(
         "{name}: uncached {speed:.2} times as fast, {cpu:.2} times the CPU per byte (aim: 1.65, or \
-         0.50): {}; last second to first {:.2} (aim: 0.85 at least): {}; hot data left {:.1}% (aim: \
-         99 at least; cached leave {:.1}): {}",
+         0.50): {}; last second to first {flat:.2} (aim: 0.85 at least): {}; hot data left {hot:.1}% \
+         (aim: 99 at least; cached leave {hot_cached:.1}): {}",
         verdict(speed >= 1.65 || cpu <= 0.5),
-        last / first,
-        verdict(last >= first * 0.85),
-        uncached.hot,
-        cached.hot,
-        verdict(uncached.hot >= 99.0),
+        verdict(flat >= 0.85),
+        verdict(hot >= 99.0),
     )
 }
 
-fn measure(settings: &Settings, write: bool, uncached: bool) -> Found {
+fn measure(settings: &Settings, medium: Medium, write: bool, uncached: bool) -> Found {
     let (stream_bytes, hot_bytes) =
         (TIMES * settings.cache_bytes, settings.cache_bytes / HOT_SHARE);
     let image = Image::make(stream_bytes + hot_bytes + (512 << 20), 4096, "");
@@ -113,15 +147,19 @@ fn measure(settings: &Settings, write: bool, uncached: bool) -> Found {
     for _ in 0..2 {
         through(hot_bytes, |at| hot.read(at, &mut buffer));
     }
+    if let Medium::MovesNothing = medium {
+        library.move_nothing();
+    }
     let (seconds, speed, cpu) =
         timed(settings.time, stream_bytes, |at| step(&*stream, write, at, &mut buffer));
     let stats = library.volume.cache().stats();
-    let memory = status_bytes("RssAnon:") >> 20;
+    let memory = status_bytes("RssAnon:") as f64 / MIB;
     let before = library.bytes_read();
     through(hot_bytes, |at| hot.read(at, &mut buffer));
     let again = (library.bytes_read() - before).min(hot_bytes);
     let hot = 100.0 * (hot_bytes - again) as f64 / hot_bytes as f64;
-    Found { seconds, speed, cpu, folios: stats.bytes_resident >> 20, memory, hot }
+    let folios = stats.bytes_resident as f64 / MIB;
+    Found { seconds, speed, cpu, folios, memory, hot }
 }
 
 fn step(stream: &dyn Target, write: bool, at: u64, buffer: &mut [u8]) {
