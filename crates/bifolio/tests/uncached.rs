@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+use mounting::other_ways::{open_direct, write_mapped};
 use mounting::{Place, bifolio};
 use rustix::io::{Errno, ReadWriteFlags};
 use testkit::command::{output, run};
@@ -81,6 +82,27 @@ fn a_mount_keeps_nothing_of_what_streams_through_it() {
     // What there would be without.
     let (kernel, server) = stream("rw");
     assert!(kernel >= FILE_BYTES && server > FILE_BYTES, "{kernel} and {server} bytes");
+}
+
+#[test]
+fn what_programs_map_of_direct_files_is_written_without_waiting_for_itself() {
+    private_mounts();
+    for options in ["rw,uncached", "rw"] {
+        let place = Place::with_tree();
+        let log = place.folder.path().join("log");
+        let mount = place.mount(&["-o", options, "--log", log.to_str().unwrap()]);
+        let path = mount.path().join("big");
+        let file = open_direct(&path);
+        // The page is read first, and nobody has forgotten it when it is written.
+        write_mapped(&file, 5000, b"stored");
+        let mut found = [0; 6];
+        File::open(&path).unwrap().read_exact_at(&mut found, 5000).unwrap();
+        assert_eq!(&found, b"stored");
+        drop(file);
+        place.umount();
+        mount.assert_gone();
+        assert_eq!(fs::read_to_string(log).unwrap_or_default(), "", "{options}");
+    }
 }
 
 #[test]

@@ -159,7 +159,9 @@ impl Server {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let written = self.write_to(header, &opened, operation, data);
-        if opened.is_direct {
+        // What comes out of the kernel's cache is not older than that; and to have it forgotten, the kernel
+        // would wait for this request.
+        if opened.is_direct && operation.write_flags & WRITE_CACHE == 0 {
             self.forget_old_contents(header.node);
         }
         // No more than `operation.size`.
