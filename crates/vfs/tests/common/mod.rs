@@ -8,20 +8,25 @@ use std::process::Command;
 use base::FileOffset;
 use base::attributes::FileType;
 use device::{OpenDevice, SharedDevice};
-use iomap::CacheOptions;
+use iomap::{CacheOptions, DirectOptions};
 use vfs::{Creation, Credentials, File, Follow, OpenMode, Volume, VolumeOptions};
 
 pub const WRITE: OpenMode = OpenMode { write: true, append: false };
 
-fn device(image: &Path) -> SharedDevice {
+pub fn device(image: &Path) -> SharedDevice {
     device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() }).unwrap()
 }
 
 /// The volume on an image, with so small a cache that some is read again.
 pub fn open(image: &Path) -> Volume {
+    open_on(device(image), DirectOptions::default())
+}
+
+/// The same on a device, with direct I/O done as these options say.
+pub fn open_on(device: SharedDevice, direct: DirectOptions) -> Volume {
     let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
-    let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
-    Volume::open(device(image), &options).unwrap()
+    let options = VolumeOptions { writable: true, cache, direct, ..VolumeOptions::default() };
+    Volume::open(device, &options).unwrap()
 }
 
 /// A new file in the root directory.

@@ -3,19 +3,14 @@
 use std::sync::mpsc;
 
 use base::{Error, FileOffset};
-use iomap::DirectOptions;
 use vfs::{DirectIo, File, OpenMode, Privileges};
 
-use crate::{allocate, close, create, make, open, reopen, write_direct};
+use crate::common::{self, close, open};
+use crate::{Stage, write_direct};
 
 #[test]
 fn what_is_not_whole_sectors_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let volume = open(&image, DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 1 << 20);
+    let (stage, file) = Stage::with_file(1 << 20, |device| device);
     for (at, length) in [(1, 512), (0, 511), (100, 100), (512, 1)] {
         let written = write_direct(&file, at, &vec![1; length]);
         assert!(matches!(written, Err(Error::InvalidArgument(_))), "{at} {length}: {written:?}");
@@ -36,7 +31,7 @@ fn what_is_not_whole_sectors_is_refused() {
     assert_eq!(write_direct(&appending, 0, &[1; 512]), Ok(512));
     assert_eq!(file.node().attributes().size, 1536);
     drop((file, appending));
-    close(volume, &image);
+    stage.close();
 }
 
 /// What ended, of requests that were started.
@@ -63,12 +58,7 @@ fn started(
 
 #[test]
 fn many_requests_of_one_caller_are_under_way_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let volume = open(&image, DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 4 << 20);
+    let (stage, file) = Stage::with_file(4 << 20, |device| device);
     let places: Vec<u64> = (0..500).map(|index| index * 8192).collect();
     let block = |at: u64| vec![(at >> 13) as u8 | 1; 4096];
     let ended = started(&file, places.iter().map(|&at| (at, Some(block(at)))), false);
@@ -88,17 +78,12 @@ fn many_requests_of_one_caller_are_under_way_at_once() {
     file.read_at(FileOffset(0), &mut found).unwrap();
     assert!(found[..512] == [1; 512] && found[512..] == [8; 512]);
     drop(file);
-    close(volume, &image);
+    stage.close();
 }
 
 #[test]
 fn who_does_not_want_to_wait_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let volume = open(&image, DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 1 << 20);
+    let (stage, file) = Stage::with_file(1 << 20, |device| device);
     let one = |at: u64, data: Option<Vec<u8>>| started(&file, [(at, data)], true).remove(0).2;
     assert_eq!(write_direct(&file, 0, &[1; 4096]), Ok(4096));
     assert_eq!(one(4096, Some(vec![2; 4096])), Ok(4096));
@@ -111,10 +96,10 @@ fn who_does_not_want_to_wait_is_told() {
     assert_eq!(one(65_536, None), Err(Error::WouldBlock));
     file.sync(false).unwrap();
     drop(file);
-    close(volume, &image);
+    close(stage.volume, &stage.image);
     // A map that nobody has read.
-    let volume = open(&image, DirectOptions::default());
-    let file = reopen(&volume, "a");
+    let volume = open(&stage.image);
+    let file = common::file(&volume, "a");
     let one = |at: u64| started(&file, [(at, None)], true).remove(0).2;
     assert_eq!(one(0), Err(Error::WouldBlock));
     // Nobody has looked whether the file has privileges.
@@ -124,5 +109,5 @@ fn who_does_not_want_to_wait_is_told() {
     assert_eq!(file.read_direct(FileOffset(0), &mut found), Ok(4096));
     assert_eq!(one(0), Ok(4096));
     drop(file);
-    close(volume, &image);
+    close(volume, &stage.image);
 }

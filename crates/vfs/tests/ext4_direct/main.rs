@@ -2,67 +2,60 @@
 //! device that waits, judged by e2fsck.
 
 mod calls;
+#[path = "../common/mod.rs"]
+mod common;
 mod model;
 mod order;
 mod races;
 
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
 use base::FileOffset;
-use base::attributes::FileType;
-use device::{OpenDevice, SharedDevice};
-use iomap::{CacheOptions, DirectOptions};
+use device::SharedDevice;
+use iomap::DirectOptions;
+use tempfile::TempDir;
 use testkit::Mke2fs;
-use vfs::{
-    Creation, Credentials, Fallocate, File, OpenMode, Privileges, Volume, VolumeOptions, WriteAt,
-    WriteSync,
-};
+use vfs::{Fallocate, File, Privileges, Volume, WriteAt, WriteSync};
 
-const WRITE: OpenMode = OpenMode { write: true, append: false };
+use crate::common::{close, device, make, open_on};
+
 /// The largest file.
 const SIZE_MAX: u64 = 4 << 20;
 /// What the device is full of before: no data of a file.
 const STALE: u8 = 0xFE;
 
-fn device(image: &Path) -> SharedDevice {
-    device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() }).unwrap()
+/// A volume.
+struct Stage {
+    _folder: TempDir,
+    image: PathBuf,
+    volume: Volume,
 }
 
-fn open(image: &Path, direct: DirectOptions) -> Volume {
-    open_on(device(image), direct)
-}
+impl Stage {
+    /// With blocks of 4 KiB, on the device that `wrap` makes of the image's; and a file on it that has so many
+    /// bytes allocated.
+    fn with_file(size: u64, wrap: impl FnOnce(SharedDevice) -> SharedDevice) -> (Self, File) {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        make_stale(&image, 4096, "");
+        let volume = open_on(wrap(device(&image)), DirectOptions::default());
+        let file = make(&volume, "a");
+        allocate(&file, size);
+        (Self { _folder: folder, image, volume }, file)
+    }
 
-fn open_on(device: SharedDevice, direct: DirectOptions) -> Volume {
-    let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
-    let options = VolumeOptions { writable: true, cache, direct, ..VolumeOptions::default() };
-    Volume::open(device, &options).unwrap()
+    /// Closes it; e2fsck has nothing to mend then.
+    fn close(self) {
+        close(self.volume, &self.image);
+    }
 }
 
 /// A volume on a device full of old data.
-fn make(image: &Path, block_size: u32, arguments: &str) {
+fn make_stale(image: &Path, block_size: u32, arguments: &str) {
     let size = 96 << 20;
     std::fs::write(image, vec![STALE; size]).unwrap();
     let kind = Mke2fs { size: size as u64, ..Mke2fs::new("ext4", block_size) };
     kind.with("-E nodiscard").with(arguments).make(image, None);
-}
-
-fn create(volume: &Volume, name: &str) -> File {
-    let creation = Creation::of(FileType::Regular, 0o644);
-    let root = volume.root().unwrap();
-    let node = volume.create(&root, name.as_bytes(), &creation, &Credentials::ROOT).unwrap();
-    node.open_for(WRITE).unwrap()
-}
-
-fn reopen(volume: &Volume, name: &str) -> File {
-    let root = volume.root().unwrap();
-    volume.lookup(&root, name.as_bytes()).unwrap().open_for(WRITE).unwrap()
-}
-
-fn close(volume: Volume, image: &Path) {
-    volume.close().unwrap();
-    drop(volume);
-    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
 }
 
 fn write_direct(file: &File, at: u64, data: &[u8]) -> base::Result<usize> {

@@ -5,7 +5,8 @@ use iomap::{DirectOptions, SplitExtents};
 use testkit::Random;
 use vfs::{Fallocate, File, Privileges};
 
-use crate::{SIZE_MAX, close, create, make, open, reopen, write_direct};
+use crate::common::{self, close, device, make, open_on};
+use crate::{SIZE_MAX, make_stale, write_direct};
 
 /// One random operation on `file`, and on the bytes that it should have; gives its name.
 fn step(file: &File, model: &mut Vec<u8>, random: &mut Random) -> String {
@@ -95,14 +96,14 @@ fn direct_and_buffered_calls_see_what_the_other_wrote() {
         for split in [SplitExtents::AtEnd, SplitExtents::Before] {
             let folder = tempfile::tempdir().unwrap();
             let image = folder.path().join("image");
-            make(&image, block_size, arguments);
+            make_stale(&image, block_size, arguments);
             let direct = DirectOptions { split, ..DirectOptions::default() };
             let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ u64::from(block_size));
-            let mut volume = open(&image, direct);
-            drop(create(&volume, "a"));
+            let mut volume = open_on(device(&image), direct);
+            drop(make(&volume, "a"));
             let mut model = Vec::new();
             for round in 0..3 {
-                let file = reopen(&volume, "a");
+                let file = common::file(&volume, "a");
                 check(&file, &model, "read again");
                 for number in 0..40 {
                     let done = step(&file, &mut model, &mut random);
@@ -113,7 +114,7 @@ fn direct_and_buffered_calls_see_what_the_other_wrote() {
                 }
                 drop(file);
                 close(volume, &image);
-                volume = open(&image, direct);
+                volume = open_on(device(&image), direct);
             }
             close(volume, &image);
         }

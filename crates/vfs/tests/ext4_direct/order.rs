@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use base::{DeviceOffset, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, SharedDevice};
-use iomap::DirectOptions;
 use parking_lot::{Condvar, Mutex};
 use vfs::{DirectIo, File, Privileges};
 
-use crate::{allocate, close, create, device, make, open_on, write_direct};
+use crate::common::make;
+use crate::{Stage, allocate, write_direct};
 
 /// A device that holds writes that come while it is shut.
 #[derive(Debug)]
@@ -77,6 +77,14 @@ impl BlockDevice for Gate {
     }
 }
 
+/// A file of 1 MiB on such a device.
+fn gated() -> (Stage, Arc<Gate>, File) {
+    let mut gate = None;
+    let wrap = |device| -> SharedDevice { gate.insert(Gate::new(device)).clone() };
+    let (stage, file) = Stage::with_file(1 << 20, wrap);
+    (stage, gate.unwrap(), file)
+}
+
 /// Starts a write; where its end is told.
 fn start(file: &File, at: u64, data: Vec<u8>) -> mpsc::Receiver<Result<usize>> {
     let (sender, ended) = mpsc::channel();
@@ -94,13 +102,7 @@ fn read(file: &File, at: u64) -> u8 {
 
 #[test]
 fn overwrites_of_allocated_blocks_go_on_side_by_side() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let gate = Gate::new(device(&image));
-    let volume = open_on(gate.clone(), DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 1 << 20);
+    let (stage, gate, file) = gated();
     for written in [false, true] {
         gate.shut();
         std::thread::scope(|scope| {
@@ -117,18 +119,12 @@ fn overwrites_of_allocated_blocks_go_on_side_by_side() {
         assert_eq!(read(&file, 65_536), 7, "{written}");
     }
     drop(file);
-    close(volume, &image);
+    stage.close();
 }
 
 #[test]
 fn what_was_read_while_it_was_written_is_read_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let gate = Gate::new(device(&image));
-    let volume = open_on(gate.clone(), DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 1 << 20);
+    let (stage, gate, file) = gated();
     for (fill, old) in [(1, 0), (2, 1)] {
         gate.shut();
         let written = start(&file, 8192, vec![fill; 4096]);
@@ -139,18 +135,12 @@ fn what_was_read_while_it_was_written_is_read_again() {
         assert_eq!(read(&file, 8192), fill);
     }
     drop(file);
-    close(volume, &image);
+    stage.close();
 }
 
 #[test]
 fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let gate = Gate::new(device(&image));
-    let volume = open_on(gate.clone(), DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 1 << 20);
+    let (stage, gate, file) = gated();
     assert_eq!(write_direct(&file, 0, &[1; 65_536]), Ok(65_536));
     // Within the block that is being written, and in one beside it that was read with it.
     for beside in [100, 20_480] {
@@ -182,7 +172,7 @@ fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
         assert_eq!(write_direct(&file, 0, &[1; 65_536]), Ok(65_536));
     }
     drop(file);
-    close(volume, &image);
+    stage.close();
 }
 
 /// A way to take blocks from a file.
@@ -190,19 +180,13 @@ type Way<'w> = &'w (dyn Fn(&File) -> Result<()> + Sync);
 
 #[test]
 fn blocks_stay_the_file_s_while_they_are_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    make(&image, 4096, "");
-    let gate = Gate::new(device(&image));
-    let volume = open_on(gate.clone(), DirectOptions::default());
-    let file = create(&volume, "a");
-    allocate(&file, 1 << 20);
+    let (stage, gate, file) = gated();
     let punch = |file: &File| {
         let range = FileOffset(0)..FileOffset(1 << 20);
         file.fallocate(vfs::Fallocate::PunchHole, range, Privileges::Keep)
     };
     let cut = |file: &File| file.node().set_size(0, Privileges::Keep);
-    let donor = create(&volume, "donor");
+    let donor = make(&stage.volume, "donor");
     allocate(&donor, 1 << 20);
     let exchange =
         |file: &File| file.move_extents(FileOffset(0), &donor, FileOffset(0), 1 << 20).map(drop);
@@ -227,5 +211,5 @@ fn blocks_stay_the_file_s_while_they_are_written() {
         allocate(&file, 1 << 20);
     }
     drop((file, donor));
-    close(volume, &image);
+    stage.close();
 }

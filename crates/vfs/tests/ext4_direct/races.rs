@@ -8,7 +8,8 @@ use iomap::{DirectOptions, SplitExtents};
 use testkit::Random;
 use vfs::{Fallocate, Privileges};
 
-use crate::{SIZE_MAX, STALE, allocate, close, create, make, open, write_direct};
+use crate::common::{close, device, make, open_on};
+use crate::{SIZE_MAX, STALE, allocate, make_stale, write_direct};
 
 /// The data of byte `at` for those who race: told from what the device held, and from other places.
 fn raced(at: u64, round: u64) -> u8 {
@@ -25,9 +26,9 @@ fn nobody_sees_what_the_device_held_whoever_races() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
-        make(&image, block_size, "");
-        let volume = open(&image, DirectOptions { split, ..DirectOptions::default() });
-        let file = create(&volume, "a");
+        make_stale(&image, block_size, "");
+        let volume = open_on(device(&image), DirectOptions { split, ..DirectOptions::default() });
+        let file = make(&volume, "a");
         allocate(&file, SIZE_MAX);
         let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
         // A sector is one writer's, some round's, or it is zeroes.
