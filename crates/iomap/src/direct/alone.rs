@@ -51,8 +51,7 @@ pub fn write_direct_alone(
         return Ok(None);
     }
     file.direct_tail.forget();
-    batch.submit_waited_for(&*file.device);
-    let written = wait.wait(Some(file))?;
+    let written = batch.submit_and_wait(&*file.device, wait, Some(file))?;
     if end > size {
         file.direct_tail.set(end, blocks.end);
     }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::end::{Ended, end_at_once};
 use super::plan::{Run, Runs, plan, plan_known};
-use super::request::{DirectRequest, Done};
+use super::request::{DirectRequest, DirectWait, Done};
 use super::{SplitExtents, clean_cache, clear_cache, is_cached};
 use crate::file::WritableFile;
 use crate::mapping::{FinishedRange, IomapKind, MapRead};
@@ -307,12 +307,18 @@ impl DirectBatch {
         drop(self.calls);
     }
 
-    /// The same for the only request, whose caller waits for it at once.
-    pub(super) fn submit_waited_for(mut self, device: &dyn BlockDevice) {
+    /// The same for the only request, which `wait` is for; waits for its end. `file` as in
+    /// [`DirectWait::wait_for`].
+    pub(super) fn submit_and_wait(
+        mut self,
+        device: &dyn BlockDevice,
+        wait: DirectWait,
+        file: Option<&Arc<WritableFile>>,
+    ) -> Result<usize> {
         if let Some(last) = self.bios.pop() {
             self.bios.push(last.waited_for());
         }
-        self.submit(device);
+        wait.wait_for(file, || self.submit(device))
     }
 }
 

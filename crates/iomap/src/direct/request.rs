@@ -2,6 +2,7 @@
 //! Not here: doing it.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -135,9 +136,18 @@ impl fmt::Debug for Waiter {
 }
 
 impl DirectWait {
-    /// Waits until the request has ended, and ends it: it was submitted, or refused. `file` is the one
-    /// that it was for, if that is written to. Gives what its end is told.
-    pub(super) fn wait(self, file: Option<&Arc<WritableFile>>) -> Result<usize> {
-        end(file, self.0.wait())
+    /// Has `submit` submit the request, waits until it has ended, also if that panics, and ends it. `file`
+    /// is the one that it was for, if that is written to. Gives what its end is told.
+    pub(super) fn wait_for(
+        self,
+        file: Option<&Arc<WritableFile>>,
+        submit: impl FnOnce(),
+    ) -> Result<usize> {
+        let submitted = catch_unwind(AssertUnwindSafe(submit));
+        let result = end(file, self.0.wait());
+        match submitted {
+            Ok(()) => result,
+            Err(panic) => resume_unwind(panic),
+        }
     }
 }

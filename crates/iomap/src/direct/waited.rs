@@ -29,8 +29,7 @@ pub fn read_direct<L>(
     let mut batch = DirectBatch::default();
     batch.read(context, file, request, false).map_err(|(refused, _)| refused)?;
     drop(lock);
-    batch.submit_waited_for(&**context.device);
-    Ok(wait.wait(file))
+    Ok(batch.submit_and_wait(&**context.device, wait, file))
 }
 
 /// Writes `data` at byte `at` over what the file has. The caller holds the inode's lock, maybe together
@@ -49,6 +48,5 @@ pub fn overwrite_direct<L>(
     let mut batch = DirectBatch::default();
     batch.overwrite(file, request, split, false).map_err(|(refused, _)| refused)?;
     drop(lock);
-    batch.submit_waited_for(&*file.device);
-    Ok(wait.wait(Some(file)))
+    Ok(batch.submit_and_wait(&*file.device, wait, Some(file)))
 }

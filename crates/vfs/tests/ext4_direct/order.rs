@@ -1,5 +1,6 @@
 //! Requests that are under way while something else happens: a device holds them until it is told.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -12,19 +13,20 @@ use vfs::{DirectIo, File, Privileges};
 use crate::common::make;
 use crate::{Stage, allocate, write_direct};
 
-/// A device that holds writes that come while it is shut.
+/// A device that holds writes that come while it is shut, and panics when it is broken.
 #[derive(Debug)]
 struct Gate {
     inner: SharedDevice,
     is_shut: AtomicBool,
+    is_broken: AtomicBool,
     held: Mutex<Vec<Bio>>,
     more: Condvar,
 }
 
 impl Gate {
     fn new(inner: SharedDevice) -> Arc<Self> {
-        let (is_shut, held, more) = Default::default();
-        Arc::new(Self { inner, is_shut, held, more })
+        let (is_shut, is_broken, held, more) = Default::default();
+        Arc::new(Self { inner, is_shut, is_broken, held, more })
     }
 
     fn shut(&self) {
@@ -61,6 +63,7 @@ impl BlockDevice for Gate {
         let (held, others) = batch.into_iter().partition(is_held);
         self.held.lock().extend(held);
         self.more.notify_all();
+        assert!(!self.is_broken.load(Ordering::SeqCst), "as the test has it");
         self.inner.submit(others);
     }
 
@@ -211,5 +214,33 @@ fn blocks_stay_the_file_s_while_they_are_written() {
         allocate(&file, 1 << 20);
     }
     drop((file, donor));
+    stage.close();
+}
+
+#[test]
+fn a_request_that_panics_on_its_way_is_waited_for_and_not_in_flight_afterwards() {
+    let (stage, gate, file) = gated();
+    assert_eq!(write_direct(&file, 0, &[1; 8192]), Ok(8192));
+    gate.shut();
+    gate.is_broken.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let (sender, ended) = mpsc::channel();
+        let file = &file;
+        scope.spawn(move || {
+            let written = catch_unwind(AssertUnwindSafe(|| write_direct(file, 0, &[9; 4096])));
+            sender.send(written.is_err()).unwrap();
+        });
+        gate.wait_for(1);
+        // The device has memory of its caller. (A machine that is slow makes this see less, not more.)
+        let early = ended.recv_timeout(Duration::from_millis(100));
+        assert!(early.is_err(), "the memory went while it was written");
+        gate.is_broken.store(false, Ordering::SeqCst);
+        gate.open();
+        assert_eq!(ended.recv(), Ok(true));
+    });
+    // Waits for what is in flight.
+    file.node().set_size(4096, Privileges::Keep).unwrap();
+    assert_eq!(read(&file, 0), 9);
+    drop(file);
     stage.close();
 }
