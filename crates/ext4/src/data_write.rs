@@ -69,7 +69,7 @@ impl MapWrite for Inode {
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let blocks = self.blocks_of(range.start, range.end.0 - range.start.0)?;
-        // As a rule there is room in the leaf.
+        // The common case: both cuts fit into one leaf and take no block.
         let is_done = self
             .volume()
             .change(self.credits_for_map(1), |handle| self.cut_out_extents(handle, &blocks))?;

@@ -1,4 +1,4 @@
-//! Has what uncached writes leave in the cache written back at once, by a thread of its own, and keeps
+//! Has what uncached writes leave in the cache written back soon, by a thread of its own, and keeps
 //! it little. Not here: how it is written back (`writeback.rs`).
 //!
 //! A writer says what it has written and goes on; it waits for the device, for the part that was

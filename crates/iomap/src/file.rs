@@ -1,8 +1,8 @@
 //! A file that is written to: what those who write to its folios share with those who write them
 //! back. Not here: both.
 //!
-//! The caller holds the inode's lock: together with others to read and to lend, alone to write, to
-//! zero and to truncate. Writeback takes no such lock.
+//! The caller holds the inode's lock: together with others to read, to lend and to overwrite around the cache;
+//! alone to write to the cache, to zero and to truncate. Writeback takes no such lock.
 
 use std::fmt;
 use std::ops::Range;

@@ -117,8 +117,8 @@ pub fn lend(
     lend_with(context, Some(readahead), at, length_max)
 }
 
-/// [`lend`], without reading ahead unless there is a `readahead`; then it is of metadata, whose
-/// cached blocks never change.
+/// [`lend`]; with no `readahead` nothing is read ahead, and the bytes are metadata, whose cached blocks never
+/// change.
 pub(crate) fn lend_with(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -188,8 +188,8 @@ fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRe
     }
 }
 
-/// Counts the visit of a read that keeps what it finds, and starts the next window of readahead if `folio` is marked for that, unless
-/// the page read before lies in the same folio: reading one folio bit by bit is one visit.
+/// Counts the visit of a read that keeps what it finds, and starts the next window of readahead if `folio` is
+/// marked for that, unless the page read before lies in the same folio: reading one folio bit by bit is one visit.
 #[inline]
 pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
     let is_kept = context.options.caching == Caching::Kept;

@@ -59,14 +59,10 @@ impl Volume {
     /// others may read and write it meanwhile. An error loses nothing.
     pub fn defragment(&self, node: &Arc<Node>) -> Result<Defragmented> {
         self.check_writable()?;
-        if let Some(obstacle) = node.obstacle_to_moving() {
+        if let Some(obstacle) = node.obstacle_to_moving()? {
             return Ok(Defragmented::Skipped(obstacle));
         }
         let file = node.open_for(OpenMode { write: true, append: false })?;
-        if is_swap_area(&file)? {
-            let what = "moving a swap area, whose blocks a boot loader may know";
-            return Ok(Defragmented::Skipped(Unsupported::Operation(what).into()));
-        }
         // What has no place yet gets one.
         node.write_back_and_wait();
         let (before, regions) = node.layout_and_regions()?;
@@ -122,11 +118,17 @@ impl Volume {
 
 impl Node {
     /// Why the blocks of this file are not moved, if they are not.
-    pub fn obstacle_to_moving(&self) -> Option<Error> {
+    pub fn obstacle_to_moving(self: &Arc<Self>) -> Result<Option<Error>> {
         if self.kind() != FileType::Regular {
-            return Some(Error::WrongType("not a regular file"));
+            return Ok(Some(Error::WrongType("not a regular file")));
         }
-        rights::may_overwrite(&self.attributes()).and_then(|()| self.inode().check_movable()).err()
+        let may_move = rights::may_overwrite(&self.attributes());
+        if let Err(obstacle) = may_move.and_then(|()| self.inode().check_movable()) {
+            return Ok(Some(obstacle));
+        }
+        let what = "moving a swap area, whose blocks a boot loader may know";
+        let is_swap_area = is_swap_area(&self.open_for(OpenMode::default())?)?;
+        Ok(is_swap_area.then(|| Unsupported::Operation(what).into()))
     }
 
     /// How the file lies on the device, as far as it has its places.

@@ -70,11 +70,17 @@ impl File {
         }
     }
 
-    /// [`write_durably`](Self::write_durably) around the cache, which has nothing of what was written
-    /// afterwards. The position and the length are multiples of 512 bytes, or it is an `InvalidArgument`.
+    /// [`write_at`](Self::write_at) around the cache, which has nothing of what was written afterwards, and
+    /// durable as far as `sync` says. Gives the number of bytes written: fewer than asked for only where the
+    /// file may grow no further.
     ///
     /// Overwrites of blocks that the file has go on side by side, where they are whole blocks or blocks
-    /// that hold data. What cannot go around the cache goes through it, and is on the device all the same.
+    /// that hold data, and the file has no setuid or setgid that stays. What cannot go around the cache
+    /// goes through it, and is on the device all the same.
+    ///
+    /// `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end that is
+    /// not one with [`WriteAt::End`], and for a file not opened for writing; `NotPermitted` for an immutable
+    /// file, or one that may only grow; `FileTooLarge`; `NoSpace`; `ReadOnly`.
     pub fn write_direct(
         &self,
         at: WriteAt,
@@ -105,11 +111,21 @@ impl File {
     /// Starts direct reads and writes, and goes on; they end in any order. Writes that have to be alone
     /// with the file have ended when this returns, like what is refused. With `at_once`, what would have to
     /// wait for anything but its own data ends with `WouldBlock`. Nothing is durable before the file is
-    /// synced.
+    /// synced. Writes go to their places even if the file was opened to append.
+    ///
+    /// Positions and lengths are multiples of 512 bytes. Each request's own `done` hears of `InvalidArgument`,
+    /// `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. What is refused, and what has to go through
+    /// the cache, reads of inline data, too, has called its `done` on this thread when this returns.
     pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
         let mut refused = Vec::new();
         let mut admitted = DirectBatch::default();
-        match self.lock_direct(privileges, at_once) {
+        let is_admitted = |node: &Node, write: &DirectRequest| {
+            check_alignment(write.at(), write.length()).is_ok()
+                && node.admit_write(write.at(), write.bytes(), self.mode().append, false).is_ok()
+        };
+        let will_write =
+            |node: &Node| batch.iter().any(|one| one.is_write && is_admitted(node, &one.request));
+        match self.lock_direct(privileges, at_once, will_write) {
             Ok(state) => {
                 for one in batch {
                     if let Err((error, one)) = self.add_direct(&mut admitted, &state, one, at_once)
@@ -194,11 +210,13 @@ impl File {
         Ok(())
     }
 
-    /// The inode's lock, shared, once its file has no privileges that writes take away.
+    /// The inode's lock, shared, once its file has no privileges that writes take away, if `will_write` says
+    /// that something is going to be written.
     fn lock_direct(
         &self,
         privileges: Privileges,
         at_once: bool,
+        will_write: impl FnOnce(&Node) -> bool,
     ) -> Result<Option<RankedReadGuard<'_, NodeState>>> {
         let node = self.node();
         if !node.volume().is_writable {
@@ -212,7 +230,11 @@ impl File {
             return Ok(Some(state));
         }
         drop(state);
-        node.drop_privileges(&mut node.lock(), privileges)?;
+        let mut state = node.lock();
+        if will_write(node) {
+            node.drop_privileges(&mut state, privileges)?;
+        }
+        drop(state);
         Ok(Some(node.lock_state_shared()))
     }
 
@@ -241,10 +263,10 @@ impl File {
         if !options.shared_overwrites {
             return Ok(None);
         }
-        let Some(state) = self.lock_direct(privileges, false)?.filter(|state| state.is_plain)
-        else {
-            return Ok(None);
-        };
+        let will_write =
+            |node: &Node| node.admit_write(at, data, self.mode().append, false).is_ok();
+        let state = self.lock_direct(privileges, false, will_write)?;
+        let Some(state) = state.filter(|state| state.is_plain) else { return Ok(None) };
         // The volume may have been closed before the lock was there.
         node.writeback()?;
         let data = node.admit_write(at, data, false, false)?;

@@ -15,8 +15,9 @@ const DONTCACHE: u32 = 0x80;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RwFlags {
     /// RWF_DONTCACHE: what this brings into the cache leaves it when it has been read, or has been
-    /// written to the device; what is there already stays. Writing begins at once, and is not waited
-    /// for. Works for whatever can be read and written at all.
+    /// written to the device; what is there already stays. Writing back begins once 1 MiB is
+    /// together, or after 100 ms; a writer waits only while more than 32 MiB, or a tenth of the cache, has
+    /// not arrived. Works for whatever can be read and written at all.
     pub dontcache: bool,
     /// RWF_APPEND: a write goes to the end of the file, wherever that is then.
     pub append: bool,

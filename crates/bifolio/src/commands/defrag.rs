@@ -25,7 +25,7 @@ passes what e4defrag asks for on to no FUSE server.";
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Change nothing, and say how files lie
+    /// Change nothing, and count what lies in pieces; with -v, say how each file lies
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Name every file, and why one is skipped
@@ -186,8 +186,8 @@ impl Visitor for Walk<'_> {
 }
 
 /// How a file lies that is not to be changed.
-fn look_at(node: &Node) -> base::Result<Defragmented> {
-    Ok(match node.obstacle_to_moving() {
+fn look_at(node: &Arc<Node>) -> base::Result<Defragmented> {
+    Ok(match node.obstacle_to_moving()? {
         Some(obstacle) => Defragmented::Skipped(obstacle),
         None => Defragmented::Kept(node.layout()?),
     })

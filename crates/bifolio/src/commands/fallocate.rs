@@ -45,7 +45,7 @@ pub struct Arguments {
     /// Make a hole of the range: what lies there moves behind it
     #[arg(short, long, group = "mode", conflicts_with = "keep_size")]
     insert_range: bool,
-    /// Have the range's space be nobody else's
+    /// Give the range space that no other file shares
     #[arg(short, long, group = "mode")]
     unshare: bool,
     /// The files

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use base::{Error, FileOffset};
-use vfs::{DirectIo, File, OpenMode, Privileges};
+use vfs::{DirectIo, File, OpenMode, Privileges, XattrMode};
 
 use crate::common::{self, close, open};
 use crate::{Stage, write_direct};
@@ -110,4 +110,26 @@ fn who_does_not_want_to_wait_is_told() {
     assert_eq!(one(0), Ok(4096));
     drop(file);
     close(volume, &stage.image);
+}
+
+#[test]
+fn only_what_is_written_takes_privileges_away() {
+    let (stage, file) = Stage::with_file(1 << 20, |device| device);
+    let (name, value) = (b"security.capability".as_slice(), b"\x01\x00\x00\x02".as_slice());
+    let has_capability = |file: &File| file.node().get_xattr(name).is_ok();
+    let set = || file.node().set_xattr(name, value, XattrMode::Either, Privileges::Keep).unwrap();
+    set();
+    let read = started(&file, [(0, None)], false).remove(0).2;
+    assert_eq!((read, has_capability(&file)), (Ok(4096), true), "a read");
+    let refused = started(&file, [(100, Some(vec![1; 512]))], false).remove(0).2;
+    assert!(refused.is_err() && has_capability(&file), "{refused:?}");
+    let refused = write_direct(&file, u64::MAX / 512 * 512 - 512, &[1; 512]);
+    assert!(refused.is_err() && has_capability(&file), "{refused:?}");
+    let written = started(&file, [(0, Some(vec![1; 4096]))], false).remove(0).2;
+    assert_eq!((written, has_capability(&file)), (Ok(4096), false));
+    set();
+    assert_eq!(write_direct(&file, 4096, &[1; 4096]), Ok(4096));
+    assert!(!has_capability(&file));
+    drop(file);
+    stage.close();
 }

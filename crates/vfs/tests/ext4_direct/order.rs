@@ -106,20 +106,21 @@ fn read(file: &File, at: u64) -> u8 {
 #[test]
 fn overwrites_of_allocated_blocks_go_on_side_by_side() {
     let (stage, gate, file) = gated();
-    for written in [false, true] {
+    for (state, fill) in [("preallocated", 7), ("written", 8)] {
         gate.shut();
         std::thread::scope(|scope| {
             for writer in 0..4 {
                 let file = &file;
                 scope.spawn(move || {
-                    assert_eq!(write_direct(file, writer * 65_536, &[7; 4096]), Ok(4096));
+                    assert_eq!(write_direct(file, writer * 65_536, &[fill; 4096]), Ok(4096));
                 });
             }
             // All of them: none holds up another.
             gate.wait_for(4);
             gate.open();
         });
-        assert_eq!(read(&file, 65_536), 7, "{written}");
+        let found = [0, 1, 2, 3].map(|writer| read(&file, writer * 65_536));
+        assert_eq!(found, [fill; 4], "{state}");
     }
     drop(file);
     stage.close();
