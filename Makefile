@@ -30,7 +30,7 @@ crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do, from CR
 
 OPERATIONS ?= 200000
 SEED ?= 1
-exercise: ## Do OPERATIONS things at random, chosen by SEED, to files on volumes of every kind, and on mounts
+exercise: ## Do OPERATIONS things at random, chosen by SEED, to files on ext4 volumes of several kinds, and on mounts
 	@BIFOLIO_EXERCISE_OPERATIONS=$(OPERATIONS) BIFOLIO_EXERCISE_SEED=$(SEED) scripts/test --release --package bifolio-vfs --package bifolio --test exercise --test mount_exercise
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny

@@ -60,7 +60,9 @@
 //! [`Volume`], [`Node`] and [`File`] can be shared between threads; cached reads do not wait for one
 //! another. [`VolumeOptions`] bounds the memory that the cache may take. What is read or written once, and
 //! would only be in others' way there, goes uncached: [`File::uncached`], or [`RwFlags::dontcache`] for
-//! one call, as RWF_DONTCACHE.
+//! one call, as RWF_DONTCACHE. [`File::read_direct`], [`File::write_direct`] and [`File::submit_direct`] go
+//! around the cache; [`File::map`] is a range of a file as memory; [`File::move_extents`] and
+//! [`Volume::defragment`] give a file other blocks.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -81,9 +83,9 @@ pub use iomap::{
     SplitExtents,
 };
 pub use vfs::{
-    Creation, Credentials, DirectIo, Fallocate, File, FileMap, Follow, MapAccess, MapAdvice,
-    MapSync, Node, OpenMode, Privileges, RenameFlags, RwFlags, SyncRange, Volume, VolumeOptions,
-    WriteAt, WriteSync,
+    Creation, Credentials, Defragmented, DirectIo, Fallocate, File, FileMap, Follow, Layout,
+    MapAccess, MapAdvice, MapSync, Node, OpenMode, Privileges, RenameFlags, RwFlags, SyncRange,
+    Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

@@ -47,7 +47,7 @@ pub use umount::{UmountError, umount};
 pub struct Plan {
     /// What the mount shows as its source: the path of the image.
     pub source: OsString,
-    /// Where to mount: see [`resolve_mount_point`](crate::resolve_mount_point).
+    /// Where to mount: an existing directory, without symbolic links.
     pub directory: PathBuf,
     /// Whether the volume is all of a block device.
     pub block_device: bool,

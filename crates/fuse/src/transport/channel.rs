@@ -86,7 +86,7 @@ impl Channel {
     }
 
     /// Answers request `unique` with success and a payload, which may lie in pieces: at most
-    /// [`PIECES_MAX`].
+    /// `PIECES_MAX`.
     pub fn succeed<P: Deref<Target = [u8]>>(&self, unique: u64, payload: &[P]) {
         let length = payload.iter().fold(size_of::<OutHeader>(), |sum, piece| sum + piece.len());
         let Ok(length) = u32::try_from(length) else { return self.fail(unique, Errno::IO) };
@@ -115,7 +115,7 @@ impl Channel {
     }
 
     /// Has the kernel ask for the attributes and all contents of `node` again. It waits for requests for
-    /// contents that are under way, so that a handler may not ([`Forgetter`](super::Forgetter) may).
+    /// contents that are under way, so that a handler may not (a `Forgetter` may).
     pub fn forget_contents(&self, node: u64) {
         self.forget(InvalidateInode { node, offset: 0, length: 0 });
     }
