@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 
 /// A thread that is waited for when this is dropped, except by itself: the last user of a device
 /// may go away in the end of one of its bios, which runs on the device's own thread. Its owner has told
-/// it to end by then.
+/// it to end by then, also where it is dropped before it has an owner.
 #[derive(Debug)]
 pub struct Worker(Option<JoinHandle<()>>);
 

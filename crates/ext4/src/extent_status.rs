@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::locks::{Rank, RankedRwLock, RankedWriteGuard};
 use base::{FileBlock, Result};
 
+use crate::extent::RUNS_AT_ONCE;
 use crate::map::{Run, Span};
 
 /// The spans of one inode that were looked up last, so that reading on needs no walk.
@@ -46,7 +47,7 @@ pub(crate) struct MapChange<'a> {
 }
 
 impl ExtentStatus {
-    const SPANS_MAX: usize = 16;
+    const SPANS_MAX: usize = Self::RUNS_MAX / RUNS_AT_ONCE;
     /// Over all spans but the newest: bounds the memory (a run has 32 bytes).
     const RUNS_MAX: usize = 4096;
 

@@ -26,6 +26,8 @@ use crate::writeback::{wait_for_writeback, write_back};
 
 /// From so many bytes on, neighbouring writes are written back without waiting for more.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Writers that take turns go on with one of the last so many tails.
+const TAILS_LOOKED_AT: usize = 8;
 /// How long less than that is left alone, unless it adds up.
 const TAIL_AGE: Duration = Duration::from_millis(100);
 
@@ -49,17 +51,28 @@ struct Chunk {
     range: Range<u64>,
 }
 
+/// What a file was written last, as long as that is little.
+struct Tail {
+    chunk: Chunk,
+    /// What lies from here on, if anything does, is a folio that is not full.
+    whole_until: u64,
+}
+
 /// What may not be on the device yet, from the oldest on.
 #[derive(Default)]
 struct Queue {
     /// To be written back.
     waiting: VecDeque<Chunk>,
     /// Parts of writes, to be written back later.
-    tails: VecDeque<Chunk>,
+    tails: VecDeque<Tail>,
+    /// Since when there are some.
+    tails_since: Option<Instant>,
     /// Being written back.
     started: VecDeque<Chunk>,
     /// Bytes in all of those.
     bytes: u64,
+    /// Bytes in the tails.
+    tail_bytes: u64,
     closed: bool,
 }
 
@@ -83,8 +96,8 @@ impl WriteBehind {
         if range.is_empty() {
             return;
         }
-        let tail = tail_of(file, range.end);
-        if self.shared.queue.lock().push(file, range, tail, self.bytes_max / 2) {
+        let whole_until = whole_until(file, range.end);
+        if self.shared.queue.lock().push(file, range, whole_until, self.bytes_max / 2) {
             self.shared.changed.notify_one();
         }
     }
@@ -119,14 +132,12 @@ impl fmt::Debug for WriteBehind {
 impl Shared {
     /// Starts writing back what waits until the queue is closed.
     fn work(&self) {
-        let mut tails_at = None;
         loop {
             let mut queue = self.queue.lock();
             if queue.closed {
                 return;
             }
-            if tails_at.is_some_and(|at| at <= Instant::now()) {
-                tails_at = None;
+            if queue.tails_since.is_some_and(|since| since.elapsed() >= TAIL_AGE) {
                 queue.take_tails();
             }
             if let Some(next) = queue.start() {
@@ -136,11 +147,10 @@ impl Shared {
                 continue;
             }
             if queue.forget_arrived() {
-                tails_at = None;
                 self.changed.wait(&mut queue);
             } else {
-                let at = *tails_at.get_or_insert_with(|| Instant::now() + TAIL_AGE);
-                self.changed.wait_until(&mut queue, at);
+                let since = queue.tails_since.unwrap_or_else(Instant::now);
+                self.changed.wait_until(&mut queue, since + TAIL_AGE);
             }
         }
     }
@@ -158,7 +168,7 @@ fn write_back_guarded(chunk: &Chunk) {
 
 /// Where the part of the file begins that the next write may go on with, if one has ended at byte
 /// `end`: where the folio does that has bytes before and after it, if there is one.
-fn tail_of(file: &WritableFile, end: u64) -> u64 {
+fn whole_until(file: &WritableFile, end: u64) -> u64 {
     file.mapping.get(end >> PAGE_SHIFT).map_or(end, |folio| folio.position())
 }
 
@@ -183,37 +193,62 @@ impl Chunk {
 }
 
 impl Queue {
-    /// Adds bytes that were written, of which those from `tail` on can be written back later, as can all
-    /// if they are few and there are less than `many`. Whether the thread has something to do.
+    /// Adds bytes that were written, of which those from `whole_until` on are left alone for a moment, as are
+    /// all if they are few, until there are more than `many` of them. Whether the thread has something to do.
     fn push(
         &mut self,
         file: &Arc<WritableFile>,
         mut range: Range<u64>,
-        tail: u64,
+        whole_until: u64,
         many: u64,
     ) -> bool {
-        let (end_before, was_idle) = (range.start, self.bytes == 0);
-        // What the write before left off with belongs to this one.
-        if self.tails.back().is_some_and(|tail| tail.ends_at(file, range.start)) {
-            let before = self.tails.pop_back();
-            range.start = before.map_or(range.start, |before| before.range.start);
-            self.bytes -= end_before - range.start;
-        }
+        let was_idle = self.bytes == 0;
         self.bytes += range.end - range.start;
-        let tail = match tail.max(range.start) {
-            tail if tail - range.start < CHUNK_BYTES => range.start,
-            tail => tail,
-        };
-        let chunk = |range: Range<u64>| Chunk { file: Arc::downgrade(file), range };
-        if tail < range.end {
-            self.tails.push_back(chunk(tail..range.end));
+        if let Some(before) = self.take_tail(file, range.start) {
+            range.start = before.range.start;
         }
-        if range.start < tail {
-            self.waiting.push_back(chunk(range.start..tail));
-        } else if self.bytes > many {
+        let whole_until = whole_until.max(range.start);
+        self.leave(
+            Tail { chunk: Chunk { file: Arc::downgrade(file), range }, whole_until },
+            CHUNK_BYTES,
+        );
+        if self.tail_bytes > many {
+            let tails = std::mem::take(&mut self.tails);
+            self.tail_bytes = 0;
+            tails.into_iter().for_each(|tail| self.leave(tail, 1));
+        }
+        // Ends of many files.
+        if self.tail_bytes > many {
             self.take_tails();
         }
         was_idle || !self.waiting.is_empty()
+    }
+
+    /// Takes out the tail of `file` that ends at byte `at`, if it is one of the last.
+    fn take_tail(&mut self, file: &Arc<WritableFile>, at: u64) -> Option<Chunk> {
+        let last = self.tails.len().saturating_sub(TAILS_LOOKED_AT);
+        let index =
+            last + self.tails.range(last..).position(|tail| tail.chunk.ends_at(file, at))?;
+        let chunk = self.tails.remove(index)?.chunk;
+        self.tail_bytes -= chunk.len();
+        Some(chunk)
+    }
+
+    /// Has the whole folios of a tail written back if they are at least so many bytes; the rest stays a tail.
+    fn leave(&mut self, tail: Tail, bytes_min: u64) {
+        let Tail { chunk: Chunk { file, mut range }, whole_until } = tail;
+        if whole_until - range.start >= bytes_min {
+            let whole = range.start..whole_until;
+            self.waiting.push_back(Chunk { file: Weak::clone(&file), range: whole });
+            range.start = whole_until;
+        }
+        if !range.is_empty() {
+            self.tail_bytes += range.end - range.start;
+            self.tails.push_back(Tail { chunk: Chunk { file, range }, whole_until });
+            self.tails_since.get_or_insert_with(Instant::now);
+        } else if self.tails.is_empty() {
+            self.tails_since = None;
+        }
     }
 
     /// The next one to be written back.
@@ -226,7 +261,8 @@ impl Queue {
 
     /// Has what was left alone written back.
     fn take_tails(&mut self) {
-        self.waiting.append(&mut self.tails);
+        self.waiting.extend(self.tails.drain(..).map(|tail| tail.chunk));
+        (self.tails_since, self.tail_bytes) = (None, 0);
     }
 
     /// The oldest one, if there are more than `bytes_max` bytes.
@@ -234,8 +270,10 @@ impl Queue {
         if self.bytes <= bytes_max {
             return None;
         }
-        let queues = [&mut self.started, &mut self.waiting, &mut self.tails];
-        let oldest = queues.into_iter().find_map(VecDeque::pop_front)?;
+        if self.started.is_empty() && self.waiting.is_empty() {
+            self.take_tails();
+        }
+        let oldest = self.started.pop_front().or_else(|| self.waiting.pop_front())?;
         self.bytes -= oldest.len();
         Some(oldest)
     }

@@ -391,6 +391,31 @@ fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
 }
 
 #[test]
+fn the_folio_that_a_large_write_ends_in_is_left_alone_too_while_much_is_on_its_way() {
+    // Whoever is held up for longer than that sees nothing of it.
+    let checked = (0..20).any(|_| {
+        let subject = writing();
+        let start = Instant::now();
+        let gate = subject.counted.gate.lock();
+        let end = (1 << 20) + 6000;
+        subject.write(0, &data(0, end));
+        while subject.counted.written.load(Ordering::Relaxed) < 1 << 20 {
+            thread::yield_now();
+        }
+        let is_alone = |page| {
+            subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
+        };
+        let is_alone = is_alone(256) && is_alone(257);
+        let in_time = start.elapsed() < Duration::from_millis(90);
+        subject.counted.open(gate);
+        check_empty(&subject.cache);
+        assert!(is_alone || !in_time);
+        in_time
+    });
+    assert!(checked, "this machine is too slow to tell");
+}
+
+#[test]
 fn folios_that_were_there_are_written_and_stay() {
     let subject = writing();
     assert_eq!(write(&subject.file, FileOffset(0), &data(0, 65_536)), Ok(65_536));

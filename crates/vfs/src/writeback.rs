@@ -81,16 +81,18 @@ impl Writeback {
             wished: Condvar::new(),
         });
         let worker = Arc::downgrade(&shared);
-        let thread = Worker::start("bifolio-flush", move || work(&worker));
         let refused = |_| -> Error { Unsupported::Operation("the host refuses a thread").into() };
-        let is_closed = AtomicBool::new(false);
-        Ok(Self {
+        let mut writeback = Self {
             end_io: EndIo::start()?,
             behind: WriteBehind::start(BEHIND_BYTES_MAX.min(limits.background / 2))?,
-            is_closed,
+            is_closed: AtomicBool::new(false),
             shared,
-            thread: Some(thread.map_err(refused)?),
-        })
+            thread: None,
+        };
+        // Last: from now on somebody has to tell it to end.
+        let thread = Worker::start("bifolio-flush", move || work(&worker));
+        writeback.thread = Some(thread.map_err(refused)?);
+        Ok(writeback)
     }
 
     /// Says that the volume is being closed.

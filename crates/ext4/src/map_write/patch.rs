@@ -28,6 +28,8 @@ impl Tree<'_> {
         let first = extent::entries_until(table, range.start).saturating_sub(2);
         let last = extent::entries_before(table, range.end) + 1;
         let part = Part::new(table, first..last.max(first), &leaf, place)?;
+        part.check_contains(range.start)?;
+        part.check_contains(FileBlock(range.end.min(leaf.range.end).0.saturating_sub(1)))?;
         let mut old = Vec::with_capacity(part.entries.len() + 2);
         part.verify_leaf(self.geometry, |run| old.push(run))?;
         let mut new = old.clone();

@@ -115,6 +115,17 @@ impl<'g> Subject<'g> {
         Ok(())
     }
 
+    fn cut_out(&mut self, range: Range<FileBlock>) {
+        let nodes = self.nodes.blocks.len();
+        if self.tree.cut_out(&mut self.nodes, &range).unwrap() {
+            for at in [range.start, range.end] {
+                let mut extents = self.tree.path(&self.nodes, at).unwrap().extents();
+                assert!(!leaf::split(&mut extents, at), "an extent goes on at {at:?}");
+            }
+        }
+        assert_eq!(self.nodes.blocks.len(), nodes);
+    }
+
     fn remove(&mut self, range: Range<FileBlock>) -> Result<()> {
         while let Some((last, path)) = self.tree.extent_before(&self.nodes, range.end)? {
             if last.end() <= range.start {
@@ -187,6 +198,7 @@ impl<'g> Subject<'g> {
 enum Change {
     Insert { at: u64, length: u64, unwritten: bool, joins: bool },
     Convert { at: u64, length: u64, unwritten: bool },
+    CutOut { at: u64, length: u64 },
     Remove { at: u64, length: u64 },
 }
 
@@ -196,8 +208,9 @@ fn changes(file_blocks: u64) -> impl Strategy<Value = Vec<Change>> {
         .prop_map(|(at, length, unwritten, joins)| Change::Insert { at, length, unwritten, joins });
     let convert = (at.clone(), 1..40_u64, any::<bool>())
         .prop_map(|(at, length, unwritten)| Change::Convert { at, length, unwritten });
+    let cut_out = (at.clone(), 1..40_u64).prop_map(|(at, length)| Change::CutOut { at, length });
     let remove = (at, 1..60_u64).prop_map(|(at, length)| Change::Remove { at, length });
-    prop::collection::vec(prop_oneof![8 => insert, 3 => convert, 1 => remove], 1..400)
+    prop::collection::vec(prop_oneof![8 => insert, 3 => convert, 2 => cut_out, 1 => remove], 1..400)
 }
 
 fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u16 {
@@ -218,6 +231,10 @@ fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u1
             }
             Change::Convert { at, length, unwritten } => {
                 subject.convert(FileBlock(at)..FileBlock(at + length), unwritten)
+            }
+            Change::CutOut { at, length } => {
+                subject.cut_out(FileBlock(at)..FileBlock(at + length));
+                Ok(())
             }
             Change::Remove { at, length } => subject.remove(FileBlock(at)..FileBlock(at + length)),
         };
