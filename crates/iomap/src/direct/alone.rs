@@ -1,6 +1,6 @@
 //! Direct writes that need the inode's lock alone: those that make the file longer, that fill holes, and
 //! that write parts of blocks which hold nothing yet.
-//! Not here: overwrites (`batch.rs`).
+//! Not here: overwrites (`waited.rs`).
 
 use std::sync::Arc;
 

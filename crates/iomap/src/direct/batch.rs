@@ -1,55 +1,24 @@
-//! Direct requests that are submitted together. Not here: their end (`end.rs`).
+//! The bios of direct requests that are submitted together.
+//! Not here: which are admitted (`admit.rs`), and their life (`call.rs`).
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileOffset, Result};
+use base::{DeviceOffset, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, Segment};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::end::{Ended, end_at_once};
-use super::plan::{Run, Runs, plan, plan_known};
-use super::request::{DirectRequest, DirectWait, Done};
-use super::{SplitExtents, clean_cache, clear_cache, is_cached};
+use super::admit::{Refused, Stop, known_or_planned, plan_alone, plan_overwrite};
+use super::call::Call;
+use super::plan::{Run, Runs};
+use super::request::{DirectRequest, DirectWait};
+use super::{SplitExtents, clean_cache, is_cached};
 use crate::file::WritableFile;
-use crate::mapping::{FinishedRange, IomapKind, MapRead};
+use crate::mapping::{FinishedRange, IomapKind};
 use crate::read::ReadContext;
 
 /// Zeroes for what a request leaves out of a block that holds nothing yet.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-
-/// Why a request was not added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// It needs the inode's lock alone, or blocks that are not there: see
-    /// [`write_direct_alone`](super::write_direct_alone).
-    NeedsAlone,
-    /// It has to go through the cache: the data is inline, or somebody keeps writing to the cache.
-    NeedsCache,
-    /// Something would have to be waited for, and the caller does not want to.
-    WouldBlock,
-}
-
-/// Why there is no plan for a request.
-enum Stop {
-    Refused(Refused),
-    /// It is added all the same, and ends with this.
-    Failed(Error),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<Refused> for Stop {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
 
 /// A request that was not added comes back.
 type Added = Result<(), (Refused, DirectRequest)>;
@@ -86,7 +55,7 @@ impl DirectBatch {
             Ok(runs) => runs,
             Err(stop) => return self.stop(request, stop),
         };
-        let call = Call::new(file, request, 0..0, (end - range.start) as usize);
+        let call = Call::read(file, request, (end - range.start) as usize);
         self.add(BioOperation::Read, &call, &runs, 0..end - range.start);
         self.calls.push(call);
         Ok(())
@@ -101,49 +70,13 @@ impl DirectBatch {
         split: SplitExtents,
         at_once: bool,
     ) -> Added {
-        let runs = match self.plan_overwrite(file, &request, split, at_once) {
+        let runs = match plan_overwrite(file, &request, split, at_once) {
             Ok(runs) => runs,
             Err(stop) => return self.stop(request, stop),
         };
         let own = 0..request.length() as u64;
         self.add_write(file, request, &runs, own);
         Ok(())
-    }
-
-    fn plan_overwrite(
-        &self,
-        file: &Arc<WritableFile>,
-        request: &DirectRequest,
-        split: SplitExtents,
-        at_once: bool,
-    ) -> Result<Runs, Stop> {
-        let range = request.at..request.at.saturating_add(request.length() as u64);
-        if range.end > file.size_on_disk() {
-            return Err(Refused::NeedsAlone.into());
-        }
-        if at_once && is_cached(file, &range) {
-            return Err(Refused::WouldBlock.into());
-        }
-        // Who cannot wait leaves to the end what somebody reads into the cache from now on.
-        if !at_once && !clear_cache(file, &range) {
-            return Err(Refused::NeedsCache.into());
-        }
-        let runs = known_or_planned(file.read_context().mapper, &range, at_once)?;
-        let block = u64::from(file.mapping().block_size().bytes());
-        let is_aligned = range.start % block == 0 && range.end % block == 0;
-        let may = |run: &Run| match run.kind {
-            IomapKind::Mapped => true,
-            IomapKind::Unwritten => is_aligned,
-            _ => false,
-        };
-        if !runs.iter().all(may) {
-            return Err(Refused::NeedsAlone.into());
-        }
-        if at_once && must_split(file, &runs, split) {
-            return Err(Refused::WouldBlock.into());
-        }
-        self.prepare(file, request, &runs, split)?;
-        Ok(runs)
     }
 
     /// Adds a write to blocks that were all allocated for it; the file may grow. Bytes around it in
@@ -158,7 +91,7 @@ impl DirectBatch {
         let block = u64::from(file.mapping().block_size().bytes());
         let range = request.at..request.at + request.length() as u64;
         let (first, last) = (range.start / block * block, range.end.next_multiple_of(block));
-        let runs = match self.plan_alone(file, &request, first..last, split) {
+        let runs = match plan_alone(file, &request, first..last, split) {
             Ok(runs) => runs,
             Err(stop) => return self.stop(request, stop),
         };
@@ -179,40 +112,6 @@ impl DirectBatch {
         Ok(())
     }
 
-    fn plan_alone(
-        &self,
-        file: &WritableFile,
-        request: &DirectRequest,
-        blocks: Range<u64>,
-        split: SplitExtents,
-    ) -> Result<Runs, Stop> {
-        let runs = known_or_planned(file.read_context().mapper, &blocks, false)?;
-        if !runs.iter().all(|run| matches!(run.kind, IomapKind::Mapped | IomapKind::Unwritten)) {
-            return Err(Refused::NeedsCache.into());
-        }
-        self.prepare(file, request, &runs, split)?;
-        Ok(runs)
-    }
-
-    /// Splits extents of which a part will be written, if that is not left to the end of I/O.
-    fn prepare(
-        &self,
-        file: &WritableFile,
-        request: &DirectRequest,
-        runs: &[Run],
-        split: SplitExtents,
-    ) -> Result<()> {
-        if let Done::Callback(_) = request.done {
-            file.end_io.direct.start()?;
-        }
-        if !must_split(file, runs, split) {
-            return Ok(());
-        }
-        runs.iter().filter(|run| run.kind == IomapKind::Unwritten).try_for_each(|run| {
-            file.mapper.split_extents(FileOffset(run.at)..FileOffset(run.at + run.length))
-        })
-    }
-
     /// Adds a write of `runs`; `own` are the bytes of them that the request has, and zeroes are around it.
     fn add_write(
         &mut self,
@@ -221,18 +120,14 @@ impl DirectBatch {
         runs: &[Run],
         own: Range<u64>,
     ) {
-        let length = request.length();
-        let written = request.at..request.at + length as u64;
-        let mut call = Call::new(Some(file), request, written, length);
-        if let Some(call) = Arc::get_mut(&mut call) {
-            let block = u64::from(file.mapping().block_size().bytes());
-            call.ranges.extend(runs.iter().map(|run| {
-                // Whole blocks: the rest of each was written before, or is now.
-                let start = run.at / block * block;
-                let end = (run.at + run.length).next_multiple_of(block);
-                FinishedRange { offset: FileOffset(start), length: end - start, kind: run.kind }
-            }));
-        }
+        let block = u64::from(file.mapping().block_size().bytes());
+        let ranges = runs.iter().map(|run| {
+            // Whole blocks: the rest of each was written before, or is now.
+            let start = run.at / block * block;
+            let end = (run.at + run.length).next_multiple_of(block);
+            FinishedRange { offset: FileOffset(start), length: end - start, kind: run.kind }
+        });
+        let call = Call::write(file, request, ranges.collect());
         self.add(BioOperation::Write, &call, runs, own);
         self.calls.push(call);
     }
@@ -280,7 +175,7 @@ impl DirectBatch {
         let call = Arc::clone(call);
         self.bios.push(Bio::new(operation, address, segments, move |result| {
             if let Err(error) = result {
-                call.failure.lock().get_or_insert(error.into());
+                call.fail(error.into());
             }
         }));
     }
@@ -290,9 +185,7 @@ impl DirectBatch {
         match stop {
             Stop::Refused(refused) => Err((refused, request)),
             Stop::Failed(error) => {
-                let call = Call::new(None, request, 0..0, 0);
-                *call.failure.lock() = Some(error);
-                self.calls.push(call);
+                self.calls.push(Call::failed(request, error));
                 Ok(())
             }
         }
@@ -322,20 +215,6 @@ impl DirectBatch {
     }
 }
 
-/// Whether extents have to be split before these runs are written.
-fn must_split(file: &WritableFile, runs: &[Run], split: SplitExtents) -> bool {
-    runs.iter().any(|run| run.kind == IomapKind::Unwritten)
-        && (split == SplitExtents::Before || !file.mapper.may_split_at_end())
-}
-
-/// What lies in a range, which somebody who cannot wait must know already.
-fn known_or_planned(mapper: &dyn MapRead, range: &Range<u64>, at_once: bool) -> Result<Runs, Stop> {
-    match at_once {
-        true => Ok(plan_known(mapper, range.start, range.end)?.ok_or(Refused::WouldBlock)?),
-        false => Ok(plan(mapper, range.start, range.end)?.ok_or(Refused::NeedsCache)?),
-    }
-}
-
 /// The parts of runs between two bytes.
 fn clip(runs: &[Run], start: u64, end: u64) -> Runs {
     let clipped = runs.iter().filter_map(|run| {
@@ -352,75 +231,5 @@ fn push_zeroes(segments: &mut SmallVec<[Segment; 4]>, mut length: u64) {
         // SAFETY: they live as long as the program, and a write bio only reads them.
         segments.push(unsafe { Segment::new(std::ptr::NonNull::from(&ZEROES[0]), part as usize) });
         length -= part;
-    }
-}
-
-/// A request under way. It ends when the last bio that shares it does, and its batch.
-struct Call {
-    file: Option<Arc<WritableFile>>,
-    /// Taken at the end.
-    request: Mutex<Option<DirectRequest>>,
-    written: Range<u64>,
-    ranges: SmallVec<[FinishedRange; 2]>,
-    /// The bytes that are moved if all goes well.
-    length: usize,
-    failure: Mutex<Option<Error>>,
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Call({:?})", self.request.lock())
-    }
-}
-
-impl Call {
-    fn new(
-        file: Option<&Arc<WritableFile>>,
-        request: DirectRequest,
-        written: Range<u64>,
-        length: usize,
-    ) -> Arc<Self> {
-        if let Some(file) = file {
-            file.direct.begin();
-        }
-        let (ranges, failure) = (SmallVec::new(), Mutex::new(None));
-        let (file, request) = (file.cloned(), Mutex::new(Some(request)));
-        Arc::new(Self { file, request, written, ranges, length, failure })
-    }
-
-    /// A part of the memory for a bio of this call.
-    fn part(&self, range: Range<u64>) -> Segment {
-        let (start, length) = (range.start as usize, (range.end - range.start) as usize);
-        let request = self.request.lock();
-        let memory = &request.as_ref().expect("taken at the end only").memory;
-        // SAFETY: the bio holds the call, which keeps the whole, until it has ended. Parts do not
-        // overlap, and the whole is not touched.
-        unsafe { memory.part(start, length) }
-    }
-
-    /// Makes a part of the memory of a read zeroes.
-    fn fill_zeroes(&self, range: Range<u64>) {
-        let part = self.part(range);
-        // SAFETY: the memory of a read is for the reader alone until it has ended, and no bio has this part.
-        unsafe { part.as_ptr().write_bytes(0, part.len()) };
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        let Some(request) = self.request.get_mut().take() else { return };
-        let done = request.done;
-        let result = self.failure.get_mut().take().map_or(Ok(self.length), Err);
-        let (written, counts) = (self.written.clone(), self.file.is_some());
-        let reached = written.end;
-        let ranges = std::mem::take(&mut self.ranges);
-        let ended = Ended { written, ranges, reached, result, counts };
-        match (done, &self.file) {
-            (Done::Waiter(waiter), _) => waiter.put(ended),
-            (Done::Callback(done), Some(file)) if ended.needs_thread(file) => {
-                file.end_io.direct.push(file, ended, done);
-            }
-            (Done::Callback(done), file) => end_at_once(file.as_deref(), ended, done),
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! The end of direct requests: the format hears of what was written, the cache forgets what it has of it,
 //! and the callers are told. Requests of one file that have ended by the time somebody looks end together,
 //! with one call of the format; those of different files, on several threads.
-//! Not here: the submission (`batch.rs`).
+//! Not here: the submission (`batch.rs`), and what a request holds until then (`call.rs`).
 //!
 //! Who ends a request may start transactions, and locks folios. So it is none of the threads that a
 //! folio's owner may wait for: not a device's, and not that of `end_io.rs`.

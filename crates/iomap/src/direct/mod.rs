@@ -3,7 +3,9 @@
 //!
 //! - `request.rs`: one request of a caller, and waiting for it
 //! - `plan.rs`: which runs of the device a request covers, and in what state
+//! - `admit.rs`: which requests may go, and over which runs
 //! - `batch.rs`: the bios of some requests, submitted together
+//! - `call.rs`: a request under way
 //! - `waited.rs`: reads and overwrites that their caller waits for
 //! - `alone.rs`: writes that need the inode's lock alone
 //! - `tail.rs`: what is known of the device past the end of a file
@@ -15,8 +17,10 @@
 //! them (`wait_for_direct`). Of direct writes to the same bytes any may win.
 //! Not here: which lock a request needs, and who may do what.
 
+mod admit;
 mod alone;
 mod batch;
+mod call;
 mod end;
 mod in_flight;
 mod plan;
@@ -29,8 +33,9 @@ use std::sync::Arc;
 
 use pagecache::PAGE_SHIFT;
 
+pub use self::admit::Refused;
 pub use self::alone::write_direct_alone;
-pub use self::batch::{DirectBatch, Refused};
+pub use self::batch::DirectBatch;
 pub(crate) use self::end::{DirectEnds, EndedCalls};
 pub(crate) use self::in_flight::InFlight;
 pub use self::request::{DirectDone, DirectRequest};

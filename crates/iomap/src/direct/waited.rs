@@ -8,7 +8,8 @@ use base::{FileOffset, Result};
 use device::Segment;
 
 use super::SplitExtents;
-use super::batch::{DirectBatch, Refused};
+use super::admit::Refused;
+use super::batch::DirectBatch;
 use super::request::DirectRequest;
 use crate::file::WritableFile;
 use crate::read::ReadContext;
