@@ -30,7 +30,7 @@ pub(crate) const RUNS_AT_ONCE: usize = 64;
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let geometry = volume.geometry();
     let (seed, place) = (record.checksum_seed, Place::inode(record.number));
-    let root = Expected { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) };
+    let root = Expected::of_root();
     Node::verify(&record.block_area, geometry, &root, place)?;
     let mut step = find(&record.block_area, geometry, &root, place, at)?;
     // The depth falls by one with each step, and the root bounds the first.
@@ -53,6 +53,13 @@ pub(crate) struct Expected {
     pub depth: Option<u16>,
     /// The file blocks that it may speak of.
     pub range: Range<FileBlock>,
+}
+
+impl Expected {
+    /// What is known of a root before it is read.
+    pub(crate) fn of_root() -> Self {
+        Self { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) }
+    }
 }
 
 /// A verified node.
@@ -419,8 +426,7 @@ mod tests {
     }
 
     fn find(bytes: &[u8], at: u64) -> Step {
-        let expected = Expected { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) };
-        super::find(bytes, &plain(), &expected, Place::default(), FileBlock(at)).unwrap()
+        super::find(bytes, &plain(), &Expected::of_root(), Place::default(), FileBlock(at)).unwrap()
     }
 
     fn root(bytes: &[u8]) -> Result<Node> {

@@ -41,7 +41,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
     let geometry = volume.geometry();
     let place = Place::inode(root.inode);
     let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
-    let expected = Expected { depth: None, range: whole.clone() };
+    let expected = Expected::of_root();
     // Children to visit, the next one last, with the depth and the range that the parent states.
     let mut waiting: Vec<(FsBlock, u16, std::ops::Range<FileBlock>)> = Vec::new();
     let add = |node: &Node, end: FileBlock, visitor: &mut dyn MapVisitor, waiting: &mut Vec<_>| {

@@ -6,9 +6,9 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, Result};
 use zerocopy::FromBytes;
 
-use super::tree::{Entry, NodeStore, ROOT_ENTRIES, Tree};
+use super::tree::{self, Entry, NodeStore, ROOT_ENTRIES, Tree};
 use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, Step};
-use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::map::Run;
 use crate::ondisk::extent::RawExtentHeader;
 
 impl Tree<'_> {
@@ -40,7 +40,7 @@ impl Tree<'_> {
         let count = table.len() / ENTRY_BYTES - old.len() + new.len();
         let start = |runs: &[Run]| runs.first().map(|run| run.start);
         debug_assert_eq!(start(&new), start(&old), "a leaf that begins elsewhere");
-        if count > room(&bytes) || count <= ROOT_ENTRIES {
+        if count > room_within(&bytes) || count <= ROOT_ENTRIES {
             return Ok(None);
         }
         let entries = part.entries;
@@ -60,7 +60,7 @@ impl Tree<'_> {
         store: &impl NodeStore,
         at: FileBlock,
     ) -> Result<Option<(FsBlock, Expected)>> {
-        let root = Expected { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) };
+        let root = Expected::of_root();
         let place = self.root_place();
         let mut step = match extent::verify_header(&self.area, &root, place)? {
             (0, _) => return Ok(None),
@@ -83,9 +83,9 @@ impl Tree<'_> {
 }
 
 /// The entries that a node says it has room for, and has.
-fn room(bytes: &[u8]) -> usize {
+fn room_within(bytes: &[u8]) -> usize {
     let said = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
-    usize::from(said).min((bytes.len() - HEADER_BYTES) / ENTRY_BYTES)
+    usize::from(said).min(tree::room(bytes.len()))
 }
 
 /// Puts extents in the place of some entries of a node, which has `count` of them then.

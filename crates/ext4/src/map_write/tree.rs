@@ -183,9 +183,7 @@ impl Tree<'_> {
     }
 
     fn root(&self) -> Result<Step> {
-        let range = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
-        let expected = Expected { depth: None, range };
-        parse(&self.area, self.geometry, expected, None, self.root_place())
+        parse(&self.area, self.geometry, Expected::of_root(), None, self.root_place())
     }
 
     fn node(&self, store: &impl NodeStore, block: FsBlock, expected: Expected) -> Result<Step> {
@@ -543,7 +541,7 @@ pub(crate) fn empty_root() -> [u8; 60] {
 }
 
 /// The entries that a node has room for.
-fn room(node_bytes: usize) -> usize {
+pub(super) fn room(node_bytes: usize) -> usize {
     (node_bytes - HEADER_BYTES) / ENTRY_BYTES
 }
 

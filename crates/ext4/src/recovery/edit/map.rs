@@ -61,7 +61,7 @@ impl FileMap {
         let root = Node::parse(
             &record.block_area,
             volume.geometry(),
-            Expected { depth: None, range: whole.clone() },
+            Expected::of_root(),
             Place::inode(record.number),
         )?;
         // Children of one parent have ranges apart from each other, so the work is bounded by
