@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use testkit::command::run;
-use testkit::{LoopMount, Manifest, Mke2fs, private_mounts};
+use testkit::{LoopMount, Manifest, Mke2fs, Random, private_mounts};
 
 const STEPS: u64 = 4000;
 const SEED: u64 = 17;
@@ -28,16 +28,12 @@ const OPEN_MAX: usize = 4;
 /// Flags of inodes: data in the inode, or in extents.
 const INLINE_OR_EXTENTS: u32 = 0x1008_0000;
 
-/// A seeded source of numbers.
-struct Random(u64);
+/// Chooses what is done.
+struct Choice(Random);
 
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16) % bound
+impl Choice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.below(end)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -103,71 +99,71 @@ enum Step {
 }
 
 impl Step {
-    fn choose(random: &mut Random) -> Self {
+    fn choose(choice: &mut Choice) -> Self {
         use Step::*;
-        let open = random.below(OPEN_MAX as u64) as usize;
-        let path = random.path();
-        let mode = random.pick(&[0o644, 0o755, 0o600, 0o2755, 0o4711, 0o1777, 0o070]);
-        match random.below(100) {
+        let open = choice.below(OPEN_MAX as u64) as usize;
+        let path = choice.path();
+        let mode = choice.pick(&[0o644, 0o755, 0o600, 0o2755, 0o4711, 0o1777, 0o070]);
+        match choice.below(100) {
             0..=9 => Mkdir(path, mode),
             10..=13 => {
                 use FileType::*;
-                let kind = random.pick(&[Fifo, Socket, CharacterDevice, BlockDevice, RegularFile]);
-                Mknod(path, kind, mode, rustix::fs::makedev(random.pick(&[1, 259]), 70_000))
+                let kind = choice.pick(&[Fifo, Socket, CharacterDevice, BlockDevice, RegularFile]);
+                Mknod(path, kind, mode, rustix::fs::makedev(choice.pick(&[1, 259]), 70_000))
             }
-            14..=16 => Symlink(path, random.pick(&[1, 59, 60, 61, 1000, 4000])),
-            17..=20 => Link(random.path(), path),
+            14..=16 => Symlink(path, choice.pick(&[1, 59, 60, 61, 1000, 4000])),
+            17..=20 => Link(choice.path(), path),
             21..=27 => Unlink(path),
             28 => Rmdir(path),
             29..=40 => {
                 use RenameFlags as R;
                 let flags = [R::empty(), R::empty(), R::NOREPLACE, R::EXCHANGE, R::WHITEOUT];
-                Rename(random.path(), path, random.pick(&flags))
+                Rename(choice.path(), path, choice.pick(&flags))
             }
             41..=42 => Chmod(path, mode),
             43..=44 => {
-                let id = |random: &mut Random| random.pick(&[None, Some(0), Some(7), Some(70_000)]);
-                Chown(path, id(random), id(random))
+                let id = |choice: &mut Choice| choice.pick(&[None, Some(0), Some(7), Some(70_000)]);
+                Chown(path, id(choice), id(choice))
             }
             45..=46 => {
-                Times(path, random.below(1 << 33) as i64, random.below(1_000_000_000) as i64)
+                Times(path, choice.below(1 << 33) as i64, choice.below(1_000_000_000) as i64)
             }
             47..=50 => {
-                let value = vec![b'v'; random.pick(&[0, 1, 40, 300, 700])];
+                let value = vec![b'v'; choice.pick(&[0, 1, 40, 300, 700])];
                 use XattrFlags as X;
-                let flags = random.pick(&[X::empty(), X::CREATE, X::REPLACE]);
-                SetXattr(path, random.pick(&XATTRS), value, flags)
+                let flags = choice.pick(&[X::empty(), X::CREATE, X::REPLACE]);
+                SetXattr(path, choice.pick(&XATTRS), value, flags)
             }
-            51 => RemoveXattr(path, random.pick(&XATTRS)),
+            51 => RemoveXattr(path, choice.pick(&XATTRS)),
             52 => Xattrs(path),
-            53 => Flags(path, random.pick(&[IFlags::NODUMP, IFlags::NOATIME, IFlags::empty()])),
+            53 => Flags(path, choice.pick(&[IFlags::NODUMP, IFlags::NOATIME, IFlags::empty()])),
             54..=55 => Stat(path),
             56 => List(path),
             57..=70 => {
                 use OFlags as O;
                 let flags = [O::empty(), O::CREATE, O::EXCL, O::TRUNC, O::APPEND, O::CREATE];
-                let flags = O::CREATE | random.pick(&flags);
-                Write(path, flags, random.place(), random.data())
+                let flags = O::CREATE | choice.pick(&flags);
+                Write(path, flags, choice.place(), choice.data())
             }
             71..=74 => Read(path),
-            75..=78 => Truncate(path, random.place()),
+            75..=78 => Truncate(path, choice.place()),
             79..=82 => {
-                let length = random.pick(&[100, 5000, 200_000]);
-                Copy(random.path(), path, random.place(), random.place(), length)
+                let length = choice.pick(&[100, 5000, 200_000]);
+                Copy(choice.path(), path, choice.place(), choice.place(), length)
             }
             83..=84 => {
-                let name = (random.below(3) > 0).then(|| random.path());
-                Unnamed(path, name, random.data())
+                let name = (choice.below(3) > 0).then(|| choice.path());
+                Unnamed(path, name, choice.data())
             }
             85..=88 => {
                 use OFlags as O;
                 let flags = [O::RDWR, O::RDWR | O::APPEND, O::RDWR | O::CREATE, O::RDONLY];
-                Open(open, path, random.pick(&flags))
+                Open(open, path, choice.pick(&flags))
             }
-            89..=92 => WriteOpen(open, random.place(), random.data()),
+            89..=92 => WriteOpen(open, choice.place(), choice.data()),
             93..=94 => ReadOpen(open),
-            95..=96 => TruncateOpen(open, random.place()),
-            97 => SyncOpen(open, random.below(2) == 0),
+            95..=96 => TruncateOpen(open, choice.place()),
+            97 => SyncOpen(open, choice.below(2) == 0),
             98 => Close(open),
             _ => SyncAll,
         }
@@ -458,11 +454,11 @@ fn check(subject: Subject) {
     let seed = std::env::var("BIFOLIO_SEED").ok().and_then(|text| text.parse().ok());
     let seed: u64 = seed.unwrap_or(SEED);
     println!("BIFOLIO_SEED={seed}, {format}, blocks of {block_size} bytes, {options:?}");
-    let mut random = Random(seed.max(1));
+    let mut choice = Choice(Random(seed));
     let mut sides = [Side::new(mount.path()), Side::new(kernels.path())];
     let mut done = 0;
     for number in 0..STEPS * soak_factor() {
-        let step = Step::choose(&mut random);
+        let step = Step::choose(&mut choice);
         let [ours, expected] = sides.each_mut().map(|side| side.do_step(&step));
         assert_eq!(ours, expected, "step {number}, seed {seed}: {step:?}");
         done += u64::from(ours.starts_with("Ok"));

@@ -12,11 +12,10 @@ use std::sync::Arc;
 
 use base::Error;
 use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
-use common::random::Random;
 use common::{Image, TIME, new_inode, open_for_writing, run};
 use ext4::{Inode, NewInode, ROOT_INODE, Volume};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
-use testkit::{LoopMount, private_mounts};
+use testkit::{LoopMount, Random, private_mounts};
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 type Tree = BTreeMap<String, Attributes>;

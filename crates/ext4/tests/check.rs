@@ -9,9 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::Error;
-use common::random::Random;
 use common::{Image, Scratch, number_after, open, run};
-use testkit::{LoopMount, private_mounts};
+use testkit::{LoopMount, Random, private_mounts};
 
 /// What the check finds, as text.
 fn findings(bytes: Vec<u8>) -> Vec<String> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use base::FileOffset;
 use base::attributes::Timestamp;
 use common::cached_file::writable_file;
-use common::random::Random;
 use common::{Image, TIME, new_file, open_device_for_writing, open_for_writing};
 use device::RecordDevice;
 use ext4::{Inode, ROOT_INODE, Volume};
@@ -15,7 +14,7 @@ use iomap::{
     CacheOptions, EndIo, ErrorCursor, PageCache, Readahead, WritableFile, truncate_cache,
     wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
-use testkit::{LoopMount, private_mounts};
+use testkit::{LoopMount, Random, private_mounts};
 
 /// A file and what must be in it.
 struct Subject {

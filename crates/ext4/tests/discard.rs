@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use base::{DeviceOffset, IoError, IoOperation, Result};
 use common::cached_file::{Cache, CachedFile};
 use common::file_history::FileHistory;
-use common::random::Random;
 use common::stale::{STALE, with_stale_blocks};
 use common::{Image, new_file};
 use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
+use testkit::Random;
 
 const EOPNOTSUPP: i32 = 95;
 const KINDS: &[&str] = &[

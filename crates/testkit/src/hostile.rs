@@ -1,30 +1,12 @@
-//! Small valid images, and seeded damage to them. Not here: what is done with the result.
+//! Small valid images, and random damage to them. Not here: what is done with the result.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::command::run;
-use crate::{Mke2fs, must};
+use crate::{Mke2fs, Random, must};
 
 mod finish;
-
-/// A stream of numbers that its seed determines (splitmix64).
-struct Seeded(u64);
-
-impl Seeded {
-    /// The next number.
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number below `bound`, which is not zero.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-}
 
 /// A kind of small image.
 #[derive(Clone, Copy, Debug)]
@@ -116,32 +98,32 @@ fn small_tree(top: &Path) {
 
 /// Damages `image` as `seed` says: one to sixteen small changes, most of them to blocks in use.
 pub fn damage(image: &mut [u8], seed: u64) {
-    let mut seeded = Seeded(seed);
-    for _ in 0..=seeded.below(16) {
-        let at = place_in_use(image, &mut seeded);
+    let mut random = Random(seed);
+    for _ in 0..=random.below(16) {
+        let at = place_in_use(image, &mut random);
         let length = image.len();
-        match seeded.below(6) {
-            0 => image[at] ^= 1 << seeded.below(8),
+        match random.below(6) {
+            0 => image[at] ^= 1 << random.below(8),
             1 => {
                 let at = at & !3;
-                let value = interesting(&mut seeded);
+                let value = interesting(&mut random);
                 image[at..at + 4].copy_from_slice(&value.to_le_bytes());
             }
             2 => {
                 let at = at & !1;
-                let value = interesting(&mut seeded) as u16;
+                let value = interesting(&mut random) as u16;
                 image[at..at + 2].copy_from_slice(&value.to_le_bytes());
             }
             3 => {
                 let block = at & !1023;
-                image[block..block + 1024].fill_with(|| seeded.draw() as u8);
+                image[block..block + 1024].fill_with(|| random.draw() as u8);
             }
             4 => {
-                let from = place_in_use(image, &mut seeded) & !1023;
+                let from = place_in_use(image, &mut random) & !1023;
                 image.copy_within(from..from + 1024, at & !1023);
             }
             _ => {
-                let run = 1 + seeded.below(64) as usize;
+                let run = 1 + random.below(64) as usize;
                 image[at..length.min(at + run)].fill(0);
             }
         }
@@ -150,10 +132,10 @@ pub fn damage(image: &mut [u8], seed: u64) {
 
 /// A byte in a kilobyte that is not one byte repeated, if a few tries find one: unused blocks are
 /// all zeroes, and the data of the tree's files is uniform.
-fn place_in_use(image: &[u8], seeded: &mut Seeded) -> usize {
+fn place_in_use(image: &[u8], random: &mut Random) -> usize {
     let mut at = 0;
     for _ in 0..1024 {
-        at = seeded.below(image.len() as u64) as usize;
+        at = random.below(image.len() as u64) as usize;
         let block = at & !1023;
         if image[block..block + 1024].iter().any(|&byte| byte != image[block]) {
             break;
@@ -162,15 +144,15 @@ fn place_in_use(image: &[u8], seeded: &mut Seeded) -> usize {
     at
 }
 
-fn interesting(seeded: &mut Seeded) -> u32 {
-    match seeded.below(8) {
+fn interesting(random: &mut Random) -> u32 {
+    match random.below(8) {
         0 => 0,
         1 => u32::MAX,
         2 => i32::MAX as u32,
-        3 => 1 << seeded.below(32),
-        4 => (1 << seeded.below(32)) - 1,
-        5 => seeded.below(64) as u32,
-        6 => seeded.below(8192) as u32,
-        _ => seeded.draw() as u32,
+        3 => 1 << random.below(32),
+        4 => (1 << random.below(32)) - 1,
+        5 => random.below(64) as u32,
+        6 => random.below(8192) as u32,
+        _ => random.draw() as u32,
     }
 }

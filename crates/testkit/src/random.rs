@@ -1,16 +1,31 @@
 //! Numbers that look random, for tests that do things at random and are to do the same again.
 
-/// The numbers that follow from a seed, which is not zero.
-#[derive(Debug)]
+/// The numbers that follow from a seed (SplitMix64).
+#[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
     /// A number below `end`, which is not zero.
     pub fn below(&mut self, end: u64) -> u64 {
-        // Xorshift
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
+        self.draw() % end
+    }
+
+    /// An element, if there is any.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        if from.is_empty() { None } else { from.get(self.below(from.len() as u64) as usize) }
+    }
+
+    /// An element that is taken out.
+    pub fn take<T>(&mut self, from: &mut Vec<T>) -> Option<T> {
+        let length = from.len() as u64;
+        (length > 0).then(|| from.swap_remove(self.below(length) as usize))
     }
 }

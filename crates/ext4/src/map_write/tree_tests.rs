@@ -145,7 +145,6 @@ impl<'g> Subject<'g> {
 
     /// Compares with the model, by the reader's eyes, and checks what e2fsck wants of a tree.
     fn check(&self) {
-        let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
         let mut ahead = vec![(None, Expected::of_root())];
         let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
         while let Some((block, expected)) = ahead.pop() {

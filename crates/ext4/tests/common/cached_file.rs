@@ -14,7 +14,7 @@ use iomap::{
 
 use super::TIME;
 use super::file_history::FileHistory;
-use super::random::Random;
+use testkit::Random;
 
 /// The data of a file, kept in `pages` and mapped by `mapper`, which is the inode unless something is
 /// to go wrong.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::random::Random;
+use testkit::Random;
 
 /// Where a file may be torn: parts of this many bytes are compared as a whole first.
 const PART: usize = 512;

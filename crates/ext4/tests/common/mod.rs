@@ -4,7 +4,6 @@
 
 pub mod cached_file;
 pub mod file_history;
-pub mod random;
 pub mod stale;
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use base::{Error, InodeNumber, Result};
 use ext4::{Inode, Named, NewInode, RenameMode, Volume};
 
 use super::common::new_inode;
-use super::common::random::Random;
+use testkit::Random;
 
 /// A tree as a crash may leave it: paths, and what each stands for.
 pub type Tree = BTreeMap<String, Entry>;

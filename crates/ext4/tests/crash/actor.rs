@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
-use crate::common::random::Random;
 use crate::common::{TIME, new_inode};
 use crate::direct;
 use crate::planted::Bug;
 use crate::promises::{Node, Promises, Tree, parent_and_name};
+use testkit::Random;
 
 const SIZE_MAX: u64 = 24_000;
 const NAMES_OF_A_BURST: u64 = 24;
@@ -238,7 +238,7 @@ impl<'c> Actor<'c> {
     fn write(&mut self) -> Result<()> {
         let Some(number) = self.pick_file() else { return Ok(()) };
         let mut random = self.random.clone();
-        self.random.next();
+        self.random.draw();
         let (file, history) = self.file(number);
         match random.below(3) {
             0 => direct::write_somewhere(&file, history, &mut random, SIZE_MAX).map(drop),
@@ -248,7 +248,7 @@ impl<'c> Actor<'c> {
 
     fn set_size(&mut self) -> Result<()> {
         let Some(number) = self.pick_file() else { return Ok(()) };
-        let (by, version) = (self.random.next(), self.promises.version());
+        let (by, version) = (self.random.draw(), self.promises.version());
         let (file, history) = self.file(number);
         let size = (by % (history.now().len() as u64 * 5 / 4 + 1)).min(SIZE_MAX) as usize;
         file.set_size(size);
@@ -371,7 +371,7 @@ impl<'c> Actor<'c> {
         let Some(onto) = self.pick(|node| node.file.is_some()) else { return Ok(()) };
         let path = self.new_path(FileType::Regular);
         let number = self.make_at(&path, FileType::Regular, Vec::new())?;
-        let mut random = Random(self.random.next());
+        let mut random = Random(self.random.draw());
         let (file, history) = self.file(number);
         file.write_somewhere(history, &mut random, SIZE_MAX, 13)?;
         drop(file);
@@ -405,7 +405,7 @@ impl<'c> Actor<'c> {
     fn make_unnamed(&mut self) -> Result<()> {
         let inode = self.home.create_unnamed(&new_inode(FileType::Regular))?;
         let number = self.take(inode, Vec::new());
-        let mut random = Random(self.random.next());
+        let mut random = Random(self.random.draw());
         let (file, history) = self.file(number);
         // It is linked whether or not there was room for that.
         let _ = file.write_somewhere(history, &mut random, SIZE_MAX, 13);
@@ -488,7 +488,7 @@ impl<'c> Actor<'c> {
     fn change_attribute(&mut self) -> Result<()> {
         let Some(path) = self.pick(|node| node.kind != FileType::Symlink) else { return Ok(()) };
         let number = self.tree.names[&path];
-        let (which, bits) = (self.random.below(4), self.random.next());
+        let (which, bits) = (self.random.below(4), self.random.draw());
         let name = format!("user.{}", bits % 3);
         self.change(&[], |this| {
             let inode = Arc::clone(this.open[&number].inode());

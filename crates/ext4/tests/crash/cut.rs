@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use device::{RecordedWrite, Recording, Replay, SharedDevice};
 
-use crate::common::random::Random;
+use testkit::Random;
 
 /// What remains of the writes that were not durable.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl Cut {
                 4..=5 => Rest::Writes(1 + random.below(7)),
                 _ => Rest::Sectors(1 + random.below(7)),
             };
-            cuts.push(Self { point, rest, seed: random.next() });
+            cuts.push(Self { point, rest, seed: random.draw() });
         }
         cuts.sort_by_key(|cut| cut.point);
         cuts

@@ -8,12 +8,12 @@ use iomap::Caching;
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
 use crate::common::new_file;
-use crate::common::random::Random;
 use crate::direct;
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
+use testkit::Random;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "log"];
 /// The index of the file that is only appended to.

@@ -5,7 +5,7 @@ use iomap::{Caching, SplitExtents};
 
 use crate::common::cached_file::CachedFile;
 use crate::common::file_history::FileHistory;
-use crate::common::random::Random;
+use testkit::Random;
 
 /// The bytes of what the device writes as a whole.
 pub const SECTOR: usize = 512;

@@ -16,11 +16,11 @@ use base::DeviceOffset;
 use device::{RecordDevice, Recording, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 
-use crate::common::random::Random;
 use crate::cut::Cut;
 use crate::disks::Disks;
 use crate::e2fsck;
 use crate::snapshot::{Snapshot, findings};
+use testkit::Random;
 
 /// A workload that was recorded.
 pub trait History {

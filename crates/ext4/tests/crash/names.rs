@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use device::Recording;
 
-use crate::common::random::Random;
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::namespace::{Tree, World};
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
+use testkit::Random;
 
 pub struct Names {
     recording: Recording,

@@ -7,7 +7,6 @@ use iomap::SplitExtents;
 
 use crate::common::cached_file::Cache;
 use crate::common::file_history::FileHistory;
-use crate::common::random::Random;
 use crate::common::{new_file, open_device_for_writing};
 use crate::direct::SECTOR;
 use crate::judge::History;
@@ -15,6 +14,7 @@ use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 use crate::space::fill;
+use testkit::Random;
 
 const NAMES: [&str; 2] = ["one", "other"];
 /// What each file has at least, of somewhat more that is left free.

@@ -7,12 +7,12 @@ use ext4::{Inode, ROOT_INODE};
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
-use crate::common::random::Random;
 use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
+use testkit::Random;
 
 const CHUNK: usize = 64 << 10;
 /// What is left free, and how much of that the file takes.

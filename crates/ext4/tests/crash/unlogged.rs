@@ -11,11 +11,11 @@ use ext4::{Inode, Named, ROOT_INODE, RenameMode, Volume};
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
-use crate::common::random::Random;
 use crate::common::{TIME, new_inode, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::snapshot::Snapshot;
+use testkit::Random;
 
 const SIZE_MAX: u64 = 20_000;
 const DIRECTORIES: usize = 5;
@@ -163,13 +163,13 @@ impl Worker {
     }
 
     fn write(&mut self, number: usize) -> Result<()> {
-        let mut random = Random(self.random.next());
+        let mut random = Random(self.random.draw());
         let (open, file) = self.touch(number);
         open.write_somewhere(&mut file.history, &mut random, SIZE_MAX, 13)
     }
 
     fn set_size(&mut self, number: usize) -> Result<()> {
-        let by = self.random.next();
+        let by = self.random.draw();
         let (open, file) = self.touch(number);
         let size = by % (file.history.now().len() as u64 * 5 / 4 + 1).min(SIZE_MAX);
         open.set_size(size as usize);

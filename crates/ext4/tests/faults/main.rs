@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use base::{Error, IoOperation};
 use common::Image;
-use common::random::Random;
 use common::stale::with_stale_blocks;
 use device::{
     CountedFault, Fault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice, Recording,
 };
 use ext4::{OpenOptions, Volume};
 use iomap::{CacheOptions, PageCache};
+use testkit::Random;
 use workload::Workload;
 
 const EIO: i32 = 5;

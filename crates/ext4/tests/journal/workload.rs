@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, XattrFlags};
+use testkit::Random;
 
 /// What a writer may use.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ impl Operations {
 /// Changes files below `top` at random until told to stop or until the file system is shut down.
 pub struct Writer {
     top: PathBuf,
-    state: u64,
+    random: Random,
     operations: Operations,
     /// Names that exist, as far as this writer knows.
     files: Vec<PathBuf>,
@@ -46,7 +47,7 @@ impl Writer {
     pub fn new(top: &Path, seed: u64, operations: Operations) -> Self {
         Self {
             top: top.to_owned(),
-            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: Random(seed),
             operations,
             files: Vec::new(),
             directories: vec![top.to_owned()],
@@ -100,35 +101,28 @@ impl Writer {
         }
     }
 
-    fn random(&mut self, below: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 11) % below.max(1)
-    }
-
     fn bytes(&mut self, length: u64) -> Vec<u8> {
         // Now and then data that looks like a control block of the journal.
-        if self.random(4) == 0 {
+        if self.random.below(4) == 0 {
             let mut bytes = vec![0; length as usize];
             for chunk in bytes.chunks_exact_mut(1024) {
                 chunk[..8].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2]);
             }
             return bytes;
         }
-        let seed = self.random(u64::MAX);
+        let seed = self.random.draw();
         (0..length).map(|at| (seed.wrapping_add(at).wrapping_mul(0x2545_F491) >> 7) as u8).collect()
     }
 
     fn any_file(&mut self) -> PathBuf {
-        let at = self.random(self.files.len() as u64) as usize;
+        let at = self.random.below(self.files.len().max(1) as u64) as usize;
         self.files.get(at).cloned().unwrap_or_else(|| self.top.join("none"))
     }
 
     fn new_name(&mut self) -> PathBuf {
         self.made += 1;
-        let at = self.random(self.directories.len() as u64) as usize;
-        let length = 1 + self.random(60) as usize;
+        let at = self.random.below(self.directories.len() as u64) as usize;
+        let length = 1 + self.random.below(60) as usize;
         let name = format!("{}-{}-{}", self.seed, self.made, "n".repeat(length));
         self.directories[at].join(name)
     }
@@ -138,7 +132,7 @@ impl Writer {
     }
 
     fn step(&mut self) -> io::Result<()> {
-        match self.random(24) {
+        match self.random.below(24) {
             0..=5 => self.create(),
             6..=8 => self.append(),
             9..=10 => self.overwrite(),
@@ -158,42 +152,42 @@ impl Writer {
     fn create(&mut self) -> io::Result<()> {
         let path = self.new_name();
         self.files.push(path.clone());
-        if self.random(8) == 0 && self.operations.symlinks {
-            let length = 1 + self.random(120) as usize;
+        if self.random.below(8) == 0 && self.operations.symlinks {
+            let length = 1 + self.random.below(120) as usize;
             return symlink("t".repeat(length), path);
         }
-        let length = match self.random(4) {
-            0 => self.random(200),
-            1 => 50_000 + self.random(300_000),
-            _ => self.random(20_000),
+        let length = match self.random.below(4) {
+            0 => self.random.below(200),
+            1 => 50_000 + self.random.below(300_000),
+            _ => self.random.below(20_000),
         };
         let mut file = File::create(path)?;
         file.write_all(&self.bytes(length))?;
-        if self.random(3) == 0 { file.sync_all() } else { Ok(()) }
+        if self.random.below(3) == 0 { file.sync_all() } else { Ok(()) }
     }
 
     fn append(&mut self) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(self.any_file())?;
-        let length = self.random(30_000);
+        let length = self.random.below(30_000);
         file.write_all(&self.bytes(length))?;
         file.sync_all()
     }
 
     fn overwrite(&mut self) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.any_file())?;
-        let (at, length) = (self.random(400_000), self.random(9000));
+        let (at, length) = (self.random.below(400_000), self.random.below(9000));
         file.write_all_at(&self.bytes(length), at)
     }
 
     fn truncate(&mut self) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.any_file())?;
         let length = file.metadata()?.len();
-        file.set_len(self.random(length + 5000))
+        file.set_len(self.random.below(length + 5000))
     }
 
     fn rename(&mut self) -> io::Result<()> {
         let from = self.any_file();
-        let to = if self.random(3) == 0 { self.any_file() } else { self.new_name() };
+        let to = if self.random.below(3) == 0 { self.any_file() } else { self.new_name() };
         fs::rename(&from, &to)?;
         // Between two names of one file it does nothing.
         if fs::symlink_metadata(&from).is_err() {
@@ -231,13 +225,13 @@ impl Writer {
         self.made += 1;
         let path = self.top.join(format!("crowd-{}-{}", self.seed, self.made));
         fs::create_dir(&path)?;
-        for number in 0..100 + self.random(200) {
+        for number in 0..100 + self.random.below(200) {
             File::create(path.join(format!("{number}-{}", "x".repeat(80))))?;
         }
-        if self.random(2) == 0 {
+        if self.random.below(2) == 0 {
             self.sync()?;
         }
-        if self.random(4) == 0 {
+        if self.random.below(4) == 0 {
             return Ok(());
         }
         fs::remove_dir_all(path)?;
@@ -250,8 +244,8 @@ impl Writer {
 
     fn attribute(&mut self) -> io::Result<()> {
         let path = self.any_file();
-        let name = format!("user.{}", self.random(4));
-        let length = if self.random(2) == 0 { 20 } else { self.random(700) };
+        let name = format!("user.{}", self.random.below(4));
+        let length = if self.random.below(2) == 0 { 20 } else { self.random.below(700) };
         let value = self.bytes(length);
         rustix::fs::lsetxattr(path, name, &value, XattrFlags::empty())?;
         Ok(())
@@ -259,12 +253,12 @@ impl Writer {
 
     fn allocate(&mut self) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.any_file())?;
-        let flags = match self.random(3) {
+        let flags = match self.random.below(3) {
             0 => FallocateFlags::empty(),
             1 => FallocateFlags::KEEP_SIZE,
             _ => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
         };
-        let (at, length) = (self.random(300_000), 1 + self.random(100_000));
+        let (at, length) = (self.random.below(300_000), 1 + self.random.below(100_000));
         rustix::fs::fallocate(&file, flags, at, length)?;
         Ok(())
     }
@@ -272,7 +266,7 @@ impl Writer {
     /// A file without a name that keeps its blocks for as long as it is open.
     fn orphan(&mut self) -> io::Result<()> {
         if self.held.len() > 8 {
-            let at = self.random(self.held.len() as u64) as usize;
+            let at = self.random.below(self.held.len() as u64) as usize;
             drop(self.held.swap_remove(at));
         }
         let path = self.any_file();

@@ -12,7 +12,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::{
-    Extent, Facts, Manifest, VOLUME, escape, extents_text, ranges_text, time_text, value_text,
+    Extent, Facts, Manifest, NO_ANSWER, VOLUME, escape, extents_text, ranges_text, time_text,
+    value_text,
 };
 use crate::ioctl::{self, FiemapExtent};
 use crate::must;
@@ -143,9 +144,7 @@ fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, Strin
     }
     if stat.stx_mode & 0o170_000 == 0o100_000 {
         let data = data_ranges(&file, stat.stx_size);
-        if let Some(data) = &data {
-            add("data", ranges_text(data));
-        }
+        add("data", data.as_ref().map_or(NO_ANSWER.to_owned(), |data| ranges_text(data)));
         // What is inline lies near the start.
         let near_start = 0..stat.stx_size.min(1 << 20);
         let data = data.unwrap_or_else(|| std::iter::once(near_start).collect());

@@ -25,6 +25,9 @@ pub struct Manifest {
     entries: BTreeMap<String, Facts>,
 }
 
+/// What a fact is that Linux was asked for and cannot tell. It equals all others.
+const NO_ANSWER: &str = "(no answer)";
+
 /// The name under which the facts about the whole volume stand.
 const VOLUME: &str = "(volume)";
 
@@ -113,7 +116,8 @@ fn compare(name: &str, left: (&str, &Facts), right: (&str, &Facts), lines: &mut 
     let facts: BTreeSet<&String> = left.1.keys().chain(right.1.keys()).collect();
     for fact in facts {
         let values = [left.1.get(fact), right.1.get(fact)];
-        if values[0] != values[1] {
+        let is_answered = values.iter().all(|value| value.is_none_or(|value| value != NO_ANSWER));
+        if is_answered && values[0] != values[1] {
             let [a, b] = values.map(|value| value.map_or("(nothing)", String::as_str));
             let from = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
             let [a, b] = [a, b].map(|value| excerpt(value, from));

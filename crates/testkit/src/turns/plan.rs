@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, Step, UNSYNCED};
+use crate::Random;
 use crate::tree::TreeOptions;
 
 /// Names in the directory that has an index.
@@ -34,7 +35,7 @@ impl Turn {
 #[derive(Debug)]
 pub struct Plan {
     options: TreeOptions,
-    state: u64,
+    random: Random,
     turn: u64,
     seeds: u64,
     /// The names that random steps are about, with their inodes' numbers in the plan.
@@ -53,7 +54,7 @@ impl Plan {
     pub fn new(options: TreeOptions, seed: u64) -> Self {
         Self {
             options,
-            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: Random(seed),
             turn: 0,
             seeds: seed << 32,
             files: BTreeMap::new(),
@@ -300,10 +301,7 @@ impl Plan {
 /// Random steps, over what such steps have made.
 impl Plan {
     fn below(&mut self, bound: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 11) % bound
+        self.random.below(bound)
     }
 
     fn pick<'a>(&mut self, from: impl ExactSizeIterator<Item = &'a String>) -> Option<String> {
@@ -457,8 +455,9 @@ impl Plan {
     fn random_xattr(&mut self, path: String) {
         let name = format!("user.{}", self.below(3));
         let inode = self.files[&path];
+        let removes = self.below(3) == 0;
         let names = self.xattrs.entry(inode).or_default();
-        if names.contains(&name) && self.state % 3 == 0 {
+        if removes && names.contains(&name) {
             names.remove(&name);
             self.steps.push(Step::RemoveXattr(path, name));
         } else {

@@ -17,9 +17,9 @@ use device::{
     CountedFault, Fault, FaultDevice, FaultPlan, Lasting, LatencyDevice, MemoryDevice,
     RecordDevice, Recording, SharedDevice,
 };
-use testkit::Mke2fs;
+use testkit::{Mke2fs, Random};
 use vfs::{Credentials, Volume, VolumeOptions};
-use worker::{Found, Random, Worker};
+use worker::{Found, Worker};
 
 const EIO: i32 = 5;
 const THREADS: u64 = 4;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::attributes::DirCursor;
 use base::{Error, FileOffset, Result};
+use testkit::Random;
 use vfs::{
     Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange, Volume, errno,
 };
@@ -16,21 +17,6 @@ use crate::{EIO, THREADS};
 const EROFS: i32 = 30;
 const FILES_MAX: usize = 4;
 const SIZE_MAX: u64 = 40_000;
-
-/// Numbers that look random, and are the same for the same seed.
-pub struct Random(pub u64);
-
-impl Random {
-    /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        // SplitMix64
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
 
 /// A file as it is, or was tried to be made, by one operation.
 #[derive(Clone, Default)]

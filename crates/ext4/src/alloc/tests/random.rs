@@ -4,10 +4,10 @@ use std::process::Command;
 
 use base::{FsBlock, InodeNumber};
 
-use super::common::random::Random;
 use super::common::{Image, run};
 use super::*;
 use crate::ROOT_INODE;
+use testkit::Random;
 
 /// Sizes in MiB, and options.
 const KINDS: &[(u64, &str)] = &[

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use device::RecordDevice;
 
 use super::*;
-use crate::common::random::Random;
 use crate::jbd2::{JournalFeatures, LogWriter};
+use testkit::Random;
 
 /// What one transaction changes and revokes.
 #[derive(Clone, Debug)]

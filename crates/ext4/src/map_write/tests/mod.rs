@@ -9,10 +9,10 @@ use base::{Error, Result};
 use super::new_blocks::Mapped;
 use super::*;
 use crate::alloc::Purpose;
-use crate::common::random::Random;
 use crate::common::{self, Image, inode_of, open_for_writing};
 use crate::map::{Piece, Run};
 use crate::volume::Volume;
+use testkit::Random;
 
 const KINDS: &[(u64, &str)] = &[
     (48, "-t ext4 -b 1024"),
