@@ -211,7 +211,29 @@ impl Play {
         OnHost::new(&self.reference).run(&self.turn.whole());
         let expected = self.known(Manifest::of_host(&self.reference));
         assert!(expected.len() > 700, "only {} names", expected.len());
-        self.known(self.ours.clone()).assert_equal(who, &expected, "the running kernel");
+        let found = self.known(self.ours.clone());
+        let other = found.names_that_differ(&expected, "contents");
+        let other: Vec<_> = other.iter().map(|name| self.where_data_differs(name)).collect();
+        assert!(other.is_empty(), "data by {who}: {}", other.join("\n"));
+        found.assert_equal(who, &expected, "the running kernel");
+    }
+
+    /// Where what we read of a file differs from what the running kernel has in it.
+    fn where_data_differs(&self, name: &str) -> String {
+        let place = format!("{}:/{name}", self.image.display());
+        let cat = Command::new(env!("CARGO_BIN_EXE_bifolio")).arg("cat").arg(place).output();
+        let found = must(cat, name).stdout;
+        let expected = must(std::fs::read(self.reference.join(name)), name);
+        let length = found.len().min(expected.len());
+        let differs = |at: &usize| found[*at] != expected[*at];
+        match ((0..length).find(differs), (0..length).rev().find(differs)) {
+            (Some(first), Some(last)) => format!(
+                "{name} differs from byte {first} to {last}: has {:?}, expected {:?}",
+                &found[first..length.min(first + 16)],
+                &expected[first..length.min(first + 16)],
+            ),
+            _ => format!("{name} has {} bytes, expected {}", found.len(), expected.len()),
+        }
     }
 
     fn known(&self, manifest: Manifest) -> Manifest {

@@ -78,6 +78,15 @@ impl Manifest {
         self
     }
 
+    /// The names that both have, and of which a fact differs.
+    pub fn names_that_differ<'m>(&'m self, other: &Self, fact: &str) -> Vec<&'m str> {
+        let differs = |name: &&str| {
+            let facts = [self.fact(name, fact), other.fact(name, fact)];
+            facts[0].zip(facts[1]).is_some_and(|(one, other)| one != other)
+        };
+        self.entries.keys().map(String::as_str).filter(differs).collect()
+    }
+
     /// The differences, one a line; empty when there are none.
     pub fn differences(&self, our_name: &str, other: &Self, other_name: &str) -> Vec<String> {
         let mut lines = Vec::new();
