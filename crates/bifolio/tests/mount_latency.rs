@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 
 use mounting::*;
-use testkit::private_mounts;
+use testkit::{private_mounts, wait_until};
 
 const LATENCY: &str = "/dev/cpu_dma_latency";
 const OPTIONS: [&str; 2] = ["-o", "low_latency,io_uring=off"];

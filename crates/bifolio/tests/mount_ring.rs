@@ -15,11 +15,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mounting::{Mount, Place, bifolio, mount_entry, soon, wait_until};
+use mounting::{Mount, Place, bifolio, mount_entry, soon};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::{output, run};
-use testkit::{RingOffer, private_mounts};
+use testkit::{RingOffer, private_mounts, wait_until};
 
 const REFUSAL: &str = "does not offer FUSE over io_uring";
 

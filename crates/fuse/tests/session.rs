@@ -11,15 +11,15 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::memory::MemoryFileSystem;
-use testkit::private_mounts;
 use testkit::toy::{BLOCK_BYTES, Content, Data, Hook, ROOT, Toy};
+use testkit::{private_mounts, wait_until};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -214,14 +214,6 @@ impl Drop for Session {
             let _ = self.child.wait();
         }
         let _ = Command::new("umount").arg("-lq").arg(self.folder.path()).status();
-    }
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -16,7 +16,7 @@ use iomap::{
 };
 use parking_lot::{Mutex, MutexGuard};
 use support::format::Format;
-use support::{ModelFile, Random, block_size, cache, check_empty};
+use support::{ModelFile, Random, block_size, cache, check_empty, wait_until};
 
 const UNCACHED: ReadOptions = ReadOptions {
     batch_pending_accounting: true,
@@ -345,9 +345,7 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
         assert_eq!(written.load(Ordering::Relaxed), WINDOW + 65_536);
         assert_eq!(subject.not_arrived(), WINDOW + 65_536);
         // All of it is on its way before anything has to end.
-        while subject.counted.written.load(Ordering::Relaxed) < WINDOW + 65_536 {
-            thread::yield_now();
-        }
+        wait_until(|| subject.counted.written.load(Ordering::Relaxed) >= WINDOW + 65_536);
         subject.counted.open(gate);
         writer.join().expect("no panic");
     });
@@ -365,9 +363,7 @@ fn check_left_alone(pages: [u64; 2], arrived: u64, write: impl Fn(&Writing)) {
         let gate = subject.counted.gate.lock();
         let start = Instant::now();
         write(&subject);
-        while subject.counted.written.load(Ordering::Relaxed) < 65_536 + arrived {
-            thread::yield_now();
-        }
+        wait_until(|| subject.counted.written.load(Ordering::Relaxed) >= 65_536 + arrived);
         let is_alone = pages.iter().all(|&page| {
             subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
         });
@@ -412,14 +408,10 @@ fn folios_that_were_there_are_written_and_stay() {
     let folio = subject.file.mapping().get(0).expect("cached");
     let length = folio.len() as u64;
     drop(folio);
-    while subject.not_arrived() > 0 {
-        thread::yield_now();
-    }
+    wait_until(|| subject.not_arrived() == 0);
     assert!(subject.format.on_disk() == data(0, 204_096));
     let stays = |subject: &Writing| subject.cache.stats().bytes_resident == length;
-    while !stays(&subject) {
-        thread::yield_now();
-    }
+    wait_until(|| stays(&subject));
     // And one that a cached write comes to.
     subject.write(1 << 20, &data(1 << 20, 4096));
     assert_eq!(write(&subject.file, FileOffset(1 << 20), &[3; 10]), Ok(10));

@@ -16,7 +16,7 @@ use iomap::{
     truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
 use support::format::{Format, GARBAGE};
-use support::{block_size, cache};
+use support::{block_size, cache, wait_until};
 
 /// A device that lists its requests, and holds writes back on demand.
 #[derive(Debug)]
@@ -262,9 +262,7 @@ fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
     let paused = setup.format.pause();
     write_back(&setup.file, 0..u64::MAX);
     // The end of that write is about to say that the file reaches as far as it did.
-    while setup.format.waiting.load(Ordering::Relaxed) == 0 {
-        thread::yield_now();
-    }
+    wait_until(|| setup.format.waiting.load(Ordering::Relaxed) > 0);
     thread::scope(|scope| {
         scope.spawn(|| {
             truncate_cache(&setup.file, 65_536).expect("memory");
@@ -307,9 +305,7 @@ fn who_waits_for_writeback_ends_what_has_ended_and_leaves_the_rest_to_the_thread
     setup.gate.hold_above(0);
     let device = thread::scope(|scope| {
         let device = scope.spawn(|| {
-            while setup.gate.held.lock().expect("no panic").is_empty() {
-                thread::yield_now();
-            }
+            wait_until(|| !setup.gate.held.lock().expect("no panic").is_empty());
             setup.gate.release();
             thread::current().id()
         });

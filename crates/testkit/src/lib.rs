@@ -21,6 +21,7 @@ mod rings;
 pub mod toy;
 pub mod tree;
 pub mod turns;
+mod waiting;
 pub mod walk;
 
 pub use digest::digest;
@@ -32,6 +33,7 @@ pub use mount::{LoopMount, private_mounts};
 pub use panics::PanicDevice;
 pub use random::Random;
 pub use rings::RingOffer;
+pub use waiting::wait_until;
 
 use std::fmt::{Debug, Display};
 

@@ -6,12 +6,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::thread;
-use std::time::Duration;
 
 use base::FileOffset;
 use device::{MemoryDevice, SharedDevice};
 use iomap::Caching;
-use testkit::{LoopMount, Mke2fs, Random, private_mounts};
+use testkit::{LoopMount, Mke2fs, Random, private_mounts, wait_until};
 use vfs::{
     Credentials, File, Node, OpenMode, Privileges, RwFlags, Volume, VolumeOptions, WriteAt,
     WriteSync,
@@ -66,11 +65,9 @@ fn resident(volume: &Volume) -> u64 {
     volume.cache().stats().bytes_resident
 }
 
-/// Waits until no more than `bytes` are in the cache, however long that takes.
+/// Waits until no more than `bytes` are in the cache.
 fn wait_for_resident(volume: &Volume, bytes: u64) {
-    while resident(volume) > bytes {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the cache lets go", || resident(volume) <= bytes);
 }
 
 #[test]

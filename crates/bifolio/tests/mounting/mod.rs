@@ -12,18 +12,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
-use testkit::Mke2fs;
 use testkit::command::{Output, output, run};
+use testkit::{Mke2fs, wait_until};
 
 /// An ordinary user.
 pub const NOBODY: u32 = 65_534;
-
-/// How long anything may take that should happen soon.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// By how much the long random tests are to be longer than they usually are.
 pub fn soak_factor() -> u64 {
@@ -51,15 +47,6 @@ pub fn mount_entry(path: &Path) -> Option<String> {
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     let path = format!(" {} ", path.display().to_string().replace(' ', "\\040"));
     table.lines().rfind(|line| line.contains(&path)).map(str::to_owned)
-}
-
-/// Waits until `condition` holds.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Unmounts with `attempt`. The mount can be busy for a moment after its last use: while another

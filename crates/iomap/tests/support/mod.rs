@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
 use device::{Bio, BlockDevice, MemoryDevice, SharedDevice};
@@ -19,6 +19,16 @@ use iomap::{
 pub fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// Waits until `condition` holds, with an end.
+#[track_caller]
+pub fn wait_until(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never comes");
+        thread::yield_now();
+    }
 }
 
 /// A small generator of random numbers (splitmix64).
