@@ -142,14 +142,23 @@ impl Promises {
             .map(|(path, entry)| (path.as_str(), entry.inode))
             .collect();
         let begun = self.versions.partition_point(|(begun, _)| *begun < point).max(1);
-        let mut possible = self.versions[durable..begun.max(durable + 1)].iter().rev();
-        let Some((_, tree)) = possible.find(|(_, tree)| tree.is(&found, snapshot)) else {
-            let thread = self.thread;
-            let which = self.versions.iter().position(|(_, tree)| tree.is(&found, snapshot));
-            return Err(format!(
-                "thread {thread} has none of its trees {durable} to {begun}, but {which:?}"
-            ));
-        };
+        let possible = self.versions[durable..begun.max(durable + 1)].iter().rev();
+        // Several may look alike: an inode's number can stand for one file, and then for another.
+        let mut wrong = None;
+        for (_, tree) in possible.filter(|(_, tree)| tree.is(&found, snapshot)) {
+            match self.check_contents(point, tree, snapshot) {
+                Ok(()) => return Ok(()),
+                Err(what) => wrong = wrong.or(Some(what)),
+            }
+        }
+        let thread = self.thread;
+        let which = self.versions.iter().position(|(_, tree)| tree.is(&found, snapshot));
+        Err(wrong.unwrap_or_else(|| {
+            format!("thread {thread} has none of its trees {durable} to {begun}, but {which:?}")
+        }))
+    }
+
+    fn check_contents(&self, point: usize, tree: &Tree, snapshot: &Snapshot) -> Result<(), String> {
         for (path, inode) in &tree.names {
             if let Some(file) = tree.nodes[inode].file {
                 let contents = &snapshot.contents[inode];
