@@ -221,8 +221,8 @@ impl Play {
     /// Where what we read of a file differs from what the running kernel has in it.
     fn where_data_differs(&self, name: &str) -> String {
         let place = format!("{}:/{name}", self.image.display());
-        let cat = Command::new(env!("CARGO_BIN_EXE_bifolio")).arg("cat").arg(place).output();
-        let found = must(cat, name).stdout;
+        let bifolio = env!("CARGO_BIN_EXE_bifolio");
+        let found = command::run(Command::new(bifolio).arg("cat").arg(place));
         let expected = must(std::fs::read(self.reference.join(name)), name);
         let length = found.len().min(expected.len());
         let differs = |at: &usize| found[*at] != expected[*at];

@@ -5,13 +5,13 @@ mod support;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
 
 use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
 use fuse::{BusyPoll, Channel, Crew, End};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
+use testkit::wait_until;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -161,16 +161,11 @@ fn an_answer_for_which_there_is_no_room_is_waited_for_asleep() {
         (1..=ANSWERS).for_each(|unique| channel.fail(unique, Errno::NOENT));
     });
     let stat = format!("/proc/self/task/{}/stat", id.recv().unwrap());
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    wait_until("the writer sleeps", || {
         // Its state comes after the name, in parentheses.
         let found = std::fs::read_to_string(&stat).unwrap();
-        if found.rsplit(')').next().unwrap().trim_start().starts_with('S') {
-            break;
-        }
-        assert!(Instant::now() < deadline, "it does not sleep: {found}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        found.rsplit(')').next().unwrap().trim_start().starts_with('S')
+    });
     for unique in 1..=ANSWERS {
         assert_eq!(receive(&kernel), (unique, -2, Vec::new()));
     }

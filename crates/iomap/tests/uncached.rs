@@ -353,9 +353,9 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
     assert!(subject.format.on_disk() == data(0, 80 * 65_536));
 }
 
-/// Whether both pages, of one folio, are left alone after what `write` writes, once so many bytes have
-/// arrived at the device. Whoever is held up for longer than folios are left alone sees nothing of it.
-fn check_left_alone(pages: [u64; 2], arrived: u64, write: impl Fn(&Writing)) {
+/// Whether both pages, of one folio, are left alone after what `write` writes, once 1 MiB of it has arrived
+/// at the device. Whoever is held up for longer than folios are left alone sees nothing of it.
+fn check_left_alone(pages: [u64; 2], write: impl Fn(&Writing)) {
     let checked = (0..20).any(|_| {
         let subject = writing();
         subject.write(1 << 20, &data(1 << 20, 65_536));
@@ -363,7 +363,7 @@ fn check_left_alone(pages: [u64; 2], arrived: u64, write: impl Fn(&Writing)) {
         let gate = subject.counted.gate.lock();
         let start = Instant::now();
         write(&subject);
-        wait_until(|| subject.counted.written.load(Ordering::Relaxed) >= 65_536 + arrived);
+        wait_until(|| subject.counted.written.load(Ordering::Relaxed) >= 65_536 + (1 << 20));
         let is_alone = pages.iter().all(|&page| {
             subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
         });
@@ -379,7 +379,7 @@ fn check_left_alone(pages: [u64; 2], arrived: u64, write: impl Fn(&Writing)) {
 #[test]
 fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
     // Both blocks of one folio, which a write at byte 6000 would have to wait for.
-    check_left_alone([0, 1], 1 << 20, |subject| {
+    check_left_alone([0, 1], |subject| {
         subject.write(0, &data(0, 6000));
         // Enough for a request.
         subject.write(2 << 20, &data(2 << 20, 1 << 20));
@@ -395,7 +395,7 @@ fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
 #[test]
 fn the_folio_that_a_large_write_ends_in_is_left_alone_too_while_much_is_on_its_way() {
     let at = 2 << 20;
-    check_left_alone([768, 769], 1 << 20, |subject| {
+    check_left_alone([768, 769], |subject| {
         subject.write(at, &data(at, (1 << 20) + 6000));
     });
 }

@@ -300,17 +300,13 @@ impl Plan {
 
 /// Random steps, over what such steps have made.
 impl Plan {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.random.below(bound)
-    }
-
     fn pick<'a>(&mut self, from: impl ExactSizeIterator<Item = &'a String>) -> Option<String> {
         let count = from.len() as u64;
         if count == 0 {
             return None;
         }
         let mut from = from;
-        from.nth(self.below(count) as usize).cloned()
+        from.nth(self.random.below(count) as usize).cloned()
     }
 
     fn pick_file(&mut self) -> Option<String> {
@@ -322,13 +318,13 @@ impl Plan {
         let folders = self.folders.clone();
         let folder = self.pick(folders.iter()).unwrap_or_default();
         self.names += 1;
-        let rest = "n".repeat(self.below(40) as usize);
+        let rest = "n".repeat(self.random.below(40) as usize);
         format!("{folder}/{}-{rest}", self.names)
     }
 
     fn random_step(&mut self, by_kernel: bool) {
         let (block, preallocate) = (self.block(), by_kernel && self.options.preallocate);
-        let which = self.below(100);
+        let which = self.random.below(100);
         let path = match which {
             0..=19 => self.new_path(),
             _ => match self.pick_file() {
@@ -336,7 +332,7 @@ impl Plan {
                 None => return,
             },
         };
-        let (at, length) = (self.below(8 * block), self.random_length());
+        let (at, length) = (self.random.below(8 * block), self.random_length());
         match which {
             0..=13 => {
                 self.files.insert(path.clone(), self.names);
@@ -348,7 +344,7 @@ impl Plan {
             }
             17..=19 => {
                 self.others.insert(path.clone());
-                let length = 1 + self.below(100) as usize;
+                let length = 1 + self.random.below(100) as usize;
                 self.steps.push(Step::Symlink(path, length));
             }
             // Linux up to 7.2 loses what is written to the first page of a file that was made longer
@@ -387,11 +383,12 @@ impl Plan {
             81..=92 => self.random_xattr(path),
             93..=95 => {
                 // Not the sticky bit, which has Linux guard files against being opened.
-                let permissions = self.below(0o10000) as u16 & 0o6777;
+                let permissions = self.random.below(0o10000) as u16 & 0o6777;
                 self.steps.push(Step::SetMode(path, permissions));
             }
             96..=97 => {
-                let (uid, gid) = (self.below(1 << 32) as u32, self.below(1 << 17) as u32);
+                let (uid, gid) =
+                    (self.random.below(1 << 32) as u32, self.random.below(1 << 17) as u32);
                 self.steps.push(Step::SetOwner(path, uid & !1, gid));
             }
             _ => self.steps.push(Step::Sync(path)),
@@ -400,12 +397,12 @@ impl Plan {
 
     /// Short as a rule, three blocks at most.
     fn random_length(&mut self) -> u64 {
-        let bound = 1 << (4 + self.below(u64::from((self.block() * 2).ilog2()) - 3));
-        self.below(bound) + self.below(self.block()) * (self.below(4) / 3)
+        let bound = 1 << (4 + self.random.below(u64::from((self.block() * 2).ilog2()) - 3));
+        self.random.below(bound) + self.random.below(self.block()) * (self.random.below(4) / 3)
     }
 
     fn rename(&mut self, path: String) {
-        let (which, inode) = (self.below(8), self.files[&path]);
+        let (which, inode) = (self.random.below(8), self.files[&path]);
         let other = self.pick_file().filter(|other| self.files[other] != inode);
         let folders = self.folders.clone();
         match (which, other) {
@@ -453,16 +450,16 @@ impl Plan {
     }
 
     fn random_xattr(&mut self, path: String) {
-        let name = format!("user.{}", self.below(3));
+        let name = format!("user.{}", self.random.below(3));
         let inode = self.files[&path];
-        let removes = self.below(3) == 0;
+        let removes = self.random.below(3) == 0;
         let names = self.xattrs.entry(inode).or_default();
         if removes && names.contains(&name) {
             names.remove(&name);
             self.steps.push(Step::RemoveXattr(path, name));
         } else {
             names.insert(name.clone());
-            let length = self.below(300);
+            let length = self.random.below(300);
             self.set_xattr(path, &name, length);
         }
     }
