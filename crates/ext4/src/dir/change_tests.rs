@@ -8,12 +8,11 @@ use std::sync::Arc;
 use base::attributes::{DirCursor, FileType};
 use base::{Error, FileBlock, InodeNumber, Result};
 use device::MemoryDevice;
-use testkit::{LoopMount, must, private_mounts};
+use testkit::{LoopMount, Random, must, private_mounts};
 
 use crate::common::{Image, open_device_for_writing, open_for_writing, run};
 use crate::inode::Inode;
 use crate::volume::Volume;
-use testkit::Random;
 
 /// A volume that is being written, with the file "target" and the empty directory "many".
 struct Subject {

@@ -11,10 +11,10 @@ use iomap::{
     set_size_moved, settle_cache, truncate_cache, wait_for_writeback, write_as, write_back,
     write_back_and_wait, write_direct_alone,
 };
+use testkit::Random;
 
 use super::TIME;
 use super::file_history::FileHistory;
-use testkit::Random;
 
 /// The data of a file, kept in `pages` and mapped by `mapper`, which is the inode unless something is
 /// to go wrong.

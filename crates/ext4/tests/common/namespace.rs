@@ -7,9 +7,9 @@ use std::sync::Arc;
 use base::attributes::{DirCursor, FileType, Timestamp};
 use base::{Error, InodeNumber, Result};
 use ext4::{Inode, Named, NewInode, RenameMode, Volume};
+use testkit::Random;
 
 use super::common::new_inode;
-use testkit::Random;
 
 /// A tree as a crash may leave it: paths, and what each stands for.
 pub type Tree = BTreeMap<String, Entry>;

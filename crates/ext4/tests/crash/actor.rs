@@ -11,6 +11,7 @@ use base::{Error, Result};
 use device::RecordDevice;
 use ext4::{Inode, Named, NewInode, RenameMode, Volume};
 use parking_lot::Mutex;
+use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
@@ -18,7 +19,6 @@ use crate::common::{TIME, new_inode};
 use crate::direct;
 use crate::planted::Bug;
 use crate::promises::{Node, Promises, Tree, parent_and_name};
-use testkit::Random;
 
 const SIZE_MAX: u64 = 24_000;
 const NAMES_OF_A_BURST: u64 = 24;

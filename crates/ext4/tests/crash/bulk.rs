@@ -4,13 +4,13 @@
 use base::attributes::FileType;
 use device::Recording;
 use ext4::ROOT_INODE;
+use testkit::Random;
 
 use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
-use testkit::Random;
 
 const DIRECTORIES: usize = 220;
 const CHANGED: usize = 100;

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use device::{RecordedWrite, Recording, Replay, SharedDevice};
-
 use testkit::Random;
 
 /// What remains of the writes that were not durable.

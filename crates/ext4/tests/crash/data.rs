@@ -4,6 +4,7 @@
 use base::Error;
 use device::Recording;
 use iomap::Caching;
+use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
@@ -13,7 +14,6 @@ use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
-use testkit::Random;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "log"];
 /// The index of the file that is only appended to.

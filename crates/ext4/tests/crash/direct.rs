@@ -2,10 +2,10 @@
 
 use base::Result;
 use iomap::{Caching, SplitExtents};
+use testkit::Random;
 
 use crate::common::cached_file::CachedFile;
 use crate::common::file_history::FileHistory;
-use testkit::Random;
 
 /// The bytes of what the device writes as a whole.
 pub const SECTOR: usize = 512;

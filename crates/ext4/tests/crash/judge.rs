@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use base::DeviceOffset;
 use device::{RecordDevice, Recording, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
+use testkit::Random;
 
 use crate::cut::Cut;
 use crate::disks::Disks;
 use crate::e2fsck;
 use crate::snapshot::{Snapshot, findings};
-use testkit::Random;
 
 /// A workload that was recorded.
 pub trait History {

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use device::Recording;
+use testkit::Random;
 
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::namespace::{Tree, World};
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
-use testkit::Random;
 
 pub struct Names {
     recording: Recording,

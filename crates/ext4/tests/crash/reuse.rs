@@ -4,6 +4,7 @@
 
 use device::Recording;
 use iomap::SplitExtents;
+use testkit::Random;
 
 use crate::common::cached_file::Cache;
 use crate::common::file_history::FileHistory;
@@ -14,7 +15,6 @@ use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 use crate::space::fill;
-use testkit::Random;
 
 const NAMES: [&str; 2] = ["one", "other"];
 /// What each file has at least, of somewhat more that is left free.

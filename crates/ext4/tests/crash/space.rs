@@ -4,6 +4,7 @@
 use base::attributes::FileType;
 use device::Recording;
 use ext4::{Inode, ROOT_INODE};
+use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
@@ -12,7 +13,6 @@ use crate::judge::History;
 use crate::kinds::Kind;
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
-use testkit::Random;
 
 const CHUNK: usize = 64 << 10;
 /// What is left free, and how much of that the file takes.

@@ -8,6 +8,7 @@ use base::Result;
 use base::attributes::FileType;
 use device::{RecordDevice, Recording};
 use ext4::{Inode, Named, ROOT_INODE, RenameMode, Volume};
+use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
@@ -15,7 +16,6 @@ use crate::common::{TIME, new_inode, open_device_for_writing};
 use crate::judge::History;
 use crate::kinds::Kind;
 use crate::snapshot::Snapshot;
-use testkit::Random;
 
 const SIZE_MAX: u64 = 20_000;
 const DIRECTORIES: usize = 5;

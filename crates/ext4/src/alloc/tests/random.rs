@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use base::{FsBlock, InodeNumber};
+use testkit::Random;
 
 use super::common::{Image, run};
 use super::*;
 use crate::ROOT_INODE;
-use testkit::Random;
 
 /// Sizes in MiB, and options.
 const KINDS: &[(u64, &str)] = &[

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use device::RecordDevice;
+use testkit::Random;
 
 use super::*;
 use crate::jbd2::{JournalFeatures, LogWriter};
-use testkit::Random;
 
 /// What one transaction changes and revokes.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::space::Privilege;
 use base::{Error, Result};
+use testkit::Random;
 
 use super::new_blocks::Mapped;
 use super::*;
@@ -12,7 +13,6 @@ use crate::alloc::Purpose;
 use crate::common::{self, Image, inode_of, open_for_writing};
 use crate::map::{Piece, Run};
 use crate::volume::Volume;
-use testkit::Random;
 
 const KINDS: &[(u64, &str)] = &[
     (48, "-t ext4 -b 1024"),
