@@ -1,4 +1,5 @@
-//! What every other crate shares: units, errors, checksums, bounds-checked views and ranked locks.
+//! What every other crate shares: units, errors, checksums, bounds-checked views, sets of ranges
+//! and ranked locks.
 //! Not here: any I/O.
 #![forbid(unsafe_code)]
 
@@ -7,6 +8,7 @@ pub mod checksum;
 pub mod error;
 pub mod locks;
 pub mod patience;
+pub mod ranges;
 pub mod space;
 pub mod units;
 pub mod view;
@@ -14,6 +16,7 @@ pub mod waiting;
 
 pub use error::{Corrupt, Error, IoError, IoOperation, Place, Problem, Result, Unsupported};
 pub use patience::Patience;
+pub use ranges::Ranges;
 pub use units::{
     BlockSize, DeviceOffset, FileBlock, FileOffset, FsBlock, GroupNumber, InodeNumber,
     TransactionId,

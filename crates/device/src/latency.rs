@@ -16,7 +16,8 @@ const WATCH: Duration = Duration::from_micros(80);
 
 /// `inner` behind a queue that serves `depth` requests at once, each in `latency`, like an NVMe
 /// disk of that queue depth. Requests reach `inner` when their time has come, on a thread of this
-/// device, in the order of their submission. Dropping the device waits for all of them.
+/// device: in the order of their submission, but for [stragglers](Self::with_stragglers). Dropping the
+/// device waits for all of them.
 ///
 /// `inner` should be a device in memory: what it takes itself comes on top.
 #[derive(Debug)]
@@ -40,7 +41,17 @@ struct State {
     servers: VecDeque<Instant>,
     /// The requests and when each is due, in ascending order.
     queue: VecDeque<(Instant, Bio)>,
+    stragglers: Option<Stragglers>,
     stopping: bool,
+}
+
+/// Requests that take longer than others.
+#[derive(Debug)]
+struct Stragglers {
+    every: u64,
+    latency: Duration,
+    /// How many requests there were.
+    requests: u64,
 }
 
 impl LatencyDevice {
@@ -49,23 +60,40 @@ impl LatencyDevice {
     pub fn new(inner: SharedDevice, latency: Duration, depth: usize) -> Self {
         assert!(depth > 0, "a queue that serves nothing");
         let servers = vec![Instant::now(); depth].into();
-        let state = Mutex::new(State { servers, queue: VecDeque::new(), stopping: false });
+        let (queue, stragglers) = Default::default();
+        let state = Mutex::new(State { servers, queue, stragglers, stopping: false });
         let shared = Arc::new(Shared { state, changed: Condvar::new() });
         let (of_worker, device) = (Arc::clone(&shared), Arc::clone(&inner));
         let worker = Worker::start("bifolio-latency", move || of_worker.work(&*device));
         let worker = Some(worker.expect("the host starts a thread"));
         Self { inner, latency, shared, worker }
     }
+
+    /// Has one in `every` requests take `latency`: later ones overtake it, as they do on a disk.
+    pub fn with_stragglers(self, every: u64, latency: Duration) -> Self {
+        let stragglers = Stragglers { every, latency, requests: 0 };
+        self.shared.state.lock().stragglers = Some(stragglers);
+        self
+    }
 }
 
 impl State {
-    /// When a request that comes now is due. All requests take the same time, so that later ones
-    /// are never due earlier, and the server that is free first is always the front one.
-    fn schedule(&mut self, latency: Duration) -> Instant {
+    /// When a request that comes now is due.
+    fn schedule(&mut self, mut latency: Duration) -> Instant {
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.requests += 1;
+            if stragglers.requests % stragglers.every == 0 {
+                latency = stragglers.latency;
+            }
+        }
         let free = self.servers.pop_front().unwrap_or_else(Instant::now);
         let due = free.max(Instant::now()) + latency;
-        self.servers.push_back(due);
+        self.servers.insert(self.servers.partition_point(|done| *done <= due), due);
         due
+    }
+
+    fn push(&mut self, due: Instant, bio: Bio) {
+        self.queue.insert(self.queue.partition_point(|(other, _)| *other <= due), (due, bio));
     }
 
     fn take_due(&mut self, now: Instant) -> Vec<Bio> {
@@ -114,7 +142,7 @@ impl BlockDevice for LatencyDevice {
         let mut state = self.shared.state.lock();
         for bio in batch {
             let due = state.schedule(self.latency);
-            state.queue.push_back((due, bio));
+            state.push(due, bio);
         }
         drop(state);
         self.shared.changed.notify_one();
@@ -189,6 +217,21 @@ mod tests {
         assert!(read(4, 9) >= 3 * LATENCY);
         let parallel = (0..10).map(|_| read(16, 16)).min().unwrap();
         assert!((LATENCY..8 * LATENCY).contains(&parallel), "{parallel:?}");
+    }
+
+    #[test]
+    fn later_requests_overtake_stragglers() {
+        let inner = Arc::new(MemoryDevice::new(vec![0]));
+        let device = LatencyDevice::new(inner, LATENCY, 4).with_stragglers(2, 20 * LATENCY);
+        let (sender, receiver) = mpsc::channel();
+        let bio = |number| {
+            let sender = sender.clone();
+            let done = move |_| sender.send(number).unwrap();
+            Bio::new(BioOperation::Read, DeviceOffset(0), [], done)
+        };
+        device.submit((1..=4).map(bio).collect());
+        drop((device, sender));
+        assert_eq!(receiver.iter().collect::<Vec<u32>>(), [1, 3, 2, 4]);
     }
 
     #[test]

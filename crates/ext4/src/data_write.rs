@@ -106,16 +106,18 @@ impl MapWrite for Inode {
                 if !left.is_empty() {
                     self.convert_written(handle, &mut left, SIZE_CREDITS)?;
                 }
+                // As far as all is written: a commit may come before the rest.
+                let size = left
+                    .last()
+                    .map_or(size.0, |next| size.0.min(next.start.0 << block_size.shift()));
                 let is_short =
                     handle.has_changes() && handle.credits_left() < u64::from(SIZE_CREDITS);
-                if !left.is_empty() || is_short {
+                if size <= self.size() || is_short {
                     return Ok(());
                 }
-                if grows(self) {
-                    self.update(handle, |record| record.size = record.size.max(size.0))?;
-                    if self.mapped_past_size.load(Ordering::Acquire) > 0 {
-                        self.volume().settle_orphan(handle, self)?;
-                    }
+                self.update(handle, |record| record.size = record.size.max(size))?;
+                if self.mapped_past_size.load(Ordering::Acquire) > 0 {
+                    self.volume().settle_orphan(handle, self)?;
                 }
                 Ok(())
             })?;

@@ -2,10 +2,9 @@
 //! device yet, and the clusters that are reserved for them, so that they will get one.
 //! Not here: the volume's count of free clusters.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use base::FileBlock;
+use base::{FileBlock, Ranges};
 
 /// The delayed blocks of one inode.
 #[derive(Debug, Default)]
@@ -38,10 +37,7 @@ impl Delayed {
     pub(crate) fn around(&self, at: FileBlock) -> Around {
         let (range, is_delayed) = match self.blocks.containing(at.0) {
             Some(range) => (range, true),
-            None => {
-                let before = self.blocks.0.range(..=at.0).next_back().map_or(0, |(_, &end)| end);
-                (before..self.blocks.next_from(at.0).unwrap_or(u64::MAX), false)
-            }
+            None => (self.blocks.gap_around(at.0), false),
         };
         Around { range: FileBlock(range.start)..FileBlock(range.end), is_delayed }
     }
@@ -115,76 +111,6 @@ fn clusters_of(blocks: &Range<FileBlock>, cluster_shift: u32) -> Range<u64> {
         return 0..0;
     }
     blocks.start.0 >> cluster_shift..((blocks.end.0 - 1) >> cluster_shift) + 1
-}
-
-/// A set of numbers as ranges that neither touch nor overlap: ends by starts.
-#[derive(Debug, Default)]
-struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    fn containing(&self, at: u64) -> Option<Range<u64>> {
-        let (&start, &end) = self.0.range(..=at).next_back()?;
-        (at < end).then_some(start..end)
-    }
-
-    fn contains(&self, at: u64) -> bool {
-        self.containing(at).is_some()
-    }
-
-    fn next_from(&self, at: u64) -> Option<u64> {
-        if self.contains(at) {
-            return Some(at);
-        }
-        self.0.range(at..).next().map(|(&start, _)| start)
-    }
-
-    /// How many of `range` are not in the set.
-    fn missing(&self, range: &Range<u64>) -> u64 {
-        let length = range.end.saturating_sub(range.start);
-        let first = self.containing(range.start).map(|found| found.start).unwrap_or(range.start);
-        let within = self
-            .0
-            .range(first..range.end.max(first))
-            .map(|(&start, &end)| end.min(range.end).saturating_sub(start.max(range.start)));
-        length - within.sum::<u64>()
-    }
-
-    fn insert(&mut self, range: Range<u64>) {
-        if range.start >= range.end {
-            return;
-        }
-        let (mut start, mut end) = (range.start, range.end);
-        // Whatever overlaps or touches becomes one with it.
-        while let Some((&before, &until)) = self.0.range(..=end).next_back() {
-            if until < start {
-                break;
-            }
-            start = start.min(before);
-            end = end.max(until);
-            self.0.remove(&before);
-        }
-        self.0.insert(start, end);
-    }
-
-    /// Removes what there is of `range`; gives how many that were.
-    fn remove(&mut self, range: Range<u64>) -> u64 {
-        let mut removed = 0;
-        // From the last one back, as long as they have something of the range.
-        while let Some((&start, &end)) = self.0.range(..range.end).next_back() {
-            if end <= range.start || range.start >= range.end {
-                break;
-            }
-            self.0.remove(&start);
-            if start < range.start {
-                self.0.insert(start, range.start);
-            }
-            if end > range.end {
-                self.0.insert(range.end, end);
-            }
-            removed += end.min(range.end) - start.max(range.start);
-        }
-        removed
-    }
 }
 
 #[cfg(test)]

@@ -10,26 +10,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use base::{Error, IoError, Result, Unsupported};
+use base::{Error, Result, Unsupported};
 use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::direct::DirectEnds;
-use crate::file::WritableFile;
+use crate::file::{Telling, WritableFile};
 use crate::mapping::FinishedRange;
 use crate::writeback::Pieces;
 
 /// One bio's worth of written data, or data that could not be written.
+#[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) file: Arc<WritableFile>,
     /// The folios, under writeback as long as this is kept.
     pub(crate) pieces: Pieces,
-    /// What the bio wrote, in order.
+    /// What was written, or should have been.
     pub(crate) ranges: SmallVec<[FinishedRange; 2]>,
     /// How far the file reached when the data was taken, at most the end of the ranges.
     pub(crate) reached: u64,
-    pub(crate) result: Result<(), IoError>,
+    pub(crate) result: Result<()>,
 }
 
 /// The threads that end the writes of some files, of one volume as a rule.
@@ -137,11 +138,24 @@ fn end_all(mut batch: Vec<Ended>) {
     }
 }
 
-/// Ends writes of one file: one call of the format for all of them, then the folios' writeback.
+/// Ends writes of one file, and those that waited for them: one call of the format for all of them, then
+/// the folios' writeback. Those that have to wait for others are left to who ends these.
 fn end(file: &WritableFile, batch: Vec<Ended>) {
+    let telling = file.telling();
+    let batch = {
+        let mut progress = file.progress.lock();
+        for ended in batch {
+            let ranges: SmallVec<[_; 2]> = ended.ranges.iter().map(FinishedRange::bytes).collect();
+            progress.end(ranges, ended);
+        }
+        progress.take_ended()
+    };
+    if batch.is_empty() {
+        return;
+    }
     // What a panic leaves undone is lost, and is not to be taken for written; and what else has ended
     // needs this thread.
-    let told = catch_unwind(AssertUnwindSafe(|| tell(file, &batch))).unwrap_or_else(|_| {
+    let told = catch_unwind(AssertUnwindSafe(|| tell(&telling, &batch))).unwrap_or_else(|_| {
         let operation = "going on after a panic at the end of a write";
         file.mapper.panicked(operation);
         Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
@@ -149,23 +163,19 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
     if let Err(error) = told {
         file.errors.record(error);
     }
+    drop(telling);
     // Errors are known before the folios are let go: who waits for those looks next.
     batch.into_iter().for_each(|ended| drop(ended.pieces));
 }
 
 /// Tells the format what was written, and the file what was not.
-fn tell(file: &WritableFile, batch: &[Ended]) -> Result<()> {
-    let ended: Vec<FinishedRange> =
-        batch.iter().flat_map(|ended| ended.ranges.iter().copied()).collect();
+fn tell(telling: &Telling<'_>, batch: &[Ended]) -> Result<()> {
     let written = batch.iter().filter(|ended| ended.result.is_ok());
     let reached = written.clone().map(|ended| ended.reached).max().unwrap_or(0);
     let finished = merge(written.flat_map(|ended| ended.ranges.iter().copied()).collect());
-    let failure = batch.iter().find_map(|ended| ended.result.err());
-    if let Some(error) = failure {
-        file.errors.record(error.into());
-    }
-    let ranges = ended.iter().map(|range| range.offset.0..range.end());
-    file.tell_format(&finished, ranges, reached)
+    let told = telling.tell(&finished, reached);
+    // The device's first: it is where the trouble began.
+    batch.iter().find_map(|ended| ended.result.clone().err()).map_or(told, Err)
 }
 
 /// Sorts ranges and joins neighbours of the same kind (ARCHITECTURE.md, invariant 7).

@@ -5,17 +5,16 @@
 //! alone to write to the cache, to zero and to truncate. Writeback takes no such lock.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{FileOffset, Result};
 use device::SharedDevice;
 use pagecache::Mapping;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::direct::{DirectTail, EndedCalls, InFlight};
-use crate::end_io::EndIo;
+use crate::end_io::{EndIo, Ended};
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
 use crate::progress::Progress;
@@ -30,12 +29,12 @@ pub struct WritableFile {
     pub(crate) device: SharedDevice,
     pub(crate) end_io: Arc<EndIo>,
     pub(crate) errors: WritebackErrors,
-    pub(crate) progress: Mutex<Progress>,
+    pub(crate) progress: Mutex<Progress<Ended>>,
     /// Requests that go around the cache.
     pub(crate) direct: InFlight,
     pub(crate) direct_ended: EndedCalls,
     pub(crate) direct_tail: DirectTail,
-    /// Held to tell the format how far the size on the disk may grow, so that nobody tells it of a
+    /// Held to tell the format what has ended, so that it hears of that in the order of the file, and of no
     /// size from before a truncation afterwards.
     telling: Mutex<()>,
     /// The size in memory.
@@ -54,7 +53,7 @@ impl WritableFile {
         size: u64,
         options: ReadOptions,
     ) -> Arc<Self> {
-        let progress = Mutex::new(Progress::new(mapping.block_size(), size));
+        let progress = Mutex::new(Progress::new(size));
         let (reader, size) = (Arc::clone(&mapper) as Arc<dyn MapRead>, AtomicU64::new(size));
         let errors = WritebackErrors::default();
         let telling = Mutex::default();
@@ -92,29 +91,14 @@ impl WritableFile {
         self.progress.lock().on_disk()
     }
 
-    /// Tells the format that `finished` is on the device, of the writes of `ranges`, which have
-    /// ended, and how far the size on the disk may grow if the data reaches to `reached`.
-    pub(crate) fn tell_format(
-        &self,
-        finished: &[FinishedRange],
-        ranges: impl IntoIterator<Item = Range<u64>>,
-        reached: u64,
-    ) -> Result<()> {
-        let _telling = self.telling.lock();
-        let (before, size) = {
-            let mut progress = self.progress.lock();
-            (progress.on_disk(), progress.end(ranges, reached))
-        };
-        let told = self.mapper.end_io(finished, FileOffset(size));
-        if told.is_err() {
-            self.progress.lock().did_not_grow(before);
-        }
-        told
+    /// Waits until nobody else tells the format what has ended, and has others wait meanwhile.
+    pub(crate) fn telling(&self) -> Telling<'_> {
+        Telling { file: self, _alone: self.telling.lock() }
     }
 
     /// Notes that the size on the disk is about to become `size`, whatever the format was told.
     pub(crate) fn set_size_on_disk(&self, size: u64) {
-        let _telling = self.telling.lock();
+        let _telling = self.telling();
         self.progress.lock().set_size(size);
     }
 
@@ -142,6 +126,23 @@ impl WritableFile {
             size: self.size(),
             options: self.options,
         }
+    }
+}
+
+/// The right to tell a file's format what has ended.
+pub(crate) struct Telling<'f> {
+    file: &'f WritableFile,
+    _alone: MutexGuard<'f, ()>,
+}
+
+impl Telling<'_> {
+    /// Tells the format that `finished` is on the device, and that the size on the disk may grow to
+    /// `reached`: all before that has arrived.
+    pub(crate) fn tell(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
+        let size = self.file.size_on_disk().max(reached);
+        self.file.mapper.end_io(finished, FileOffset(size))?;
+        self.file.progress.lock().grew(size);
+        Ok(())
     }
 }
 

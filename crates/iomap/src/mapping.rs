@@ -150,6 +150,10 @@ impl FinishedRange {
         self.offset.0.saturating_add(self.length)
     }
 
+    pub(crate) fn bytes(&self) -> Range<u64> {
+        self.offset.0..self.end()
+    }
+
     /// Whether `next` is of the same kind and begins where this one ends.
     pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
         self.kind == next.kind && self.end() == next.offset.0

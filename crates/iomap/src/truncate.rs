@@ -58,17 +58,12 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     if blocks.is_empty() {
         return Ok(blocks);
     }
-    let progress = *file.progress.lock();
-    if progress.tail().is_some_and(|tail| blocks.contains(&tail)) {
-        // Once it is discarded, nothing would end the waiting for it.
-        write_back_from(file, progress.on_disk());
-    }
     discard(file, blocks.clone());
     let size = file.size();
     if range.end >= size && file.size_on_disk() < size {
         // Nothing is left there whose end of I/O would have the size on the disk grow.
         write_back_from(file, file.size_on_disk());
-        file.tell_format(&[], [], size)?;
+        file.telling().tell(&[], size)?;
     }
     Ok(blocks)
 }

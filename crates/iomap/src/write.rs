@@ -50,7 +50,7 @@ pub fn write_as(
     if at.0 > file.size() {
         zero_tail(file, at.0)?;
     }
-    let mut writer = Writer::new(file, end);
+    let mut writer = Writer::new(file);
     writer.caching = caching;
     writer.extends = true;
     let mut done = 0;
@@ -75,7 +75,7 @@ pub fn write_as(
 /// of the cache: the format changes that itself. The caller holds the inode's lock alone.
 pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
     let end = range.end.min(file.size());
-    Writer::new(file, end).zero(range.start..end)
+    Writer::new(file).zero(range.start..end)
 }
 
 /// Makes the bytes that the file's last block has past the end zeroes, as far as byte `end`, to
@@ -87,7 +87,7 @@ pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
         // file by then is to be dirty.
         file.mapping.protect(&file.mapping.lock(&folio));
     }
-    Writer::new(file, end.saturating_add(1)).zero(size..end.min(size.next_multiple_of(block)))
+    Writer::new(file).zero(size..end.min(size.next_multiple_of(block)))
 }
 
 /// What a writer puts into folios.
@@ -118,13 +118,10 @@ struct Writer<'f> {
     reserved: bool,
     /// Whether the file grows by what is written.
     extends: bool,
-    /// The block that has to reach the device before the size on the disk may grow.
-    tail: Option<u64>,
 }
 
 impl<'f> Writer<'f> {
-    /// A write that ends at byte `end`.
-    fn new(file: &'f Arc<WritableFile>, end: u64) -> Self {
+    fn new(file: &'f Arc<WritableFile>) -> Self {
         let context = file.read_context();
         Self {
             file,
@@ -134,7 +131,6 @@ impl<'f> Writer<'f> {
             map: LastMap::default(),
             reserved: false,
             extends: false,
-            tail: file.progress.lock().tail_of(context.size, end),
         }
     }
 
@@ -278,13 +274,6 @@ impl<'f> Writer<'f> {
             self.file.set_size(end);
         }
         self.file.mapping.set_dirty(&folio, blocks.clone());
-        let is_here = |tail: &u64| {
-            (position + blocks.start as u64..position + blocks.end as u64).contains(tail)
-        };
-        if let Some(tail) = self.tail.take_if(|tail| is_here(tail)) {
-            // Locked, and not under writeback: the write that this waits for has not begun.
-            self.file.progress.lock().wait_for(tail);
-        }
         match (self.caching, source) {
             // It is dirty, which holds a reference.
             (Caching::Dropbehind, _) => folio.folio().done_with(),

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
+use base::{DeviceOffset, Error, FileOffset, Place, Problem, Ranges, Result, Unsupported};
 use device::{Bio, BioOperation, Segment};
-use pagecache::{LockedFolio, PAGE_SHIFT, WritebackFolio};
+use pagecache::{LockedFolio, PAGE_SHIFT, Runs, WritebackFolio};
 use smallvec::SmallVec;
 
 use crate::end_io::Ended;
@@ -29,25 +29,20 @@ pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 /// Starts to write back what is dirty in the folios that have bytes of `range`. Errors reach the
 /// file's [`errors`](WritableFile::errors). The caller holds no lock of the format, and no
 /// transaction.
+///
+/// What is dirty before the range and past the size on the disk goes first: nothing counts as written
+/// before that is (invariant 4).
 pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
-    let range = with_tail(file, range);
     collect(Collector::new(file, range.end), range);
 }
 
 /// [`write_back`] and [`wait_for_writeback`] in one: the caller, who would only wait, does what it
 /// can itself, the end of I/O included. It may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
-    let range = with_tail(file, range);
     let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
     collect(collector, range.clone());
     wait_for_writeback(file, range);
-}
-
-/// A range, with what comes before it past the size on the disk: that waits for the block it ends in, and
-/// nothing is to be written past it meanwhile.
-fn with_tail(file: &WritableFile, range: Range<u64>) -> Range<u64> {
-    range.start.min(file.size_on_disk())..range.end
 }
 
 fn collect(mut collector: Collector<'_>, range: Range<u64>) {
@@ -62,12 +57,16 @@ fn collect(mut collector: Collector<'_>, range: Range<u64>) {
             }
         };
         let index = folio.folio().index();
+        // A copy may have taken its place.
+        pages.start = pages.start.max(index);
         if file.mapping.holds(&folio) {
-            pages.start = index + folio.folio().pages();
-            collector.add(&folio);
-        } else {
-            // A copy may have taken its place.
-            pages.start = pages.start.max(index);
+            pages.start = match collector.start(&folio) {
+                Start::After(page) => page,
+                Start::Now(started) => {
+                    collector.add(started);
+                    index + folio.folio().pages()
+                }
+            };
         }
     }
     collector.submit_all();
@@ -94,9 +93,30 @@ struct Collector<'f> {
     horizon: u64,
     map: LastMap,
     run: Option<Run>,
+    /// What has begun, and is not in a request yet.
+    begun: Ranges,
     batch: Vec<Bio>,
     /// The thread that collects, if it is going to wait for the end.
     waiter: Option<ThreadId>,
+}
+
+/// A folio under writeback.
+struct Started {
+    folio: Arc<WritebackFolio>,
+    /// Its first byte in the file.
+    position: u64,
+    /// What is to be written.
+    runs: Runs,
+    /// The file's size.
+    size: u64,
+}
+
+/// Whether a folio's writeback may begin.
+enum Start {
+    /// It has. Nothing is to be written if it was not dirty.
+    Now(Option<Started>),
+    /// That of the folio with this page has to begin before.
+    After(u64),
 }
 
 /// Pieces that lie one after the other on the device.
@@ -110,38 +130,77 @@ struct Run {
 
 impl<'f> Collector<'f> {
     fn new(file: &'f Arc<WritableFile>, horizon: u64) -> Self {
-        Self { file, horizon, map: LastMap::default(), run: None, batch: Vec::new(), waiter: None }
+        let (map, run, begun, batch) = Default::default();
+        Self { file, horizon, map, run, begun, batch, waiter: None }
     }
 
-    /// Adds what is dirty in a locked folio, up to the end of the file, past which nothing is, save
-    /// the zeroes that its last block ends with.
-    fn add(&mut self, locked: &LockedFolio) {
-        let Some((folio, runs)) = self.file.mapping.start_writeback(locked) else { return };
-        let position = locked.folio().position();
+    /// Begins the writeback of a locked folio: of what is dirty in it up to the end of the file, past which
+    /// nothing is, save the zeroes that its last block ends with.
+    fn start(&mut self, locked: &LockedFolio) -> Start {
+        let (mapping, folio) = (&self.file.mapping, locked.folio());
+        let (position, length) = (folio.position(), folio.len());
+        // All that changes by the size on the disk is to be seen at once by those who write back what
+        // lies behind: that it is dirty no more, and that it is on its way.
+        let mut progress = self.file.progress.lock();
+        let on_disk = progress.on_disk();
+        let is_new = position + length as u64 > on_disk;
+        if is_new {
+            let pages = on_disk >> PAGE_SHIFT..folio.index();
+            if let Some(earlier) = mapping.next_dirty(pages) {
+                return Start::After(earlier.index());
+            }
+        }
+        let Some((folio, mut runs)) = mapping.start_writeback(locked) else {
+            return Start::Now(None);
+        };
         let size = self.file.size();
-        let block = u64::from(self.file.mapping.block_size().bytes());
+        let end = size.next_multiple_of(mapping.block_size().bytes().into());
+        let end = end.saturating_sub(position).min(length as u64) as usize;
+        runs.iter_mut().for_each(|run| run.end = run.end.min(end));
+        runs.retain(|run| run.start < run.end);
+        for run in runs.iter().filter(|_| is_new) {
+            let range = position + run.start as u64..position + run.end as u64;
+            progress.begin(range.clone());
+            self.begun.insert(range);
+        }
+        Start::Now(Some(Started { folio, position, runs, size }))
+    }
+
+    /// Adds a folio.
+    fn add(&mut self, started: Option<Started>) {
+        let Some(Started { folio, position, runs, size }) = started else { return };
         for run in runs {
-            let end = (position + run.end as u64).min(size.next_multiple_of(block));
+            let end = position + run.end as u64;
             let mut at = position + run.start as u64;
             while at < end {
+                let start = (at - position) as usize;
                 let (map, address) = match self.map_at(at, end) {
                     Ok(map) => map,
                     Err(error) => {
-                        self.file.errors.record(error);
                         self.file.mapper.end_write(FileOffset(at)..FileOffset(end));
-                        // Nothing else would end the waiting for it.
-                        self.file.progress.lock().end(std::iter::once(at..end), 0);
+                        let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
+                        self.fail(at..end, pieces, error);
                         break;
                     }
                 };
                 let length = (map.end().min(end) - at) as usize;
-                let start = (at - position) as usize;
                 let range =
                     FinishedRange { offset: FileOffset(at), length: length as u64, kind: map.kind };
                 self.add_to_run(address, range, (Arc::clone(&folio), start..start + length), size);
                 at += length as u64;
             }
         }
+    }
+
+    /// Ends what is never submitted.
+    fn fail(&mut self, range: Range<u64>, pieces: Pieces, error: Error) {
+        let file = Arc::clone(self.file);
+        let (offset, length) = (FileOffset(range.start), range.end - range.start);
+        let ranges =
+            [FinishedRange { offset, length, kind: IomapKind::Mapped }].into_iter().collect();
+        self.begun.remove(range);
+        let end_io = Arc::clone(&file.end_io);
+        end_io.push(Ended { file, pieces, ranges, reached: 0, result: Err(error) }, true);
     }
 
     /// Where byte `at` is to be written, up to byte `end` at least. The folio with both is locked.
@@ -199,11 +258,15 @@ impl<'f> Collector<'f> {
             .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
             .collect();
         let Run { pieces, ranges, reached, .. } = run;
+        for range in &ranges {
+            self.begun.remove(range.bytes());
+        }
         let (file, waiter) = (Arc::clone(self.file), self.waiter);
         self.batch.push(Bio::new(BioOperation::Write, run.address, segments, move |result| {
             let end_io = Arc::clone(&file.end_io);
             // The waiter looks for itself when it has submitted.
             let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
+            let result = result.map_err(Error::from);
             end_io.push(Ended { file, pieces, ranges, reached, result }, !is_waiter);
         }));
         if self.batch.len() >= BATCH_MAX {
@@ -225,5 +288,15 @@ impl<'f> Collector<'f> {
     fn submit_all(&mut self) {
         self.end_run();
         self.submit();
+    }
+}
+
+impl Drop for Collector<'_> {
+    /// What a panic leaves is lost; but what lies behind waits for it.
+    fn drop(&mut self) {
+        for range in std::mem::take(&mut self.begun).iter() {
+            let cause = Unsupported::Operation("going on after a panic in writing back");
+            self.fail(range, Pieces::new(), Error::Lost(Arc::new(cause.into())));
+        }
     }
 }

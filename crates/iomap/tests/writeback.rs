@@ -3,6 +3,7 @@
 mod support;
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -88,14 +89,16 @@ struct Setup {
     gate: Arc<Gate>,
     file: Arc<WritableFile>,
     cache: Arc<PageCache>,
+    end_io: Arc<EndIo>,
 }
 
 fn setup_with(cache: Arc<PageCache>, block_bytes: u64) -> Setup {
     let size = block_size(block_bytes);
     let format = Format::new(size, (16 << 20) / block_bytes, 1 << 20);
     let gate = Gate::new(format.device());
-    let file = writable(&cache, &format, gate.clone(), block_bytes);
-    Setup { format, gate, file, cache }
+    let end_io = EndIo::start().expect("a thread");
+    let file = writable(&cache, &format, gate.clone(), block_bytes, Arc::clone(&end_io));
+    Setup { format, gate, file, cache, end_io }
 }
 
 fn setup(folio_order_max: u8, block_bytes: u64) -> Setup {
@@ -107,9 +110,9 @@ fn writable(
     format: &Arc<Format>,
     device: SharedDevice,
     block_bytes: u64,
+    end_io: Arc<EndIo>,
 ) -> Arc<WritableFile> {
-    let (mapping, end_io) = (cache.new_mapping(block_size(block_bytes)), EndIo::start());
-    let (end_io, format) = (end_io.expect("a thread"), Arc::clone(format));
+    let (mapping, format) = (cache.new_mapping(block_size(block_bytes)), Arc::clone(format));
     let size = format.size();
     WritableFile::new(mapping, format, device, end_io, size, ReadOptions::default())
 }
@@ -124,9 +127,25 @@ impl Setup {
         wait_for_writeback(&self.file, 0..u64::MAX);
     }
 
+    /// Waits until the end of I/O has dealt with all that has ended on the device.
+    fn settle(&self) {
+        let format = Format::new(block_size(4096), 1, 1);
+        let device = format.device();
+        let other = writable(&self.cache, &format, device, 4096, Arc::clone(&self.end_io));
+        assert_eq!(write(&other, FileOffset(0), &[1]), Ok(1));
+        write_back(&other, 0..1);
+        wait_for_writeback(&other, 0..1);
+    }
+
     /// The same file with nothing cached.
     fn reopen(mut self, block_bytes: u64) -> Self {
-        self.file = writable(&self.cache, &self.format, self.gate.clone(), block_bytes);
+        self.file = writable(
+            &self.cache,
+            &self.format,
+            self.gate.clone(),
+            block_bytes,
+            Arc::clone(&self.end_io),
+        );
         self.gate.take_log();
         self
     }
@@ -227,7 +246,7 @@ fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written(
     write_back(&setup.file, 0..8192);
     setup.gate.hold_above(u64::MAX);
     write_back(&setup.file, 8192..u64::MAX);
-    wait_for_writeback(&setup.file, 8192..u64::MAX);
+    setup.settle();
     assert_eq!(setup.format.size(), 5000, "the old last block is on its way");
     setup.gate.release();
     wait_for_writeback(&setup.file, 0..u64::MAX);
@@ -251,6 +270,76 @@ fn the_size_on_the_disk_follows_the_data() {
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(setup.format.size(), 100);
     assert_eq!(setup.format.kinds(), [(0, IomapKind::Mapped)]);
+}
+
+#[test]
+fn data_counts_as_written_in_the_order_of_the_file() {
+    let setup = setup(0, 4096);
+    let on_disk = || (setup.format.size(), setup.format.kinds());
+    use IomapKind::{Delalloc, Mapped, Unwritten};
+    setup.write(0, &[1; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..u64::MAX);
+    setup.gate.hold_above(u64::MAX);
+    // What follows arrives at once, and a commit may come now.
+    setup.write(4096, &[2; 5000]);
+    write_back(&setup.file, 0..u64::MAX);
+    setup.settle();
+    assert_eq!(on_disk(), (0, vec![(0, Unwritten), (1, Unwritten), (2, Unwritten)]));
+    setup.gate.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(on_disk(), (9096, vec![(0, Mapped), (1, Mapped), (2, Mapped)]));
+
+    // What is dirty counts as what is on its way.
+    setup.write(9096, &[3; 10_000]);
+    write_back_and_wait(&setup.file, 16_384..u64::MAX);
+    assert_eq!(setup.format.size(), 19_096);
+    assert_eq!(setup.format.on_disk()[9096..], [3; 10_000]);
+    // And what lies behind the size as it is, without what lies between, is a hole.
+    setup.write(40_960, &[4; 4096]);
+    setup.write(32_768, &[5; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 32_768..36_864);
+    setup.write(61_440, &[6; 100]);
+    assert_eq!(setup.format.kinds().last(), Some(&(15, Delalloc)));
+    setup.gate.release();
+    setup.sync();
+    assert_eq!(setup.format.size(), 61_540);
+}
+
+#[test]
+fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
+    let setup = setup(0, 4096);
+    let cursor = setup.file.errors().cursor();
+    let told = || setup.file.errors().check(&cursor);
+    setup.write(0, &[1; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..u64::MAX);
+    setup.gate.hold_above(u64::MAX);
+    setup.write(4096, &[2; 4096]);
+    write_back(&setup.file, 0..u64::MAX);
+    // A request that is dropped has failed.
+    setup.gate.held.lock().expect("no panic").clear();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert!(matches!(told(), Err(Error::Io(_))));
+    assert_eq!(setup.format.size(), 8192);
+
+    setup.write(8192, &[3; 8192]);
+    *setup.format.fails.lock().expect("no panic") = Some(|| Error::NoSpace);
+    setup.sync();
+    assert_eq!((told(), setup.format.size()), (Err(Error::NoSpace), 16_384));
+    let mut expected = vec![0; 16_384];
+    expected[4096..8192].fill(2);
+    expected[12_288..].fill(3);
+    assert_eq!(setup.format.on_disk(), expected);
+
+    setup.write(16_384, &[4; 8192]);
+    *setup.format.fails.lock().expect("no panic") = Some(|| panic!("as the test has it"));
+    let panicked = catch_unwind(AssertUnwindSafe(|| write_back(&setup.file, 0..u64::MAX)));
+    assert!(panicked.is_err());
+    setup.sync();
+    assert!(matches!(told(), Err(Error::Lost(_))));
+    assert_eq!(setup.format.size(), 24_576);
 }
 
 #[test]
@@ -282,7 +371,8 @@ fn a_written_folio_stays_cached_until_the_format_knows() {
     let end_io = setup.format.pause();
     write_back(&setup.file, 0..u64::MAX);
     // The device is done. If the folio went now, it would be read as unwritten.
-    let other = writable(&setup.cache, &setup.format, setup.gate.clone(), 4096);
+    let other =
+        writable(&setup.cache, &setup.format, setup.gate.clone(), 4096, Arc::clone(&setup.end_io));
     let context = iomap::ReadContext { size: 8 << 20, ..other.read_context() };
     let mut buffer = vec![0; 8 << 20];
     let _ = read(&context, &Readahead::default(), FileOffset(65_536), &mut buffer);
@@ -332,7 +422,7 @@ fn a_write_that_fails_is_heard_of_by_every_open_file_once() {
     let (format, cache) = (Format::new(block_size(4096), 100, 100), cache(1 << 20, 9));
     let plan = FaultPlan { write_errors: 1_000_000, ..FaultPlan::default() };
     let device = Arc::new(FaultDevice::new(format.device(), plan));
-    let file = writable(&cache, &format, device, 4096);
+    let file = writable(&cache, &format, device, 4096, EndIo::start().expect("a thread"));
     let cursors = [file.errors().cursor(), file.errors().cursor()];
     for _ in 0..3 {
         write(&file, FileOffset(0), &[1; 10_000]).expect("in memory");
@@ -371,7 +461,7 @@ fn what_a_panic_keeps_from_being_written_is_told_and_all_goes_on() {
 #[test]
 fn a_write_without_space_changes_nothing_and_keeps_nothing_reserved() {
     let (format, cache) = (Format::new(block_size(4096), 10, 100), cache(1 << 20, 9));
-    let file = writable(&cache, &format, format.device(), 4096);
+    let file = writable(&cache, &format, format.device(), 4096, EndIo::start().expect("a thread"));
     assert_eq!(write(&file, FileOffset(0), &vec![1; 65_536]), Err(Error::NoSpace));
     assert_eq!((file.size(), format.reserved()), (0, 0));
     assert_eq!(write(&file, FileOffset(100), &[1; 30_000]), Ok(30_000));
@@ -384,7 +474,8 @@ fn a_write_that_fails_keeps_nothing_reserved_but_what_was_dirty_before() {
     setup.write(0, &[1; 4096]);
     setup.sync();
     let device = Arc::new(FaultDevice::new(setup.format.device(), FaultPlan::default()));
-    let file = writable(&setup.cache, &setup.format, device.clone(), 4096);
+    let file =
+        writable(&setup.cache, &setup.format, device.clone(), 4096, Arc::clone(&setup.end_io));
     assert_eq!(write(&file, FileOffset(20_480), &[2; 4096]), Ok(4096));
     device.fail_reads_in(0..u64::MAX);
     let failed = write(&file, FileOffset(100), &[3; 40_000]);

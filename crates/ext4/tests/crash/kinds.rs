@@ -16,6 +16,9 @@ use crate::planted::Bug;
 const JOURNAL_UUID: &str = "12345678-1234-1234-1234-123456789abc";
 const LATENCY: Duration = Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
+/// Some requests take as long as many others, commits among them.
+const STRAGGLERS_EVERY: u64 = 7;
+const STRAGGLERS_LATENCY: Duration = Duration::from_millis(2);
 
 /// A kind of volume.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +64,10 @@ impl Kind {
         (device, volume)
     }
 
-    /// The same on a device that has several requests under way at once.
+    /// The same on a device that has several requests under way at once, some of which overtake others.
     pub fn slow_device(&self) -> Arc<RecordDevice> {
-        let slow = LatencyDevice::new(Arc::new(self.memory()), LATENCY, QUEUE_DEPTH);
+        let slow = LatencyDevice::new(Arc::new(self.memory()), LATENCY, QUEUE_DEPTH)
+            .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY);
         Arc::new(RecordDevice::new(Arc::new(slow)).unwrap())
     }
 

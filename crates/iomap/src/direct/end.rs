@@ -119,7 +119,7 @@ fn tell(file: &WritableFile, news: &[&Ended]) -> Result<()> {
         // Whoever writes past the end holds the inode's lock alone, and waits for this.
         file.set_size(reached);
     }
-    file.tell_format(&finished, news.iter().map(|ended| ended.written.clone()), reached)
+    file.telling().tell(&finished, reached)
 }
 
 /// Requests of one file that wait for a thread to end them.

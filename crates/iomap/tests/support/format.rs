@@ -42,6 +42,8 @@ pub struct Format {
     pub ended_by: Mutex<Option<ThreadId>>,
     /// Whether the next end of I/O panics.
     pub panics: AtomicBool,
+    /// What becomes of the next mapping for writeback instead.
+    pub fails: Mutex<Option<fn() -> Error>>,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +80,7 @@ impl Format {
             waiting: AtomicU64::new(0),
             ended_by: Mutex::default(),
             panics: AtomicBool::new(false),
+            fails: Mutex::default(),
         })
     }
 
@@ -271,6 +274,10 @@ impl MapWrite for Format {
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         self.map_writebacks.fetch_add(1, Ordering::Relaxed);
+        let fails = self.fails.lock().expect("no panic").take();
+        if let Some(error) = fails {
+            return Err(error());
+        }
         let mut state = self.state();
         let first = at.0 / self.block();
         let end = (at.0 + length).div_ceil(self.block());
