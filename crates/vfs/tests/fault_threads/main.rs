@@ -27,6 +27,9 @@ const STEPS: usize = 40;
 /// So that requests of several threads are under way at once.
 const LATENCY: std::time::Duration = std::time::Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
+/// Some requests are overtaken by others.
+const STRAGGLERS_EVERY: u64 = 11;
+const STRAGGLERS_LATENCY: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A kind of volume.
 struct Kind {
@@ -103,7 +106,9 @@ fn errors_noted(volume: &Volume) -> u64 {
 fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
     let memory: SharedDevice = Arc::new(MemoryDevice::new(image.to_vec()));
     let plan = FaultPlan { seed, counted: fault, ..FaultPlan::default() };
-    let slow: SharedDevice = Arc::new(LatencyDevice::new(memory, LATENCY, QUEUE_DEPTH));
+    let slow = LatencyDevice::new(memory, LATENCY, QUEUE_DEPTH)
+        .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY);
+    let slow: SharedDevice = Arc::new(slow);
     let faulty = Arc::new(FaultDevice::new(slow, plan));
     let device = Arc::new(RecordDevice::new(faulty.clone()).unwrap());
     let opened = open(device.clone(), true).and_then(|volume| {
