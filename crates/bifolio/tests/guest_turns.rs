@@ -232,6 +232,9 @@ impl Play {
                 &found[first..length.min(first + 16)],
                 &expected[first..length.min(first + 16)],
             ),
+            _ if found.len() == expected.len() => {
+                format!("{name} reads the same now: only the digests differed")
+            }
             _ => format!("{name} has {} bytes, expected {}", found.len(), expected.len()),
         }
     }

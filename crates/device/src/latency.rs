@@ -14,7 +14,7 @@ use crate::{Bio, BlockDevice, SharedDevice};
 /// threads some tens of microseconds late.
 const WATCH: Duration = Duration::from_micros(80);
 
-/// `inner` behind a queue that serves `depth` requests at once, each in `latency`, like an NVMe
+/// `inner` behind a queue that serves `depth` requests at once, each but stragglers in `latency`, like an NVMe
 /// disk of that queue depth. Requests reach `inner` when their time has come, on a thread of this
 /// device: in the order of their submission, but for [stragglers](Self::with_stragglers). Dropping the
 /// device waits for all of them.
@@ -69,8 +69,10 @@ impl LatencyDevice {
         Self { inner, latency, shared, worker }
     }
 
-    /// Has one in `every` requests take `latency`: later ones overtake it, as they do on a disk.
+    /// Has every `every`-th request or flush, which is at least the first, take `latency`: with a depth above
+    /// 1, later requests overtake it, as they do on a disk.
     pub fn with_stragglers(self, every: u64, latency: Duration) -> Self {
+        assert!(every > 0, "no request is the zeroth");
         let stragglers = Stragglers { every, latency, requests: 0 };
         self.shared.state.lock().stragglers = Some(stragglers);
         self
@@ -222,7 +224,8 @@ mod tests {
     #[test]
     fn later_requests_overtake_stragglers() {
         let inner = Arc::new(MemoryDevice::new(vec![0]));
-        let device = LatencyDevice::new(inner, LATENCY, 4).with_stragglers(2, 20 * LATENCY);
+        let device =
+            LatencyDevice::new(inner, LATENCY, 4).with_stragglers(2, Duration::from_secs(1));
         let (sender, receiver) = mpsc::channel();
         let bio = |number| {
             let sender = sender.clone();

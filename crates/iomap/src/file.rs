@@ -29,13 +29,15 @@ pub struct WritableFile {
     pub(crate) device: SharedDevice,
     pub(crate) end_io: Arc<EndIo>,
     pub(crate) errors: WritebackErrors,
+    /// Taken after `telling`, before the locks of the mapping; nothing of the format is called under it. Ends
+    /// that wait in here hold this file, until what they wait for has ended.
     pub(crate) progress: Mutex<Progress<Ended>>,
     /// Requests that go around the cache.
     pub(crate) direct: InFlight,
     pub(crate) direct_ended: EndedCalls,
     pub(crate) direct_tail: DirectTail,
     /// Held to tell the format what has ended, so that it hears of that in the order of the file, and of no
-    /// size from before a truncation afterwards.
+    /// size from before a truncation afterwards. Taken before any transaction.
     telling: Mutex<()>,
     /// The size in memory.
     size: AtomicU64,
@@ -137,7 +139,7 @@ pub(crate) struct Telling<'f> {
 
 impl Telling<'_> {
     /// Tells the format that `finished` is on the device, and that the size on the disk may grow to
-    /// `reached`: all before that has arrived.
+    /// `reached`: all before that has arrived, or has failed, which the file's errors say.
     pub(crate) fn tell(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
         let size = self.file.size_on_disk().max(reached);
         self.file.mapper.end_io(finished, FileOffset(size))?;

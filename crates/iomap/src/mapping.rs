@@ -121,8 +121,10 @@ pub trait MapWrite: MapRead {
     }
 
     /// Notes that `finished`, sorted, is on the device: unwritten blocks become written. The size on
-    /// the disk may grow to `size`; it shrinks here never. May start transactions, and waits for no
-    /// folio. Called for failed writes, too, with what is left of the batch, perhaps nothing.
+    /// the disk may grow to `size`; it shrinks here never. Where this takes several transactions, `finished` becomes
+    /// written in order, and the size grows with each as far as all before is written: a crash may come in
+    /// between. May start transactions, and waits for no folio. Called for failed writes, too, with what is
+    /// left of the batch, perhaps nothing.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
     /// Hears of a panic at the end of a write, perhaps in [`end_io`](Self::end_io), which was reported

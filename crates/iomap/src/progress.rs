@@ -1,5 +1,5 @@
-//! What of a file is on its way to the device past the size on the disk, and in which order its ends
-//! count: the size on the disk follows the data, and passes nothing that has not arrived
+//! Which writes of a file are on their way to the device past the size on the disk, and in which order
+//! their ends count: the size on the disk follows the data, and passes nothing that is still on its way
 //! (ARCHITECTURE.md, invariant 4).
 //! Not here: writing the size (the format's end of I/O).
 
@@ -14,7 +14,7 @@ pub(crate) struct Progress<E> {
     on_disk: u64,
     /// What is on its way to the device, and did not lie before the size on the disk when it set out.
     under_way: Ranges,
-    /// Writes that have ended, each with its last byte's end.
+    /// Writes that have ended and were not taken, each with the byte after its last.
     ended: Vec<(u64, E)>,
 }
 
@@ -29,7 +29,7 @@ impl<E> Progress<E> {
     }
 
     /// Notes that `range` is on its way to the device. Until it has ended, no write behind it counts as
-    /// ended.
+    /// ended, unless that lies before the size on the disk.
     pub(crate) fn begin(&mut self, range: Range<u64>) {
         if range.end > self.on_disk {
             self.under_way.insert(range);

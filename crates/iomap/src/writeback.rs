@@ -57,7 +57,7 @@ fn collect(mut collector: Collector<'_>, range: Range<u64>) {
             }
         };
         let index = folio.folio().index();
-        // A copy may have taken its place.
+        // If a copy has taken its place, that comes next.
         pages.start = pages.start.max(index);
         if file.mapping.holds(&folio) {
             pages.start = match collector.start(&folio) {
@@ -111,11 +111,11 @@ struct Started {
     size: u64,
 }
 
-/// Whether a folio's writeback may begin.
+/// What became of beginning a folio's writeback.
 enum Start {
-    /// It has. Nothing is to be written if it was not dirty.
+    /// It has begun; `None` if nothing was dirty.
     Now(Option<Started>),
-    /// That of the folio with this page has to begin before.
+    /// It has not: that of the folio with this page has to begin before.
     After(u64),
 }
 
@@ -139,8 +139,8 @@ impl<'f> Collector<'f> {
     fn start(&mut self, locked: &LockedFolio) -> Start {
         let (mapping, folio) = (&self.file.mapping, locked.folio());
         let (position, length) = (folio.position(), folio.len());
-        // All that changes by the size on the disk is to be seen at once by those who write back what
-        // lies behind: that it is dirty no more, and that it is on its way.
+        // In one step for those who write back what lies behind: what lies past the size on the disk is dirty no
+        // more, and is on its way.
         let mut progress = self.file.progress.lock();
         let on_disk = progress.on_disk();
         let is_new = position + length as u64 > on_disk;
@@ -166,7 +166,7 @@ impl<'f> Collector<'f> {
         Start::Now(Some(Started { folio, position, runs, size }))
     }
 
-    /// Adds a folio.
+    /// Maps what is to be written of a folio, and adds it to the requests.
     fn add(&mut self, started: Option<Started>) {
         let Some(Started { folio, position, runs, size }) = started else { return };
         for run in runs {
@@ -192,10 +192,11 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Ends what is never submitted.
+    /// Ends with `error` what will not be submitted.
     fn fail(&mut self, range: Range<u64>, pieces: Pieces, error: Error) {
         let file = Arc::clone(self.file);
         let (offset, length) = (FileOffset(range.start), range.end - range.start);
+        // The format does not hear of failures: the kind says nothing.
         let ranges =
             [FinishedRange { offset, length, kind: IomapKind::Mapped }].into_iter().collect();
         self.begun.remove(range);

@@ -345,7 +345,9 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
         assert_eq!(written.load(Ordering::Relaxed), WINDOW + 65_536);
         assert_eq!(subject.not_arrived(), WINDOW + 65_536);
         // All of it is on its way before anything has to end.
-        wait_until(|| subject.counted.written.load(Ordering::Relaxed) >= WINDOW + 65_536);
+        wait_until("all is submitted", || {
+            subject.counted.written.load(Ordering::Relaxed) >= WINDOW + 65_536
+        });
         subject.counted.open(gate);
         writer.join().expect("no panic");
     });
@@ -353,17 +355,20 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
     assert!(subject.format.on_disk() == data(0, 80 * 65_536));
 }
 
-/// Whether both pages, of one folio, are left alone after what `write` writes, once 1 MiB of it has arrived
-/// at the device. Whoever is held up for longer than folios are left alone sees nothing of it.
+/// Checks that both pages, of one folio, are left alone after what `write` writes, once 1 MiB of that is at
+/// the device. Tried again while this thread is held up for about as long as folios are left alone (100 ms),
+/// since it sees nothing then.
 fn check_left_alone(pages: [u64; 2], write: impl Fn(&Writing)) {
-    let checked = (0..20).any(|_| {
+    let checked = (0..200).any(|_| {
         let subject = writing();
         subject.write(1 << 20, &data(1 << 20, 65_536));
         check_empty(&subject.cache);
         let gate = subject.counted.gate.lock();
         let start = Instant::now();
         write(&subject);
-        wait_until(|| subject.counted.written.load(Ordering::Relaxed) >= 65_536 + (1 << 20));
+        wait_until("all is submitted", || {
+            subject.counted.written.load(Ordering::Relaxed) >= 65_536 + (1 << 20)
+        });
         let is_alone = pages.iter().all(|&page| {
             subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
         });
@@ -408,10 +413,10 @@ fn folios_that_were_there_are_written_and_stay() {
     let folio = subject.file.mapping().get(0).expect("cached");
     let length = folio.len() as u64;
     drop(folio);
-    wait_until(|| subject.not_arrived() == 0);
+    wait_until("all has arrived", || subject.not_arrived() == 0);
     assert!(subject.format.on_disk() == data(0, 204_096));
     let stays = |subject: &Writing| subject.cache.stats().bytes_resident == length;
-    wait_until(|| stays(&subject));
+    wait_until("a folio that stays", || stays(&subject));
     // And one that a cached write comes to.
     subject.write(1 << 20, &data(1 << 20, 4096));
     assert_eq!(write(&subject.file, FileOffset(1 << 20), &[3; 10]), Ok(10));

@@ -38,8 +38,7 @@ impl Run {
     pub fn new(kind: String, salt: u64, operations: u64) -> Self {
         let operations = number("BIFOLIO_EXERCISE_OPERATIONS").unwrap_or(operations);
         let seed = number("BIFOLIO_EXERCISE_SEED").unwrap_or(1);
-        // Odd, and so not zero.
-        let random = Random((seed << 20 ^ salt) << 1 | 1);
+        let random = Random(seed << 20 ^ salt);
         Self { kind, seed, step: 0, operations, last: VecDeque::new(), random }
     }
 

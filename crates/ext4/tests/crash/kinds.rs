@@ -16,8 +16,9 @@ use crate::planted::Bug;
 const JOURNAL_UUID: &str = "12345678-1234-1234-1234-123456789abc";
 const LATENCY: Duration = Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
-/// Some requests take as long as many others, commits among them.
+/// One request in so many takes longer: others, commits among them, come and go meanwhile.
 const STRAGGLERS_EVERY: u64 = 7;
+/// How long such a request takes.
 const STRAGGLERS_LATENCY: Duration = Duration::from_millis(2);
 
 /// A kind of volume.

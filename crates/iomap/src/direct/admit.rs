@@ -1,4 +1,5 @@
-//! Which requests may go directly, and over which runs.
+//! Which direct writes may go, over which runs, and what has to be done before: the cache cleared, extents
+//! split. Not here: the bios (`batch.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ pub(super) fn plan_alone(
     Ok(runs)
 }
 
-/// Splits extents of which a part will be written, if that is not left to the end of I/O.
+/// Starts the threads that the end will need, and splits extents of which a part will be written, if that is not left to the end of I/O.
 fn prepare(
     file: &WritableFile,
     request: &DirectRequest,
@@ -117,7 +118,7 @@ fn must_split(file: &WritableFile, runs: &[Run], split: SplitExtents) -> bool {
         && (split == SplitExtents::Before || !file.mapper.may_split_at_end())
 }
 
-/// What lies in a range, which somebody who cannot wait must know already.
+/// What lies in a range. With `at_once` it must be known already, or it is `WouldBlock`.
 pub(super) fn known_or_planned(
     mapper: &dyn MapRead,
     range: &Range<u64>,

@@ -34,7 +34,7 @@ pub fn write_direct_alone(
     if at.0 > size {
         zero_tail(file, at.0)?;
     }
-    // Blocks that are written must not lie past the size on the disk, which waits for its tail.
+    // Blocks that are written must not lie past the size on the disk: what is before them goes first.
     write_back_from(file, file.size_on_disk());
     let block = u64::from(file.mapping().block_size().bytes());
     let blocks = at.0 / block * block..end.next_multiple_of(block);

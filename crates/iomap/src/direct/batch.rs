@@ -1,5 +1,5 @@
 //! The bios of direct requests that are submitted together.
-//! Not here: which are admitted (`admit.rs`), and their life (`call.rs`).
+//! Not here: which writes are admitted (`admit.rs`), and the life of a request (`call.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //!
 //! - `request.rs`: one request of a caller, and waiting for it
 //! - `plan.rs`: which runs of the device a request covers, and in what state
-//! - `admit.rs`: which requests may go, and over which runs
+//! - `admit.rs`: which writes may go, over which runs, and what is done before
 //! - `batch.rs`: the bios of some requests, submitted together
 //! - `call.rs`: a request under way
 //! - `waited.rs`: reads and overwrites that their caller waits for

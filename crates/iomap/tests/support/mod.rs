@@ -21,12 +21,12 @@ pub fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Waits until `condition` holds, with an end.
+/// As `testkit::wait_until`, without that crate.
 #[track_caller]
-pub fn wait_until(mut condition: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never comes");
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
         thread::yield_now();
     }
 }

@@ -25,7 +25,7 @@ pub struct Manifest {
     entries: BTreeMap<String, Facts>,
 }
 
-/// What a fact is that Linux was asked for and cannot tell. It equals all others.
+/// The value of a fact that Linux was asked for and cannot tell: no difference to any other, or to none.
 const NO_ANSWER: &str = "(no answer)";
 
 /// The name under which the facts about the whole volume stand.
@@ -82,7 +82,7 @@ impl Manifest {
     pub fn names_that_differ<'m>(&'m self, other: &Self, fact: &str) -> Vec<&'m str> {
         let differs = |name: &&str| {
             let facts = [self.fact(name, fact), other.fact(name, fact)];
-            facts[0].zip(facts[1]).is_some_and(|(one, other)| one != other)
+            facts.iter().all(Option::is_some) && differ(facts)
         };
         self.entries.keys().map(String::as_str).filter(differs).collect()
     }
@@ -121,13 +121,17 @@ impl Manifest {
     }
 }
 
+/// Whether two values of a fact differ, or one has none.
+fn differ(values: [Option<&str>; 2]) -> bool {
+    values[0] != values[1] && !values.contains(&Some(NO_ANSWER))
+}
+
 fn compare(name: &str, left: (&str, &Facts), right: (&str, &Facts), lines: &mut Vec<String>) {
     let facts: BTreeSet<&String> = left.1.keys().chain(right.1.keys()).collect();
     for fact in facts {
-        let values = [left.1.get(fact), right.1.get(fact)];
-        let is_answered = values.iter().all(|value| value.is_none_or(|value| value != NO_ANSWER));
-        if is_answered && values[0] != values[1] {
-            let [a, b] = values.map(|value| value.map_or("(nothing)", String::as_str));
+        let values = [left.1.get(fact), right.1.get(fact)].map(|value| value.map(String::as_str));
+        if differ(values) {
+            let [a, b] = values.map(|value| value.unwrap_or("(nothing)"));
             let from = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
             let [a, b] = [a, b].map(|value| excerpt(value, from));
             lines.push(format!("{name}: {fact}: {} {a}, {} {b}", left.0, right.0));
@@ -227,6 +231,14 @@ mod tests {
             ["a: size: kernel 1, bifolio 3", "b: only kernel has it", "c: only bifolio has it"]
         );
         assert!(left.differences("", &left, "").is_empty());
+    }
+
+    #[test]
+    fn what_linux_cannot_tell_is_no_difference() {
+        let left = manifest(&[("a", "data", NO_ANSWER), ("a", "size", "1"), ("b", "data", "1")]);
+        let right = manifest(&[("a", "data", "2"), ("a", "size", "2"), ("b", "data", "2")]);
+        assert_eq!(left.differences("l", &right, "r"), ["a: size: l 1, r 2", "b: data: l 1, r 2"]);
+        assert_eq!(left.names_that_differ(&right, "data"), ["b"]);
     }
 
     #[test]

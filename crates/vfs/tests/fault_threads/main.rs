@@ -27,8 +27,9 @@ const STEPS: usize = 40;
 /// So that requests of several threads are under way at once.
 const LATENCY: std::time::Duration = std::time::Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
-/// Some requests are overtaken by others.
+/// One request in so many takes longer, and is overtaken by others.
 const STRAGGLERS_EVERY: u64 = 11;
+/// How long such a request takes.
 const STRAGGLERS_LATENCY: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A kind of volume.
