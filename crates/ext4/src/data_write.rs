@@ -100,7 +100,8 @@ impl MapWrite for Inode {
         let grows = |inode: &Self| size.0 > inode.size();
         while !left.is_empty() || grows(self) {
             let calls = (left.len() as u32).clamp(1, CONVERTED_AT_ONCE);
-            let credits = self.credits_for_map(calls) + ORPHAN_CREDITS;
+            // The tree may grow until the handle is there, and what is converted needs its size with it.
+            let credits = self.credits_for_map(calls) + 2 * SIZE_CREDITS;
             let credits = credits.min(self.volume().writer()?.journal.credits_max());
             self.volume().change(credits, |handle| {
                 if !left.is_empty() {

@@ -144,11 +144,16 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
     let telling = file.telling();
     let batch = {
         let mut progress = file.progress.lock();
-        for ended in batch {
-            let ranges: SmallVec<[_; 2]> = ended.ranges.iter().map(FinishedRange::bytes).collect();
-            progress.end(ranges, ended);
+        if progress.is_idle() {
+            batch
+        } else {
+            for ended in batch {
+                let ranges: SmallVec<[_; 2]> =
+                    ended.ranges.iter().map(FinishedRange::bytes).collect();
+                progress.end(ranges, ended);
+            }
+            progress.take_ended()
         }
-        progress.take_ended()
     };
     if batch.is_empty() {
         return;

@@ -3,6 +3,7 @@
 //! (ARCHITECTURE.md, invariant 4).
 //! Not here: writing the size (the format's end of I/O).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use base::Ranges;
@@ -14,13 +15,15 @@ pub(crate) struct Progress<E> {
     on_disk: u64,
     /// What is on its way to the device, and did not lie before the size on the disk when it set out.
     under_way: Ranges,
-    /// Writes that have ended and were not taken, each with the byte after its last.
-    ended: Vec<(u64, E)>,
+    /// Writes that have ended and were not taken, by the byte after the last of each, and a number.
+    ended: BTreeMap<(u64, u64), E>,
+    /// How many writes ever waited in there.
+    number: u64,
 }
 
 impl<E> Progress<E> {
     pub(crate) fn new(size: u64) -> Self {
-        Self { on_disk: size, under_way: Ranges::default(), ended: Vec::new() }
+        Self { on_disk: size, under_way: Ranges::default(), ended: BTreeMap::new(), number: 0 }
     }
 
     /// The size on the disk.
@@ -36,6 +39,11 @@ impl<E> Progress<E> {
         }
     }
 
+    /// Whether a write that has ended now has nothing to wait for, and nothing waits for it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.first().is_none() && self.ended.is_empty()
+    }
+
     /// Notes that the write of `ranges` has ended, which may have failed.
     pub(crate) fn end(&mut self, ranges: impl IntoIterator<Item = Range<u64>>, ended: E) {
         let mut last = 0;
@@ -43,18 +51,16 @@ impl<E> Progress<E> {
             last = last.max(range.end);
             self.under_way.remove(range);
         }
-        self.ended.push((last, ended));
+        self.number += 1;
+        self.ended.insert((last, self.number), ended);
     }
 
     /// Takes those writes that have ended of which nothing lies behind what is on its way. The size on
     /// the disk may grow with them.
     pub(crate) fn take_ended(&mut self) -> Vec<E> {
         let until = self.under_way.first().unwrap_or(u64::MAX).max(self.on_disk);
-        let ended = std::mem::take(&mut self.ended);
-        let (ready, left): (Vec<_>, Vec<_>) =
-            ended.into_iter().partition(|&(last, _)| last <= until);
-        self.ended = left;
-        ready.into_iter().map(|(_, ended)| ended).collect()
+        let left = self.ended.split_off(&(until.saturating_add(1), 0));
+        std::mem::replace(&mut self.ended, left).into_values().collect()
     }
 
     /// Notes that the format has let the size on the disk grow to `size`, if it was less.
@@ -87,7 +93,7 @@ mod tests {
         assert_eq!(end(&mut progress, 8192..12_288, 2), []);
         assert_eq!(end(&mut progress, 0..4096, 0), [0]);
         progress.grew(4096);
-        assert_eq!(end(&mut progress, 4096..8192, 1), [2, 1]);
+        assert_eq!(end(&mut progress, 4096..8192, 1), [1, 2]);
     }
 
     #[test]
@@ -106,7 +112,7 @@ mod tests {
         progress.begin(1024..2048);
         progress.begin(8192..9216);
         assert_eq!(end(&mut progress, 8192..9216, 1), []);
-        assert_eq!(end(&mut progress, 1024..2048, 0), [1, 0]);
+        assert_eq!(end(&mut progress, 1024..2048, 0), [0, 1]);
     }
 
     #[test]
@@ -125,6 +131,6 @@ mod tests {
         }
         progress.end([0..1024, 8192..9216], 0);
         assert_eq!(progress.take_ended(), []);
-        assert_eq!(end(&mut progress, 4096..5120, 1), [0, 1]);
+        assert_eq!(end(&mut progress, 4096..5120, 1), [1, 0]);
     }
 }

@@ -32,6 +32,8 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     if size < old {
         zero_range(file, size..end_of_block)?;
         file.set_size(size);
+        // What set out before this would say that the file reaches further.
+        wait_for_writeback(file, size..end_of_block);
         discard(file, end_of_block..u64::MAX);
         file.mapping.cut_off_windows();
     } else if size > old {
@@ -58,8 +60,12 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     if blocks.is_empty() {
         return Ok(blocks);
     }
+    let (size, on_disk) = (file.size(), file.size_on_disk());
+    if on_disk < size && on_disk % block > 0 && blocks.contains(&(on_disk / block * block)) {
+        // The zeroes that its block ends with would be lost, and the device may have something else there.
+        write_back_from(file, on_disk);
+    }
     discard(file, blocks.clone());
-    let size = file.size();
     if range.end >= size && file.size_on_disk() < size {
         // Nothing is left there whose end of I/O would have the size on the disk grow.
         write_back_from(file, file.size_on_disk());

@@ -93,7 +93,8 @@ struct Collector<'f> {
     horizon: u64,
     map: LastMap,
     run: Option<Run>,
-    /// What has begun, and is not in a request yet.
+    /// The folio that is being added, and what has begun past the size on the disk and is not in a request.
+    current: Option<Arc<WritebackFolio>>,
     begun: Ranges,
     batch: Vec<Bio>,
     /// The thread that collects, if it is going to wait for the end.
@@ -130,8 +131,8 @@ struct Run {
 
 impl<'f> Collector<'f> {
     fn new(file: &'f Arc<WritableFile>, horizon: u64) -> Self {
-        let (map, run, begun, batch) = Default::default();
-        Self { file, horizon, map, run, begun, batch, waiter: None }
+        let (map, run, current, begun, batch) = Default::default();
+        Self { file, horizon, map, run, current, begun, batch, waiter: None }
     }
 
     /// Begins the writeback of a locked folio: of what is dirty in it up to the end of the file, past which
@@ -169,6 +170,7 @@ impl<'f> Collector<'f> {
     /// Maps what is to be written of a folio, and adds it to the requests.
     fn add(&mut self, started: Option<Started>) {
         let Some(Started { folio, position, runs, size }) = started else { return };
+        self.current = Some(Arc::clone(&folio));
         for run in runs {
             let end = position + run.end as u64;
             let mut at = position + run.start as u64;
@@ -179,7 +181,8 @@ impl<'f> Collector<'f> {
                     Err(error) => {
                         self.file.mapper.end_write(FileOffset(at)..FileOffset(end));
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
-                        self.fail(at..end, pieces, error);
+                        self.begun.remove(at..end);
+                        self.fail([at..end], pieces, error);
                         break;
                     }
                 };
@@ -190,16 +193,18 @@ impl<'f> Collector<'f> {
                 at += length as u64;
             }
         }
+        self.current = None;
     }
 
     /// Ends with `error` what will not be submitted.
-    fn fail(&mut self, range: Range<u64>, pieces: Pieces, error: Error) {
-        let file = Arc::clone(self.file);
-        let (offset, length) = (FileOffset(range.start), range.end - range.start);
+    fn fail(&self, ranges: impl IntoIterator<Item = Range<u64>>, pieces: Pieces, error: Error) {
         // The format does not hear of failures: the kind says nothing.
-        let ranges =
-            [FinishedRange { offset, length, kind: IomapKind::Mapped }].into_iter().collect();
-        self.begun.remove(range);
+        let finished = |range: Range<u64>| FinishedRange {
+            offset: FileOffset(range.start),
+            length: range.end - range.start,
+            kind: IomapKind::Mapped,
+        };
+        let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().map(finished).collect());
         let end_io = Arc::clone(&file.end_io);
         end_io.push(Ended { file, pieces, ranges, reached: 0, result: Err(error) }, true);
     }
@@ -293,11 +298,17 @@ impl<'f> Collector<'f> {
 }
 
 impl Drop for Collector<'_> {
-    /// What a panic leaves is lost; but what lies behind waits for it.
+    /// What a panic leaves is lost, which is to be known before its folios are let go; and what lies behind
+    /// waits for it.
     fn drop(&mut self) {
-        for range in std::mem::take(&mut self.begun).iter() {
+        if thread::panicking() {
+            // Before the thread is woken that ends all this: the waiter will not.
+            self.batch.clear();
             let cause = Unsupported::Operation("going on after a panic in writing back");
-            self.fail(range, Pieces::new(), Error::Lost(Arc::new(cause.into())));
+            let mut pieces = self.run.take().map_or_else(Pieces::new, |run| run.pieces);
+            pieces.extend(self.current.take().map(|folio| (folio, 0..0)));
+            let ranges = std::mem::take(&mut self.begun);
+            self.fail(ranges.iter(), pieces, Error::Lost(Arc::new(cause.into())));
         }
     }
 }

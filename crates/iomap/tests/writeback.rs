@@ -4,7 +4,7 @@ mod support;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -325,7 +325,7 @@ fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
     assert_eq!(setup.format.size(), 8192);
 
     setup.write(8192, &[3; 8192]);
-    *setup.format.fails.lock().expect("no panic") = Some(|| Error::NoSpace);
+    setup.format.fail(0, || Error::NoSpace);
     setup.sync();
     assert_eq!((told(), setup.format.size()), (Err(Error::NoSpace), 16_384));
     let mut expected = vec![0; 16_384];
@@ -334,12 +334,64 @@ fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
     assert_eq!(setup.format.on_disk(), expected);
 
     setup.write(16_384, &[4; 8192]);
-    *setup.format.fails.lock().expect("no panic") = Some(|| panic!("as the test has it"));
+    setup.format.fail(0, || panic!("as the test has it"));
     let panicked = catch_unwind(AssertUnwindSafe(|| write_back(&setup.file, 0..u64::MAX)));
     assert!(panicked.is_err());
     setup.sync();
     assert!(matches!(told(), Err(Error::Lost(_))));
     assert_eq!(setup.format.size(), 24_576);
+
+    // With requests that were collected, and that the thread would have ended itself.
+    for at in [4096, 12_288, 20_480] {
+        setup.write(at, &[5; 4096]);
+    }
+    setup.format.fail(2, || panic!("as the test has it"));
+    let wait = AssertUnwindSafe(|| write_back_and_wait(&setup.file, 0..u64::MAX));
+    assert!(catch_unwind(wait).is_err());
+    setup.sync();
+    assert!(told().is_err());
+    setup.write(24_576, &[6; 4096]);
+    setup.sync();
+    assert_eq!((told(), setup.format.size()), (Ok(()), 28_672));
+}
+
+#[test]
+fn a_punched_tail_shows_nothing_that_was_cut_off() {
+    let setup = setup(9, 1024);
+    setup.write(0, &[1; 2000]);
+    setup.sync();
+    truncate_cache(&setup.file, 1500).expect("memory");
+    setup.format.truncate(1500);
+    setup.write(8192, &[2; 1000]);
+    // The device has ones up to byte 2000. The blocks that are punched stay until the caller removes them.
+    assert_eq!(punch_cache(&setup.file, 0..9192), Ok(0..9216));
+    let on_disk = setup.format.on_disk();
+    assert!(on_disk.iter().skip(1500).all(|&byte| byte != 1), "{on_disk:?}");
+}
+
+#[test]
+fn a_truncation_is_not_undone_by_what_set_out_before() {
+    let setup = setup(9, 4096);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                write_back(&setup.file, 0..u64::MAX);
+            }
+        });
+        for _ in 0..30_000 {
+            setup.write(0, &[1; 5000]);
+            truncate_cache(&setup.file, 4500).expect("memory");
+            setup.format.truncate(4500);
+            wait_for_writeback(&setup.file, 0..u64::MAX);
+            let (size, on_disk) = (setup.format.size(), setup.file.size_on_disk());
+            if (size, on_disk) != (4500, 4500) {
+                done.store(true, Ordering::Relaxed);
+                panic!("{size} on the disk, known as {on_disk}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

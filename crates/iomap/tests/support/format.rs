@@ -42,8 +42,8 @@ pub struct Format {
     pub ended_by: Mutex<Option<ThreadId>>,
     /// Whether the next end of I/O panics.
     pub panics: AtomicBool,
-    /// What becomes of the next mapping for writeback instead.
-    pub fails: Mutex<Option<fn() -> Error>>,
+    /// What becomes of one mapping for writeback instead, after so many others.
+    fails: Mutex<Option<(u64, fn() -> Error)>>,
 }
 
 #[derive(Debug, Default)]
@@ -90,6 +90,11 @@ impl Format {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic")
+    }
+
+    /// Has one mapping for writeback, after so many others, end in `error`.
+    pub fn fail(&self, after: u64, error: fn() -> Error) {
+        *self.fails.lock().expect("no panic") = Some((after, error));
     }
 
     /// Has the end of I/O wait until the result is dropped.
@@ -274,10 +279,15 @@ impl MapWrite for Format {
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         self.map_writebacks.fetch_add(1, Ordering::Relaxed);
-        let fails = self.fails.lock().expect("no panic").take();
-        if let Some(error) = fails {
-            return Err(error());
+        let mut fails = self.fails.lock().expect("no panic");
+        match fails.take() {
+            Some((0, error)) => {
+                drop(fails);
+                return Err(error());
+            }
+            more => *fails = more.map(|(left, error)| (left - 1, error)),
         }
+        drop(fails);
         let mut state = self.state();
         let first = at.0 / self.block();
         let end = (at.0 + length).div_ceil(self.block());
