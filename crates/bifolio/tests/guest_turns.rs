@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use testkit::guest::{self, Job};
 use testkit::tree::TreeOptions;
 use testkit::turns::{OnHost, OnVolume, Plan, Turn, UNSYNCED};
-use testkit::{Kind, LoopMount, Manifest, Mke2fs, command, must};
+use testkit::{Kind, LoopMount, Manifest, Mke2fs, check_by_e2fsck, command, must};
 
 /// Guests that run at the same time, each with every so-manieth volume.
 const GUESTS: usize = 2;
@@ -256,10 +256,6 @@ impl Play {
             (is_known && name != "." && !mode.is_empty()).then(|| value.to_owned())
         })
     }
-}
-
-fn check_by_e2fsck(image: &Path) {
-    command::run(Command::new("e2fsck").arg("-fn").arg(image));
 }
 
 /// A copy of `image` as it lies.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mounting::{Place, bifolio, soak_factor};
 use testkit::command::{Output, output_within, run};
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 /// How long one run of a suite may take, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
@@ -29,10 +29,6 @@ fn suite(name: &str) -> Command {
 fn mount_tmpfs(on: &Path) {
     fs::create_dir(on).unwrap();
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "none"]).arg(on));
-}
-
-fn check_by_e2fsck(image: &Path) {
-    run(Command::new("e2fsck").arg("-fn").arg(image));
 }
 
 /// How a test of pjdfstest ended.

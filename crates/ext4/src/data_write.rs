@@ -26,6 +26,9 @@ impl MapWrite for Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             self.leave_inode()?;
         }
+        if at.0.saturating_add(length) > self.size() {
+            self.finish_cut()?;
+        }
         self.reserve_holes(&wanted)?;
         self.map_read(at, length)
     }

@@ -41,6 +41,9 @@ impl Inode {
         self.check_extents()?;
         let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
         self.leave_inline()?;
+        if range.end.0 > self.size() {
+            self.finish_cut()?;
+        }
         let holes = self.reserve_holes(&wanted)?;
         let placed = self.place_all(&wanted);
         if placed.is_err() {

@@ -60,6 +60,37 @@ pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<Inli
     Err(Error::corrupt(STRUCTURE, place, problem))
 }
 
+/// Where a file's inline data is to be zeroes, since the file ends before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    /// The first byte in the block area, and the bytes in the attribute area.
+    block_area_from: usize,
+    attribute_area: (usize, usize),
+}
+
+impl Cut {
+    /// Of a file that is to have `size` bytes.
+    pub(crate) fn new(inode: &Inode, size: u64) -> Result<Self> {
+        let record = inode.record();
+        let value = value(inode.volume(), &record)?;
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let within = size.saturating_sub(record.block_area.len()).min(value.bytes.len());
+        Ok(Self {
+            block_area_from: size.min(record.block_area.len()),
+            attribute_area: (value.at + within, value.at + value.bytes.len()),
+        })
+    }
+
+    pub(crate) fn apply(self, record: &mut InodeRecord) {
+        record.block_area[self.block_area_from..].fill(0);
+        let (start, end) = self.attribute_area;
+        // An empty value lies nowhere.
+        if start < end {
+            record.attribute_area[start..end].fill(0);
+        }
+    }
+}
+
 /// An inline directory: the parent, and entries in two parts, neither of which an entry leaves.
 ///
 /// Entries "." and ".." are not stored. Cursors are the positions that entries have when the

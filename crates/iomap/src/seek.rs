@@ -66,12 +66,11 @@ fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
 /// before `end` that is so.
 fn cached_run(mapping: &Mapping, here: u64, end: u64) -> (bool, u64) {
     let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
-    let Some(folio) = mapping.get(pages.start) else {
+    let Some(folio) = mapping.get_locked(pages.start) else {
         let next = mapping.next_cached(pages.start + 1..pages.end);
         return (false, next.map_or(end, |page| (page << PAGE_SHIFT).min(end)));
     };
     // Locked, it is dirty, under writeback, or neither; not on its way from one to the other.
-    let folio = mapping.lock(&folio);
     let folio = folio.folio();
     let within = (here - folio.position()) as usize;
     let length = (end - here).min((folio.len() - within) as u64) as usize;

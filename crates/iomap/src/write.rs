@@ -304,8 +304,7 @@ impl<'f> Writer<'f> {
         let (mapping, mapper) = (&self.file.mapping, self.context.mapper);
         let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
         let mut run = end - here;
-        if let Some(folio) = mapping.get(pages.start) {
-            let folio = mapping.lock(&folio);
+        if let Some(folio) = mapping.get_locked(pages.start) {
             // What is on its way to the device is written after that; what is not does not change.
             folio.wait_writeback();
             let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
@@ -349,9 +348,8 @@ pub(crate) fn give_up(file: &WritableFile, range: Range<u64>) {
     while here < range.end {
         let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
         let (mut clean, mut dirty) = (range.end - here, 0);
-        if let Some(folio) = mapping.get(pages.start) {
+        if let Some(folio) = mapping.get_locked(pages.start) {
             // Under the lock: what is being written back is mapped by then.
-            let folio = mapping.lock(&folio);
             let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
             let run = clean.min((folio.len() - within) as u64) as usize;
             let clean_run = folio.dirty_run(within, run, false);

@@ -110,6 +110,8 @@ struct Started {
     runs: Runs,
     /// The file's size.
     size: u64,
+    /// Whether it reaches past the size on the disk.
+    is_new: bool,
 }
 
 /// What became of beginning a folio's writeback.
@@ -164,12 +166,12 @@ impl<'f> Collector<'f> {
             progress.begin(range.clone());
             self.begun.insert(range);
         }
-        Start::Now(Some(Started { folio, position, runs, size }))
+        Start::Now(Some(Started { folio, position, runs, size, is_new }))
     }
 
     /// Maps what is to be written of a folio, and adds it to the requests.
     fn add(&mut self, started: Option<Started>) {
-        let Some(Started { folio, position, runs, size }) = started else { return };
+        let Some(Started { folio, position, runs, size, is_new }) = started else { return };
         self.current = Some(Arc::clone(&folio));
         for run in runs {
             let end = position + run.end as u64;
@@ -182,13 +184,16 @@ impl<'f> Collector<'f> {
                         self.file.mapper.end_write(FileOffset(at)..FileOffset(end));
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
                         self.begun.remove(at..end);
-                        self.fail([at..end], pieces, error);
+                        self.fail(std::iter::once(at..end), pieces, error);
                         break;
                     }
                 };
                 let length = (map.end().min(end) - at) as usize;
                 let range =
                     FinishedRange { offset: FileOffset(at), length: length as u64, kind: map.kind };
+                if is_new && !self.goes_on_at(at) {
+                    self.end_run();
+                }
                 self.add_to_run(address, range, (Arc::clone(&folio), start..start + length), size);
                 at += length as u64;
             }
@@ -220,6 +225,13 @@ impl<'f> Collector<'f> {
             return Err(Error::corrupt("file mapping", Place::default(), problem));
         }
         Ok((map, device_address(&map, at)?))
+    }
+
+    /// Whether the run ends with the byte of the file before `at`. Past the size on the disk a request covers
+    /// one range: it ends with the last, and nothing before that may count as written without it.
+    fn goes_on_at(&self, at: u64) -> bool {
+        let last = self.run.as_ref().and_then(|run| run.ranges.last());
+        last.is_some_and(|last| last.end() == at)
     }
 
     fn add_to_run(

@@ -3,161 +3,20 @@
 mod support;
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
-use base::{DeviceOffset, Error, FileOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
+use base::{Error, FileOffset, Result};
+use device::{BioOperation, BlockDevice, FaultDevice, FaultPlan, MemoryDevice};
 use iomap::{
-    EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache, ReadOptions,
-    Readahead, WritableFile, detach_cache, lend, punch_cache, read, seek_data, seek_hole,
-    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
+    EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, ReadOptions, Readahead,
+    WritableFile, detach_cache, lend, punch_cache, read, seek_data, seek_hole, truncate_cache,
+    wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
 use support::format::{Format, GARBAGE};
+use support::gate::{setup, setup_with, writable};
 use support::{block_size, cache, wait_until};
-
-/// A device that lists its requests, and holds writes back on demand.
-#[derive(Debug)]
-struct Gate {
-    inner: Arc<MemoryDevice>,
-    /// What was submitted, by operation, with the number of bytes.
-    log: Mutex<Vec<(BioOperation, u64)>>,
-    /// Writes of more bytes than this are held.
-    hold_above: Mutex<u64>,
-    held: Mutex<Vec<Bio>>,
-}
-
-impl Gate {
-    fn new(inner: Arc<MemoryDevice>) -> Arc<Self> {
-        let (log, held) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { inner, log, hold_above: Mutex::new(u64::MAX), held })
-    }
-
-    fn take_log(&self) -> Vec<(BioOperation, u64)> {
-        std::mem::take(&mut self.log.lock().expect("no panic"))
-    }
-
-    fn hold_above(&self, bytes: u64) {
-        *self.hold_above.lock().expect("no panic") = bytes;
-    }
-
-    fn release(&self) {
-        self.hold_above(u64::MAX);
-        self.inner.submit(std::mem::take(&mut self.held.lock().expect("no panic")));
-    }
-}
-
-impl BlockDevice for Gate {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        for bio in batch {
-            self.log.lock().expect("no panic").push((bio.operation(), bio.length()));
-            let above = *self.hold_above.lock().expect("no panic");
-            if bio.operation() == BioOperation::Write && bio.length() > above {
-                self.held.lock().expect("no panic").push(bio);
-            } else {
-                self.inner.submit(vec![bio]);
-            }
-        }
-    }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-}
-
-struct Setup {
-    format: Arc<Format>,
-    gate: Arc<Gate>,
-    file: Arc<WritableFile>,
-    cache: Arc<PageCache>,
-    end_io: Arc<EndIo>,
-}
-
-fn setup_with(cache: Arc<PageCache>, block_bytes: u64) -> Setup {
-    let size = block_size(block_bytes);
-    let format = Format::new(size, (16 << 20) / block_bytes, 1 << 20);
-    let gate = Gate::new(format.device());
-    let end_io = EndIo::start().expect("a thread");
-    let file = writable(&cache, &format, gate.clone(), block_bytes, Arc::clone(&end_io));
-    Setup { format, gate, file, cache, end_io }
-}
-
-fn setup(folio_order_max: u8, block_bytes: u64) -> Setup {
-    setup_with(cache(32 << 20, folio_order_max), block_bytes)
-}
-
-fn writable(
-    cache: &Arc<PageCache>,
-    format: &Arc<Format>,
-    device: SharedDevice,
-    block_bytes: u64,
-    end_io: Arc<EndIo>,
-) -> Arc<WritableFile> {
-    let (mapping, format) = (cache.new_mapping(block_size(block_bytes)), Arc::clone(format));
-    let size = format.size();
-    WritableFile::new(mapping, format, device, end_io, size, ReadOptions::default())
-}
-
-impl Setup {
-    fn write(&self, at: u64, data: &[u8]) {
-        assert_eq!(write(&self.file, FileOffset(at), data), Ok(data.len()));
-    }
-
-    fn sync(&self) {
-        write_back(&self.file, 0..u64::MAX);
-        wait_for_writeback(&self.file, 0..u64::MAX);
-    }
-
-    /// Waits until the end of I/O has dealt with all that has ended on the device.
-    fn settle(&self) {
-        let format = Format::new(block_size(4096), 1, 1);
-        let device = format.device();
-        let other = writable(&self.cache, &format, device, 4096, Arc::clone(&self.end_io));
-        assert_eq!(write(&other, FileOffset(0), &[1]), Ok(1));
-        write_back(&other, 0..1);
-        wait_for_writeback(&other, 0..1);
-    }
-
-    /// The same file with nothing cached.
-    fn reopen(mut self, block_bytes: u64) -> Self {
-        self.file = writable(
-            &self.cache,
-            &self.format,
-            self.gate.clone(),
-            block_bytes,
-            Arc::clone(&self.end_io),
-        );
-        self.gate.take_log();
-        self
-    }
-
-    fn read(&self, at: u64, length: usize) -> Vec<u8> {
-        let mut buffer = vec![0; length];
-        let context = self.file.read_context();
-        let got = read(&context, &Readahead::default(), FileOffset(at), &mut buffer);
-        buffer.truncate(got.expect("readable"));
-        buffer
-    }
-}
 
 #[test]
 fn folios_are_as_large_as_the_write_and_the_option_allow() {
@@ -234,186 +93,40 @@ fn a_block_is_read_first_only_if_it_is_written_in_part_and_has_data() {
 }
 
 #[test]
-fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written() {
+fn what_a_copy_takes_the_place_of_is_data_all_the_time() {
     let setup = setup(9, 4096);
-    setup.write(0, &[1; 5000]);
-    setup.sync();
-    setup.format.spoil_tail();
-    let setup = setup.reopen(4096);
-    // Far behind the end: its block is read, and made zeroes from there on.
-    setup.write(100_000, &vec![2; 4096]);
-    setup.gate.hold_above(0);
-    write_back(&setup.file, 0..8192);
-    setup.gate.hold_above(u64::MAX);
-    write_back(&setup.file, 8192..u64::MAX);
-    setup.settle();
-    assert_eq!(setup.format.size(), 5000, "the old last block is on its way");
-    setup.gate.release();
-    wait_for_writeback(&setup.file, 0..u64::MAX);
-    assert_eq!(setup.format.size(), 104_096);
-    let mut expected = vec![1; 5000];
-    expected.resize(100_000, 0);
-    expected.resize(104_096, 2);
-    assert_eq!(setup.format.on_disk(), expected);
-}
-
-#[test]
-fn the_size_on_the_disk_follows_the_data() {
-    let setup = setup(9, 4096);
-    setup.write(0, &[1; 100]);
-    assert_eq!((setup.file.size(), setup.format.size()), (100, 0));
-    setup.gate.hold_above(0);
-    write_back(&setup.file, 0..u64::MAX);
-    assert_eq!(setup.format.size(), 0);
-    assert_eq!(setup.format.kinds(), [(0, IomapKind::Unwritten)]);
-    setup.gate.release();
-    wait_for_writeback(&setup.file, 0..u64::MAX);
-    assert_eq!(setup.format.size(), 100);
-    assert_eq!(setup.format.kinds(), [(0, IomapKind::Mapped)]);
-}
-
-#[test]
-fn data_counts_as_written_in_the_order_of_the_file() {
-    let setup = setup(0, 4096);
-    let on_disk = || (setup.format.size(), setup.format.kinds());
-    use IomapKind::{Mapped, Unwritten};
-    setup.write(0, &[1; 4096]);
-    setup.gate.hold_above(0);
-    write_back(&setup.file, 0..u64::MAX);
-    setup.gate.hold_above(u64::MAX);
-    // What follows arrives at once, and a commit may come now.
-    setup.write(4096, &[2; 5000]);
-    write_back(&setup.file, 0..u64::MAX);
-    setup.settle();
-    assert_eq!(on_disk(), (0, vec![(0, Unwritten), (1, Unwritten), (2, Unwritten)]));
-    setup.gate.release();
-    wait_for_writeback(&setup.file, 0..u64::MAX);
-    assert_eq!(on_disk(), (9096, vec![(0, Mapped), (1, Mapped), (2, Mapped)]));
-
-    // What is dirty counts as what is on its way.
-    setup.write(9096, &[3; 10_000]);
-    write_back_and_wait(&setup.file, 16_384..u64::MAX);
-    assert_eq!(setup.format.size(), 19_096);
-    assert_eq!(setup.format.on_disk()[9096..], [3; 10_000]);
-    // What was never written between two writes stays a hole, and is not waited for.
-    setup.write(40_960, &[4; 4096]);
-    setup.write(32_768, &[5; 4096]);
-    setup.gate.hold_above(0);
-    write_back(&setup.file, 32_768..36_864);
-    setup.write(61_440, &[6; 100]);
-    setup.gate.release();
-    setup.sync();
-    assert_eq!(setup.format.size(), 61_540);
-    assert_eq!(setup.format.kinds(), [0, 1, 2, 3, 4, 8, 10, 15].map(|block| (block, Mapped)));
-}
-
-#[test]
-fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
-    let setup = setup(0, 4096);
-    let cursor = setup.file.errors().cursor();
-    let told = || setup.file.errors().check(&cursor);
-    setup.write(0, &[1; 4096]);
-    setup.gate.hold_above(0);
-    write_back(&setup.file, 0..u64::MAX);
-    setup.gate.hold_above(u64::MAX);
-    setup.write(4096, &[2; 4096]);
-    write_back(&setup.file, 0..u64::MAX);
-    // A request that is dropped has failed.
-    setup.gate.held.lock().expect("no panic").clear();
-    wait_for_writeback(&setup.file, 0..u64::MAX);
-    assert!(matches!(told(), Err(Error::Io(_))));
-    assert_eq!(setup.format.size(), 8192);
-
-    setup.write(8192, &[3; 8192]);
-    setup.format.fail(0, || Error::NoSpace);
-    setup.sync();
-    assert_eq!((told(), setup.format.size()), (Err(Error::NoSpace), 16_384));
-    let mut expected = vec![0; 16_384];
-    expected[4096..8192].fill(2);
-    expected[12_288..].fill(3);
-    assert_eq!(setup.format.on_disk(), expected);
-
-    setup.write(16_384, &[4; 8192]);
-    setup.format.fail(0, || panic!("as the test has it"));
-    let panicked = catch_unwind(AssertUnwindSafe(|| write_back(&setup.file, 0..u64::MAX)));
-    assert!(panicked.is_err());
-    setup.sync();
-    assert!(matches!(told(), Err(Error::Lost(_))));
-    assert_eq!(setup.format.size(), 24_576);
-
-    // With requests that were collected, and that the thread would have ended itself.
-    for at in [4096, 12_288, 20_480] {
-        setup.write(at, &[5; 4096]);
-    }
-    setup.format.fail(2, || panic!("as the test has it"));
-    let wait = AssertUnwindSafe(|| write_back_and_wait(&setup.file, 0..u64::MAX));
-    assert!(catch_unwind(wait).is_err());
-    setup.sync();
-    assert!(told().is_err());
-    setup.write(24_576, &[6; 4096]);
-    setup.sync();
-    assert_eq!((told(), setup.format.size()), (Ok(()), 28_672));
-}
-
-#[test]
-fn a_punched_tail_shows_nothing_that_was_cut_off() {
-    let setup = setup(9, 1024);
-    setup.write(0, &[1; 2000]);
-    setup.sync();
-    truncate_cache(&setup.file, 1500).expect("memory");
-    setup.format.truncate(1500);
-    setup.write(8192, &[2; 1000]);
-    // The device has ones up to byte 2000. The blocks that are punched stay until the caller removes them.
-    assert_eq!(punch_cache(&setup.file, 0..9192), Ok(0..9216));
-    let on_disk = setup.format.on_disk();
-    assert!(on_disk.iter().skip(1500).all(|&byte| byte != 1), "{on_disk:?}");
-}
-
-#[test]
-fn a_truncation_is_not_undone_by_what_set_out_before() {
-    let setup = setup(9, 4096);
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                write_back(&setup.file, 0..u64::MAX);
-            }
-        });
-        for _ in 0..30_000 {
-            setup.write(0, &[1; 5000]);
-            truncate_cache(&setup.file, 4500).expect("memory");
-            setup.format.truncate(4500);
-            wait_for_writeback(&setup.file, 0..u64::MAX);
-            let (size, on_disk) = (setup.format.size(), setup.file.size_on_disk());
-            if (size, on_disk) != (4500, 4500) {
-                done.store(true, Ordering::Relaxed);
-                panic!("{size} on the disk, known as {on_disk}");
-            }
+    let (mapping, copies) = (setup.file.mapping(), AtomicU64::new(0));
+    setup.write(0, &vec![1; 2 << 20]);
+    let check = |number| {
+        // The copy begins about now.
+        copies.store(number, Ordering::Relaxed);
+        if seek_data(&setup.file.read_context(), FileOffset(0)) != Ok(FileOffset(0)) {
+            return Err("data is called a hole");
         }
-        done.store(true, Ordering::Relaxed);
-    });
-}
-
-#[test]
-fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
-    let setup = setup(0, 4096);
-    setup.write(0, &vec![1; 1 << 20]);
-    setup.sync();
-    setup.write(0, &[2; 4096]);
-    let paused = setup.format.pause();
-    write_back(&setup.file, 0..u64::MAX);
-    // The end of that write is about to say that the file reaches as far as it did.
-    wait_until("an end of I/O", || setup.format.waiting.load(Ordering::Relaxed) > 0);
+        zero_range(&setup.file, 100..300).expect("memory");
+        let found = setup.read(100, 200);
+        setup.write(100, &[1; 200]);
+        if found == [0; 200] { Ok(()) } else { Err("what was zeroed is there") }
+    };
     thread::scope(|scope| {
+        // As who makes room among mapped folios does, without the inode's lock.
         scope.spawn(|| {
-            truncate_cache(&setup.file, 65_536).expect("memory");
-            setup.format.truncate(65_536);
+            let mut last = 0;
+            while last < u64::MAX {
+                let next = copies.load(Ordering::Relaxed);
+                if let (true, Some(folio)) = (next > last, mapping.get(0)) {
+                    let folio = mapping.lock(&folio);
+                    if mapping.holds(&folio) {
+                        let _ = mapping.replace_by_copy(folio);
+                    }
+                }
+                last = next;
+            }
         });
-        thread::sleep(Duration::from_millis(30));
-        drop(paused);
+        let checked = (1..1000).try_for_each(check);
+        copies.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(checked, Ok(()));
     });
-    setup.sync();
-    assert_eq!(setup.format.size(), 65_536);
 }
 
 #[test]

@@ -111,6 +111,23 @@ impl Mapping {
         }
     }
 
+    /// The folio with page `index`, locked, if there is one. Certain, unless it is inserted or removed just
+    /// now: a copy may take a folio's place at any time.
+    pub fn get_locked(&self, index: u64) -> Option<LockedFolio> {
+        loop {
+            match self.get(index) {
+                Some(folio) => {
+                    let folio = self.lock(&folio);
+                    if self.holds(&folio) {
+                        return Some(folio);
+                    }
+                }
+                None if self.has_cached(index..index + 1) => {}
+                None => return None,
+            }
+        }
+    }
+
     /// Makes a folio that begins with page `index`, of the greatest order up to `order` that its
     /// alignment, its neighbours and the memory allow. `index` is aligned to the smallest order.
     pub fn insert(&self, index: u64, order: u8) -> Insertion {

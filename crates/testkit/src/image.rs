@@ -48,3 +48,9 @@ impl Mke2fs {
         run(command.arg(image));
     }
 }
+
+/// Checks that e2fsck finds nothing to mend in `image`.
+#[track_caller]
+pub fn check_by_e2fsck(image: &Path) {
+    run(Command::new("e2fsck").arg("-fn").arg(image));
+}

@@ -25,7 +25,7 @@ mod waiting;
 pub mod walk;
 
 pub use digest::digest;
-pub use image::Mke2fs;
+pub use image::{Mke2fs, check_by_e2fsck};
 pub use ioctl::move_extents;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;

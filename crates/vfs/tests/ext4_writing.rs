@@ -1,12 +1,12 @@
 //! ext4 volumes written through vfs: what e2fsck and the kernel make of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use base::FileOffset;
 use base::attributes::FileType;
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 use vfs::{Creation, Credentials, Follow, Node, OpenMode, Privileges, Volume, VolumeOptions};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -16,10 +16,6 @@ fn open(image: &Path) -> Volume {
     let device = device::open(image, options).unwrap();
     let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
     Volume::open(device, &options).unwrap()
-}
-
-fn check_by_e2fsck(image: &Path) {
-    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
 }
 
 fn make(volume: &Volume, parent: &Arc<Node>, name: &str, kind: FileType) -> Arc<Node> {
@@ -170,10 +166,26 @@ fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("empty"), b"").unwrap();
     std::fs::write(source.join("small"), b"inline").unwrap();
+    std::fs::write(source.join("cut"), [b'x'; 120]).unwrap();
+    std::fs::write(source.join("shorter"), [b'y'; 120]).unwrap();
     let image = folder.path().join("image");
     let kind = Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 1024) }.with("-O inline_data");
     kind.make(&image, Some(&source));
     let volume = open(&image);
+    let mut expected = BTreeMap::new();
+    for (name, cuts) in [("cut", [70, 100]), ("shorter", [20, 40])] {
+        let node = volume.resolve(format!("/{name}").as_bytes(), Follow::No).unwrap();
+        for size in cuts {
+            node.set_size(size, Privileges::Keep).unwrap();
+        }
+        let mut found = vec![0xff; 200];
+        let length = node.open_for(WRITE).unwrap().read_at(FileOffset(0), &mut found).unwrap();
+        let byte = if name == "cut" { b'x' } else { b'y' };
+        let mut left = vec![byte; cuts[0] as usize];
+        left.resize(cuts[1] as usize, 0);
+        assert_eq!(&found[..length], left, "{name}");
+        expected.insert(name, left);
+    }
     for name in ["/empty", "/small"] {
         let node = volume.resolve(name.as_bytes(), Follow::No).unwrap();
         for size in [3700, 1900, 2500, 5000] {
@@ -191,5 +203,8 @@ fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
         expected.resize(5000, 0);
         expected[4000..4003].copy_from_slice(b"far");
         assert!(std::fs::read(mount.path().join(name)).unwrap() == expected, "{name}");
+    }
+    for (name, expected) in expected {
+        assert_eq!(std::fs::read(mount.path().join(name)).unwrap(), expected, "{name}");
     }
 }

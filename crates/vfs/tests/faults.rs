@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use base::{FileOffset, IoOperation};
 use device::{
-    CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice, SharedDevice,
+    BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice,
+    SharedDevice,
 };
-use testkit::{Mke2fs, PanicDevice};
+use testkit::{Mke2fs, PanicDevice, check_by_e2fsck};
 use vfs::{
     Credentials, File, Follow, Node, OpenMode, Privileges, RwFlags, SyncRange, Volume,
     VolumeOptions, WriteAt, WriteSync, errno,
@@ -96,6 +97,46 @@ fn after_lost_metadata_everything_is_read_only() {
         let errors = volume.info().details.into_iter().find(|one| one.0 == "errors_found");
         assert_eq!(errors.unwrap().1.to_string(), "1");
     });
+}
+
+#[test]
+fn what_a_failed_truncation_leaves_does_not_come_back() {
+    const CUT: u64 = 3000;
+    const FAR: u64 = 500_000;
+    let memory = Arc::new(MemoryDevice::new(image()));
+    let volume = open(memory.clone(), true);
+    let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
+    // More extents than one leaf has.
+    for number in 0..200 {
+        write(&file, 2048 * number, &[7; 1024]).unwrap();
+    }
+    drop(file);
+    volume.close().unwrap();
+    let device = Arc::new(FaultDevice::new(memory.clone(), FaultPlan::default()));
+    let volume = open(device.clone(), true);
+    let node = volume.resolve(b"/file", Follow::No).unwrap();
+    let file = node.open_for(WRITE).unwrap();
+    // The first leaf is known from here on, and the others cannot be read.
+    assert_eq!(file.read_at(FileOffset(0), &mut [0; CUT as usize]), Ok(CUT as usize));
+    device.fail_reads_in(0..device.size());
+    assert_eq!(number(node.set_size(CUT, Privileges::Keep)), EIO);
+    assert_eq!(node.attributes().size, CUT);
+    assert_eq!(number(write(&file, FAR, b"far").map(drop)), EIO);
+    assert_eq!(number(node.set_size(FAR, Privileges::Keep)), EIO);
+    device.heal();
+    write(&file, FAR, b"far").unwrap();
+    let mut bytes = vec![1; FAR as usize + 3];
+    assert_eq!(file.read_at(FileOffset(0), &mut bytes), Ok(bytes.len()));
+    let mut expected = vec![0; FAR as usize];
+    expected[..1024].fill(7);
+    expected[2048..CUT as usize].fill(7);
+    expected.extend(b"far");
+    assert!(bytes == expected, "what was cut off has come back");
+    drop(file);
+    volume.close().unwrap();
+    let image = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(image.path(), memory.snapshot()).unwrap();
+    check_by_e2fsck(image.path());
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! what e2fsck and the kernel find afterwards.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::thread;
@@ -10,7 +9,7 @@ use std::thread;
 use base::FileOffset;
 use device::{MemoryDevice, SharedDevice};
 use iomap::Caching;
-use testkit::{LoopMount, Mke2fs, Random, private_mounts, wait_until};
+use testkit::{LoopMount, Mke2fs, Random, check_by_e2fsck, private_mounts, wait_until};
 use vfs::{
     Credentials, File, Node, OpenMode, Privileges, RwFlags, Volume, VolumeOptions, WriteAt,
     WriteSync,
@@ -34,10 +33,6 @@ fn make(image: &Path, block_size: u32) {
 fn open(image: &Path) -> Volume {
     let device = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
     Volume::open(device::open(image, device).unwrap(), &options(Caching::Kept)).unwrap()
-}
-
-fn check_by_e2fsck(image: &Path) {
-    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
 }
 
 fn create(volume: &Volume, path: &str) -> Arc<Node> {

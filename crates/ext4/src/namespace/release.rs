@@ -12,6 +12,7 @@ use base::{Error, FileBlock, Result};
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
+use crate::inline;
 use crate::inode::Inode;
 use crate::inode_record::InodeFlags;
 use crate::map::FILE_BLOCKS_MAX;
@@ -50,6 +51,14 @@ impl Inode {
         if size > self.size().max(self.size_max()) {
             return Err(Error::FileTooLarge);
         }
+        if size > self.size() {
+            self.finish_cut()?;
+        }
+        // What is cut off must not be there when the file grows again.
+        let inline_cut = match self.has(InodeFlags::INLINE_DATA) && size < self.size() {
+            true => Some(inline::Cut::new(self, size)?),
+            false => None,
+        };
         // Past the new end there can be blocks that the old size on disk had not reached: delayed
         // ones, which get their places before they are forgotten, or mapped ones.
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
@@ -59,6 +68,9 @@ impl Inode {
             record.size = size;
             record.modified = time;
             record.changed = time;
+            if let Some(cut) = inline_cut {
+                cut.apply(record);
+            }
         };
         if cuts {
             // An end of I/O that has the size grow must not make it an orphan no more.
@@ -68,13 +80,20 @@ impl Inode {
             self.update(handle, set)?;
             if cuts { volume.settle_orphan(handle, self) } else { Ok(()) }
         })?;
-        if cuts {
-            self.cut(end)?;
-            // What gets its place meanwhile lies before the end.
-            self.mapped_past_size.store(0, Ordering::Release);
-            volume.change(ORPHAN_CREDITS, |handle| volume.settle_orphan(handle, self))?;
+        if cuts { self.finish_cut() } else { Ok(()) }
+    }
+
+    /// Takes away what lies past the size, if a truncation has not come so far: before the size grows over
+    /// it, when that truncation failed. Nothing there may be delayed.
+    pub(crate) fn finish_cut(&self) -> Result<()> {
+        if self.mapped_past_size.load(Ordering::Acquire) < FILE_BLOCKS_MAX {
+            return Ok(());
         }
-        Ok(())
+        let volume = self.volume();
+        self.cut(FileBlock(volume.geometry().block_size.blocks_for(self.size())))?;
+        // What gets its place meanwhile lies before the end.
+        self.mapped_past_size.store(0, Ordering::Release);
+        volume.change(ORPHAN_CREDITS, |handle| volume.settle_orphan(handle, self))
     }
 
     /// Unmaps everything from `start` on.

@@ -13,7 +13,7 @@ use crate::common::cached_file::Cache;
 use crate::common::file_history::FileHistory;
 use crate::common::{new_inode, open_device_for_writing};
 use crate::judge::History;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Pace};
 use crate::planted::Bug;
 use crate::promises::Promises;
 use crate::snapshot::Snapshot;
@@ -29,7 +29,7 @@ pub struct Churn {
 
 impl Churn {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, threads: usize, steps: usize) -> Self {
-        let device = kind.slow_device();
+        let device = kind.device(Pace::Slow);
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
         let root = volume.inode(ROOT_INODE).unwrap();
         let make = |name: &str, kind| root.create(name.as_bytes(), &new_inode(kind)).unwrap();

@@ -11,7 +11,7 @@ use crate::common::file_history::FileHistory;
 use crate::common::new_file;
 use crate::direct;
 use crate::judge::History;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Pace};
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 
@@ -32,7 +32,8 @@ pub struct Data {
 
 impl Data {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
-        let (device, volume) = kind.open(bug);
+        let pace = if seed % 2 == 0 { Pace::Slow } else { Pace::AtOnce };
+        let (device, volume) = kind.open(bug, pace);
         let cache = Cache::new();
         let mut files: Vec<(CachedFile, FileHistory)> = (0..)
             .zip(NAMES)

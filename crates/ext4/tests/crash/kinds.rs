@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::{LatencyDevice, MemoryDevice, RecordDevice};
+use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
 use ext4::Volume;
 use iomap::{CacheOptions, PageCache};
 
@@ -20,6 +20,15 @@ const QUEUE_DEPTH: usize = 4;
 const STRAGGLERS_EVERY: u64 = 7;
 /// How long such a request takes.
 const STRAGGLERS_LATENCY: Duration = Duration::from_millis(2);
+
+/// How a device ends requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// Before the submitter goes on.
+    AtOnce,
+    /// After some time, several at once, some of which overtake others.
+    Slow,
+}
 
 /// A kind of volume.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +49,19 @@ impl Kind {
     }
 
     /// A new volume, each of whose free blocks has something in it that no file ever holds.
-    pub fn device(&self) -> Arc<RecordDevice> {
-        Arc::new(RecordDevice::new(Arc::new(self.memory())).unwrap())
+    pub fn device(&self, pace: Pace) -> Arc<RecordDevice> {
+        Arc::new(RecordDevice::new(self.unrecorded(pace)).unwrap())
+    }
+
+    fn unrecorded(&self, pace: Pace) -> SharedDevice {
+        let memory = Arc::new(self.memory());
+        match pace {
+            Pace::AtOnce => memory,
+            Pace::Slow => Arc::new(
+                LatencyDevice::new(memory, LATENCY, QUEUE_DEPTH)
+                    .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY),
+            ),
+        }
     }
 
     /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
@@ -50,26 +70,19 @@ impl Kind {
     }
 
     /// A new volume that has a bug, and the recorder of all its devices.
-    pub fn open(&self, bug: Bug) -> (Arc<RecordDevice>, Arc<Volume>) {
+    pub fn open(&self, bug: Bug, pace: Pace) -> (Arc<RecordDevice>, Arc<Volume>) {
         let Some(megabytes) = self.journal_megabytes else {
-            let device = self.device();
+            let device = self.device(pace);
             return (Arc::clone(&device), open_device_for_writing(bug.device(device)).unwrap());
         };
         let journal = Arc::new(self.journal(megabytes));
-        let [device, journal] = RecordDevice::pair(Arc::new(self.memory()), journal).unwrap();
+        let [device, journal] = RecordDevice::pair(self.unrecorded(pace), journal).unwrap();
         let device = Arc::new(device);
         let volume = bug.device(device.clone());
         let disks = Disks { volume, journal: Some(bug.device(Arc::new(journal))) };
         let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
         let volume = disks.open_for_writing(&PageCache::new(options).unwrap()).unwrap();
         (device, volume)
-    }
-
-    /// The same on a device that has several requests under way at once, some of which overtake others.
-    pub fn slow_device(&self) -> Arc<RecordDevice> {
-        let slow = LatencyDevice::new(Arc::new(self.memory()), LATENCY, QUEUE_DEPTH)
-            .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY);
-        Arc::new(RecordDevice::new(Arc::new(slow)).unwrap())
     }
 
     fn memory(&self) -> MemoryDevice {

@@ -11,7 +11,7 @@ use crate::common::file_history::FileHistory;
 use crate::common::{new_file, open_device_for_writing};
 use crate::direct::SECTOR;
 use crate::judge::History;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Pace};
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 use crate::space::fill;
@@ -29,7 +29,7 @@ pub struct Reuse {
 impl Reuse {
     /// `direct`: what is written goes around the cache.
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize, direct: bool) -> Self {
-        let device = kind.device();
+        let device = kind.device(Pace::AtOnce);
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
         let cache = Cache::new();
         let make = |name: &str| {

@@ -10,7 +10,7 @@ use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
 use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
 use crate::judge::History;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Pace};
 use crate::planted::Bug;
 use crate::snapshot::Snapshot;
 
@@ -27,7 +27,7 @@ pub struct Space {
 
 impl Space {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
-        let device = kind.device();
+        let device = kind.device(Pace::AtOnce);
         let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
         let root = volume.inode(ROOT_INODE).unwrap();
         let cache = Cache::new();

@@ -14,7 +14,7 @@ use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::file_history::FileHistory;
 use crate::common::{TIME, new_inode, open_device_for_writing};
 use crate::judge::History;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Pace};
 use crate::snapshot::Snapshot;
 
 const SIZE_MAX: u64 = 20_000;
@@ -48,7 +48,7 @@ pub struct Unlogged {
 
 impl Unlogged {
     pub fn record(kind: &Kind, seed: u64, steps: usize) -> Self {
-        let device = kind.device();
+        let device = kind.device(Pace::AtOnce);
         let volume = open_device_for_writing(device.clone()).unwrap();
         let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
         let make = |index: usize| {

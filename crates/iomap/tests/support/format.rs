@@ -43,8 +43,11 @@ pub struct Format {
     /// Whether the next end of I/O panics.
     pub panics: AtomicBool,
     /// What becomes of one mapping for writeback instead, after so many others.
-    fails: Mutex<Option<(u64, fn() -> Error)>>,
+    fails: Mutex<Option<Failure>>,
 }
+
+/// How many mappings go well before one that does not, and what becomes of that.
+type Failure = (u64, fn() -> Error);
 
 #[derive(Debug, Default)]
 struct State {

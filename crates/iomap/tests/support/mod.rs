@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "not every test uses everything")]
 
 pub mod format;
+pub mod gate;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,215 @@
+//! In which order writes count as written, and what a truncation among them sees.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use base::Error;
+use iomap::{
+    IomapKind, punch_cache, truncate_cache, wait_for_writeback, write_back, write_back_and_wait,
+};
+use support::gate::setup;
+use support::wait_until;
+
+#[test]
+fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written() {
+    let setup = setup(9, 4096);
+    setup.write(0, &[1; 5000]);
+    setup.sync();
+    setup.format.spoil_tail();
+    let setup = setup.reopen(4096);
+    // Far behind the end: its block is read, and made zeroes from there on.
+    setup.write(100_000, &vec![2; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..8192);
+    setup.gate.hold_above(u64::MAX);
+    write_back(&setup.file, 8192..u64::MAX);
+    setup.settle();
+    assert_eq!(setup.format.size(), 5000, "the old last block is on its way");
+    setup.gate.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.size(), 104_096);
+    let mut expected = vec![1; 5000];
+    expected.resize(100_000, 0);
+    expected.resize(104_096, 2);
+    assert_eq!(setup.format.on_disk(), expected);
+}
+
+#[test]
+fn the_size_on_the_disk_follows_the_data() {
+    let setup = setup(9, 4096);
+    setup.write(0, &[1; 100]);
+    assert_eq!((setup.file.size(), setup.format.size()), (100, 0));
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.size(), 0);
+    assert_eq!(setup.format.kinds(), [(0, IomapKind::Unwritten)]);
+    setup.gate.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.size(), 100);
+    assert_eq!(setup.format.kinds(), [(0, IomapKind::Mapped)]);
+}
+
+#[test]
+fn data_counts_as_written_in_the_order_of_the_file() {
+    let setup = setup(0, 4096);
+    let on_disk = || (setup.format.size(), setup.format.kinds());
+    use IomapKind::{Mapped, Unwritten};
+    setup.write(0, &[1; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..u64::MAX);
+    setup.gate.hold_above(u64::MAX);
+    // What follows arrives at once, and a commit may come now.
+    setup.write(4096, &[2; 5000]);
+    write_back(&setup.file, 0..u64::MAX);
+    setup.settle();
+    assert_eq!(on_disk(), (0, vec![(0, Unwritten), (1, Unwritten), (2, Unwritten)]));
+    setup.gate.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(on_disk(), (9096, vec![(0, Mapped), (1, Mapped), (2, Mapped)]));
+
+    // What is dirty counts as what is on its way.
+    setup.write(9096, &[3; 10_000]);
+    write_back_and_wait(&setup.file, 16_384..u64::MAX);
+    assert_eq!(setup.format.size(), 19_096);
+    assert_eq!(setup.format.on_disk()[9096..], [3; 10_000]);
+    // What was never written between two writes stays a hole, and is not waited for.
+    setup.write(40_960, &[4; 4096]);
+    setup.write(32_768, &[5; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 32_768..36_864);
+    setup.write(61_440, &[6; 100]);
+    setup.gate.release();
+    setup.sync();
+    assert_eq!(setup.format.size(), 61_540);
+    assert_eq!(setup.format.kinds(), [0, 1, 2, 3, 4, 8, 10, 15].map(|block| (block, Mapped)));
+}
+
+#[test]
+fn past_the_size_on_the_disk_a_request_covers_one_range() {
+    let setup = setup(0, 4096);
+    let writes = || setup.gate.take_log().into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>();
+    for at in [0, 1 << 20] {
+        setup.write(at, &[1; 4096]);
+    }
+    // Side by side on the device; and what comes between them counts before the second.
+    setup.sync();
+    assert_eq!(writes(), [4096, 4096]);
+    for at in [0, 1 << 20] {
+        setup.write(at, &[2; 4096]);
+    }
+    setup.sync();
+    assert_eq!(writes(), [8192]);
+}
+
+#[test]
+fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
+    let setup = setup(0, 4096);
+    let cursor = setup.file.errors().cursor();
+    let told = || setup.file.errors().check(&cursor);
+    setup.write(0, &[1; 4096]);
+    setup.gate.hold_above(0);
+    write_back(&setup.file, 0..u64::MAX);
+    setup.gate.hold_above(u64::MAX);
+    setup.write(4096, &[2; 4096]);
+    write_back(&setup.file, 0..u64::MAX);
+    // A request that is dropped has failed.
+    setup.gate.held.lock().expect("no panic").clear();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert!(matches!(told(), Err(Error::Io(_))));
+    assert_eq!(setup.format.size(), 8192);
+
+    setup.write(8192, &[3; 8192]);
+    setup.format.fail(0, || Error::NoSpace);
+    setup.sync();
+    assert_eq!((told(), setup.format.size()), (Err(Error::NoSpace), 16_384));
+    let mut expected = vec![0; 16_384];
+    expected[4096..8192].fill(2);
+    expected[12_288..].fill(3);
+    assert_eq!(setup.format.on_disk(), expected);
+
+    setup.write(16_384, &[4; 8192]);
+    setup.format.fail(0, || panic!("as the test has it"));
+    let panicked = catch_unwind(AssertUnwindSafe(|| write_back(&setup.file, 0..u64::MAX)));
+    assert!(panicked.is_err());
+    setup.sync();
+    assert!(matches!(told(), Err(Error::Lost(_))));
+    assert_eq!(setup.format.size(), 24_576);
+
+    // With requests that were collected, and that the thread would have ended itself.
+    for at in [4096, 12_288, 20_480] {
+        setup.write(at, &[5; 4096]);
+    }
+    setup.format.fail(2, || panic!("as the test has it"));
+    let wait = AssertUnwindSafe(|| write_back_and_wait(&setup.file, 0..u64::MAX));
+    assert!(catch_unwind(wait).is_err());
+    setup.sync();
+    assert!(told().is_err());
+    setup.write(24_576, &[6; 4096]);
+    setup.sync();
+    assert_eq!((told(), setup.format.size()), (Ok(()), 28_672));
+}
+
+#[test]
+fn a_punched_tail_shows_nothing_that_was_cut_off() {
+    let setup = setup(9, 1024);
+    setup.write(0, &[1; 2000]);
+    setup.sync();
+    truncate_cache(&setup.file, 1500).expect("memory");
+    setup.format.truncate(1500);
+    setup.write(8192, &[2; 1000]);
+    // The device has ones up to byte 2000. The blocks that are punched stay until the caller removes them.
+    assert_eq!(punch_cache(&setup.file, 0..9192), Ok(0..9216));
+    let on_disk = setup.format.on_disk();
+    assert!(on_disk.iter().skip(1500).all(|&byte| byte != 1), "{on_disk:?}");
+}
+
+#[test]
+fn a_truncation_is_not_undone_by_what_set_out_before() {
+    let setup = setup(9, 4096);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                write_back(&setup.file, 0..u64::MAX);
+            }
+        });
+        for _ in 0..30_000 {
+            setup.write(0, &[1; 5000]);
+            truncate_cache(&setup.file, 4500).expect("memory");
+            setup.format.truncate(4500);
+            wait_for_writeback(&setup.file, 0..u64::MAX);
+            let (size, on_disk) = (setup.format.size(), setup.file.size_on_disk());
+            if (size, on_disk) != (4500, 4500) {
+                done.store(true, Ordering::Relaxed);
+                panic!("{size} on the disk, known as {on_disk}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
+    let setup = setup(0, 4096);
+    setup.write(0, &vec![1; 1 << 20]);
+    setup.sync();
+    setup.write(0, &[2; 4096]);
+    let paused = setup.format.pause();
+    write_back(&setup.file, 0..u64::MAX);
+    // The end of that write is about to say that the file reaches as far as it did.
+    wait_until("an end of I/O", || setup.format.waiting.load(Ordering::Relaxed) > 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            truncate_cache(&setup.file, 65_536).expect("memory");
+            setup.format.truncate(65_536);
+        });
+        thread::sleep(Duration::from_millis(30));
+        drop(paused);
+    });
+    setup.sync();
+    assert_eq!(setup.format.size(), 65_536);
+}

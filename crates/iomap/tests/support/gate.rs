@@ -1,0 +1,153 @@
+//! A file on a device whose writes can be held back.
+
+use std::sync::{Arc, Mutex};
+
+use base::{DeviceOffset, Error, FileOffset, Result};
+use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
+use iomap::{
+    EndIo, PageCache, ReadOptions, Readahead, WritableFile, read, wait_for_writeback, write,
+    write_back,
+};
+
+use super::format::Format;
+use super::{block_size, cache};
+
+/// A device that lists its requests, and holds writes back on demand.
+#[derive(Debug)]
+pub struct Gate {
+    inner: Arc<MemoryDevice>,
+    /// What was submitted, by operation, with the number of bytes.
+    pub log: Mutex<Vec<(BioOperation, u64)>>,
+    /// Writes of more bytes than this are held.
+    pub hold_above: Mutex<u64>,
+    pub held: Mutex<Vec<Bio>>,
+}
+
+impl Gate {
+    pub fn new(inner: Arc<MemoryDevice>) -> Arc<Self> {
+        let (log, held) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { inner, log, hold_above: Mutex::new(u64::MAX), held })
+    }
+
+    pub fn take_log(&self) -> Vec<(BioOperation, u64)> {
+        std::mem::take(&mut self.log.lock().expect("no panic"))
+    }
+
+    pub fn hold_above(&self, bytes: u64) {
+        *self.hold_above.lock().expect("no panic") = bytes;
+    }
+
+    pub fn release(&self) {
+        self.hold_above(u64::MAX);
+        self.inner.submit(std::mem::take(&mut self.held.lock().expect("no panic")));
+    }
+}
+
+impl BlockDevice for Gate {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for bio in batch {
+            self.log.lock().expect("no panic").push((bio.operation(), bio.length()));
+            let above = *self.hold_above.lock().expect("no panic");
+            if bio.operation() == BioOperation::Write && bio.length() > above {
+                self.held.lock().expect("no panic").push(bio);
+            } else {
+                self.inner.submit(vec![bio]);
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}
+
+pub struct Setup {
+    pub format: Arc<Format>,
+    pub gate: Arc<Gate>,
+    pub file: Arc<WritableFile>,
+    pub cache: Arc<PageCache>,
+    pub end_io: Arc<EndIo>,
+}
+
+pub fn setup_with(cache: Arc<PageCache>, block_bytes: u64) -> Setup {
+    let size = block_size(block_bytes);
+    let format = Format::new(size, (16 << 20) / block_bytes, 1 << 20);
+    let gate = Gate::new(format.device());
+    let end_io = EndIo::start().expect("a thread");
+    let file = writable(&cache, &format, gate.clone(), block_bytes, Arc::clone(&end_io));
+    Setup { format, gate, file, cache, end_io }
+}
+
+pub fn setup(folio_order_max: u8, block_bytes: u64) -> Setup {
+    setup_with(cache(32 << 20, folio_order_max), block_bytes)
+}
+
+pub fn writable(
+    cache: &Arc<PageCache>,
+    format: &Arc<Format>,
+    device: SharedDevice,
+    block_bytes: u64,
+    end_io: Arc<EndIo>,
+) -> Arc<WritableFile> {
+    let (mapping, format) = (cache.new_mapping(block_size(block_bytes)), Arc::clone(format));
+    let size = format.size();
+    WritableFile::new(mapping, format, device, end_io, size, ReadOptions::default())
+}
+
+impl Setup {
+    pub fn write(&self, at: u64, data: &[u8]) {
+        assert_eq!(write(&self.file, FileOffset(at), data), Ok(data.len()));
+    }
+
+    pub fn sync(&self) {
+        write_back(&self.file, 0..u64::MAX);
+        wait_for_writeback(&self.file, 0..u64::MAX);
+    }
+
+    /// Waits until the end of I/O has dealt with all that has ended on the device.
+    pub fn settle(&self) {
+        let format = Format::new(block_size(4096), 1, 1);
+        let device = format.device();
+        let other = writable(&self.cache, &format, device, 4096, Arc::clone(&self.end_io));
+        assert_eq!(write(&other, FileOffset(0), &[1]), Ok(1));
+        write_back(&other, 0..1);
+        wait_for_writeback(&other, 0..1);
+    }
+
+    /// The same file with nothing cached.
+    pub fn reopen(mut self, block_bytes: u64) -> Self {
+        self.file = writable(
+            &self.cache,
+            &self.format,
+            self.gate.clone(),
+            block_bytes,
+            Arc::clone(&self.end_io),
+        );
+        self.gate.take_log();
+        self
+    }
+
+    pub fn read(&self, at: u64, length: usize) -> Vec<u8> {
+        let mut buffer = vec![0; length];
+        let context = self.file.read_context();
+        let got = read(&context, &Readahead::default(), FileOffset(at), &mut buffer);
+        buffer.truncate(got.expect("readable"));
+        buffer
+    }
+}
