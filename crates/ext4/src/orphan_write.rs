@@ -13,7 +13,7 @@ use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 
 use crate::features::Feature;
 use crate::inode::{Inode, RecordLock};
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode_record::InodeRecord;
 use crate::journal::Handle;
 use crate::map::FILE_BLOCKS_MAX;
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
@@ -121,12 +121,8 @@ impl OrphanSet {
     }
 
     /// Has an inode that was just read, and that nobody else has in memory, be what the orphans know it
-    /// as: one that was forgotten when blocks past its size could not be written.
+    /// as: one that was forgotten when blocks past its size could not be written, or taken away.
     pub(crate) fn recognise(&self, mut inode: Inode) -> Inode {
-        if inode.has(InodeFlags::EXTENTS) {
-            // Those have nothing past their size that a recovery must take away.
-            return inode;
-        }
         let inner = self.inner.lock();
         match inner.position(inode.number()) {
             None => return inode,

@@ -88,7 +88,8 @@ pub trait MapRead: Send + Sync {
 pub trait MapWrite: MapRead {
     /// Sees to it that all of `length` bytes from `at` on can be written: reserves space for the
     /// blocks that have none. Gives the range that contains `at`, like [`MapRead::map_read`]; never
-    /// inline data, which the format has moved into a block by then. Starts no transaction.
+    /// inline data, which the format has moved into a block by then. Called with no folio locked, and no
+    /// transaction: it starts one where something has to be moved, or taken away, first.
     fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
     /// Gives up what is reserved for blocks that have bytes in `unused`: nothing was written there.

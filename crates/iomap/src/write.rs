@@ -334,8 +334,8 @@ impl<'f> Writer<'f> {
     /// Takes the folio with `page`, which is clean, out of the cache: what it has of inline data is
     /// the format's to change.
     fn forget(&self, page: u64) {
-        if let Some(folio) = self.file.mapping.get(page) {
-            self.file.mapping.remove(self.file.mapping.lock(&folio));
+        if let Some(folio) = self.file.mapping.get_locked(page) {
+            self.file.mapping.remove(folio);
         }
     }
 }

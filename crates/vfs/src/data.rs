@@ -188,9 +188,12 @@ impl Node {
         }
         // Only what is cut off goes; what was preallocated past the end does not when that moves on.
         if let Err(error) = self.inode().set_size(size, size > before, now()) {
-            // A size that the format does not know must not be seen.
-            if let (Some(file), true) = (file, size > before) {
-                iomap::truncate_cache(file, before)?;
+            // A size that the format does not know must not be seen, nor what it has behind it later.
+            let known = self.inode().attributes().size;
+            match file {
+                Some(file) if size > before => iomap::truncate_cache(file, before)?,
+                Some(file) if size < known => iomap::set_size_moved(file, known.min(before)),
+                _ => {}
             }
             return Err(error);
         }

@@ -101,21 +101,38 @@ fn after_lost_metadata_everything_is_read_only() {
 
 #[test]
 fn what_a_failed_truncation_leaves_does_not_come_back() {
+    for features in ["^orphan_file", "orphan_file"] {
+        for forgets in [false, true] {
+            fail_a_truncation(features, forgets);
+        }
+    }
+}
+
+/// Has a truncation fail, the inode be forgotten meanwhile if `forgets`, and the file grow again.
+fn fail_a_truncation(features: &str, forgets: bool) {
     const CUT: u64 = 3000;
     const FAR: u64 = 500_000;
-    let memory = Arc::new(MemoryDevice::new(image()));
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let kind = Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) };
+    kind.with(&format!("-O {features}")).make(image.path(), None);
+    let memory = Arc::new(MemoryDevice::new(std::fs::read(image.path()).unwrap()));
     let volume = open(memory.clone(), true);
     let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
     // More extents than one leaf has.
     for number in 0..200 {
         write(&file, 2048 * number, &[7; 1024]).unwrap();
     }
+    create(&volume, "/other").unwrap();
     drop(file);
     volume.close().unwrap();
+
     let device = Arc::new(FaultDevice::new(memory.clone(), FaultPlan::default()));
-    let volume = open(device.clone(), true);
-    let node = volume.resolve(b"/file", Follow::No).unwrap();
-    let file = node.open_for(WRITE).unwrap();
+    let mut options = VolumeOptions { writable: true, nodes_max: 1, ..VolumeOptions::default() };
+    options.cache.bytes_max = 16 << 20;
+    let volume = Volume::open(device.clone(), &options).unwrap();
+    let look_up = |path: &str| volume.resolve(path.as_bytes(), Follow::No).unwrap();
+    let mut node = look_up("/file");
+    let mut file = node.open_for(WRITE).unwrap();
     // The first leaf is known from here on, and the others cannot be read.
     assert_eq!(file.read_at(FileOffset(0), &mut [0; CUT as usize]), Ok(CUT as usize));
     device.fail_reads_in(0..device.size());
@@ -124,6 +141,19 @@ fn what_a_failed_truncation_leaves_does_not_come_back() {
     assert_eq!(number(write(&file, FAR, b"far").map(drop)), EIO);
     assert_eq!(number(node.set_size(FAR, Privileges::Keep)), EIO);
     device.heal();
+    if forgets {
+        file.sync(false).unwrap();
+        let inode = Arc::downgrade(&node);
+        drop((file, node));
+        for _ in 0..3 {
+            look_up("/other").open_for(WRITE).unwrap();
+            create(&volume, "/more").unwrap();
+            volume.remove(b"/more", &Credentials::ROOT).unwrap();
+        }
+        assert_eq!(inode.strong_count(), 0, "it is still there");
+        node = look_up("/file");
+        file = node.open_for(WRITE).unwrap();
+    }
     write(&file, FAR, b"far").unwrap();
     let mut bytes = vec![1; FAR as usize + 3];
     assert_eq!(file.read_at(FileOffset(0), &mut bytes), Ok(bytes.len()));
@@ -131,10 +161,9 @@ fn what_a_failed_truncation_leaves_does_not_come_back() {
     expected[..1024].fill(7);
     expected[2048..CUT as usize].fill(7);
     expected.extend(b"far");
-    assert!(bytes == expected, "what was cut off has come back");
-    drop(file);
+    assert!(bytes == expected, "what was cut off has come back ({features}, {forgets})");
+    drop((file, node));
     volume.close().unwrap();
-    let image = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(image.path(), memory.snapshot()).unwrap();
     check_by_e2fsck(image.path());
 }
