@@ -1,11 +1,73 @@
 //! The time of day, as inodes keep it.
 
-use base::attributes::Timestamp;
-use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The time now: of the host's last tick, some milliseconds ago, as the kernel's own file systems
-/// take it. What changes twice within a tick need not be written twice.
+use base::attributes::Timestamp;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+const SECOND: i64 = 1_000_000_000;
+
+/// The last exact time that was given out, in nanoseconds since 1970. In 2262 they end.
+static LAST_EXACT: AtomicI64 = AtomicI64::new(0);
+
+/// The time now: for changes that write the inode whatever its times are. Two of them can be told
+/// apart where ticks come late.
 pub fn now() -> Timestamp {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    Timestamp { seconds: now.tv_sec, nanoseconds: u32::try_from(now.tv_nsec).unwrap_or_default() }
+    let now = nanoseconds(&clock_gettime(ClockId::Realtime));
+    let before = LAST_EXACT.fetch_max(now, Ordering::Relaxed);
+    if was_set_back(now, before) {
+        LAST_EXACT.store(now, Ordering::Relaxed);
+    }
+    timestamp(now)
+}
+
+/// The time of the host's last tick, some milliseconds ago, but not before what [`now`] has given: for
+/// data. What changes twice within a tick need not be written twice.
+pub(crate) fn last_tick() -> Timestamp {
+    let tick = nanoseconds(&clock_gettime(ClockId::RealtimeCoarse));
+    timestamp(not_before(tick, LAST_EXACT.load(Ordering::Relaxed)))
+}
+
+fn not_before(tick: i64, exact: i64) -> i64 {
+    if was_set_back(tick, exact) { tick } else { tick.max(exact) }
+}
+
+/// Whether somebody has set the clock back since it was `before`: ticks do not come that late.
+fn was_set_back(now: i64, before: i64) -> bool {
+    before.saturating_sub(now) > SECOND
+}
+
+fn nanoseconds(time: &Timespec) -> i64 {
+    time.tv_sec.saturating_mul(SECOND).saturating_add(time.tv_nsec)
+}
+
+fn timestamp(nanoseconds: i64) -> Timestamp {
+    let part = nanoseconds.rem_euclid(SECOND);
+    Timestamp { seconds: nanoseconds.div_euclid(SECOND), nanoseconds: part as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_times_differ_and_ticks_are_not_before_them() {
+        let first = now();
+        assert!(last_tick() >= first);
+        let second = now();
+        assert!(second > first, "{first:?}, then {second:?}");
+        assert!(last_tick() >= second);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_followed() {
+        assert_eq!(not_before(5 * SECOND, 5 * SECOND + 7), 5 * SECOND + 7);
+        assert_eq!(not_before(5 * SECOND + 8, 5 * SECOND + 7), 5 * SECOND + 8);
+        assert_eq!(not_before(5 * SECOND, 3600 * SECOND), 5 * SECOND);
+    }
+
+    #[test]
+    fn times_before_1970_have_nanoseconds_that_go_on() {
+        assert_eq!(timestamp(-1), Timestamp { seconds: -1, nanoseconds: 999_999_999 });
+    }
 }

@@ -8,7 +8,7 @@ use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
 use iomap::{Caching, ErrorCursor, WritableFile};
 
-use crate::clock::now;
+use crate::clock::{last_tick, now};
 use crate::node::{Life, Node, NodeState};
 use crate::rights::{self, Privileges};
 use crate::writeback::Writeback;
@@ -123,7 +123,7 @@ impl Node {
             };
             // Before it is noted: who forgets clean files looks again after that.
             if !keeps_times {
-                self.inode().note_modified(now());
+                self.inode().note_modified(last_tick());
             }
             if state.life == Life::Named {
                 writeback.note(self);

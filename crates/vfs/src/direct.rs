@@ -7,7 +7,7 @@ use base::locks::RankedReadGuard;
 use base::{Error, FileOffset, Result};
 use iomap::{Caching, DIRECT_ALIGNMENT, DirectBatch, DirectRequest, Refused, WritableFile};
 
-use crate::clock::now;
+use crate::clock::last_tick;
 use crate::data::WriteAt;
 use crate::file::{File, off_maps};
 use crate::node::{Life, Node, NodeState};
@@ -329,7 +329,7 @@ impl Node {
 
     /// Notes that data changed on the device. The caller has the lock, which is that of `state`.
     fn note_direct_write(self: &Arc<Self>, state: &NodeState) {
-        self.inode().note_modified(now());
+        self.inode().note_modified(last_tick());
         if state.life == Life::Named {
             if let Ok(writeback) = self.writeback() {
                 writeback.note(self);

@@ -10,7 +10,7 @@ use base::{Error, FileOffset, Result};
 use iomap::{Caching, Readahead};
 use pagecache::{PAGE_SHIFT, PAGE_SIZE, ServeFault, Window};
 
-use crate::clock::now;
+use crate::clock::last_tick;
 use crate::data::PART_BYTES;
 use crate::file::{File, off_maps};
 use crate::node::{Life, NodeState};
@@ -299,7 +299,7 @@ impl Map {
     /// Notes that something was stored, or is about to be. The caller has the node's lock.
     fn note_stored(&self, state: &NodeState) {
         let node = self.file.node();
-        node.inode().note_modified(now());
+        node.inode().note_modified(last_tick());
         if let (Life::Named, Ok(writeback)) = (state.life, node.writeback()) {
             writeback.note(node);
         }
