@@ -22,8 +22,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
-use testkit::command::{output, run};
-use testkit::{Mke2fs, private_mounts};
+use testkit::command::output;
+use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
 const EIO: i32 = Errno::IO.raw_os_error();
 const EROFS: i32 = Errno::ROFS.raw_os_error();
@@ -297,7 +297,7 @@ fn look(image: &[u8], options: &str, fault: &str) -> (String, usize) {
     let image = session.path("image");
     let mended = output(Command::new("e2fsck").arg("-fy").arg(&image));
     assert!(mended.status.code().is_some_and(|code| code <= 1), "{fault}: {}", mended.text());
-    run(Command::new("e2fsck").arg("-fn").arg(&image));
+    check_by_e2fsck(&image);
     let volume = bifolio::open(&image, Part::Whole, &VolumeOptions::default()).unwrap();
     for promised in seen.iter().flat_map(|seen| &seen.promised) {
         let found = promised

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use mounting::Place;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 const FILES: usize = 8;
 
@@ -57,7 +57,7 @@ fn files_that_grow_in_turns_have_about_as_few_extents_as_with_the_kernel() {
         grow_in_turns(mount.path(), turns, bytes);
         place.umount();
         mount.assert_gone();
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         let (ours, theirs) = (extents(&place.image), extents(&kernels_image));
         let case = format!("{turns} turns of {bytes} bytes, blocks of {block_size}");
         assert!(ours <= 2 * theirs, "{case}: {ours} extents, the kernel {theirs}");

@@ -14,7 +14,7 @@ use mounting::side_by_side::{Notes, side_by_side};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, Random, private_mounts};
+use testkit::{LoopMount, Mke2fs, Random, check_by_e2fsck, private_mounts};
 
 const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE;
@@ -151,7 +151,7 @@ fn random_operations_do_what_they_do_in_the_kernel() {
             let notes = &ours.0[at.saturating_sub(8)..=at];
             panic!("{kind}: ours {notes:#?}, the kernel's {}", expected.0[at]);
         }
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         let [ours, theirs] = [&place.image, &kernels_image].map(|image| {
             let mount = LoopMount::new(image, format, "ro");
             NAMES.map(|(name, _)| blocks(&mount.path().join(name)))

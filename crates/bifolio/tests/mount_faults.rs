@@ -12,7 +12,7 @@ use std::process::Command;
 use mounting::Place;
 use rustix::fs::FallocateFlags;
 use testkit::command::{output, run};
-use testkit::private_mounts;
+use testkit::{check_by_e2fsck, private_mounts};
 
 const BLOCK_BYTES: u64 = 4096;
 const IMAGE_BYTES: u64 = 64 << 20;
@@ -76,7 +76,7 @@ fn data_that_cannot_be_written_is_told_once_to_every_open_file_and_nothing_follo
         drop((first, second));
         place.umount();
         mount.assert_gone();
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         let mount = place.mount(&["-o", "ro"]);
         assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"still");
     }
@@ -108,7 +108,7 @@ fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
             assert!(said.lines().any(|line| line.contains(part)), "{said}");
         }
         // What the log promises is not there, and nothing else has changed.
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         fs::remove_file(place.image.with_file_name("full")).unwrap();
         let repaired = output(Command::new("e2fsck").arg("-fp").arg(&place.image));
         assert!(matches!(repaired.status.code(), Some(0 | 1)), "{}", repaired.text());
@@ -117,7 +117,7 @@ fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
         fs::write(mount.path().join("new"), "written").unwrap();
         place.umount();
         mount.assert_gone();
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
     }
 }
 
@@ -146,7 +146,7 @@ fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says() {
         // It finds the one file, takes it away, and has nothing more to say.
         let repaired = output(Command::new("e2fsck").arg("-fy").arg(&place.image));
         assert_eq!(repaired.status.code(), Some(1), "{}", repaired.text());
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         let mount = place.mount(&["-o", "ro"]);
         assert_eq!(mount.path().join("new").exists(), policy == "continue");
     }

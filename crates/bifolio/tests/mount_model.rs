@@ -10,7 +10,6 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use mounting::{Place, soak_factor};
 use rustix::fs::{
@@ -18,8 +17,7 @@ use rustix::fs::{
     Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use testkit::command::run;
-use testkit::{LoopMount, Manifest, Mke2fs, Random, private_mounts};
+use testkit::{LoopMount, Manifest, Mke2fs, Random, check_by_e2fsck, private_mounts};
 
 const STEPS: u64 = 4000;
 const SEED: u64 = 17;
@@ -472,7 +470,7 @@ fn check(subject: Subject) {
     kernels.unmount();
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
     if block_size <= 4096 {
         let ours = LoopMount::new(&place.image, "ext4", "ro");
         facts(ours.path(), ignored).assert_equal("the image", &expected, "the kernel's ext4");

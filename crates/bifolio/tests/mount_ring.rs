@@ -19,7 +19,7 @@ use mounting::{Mount, Place, bifolio, mount_entry, soon};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::{output, run};
-use testkit::{RingOffer, private_mounts, wait_until};
+use testkit::{RingOffer, check_by_e2fsck, private_mounts, wait_until};
 
 const REFUSAL: &str = "does not offer FUSE over io_uring";
 
@@ -106,7 +106,7 @@ fn many_clients_on_all_processors_get_what_is_theirs() {
     });
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
 }
 
 /// Has several clients read from a mount, lets `end` end it, and sees that all of them end, too.
@@ -193,5 +193,5 @@ fn what_was_synced_outlives_a_server_that_is_killed() {
     }
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
 }

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use testkit::command::run;
-use testkit::{Mke2fs, private_mounts};
+use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
 const BLOCK: u64 = 4096;
 /// The user and the group that the superblock names. (Linux 6.18 takes the user's number for both.)
@@ -176,7 +176,7 @@ fn what_the_kernel_collects_of_an_ordinary_user_takes_what_is_kept_rather_than_b
     });
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
 }
 
 #[repr(align(4096))]

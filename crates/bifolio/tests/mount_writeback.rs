@@ -8,7 +8,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use mounting::Place;
@@ -16,8 +15,7 @@ use mounting::other_ways::write_mapped;
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Signal;
-use testkit::command::run;
-use testkit::private_mounts;
+use testkit::{check_by_e2fsck, private_mounts};
 
 /// Does `work` on a mount for writing, and `check` there, and again after a remount.
 fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
@@ -29,7 +27,7 @@ fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
         check(mount.path());
         place.umount();
         mount.assert_gone();
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         let mount = place.mount(&["-o", options]);
         check(mount.path());
         place.umount();
@@ -255,7 +253,7 @@ fn what_was_synced_outlives_a_server_that_is_killed() {
         assert!(fs::read(&path).unwrap()[..data.len()] == data);
         place.umount();
         mount.assert_gone();
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
     }
 }
 
@@ -316,7 +314,7 @@ fn a_signal_loses_nothing_that_programs_with_open_files_have_written() {
         mount.assert_gone();
         drop(mapping);
         drop((written, gone, mapped));
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
         let mount = place.mount(&["-o", "ro"]);
         let found = fs::read(mount.path().join("mapped")).unwrap();
         assert!(found.len() == LENGTH && found.iter().all(|&byte| byte == 7), "{options}");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use mounting::{NOBODY, Place};
 use rustix::process::Signal;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 /// Mounts a new volume for writing, lets `work` change it, unmounts, has e2fsck judge the image,
 /// and shows it to `check` as the kernel mounts it.
@@ -24,7 +24,7 @@ fn check(work: impl FnOnce(&Path), check: impl FnOnce(&Path)) {
     work(mount.path());
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
     let kernels = LoopMount::new(&place.image, "ext4", "ro");
     check(kernels.path());
 }
@@ -214,7 +214,7 @@ fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server(
     let mount = place.mount(&["-o", "rw"]);
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_mount_that_does_not_come_about_leaves_a_volume_that_was_closed() {
             assert!(!header.contains("needs_recovery"), "{header}");
             let state = header.lines().find(|line| line.starts_with("Filesystem state:"));
             assert!(state.unwrap().ends_with(" clean"), "{header}");
-            run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+            check_by_e2fsck(&place.image);
         };
         // The directory is root's, and what others see is root's to say.
         fails(&["-o", "rw"]);
@@ -266,7 +266,7 @@ fn umount_says_that_it_waits_for_the_server_and_does() {
     assert_eq!(has_ended, None);
     assert!(umount.wait().unwrap().success());
     assert!(said.next().is_none());
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn what_is_removed_is_given_back_where_that_is_asked_for() {
         mount.assert_gone();
         // The file has some 5 MB; the journal takes less.
         assert_eq!(room() + 3_000_000 < before, gives_back, "{options}");
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
     }
 }
 

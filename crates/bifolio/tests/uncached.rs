@@ -12,7 +12,7 @@ use mounting::other_ways::{open_direct, write_mapped};
 use mounting::{Place, bifolio};
 use rustix::io::{Errno, ReadWriteFlags};
 use testkit::command::{output, run};
-use testkit::{Mke2fs, private_mounts};
+use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
 /// RWF_DONTCACHE.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
@@ -68,7 +68,7 @@ fn stream(options: &str) -> (u64, u64) {
     drop((one, other));
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
     kept
 }
 
@@ -159,7 +159,7 @@ fn copies_keep_nothing_when_they_are_told_to_or_large() {
     most = most.max(copy(&["--cache-size=150M"], two, &back));
     assert!(most < 80 << 20, "{most} bytes");
     run(Command::new("cmp").args([&large, &back]));
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
     let cached = copy(&["--cache-size=1G"], one, &back);
     assert!(cached > 96 << 20, "{cached} bytes");
 }

@@ -11,14 +11,12 @@ mod window;
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
 
 use mounting::{Mount, Place};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use testkit::command::run;
 use testkit::exercise::{Model, Run};
-use testkit::{Mke2fs, private_mounts};
+use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
 use crate::operation::SHARES;
 use crate::subject::{SIZE_MAX, Subject};
@@ -54,7 +52,7 @@ impl<'a> Stage<'a> {
         let models = self.subjects.into_iter().map(Subject::close).collect();
         self.place.umount();
         self.mount.assert_gone();
-        run(Command::new("e2fsck").arg("-fn").arg(&self.place.image));
+        check_by_e2fsck(&self.place.image);
         models
     }
 

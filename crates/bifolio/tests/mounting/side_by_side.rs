@@ -1,11 +1,9 @@
 //! The same calls on a mount of ours and on one of the kernel's ext4.
 
 use std::path::Path;
-use std::process::Command;
 
 use rustix::io::Errno;
-use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 use super::Place;
 
@@ -52,7 +50,7 @@ pub fn side_by_side_on(prepare: impl Fn(&Path), calls: impl Fn(&Path, &mut Notes
     calls(mount.path(), &mut ours);
     place.umount();
     mount.assert_gone();
-    run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    check_by_e2fsck(&place.image);
     let differences: Vec<_> = ours.0.iter().zip(&expected.0).filter(|(a, b)| a != b).collect();
     assert!(differences.is_empty(), "ours, the kernel's: {differences:#?}");
     assert_eq!(ours.0.len(), expected.0.len());

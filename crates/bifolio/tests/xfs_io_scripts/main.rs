@@ -11,7 +11,7 @@ use std::process::Command;
 
 use mounting::{Place, bifolio};
 use testkit::command::{output, run};
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 use crate::scripts::{Part, SCRIPTS};
 
@@ -152,7 +152,7 @@ fn check(block_size: u32, options: &str) {
             let how = format!("--{how}-range");
             run(bifolio("fallocate").args([&how, "--from", &from, "--length", &length]).arg(file));
         });
-        run(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        check_by_e2fsck(&place.image);
     }
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs, "ours, the kernel's; {options}, blocks of {block_size}");

@@ -55,10 +55,8 @@ impl Inode {
             self.finish_cut()?;
         }
         // What is cut off must not be there when the file grows again.
-        let inline_cut = match self.has(InodeFlags::INLINE_DATA) && size < self.size() {
-            true => Some(inline::Cut::new(self, size)?),
-            false => None,
-        };
+        let cuts_inline = self.has(InodeFlags::INLINE_DATA) && size < self.size();
+        let inline_cut = cuts_inline.then(|| inline::Cut::new(self, size)).transpose()?;
         // Past the new end there can be blocks that the old size on disk had not reached: delayed
         // ones, which get their places before they are forgotten, or mapped ones.
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;

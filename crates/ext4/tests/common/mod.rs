@@ -90,7 +90,7 @@ impl Image {
 
     /// e2fsck has nothing to mend.
     pub fn check_by_e2fsck(&self) {
-        run(Command::new("e2fsck").arg("-fn").arg(&self.path));
+        testkit::check_by_e2fsck(&self.path);
     }
 
     pub fn bytes(&self) -> Vec<u8> {

@@ -94,7 +94,8 @@ pub(super) fn plan_alone(
     Ok(runs)
 }
 
-/// Starts the threads that the end will need, and splits extents of which a part will be written, if that is not left to the end of I/O.
+/// Starts the threads that the end will need, and splits extents of which a part will be written, if that
+/// is not left to the end of I/O.
 fn prepare(
     file: &WritableFile,
     request: &DirectRequest,

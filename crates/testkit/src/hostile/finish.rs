@@ -108,7 +108,7 @@ pub fn with_deep_index(image: &Path) {
     set_entries(&mut bytes, root + ROOT_ENTRIES, &level);
     bytes[root + ROOT_LEVELS] = 2;
     must(std::fs::write(image, bytes), image.display());
-    run(Command::new("e2fsck").arg("-fn").arg(image));
+    crate::check_by_e2fsck(image);
 }
 
 /// The hash from which on, and the block, of each entry; the first one's hash lies above.

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::process::Command;
 
 use base::FileOffset;
 use base::attributes::FileType;
@@ -47,7 +46,7 @@ pub fn file(volume: &Volume, name: &str) -> File {
 pub fn close(volume: Volume, image: &Path) {
     volume.close().unwrap();
     drop(volume);
-    testkit::command::run(Command::new("e2fsck").arg("-fn").arg(image));
+    testkit::check_by_e2fsck(image);
 }
 
 pub fn bytes(range: Range<u64>) -> Range<FileOffset> {
