@@ -18,8 +18,8 @@ A file moves if there is room for all of it in fewer pieces; its data stays as i
 immutable, append-only, inline, encrypted, protected by fs-verity, journaled as data, or mapped without \
 extents, and swap areas, are skipped, and so is all on volumes with clusters (bigalloc); -v says why. The \
 score of a file is the share of the time for reading it that is lost between its pieces, in percent, if \
-going on elsewhere takes as long as reading 256 KiB. It works on images that nobody uses: the kernel \
-passes what e4defrag asks for on to no FUSE server.";
+going on elsewhere takes as long as reading 256 KiB. It works on images that nobody uses: \
+on a mount files cannot be moved, e4defrag's way or another.";
 
 /// The arguments of `bifolio defrag`.
 #[derive(Args)]
