@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash exercise lint bench-read bench-write bench-mount bench-direct bench-uncached fuzz
+.PHONY: help setup build demo test crash exercise fsx lint bench-read bench-write bench-mount bench-direct bench-uncached fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -32,6 +32,10 @@ OPERATIONS ?= 200000
 SEED ?= 1
 exercise: ## Do OPERATIONS things at random, chosen by SEED, to files on ext4 volumes of several kinds, and on mounts
 	@BIFOLIO_EXERCISE_OPERATIONS=$(OPERATIONS) BIFOLIO_EXERCISE_SEED=$(SEED) scripts/test --release --package bifolio-vfs --package bifolio --test exercise --test mount_exercise
+
+FSX_FACTOR ?= 8
+fsx: ## Have fsx do FSX_FACTOR times 25,000 operations on mounts with each size of blocks
+	@BIFOLIO_SOAK_FACTOR=$(FSX_FACTOR) scripts/test --release --package bifolio --test mount_suites fsx
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint
