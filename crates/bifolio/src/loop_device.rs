@@ -18,8 +18,10 @@ pub fn in_use(image: &Metadata) -> Option<PathBuf> {
         .flatten()
         .filter(|device| device.file_name().as_bytes().starts_with(b"loop"))
         .filter(|device| is_over(&device.path(), image))
-        .map(|device| Path::new("/dev").join(device.file_name()))
-        .find(|device| is_claimed(device))
+        .map(|device| (Path::new("/dev").join(device.file_name()), device.path()))
+        // It may have been let go, and claimed for another image, in between.
+        .find(|(node, device)| is_claimed(node) && is_over(device, image))
+        .map(|(node, _)| node)
 }
 
 fn is_over(device: &Path, image: &Metadata) -> bool {
