@@ -108,8 +108,7 @@ fn change(operation: &SetAttrIn) -> Result<AttributeChange, Errno> {
         true => Ok(Some(Timestamp { seconds: seconds as i64, nanoseconds })),
         false => Ok(None),
     };
-    let (now, sets_now) = (vfs::now(), has(FATTR_ATIME_NOW) || has(FATTR_MTIME_NOW));
-    let changed = time(FATTR_CTIME, operation.changed, operation.changed_nanoseconds)?;
+    let now = vfs::now();
     let accessed = time(FATTR_ATIME, operation.accessed, operation.accessed_nanoseconds)?;
     let modified = time(FATTR_MTIME, operation.modified, operation.modified_nanoseconds)?;
     Ok(AttributeChange {
@@ -118,6 +117,6 @@ fn change(operation: &SetAttrIn) -> Result<AttributeChange, Errno> {
         gid: has(FATTR_GID).then_some(operation.gid),
         accessed: if has(FATTR_ATIME_NOW) { Some(now) } else { accessed },
         modified: if has(FATTR_MTIME_NOW) { Some(now) } else { modified },
-        changed: changed.or_else(|| sets_now.then_some(now)),
+        changed: time(FATTR_CTIME, operation.changed, operation.changed_nanoseconds)?,
     })
 }
