@@ -34,7 +34,7 @@ exercise: ## Do OPERATIONS things at random, chosen by SEED, to files on ext4 vo
 	@BIFOLIO_EXERCISE_OPERATIONS=$(OPERATIONS) BIFOLIO_EXERCISE_SEED=$(SEED) scripts/test --release --package bifolio-vfs --package bifolio --test exercise --test mount_exercise
 
 FSX_FACTOR ?= 8
-fsx: ## Have fsx do FSX_FACTOR times 25,000 operations on mounts with each size of blocks
+fsx: ## Have fsx do FSX_FACTOR times 25,000 operations on mounts: blocks of 1, 4 and 64 KiB, and a small cache
 	@BIFOLIO_SOAK_FACTOR=$(FSX_FACTOR) scripts/test --release --package bifolio --test mount_suites fsx
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny

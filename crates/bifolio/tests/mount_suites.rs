@@ -184,7 +184,7 @@ fn compare(
     assert_eq!(skipped, SKIPPED, "with blocks of {block_size} bytes");
 }
 
-/// What fsx does; `make fsx` has it do eight times as much.
+/// How many operations fsx does; `make fsx` has it do eight times as much.
 const FSX_OPERATIONS: u64 = 25_000;
 const FSX_SEED: u64 = 20_260_301;
 

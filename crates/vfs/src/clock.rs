@@ -7,11 +7,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// The last exact time that was given out, in nanoseconds since 1970. In 2262 they end.
+/// The last exact time that was given out, in nanoseconds since 1970. An `i64` of them ends in 2262.
 static LAST_EXACT: AtomicI64 = AtomicI64::new(0);
 
 /// The time now: for changes that write the inode whatever its times are. Two of them can be told
-/// apart where ticks come late.
+/// apart, where times of ticks could not.
 pub fn now() -> Timestamp {
     let now = nanoseconds(&clock_gettime(ClockId::Realtime));
     let before = LAST_EXACT.fetch_max(now, Ordering::Relaxed);

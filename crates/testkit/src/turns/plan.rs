@@ -324,8 +324,9 @@ impl Plan {
 
     fn random_step(&mut self, by_kernel: bool) {
         let block = self.block();
-        // Linux up to 7.2 makes inline data a block's by its journal when it allocates or punches, forgets
-        // nothing of that when the block is freed, and writes it over what the next file has there.
+        // When Linux up to 7.2 allocates or punches where data is inline, it moves the data to a block by its
+        // journal; that does not forget the block when it is freed, and may write the old data over what
+        // the next file has there. (Other steps allocate and punch in files that are too large for that.)
         let preallocate = by_kernel && self.options.preallocate && !self.options.inline_data;
         let which = self.random.below(100);
         let path = match which {

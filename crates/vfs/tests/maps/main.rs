@@ -9,7 +9,6 @@ mod threads;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use base::FileOffset;
 use base::attributes::FileType;
@@ -75,7 +74,7 @@ impl Stage {
         let volume = self.volume.take().unwrap();
         volume.close().unwrap();
         drop(volume);
-        testkit::command::run(Command::new("e2fsck").arg("-fn").arg(self.image()));
+        testkit::check_by_e2fsck(&self.image());
     }
 }
 
