@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash exercise fsx lint bench-read bench-write bench-mount bench-direct bench-uncached fuzz
+.PHONY: help setup build demo test crash exercise fsx lint bench-read bench-write bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -26,7 +26,7 @@ test: ## Run every test
 CRASH_FACTOR ?= 20
 CRASH_SEED ?= 1
 crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do, from CRASH_SEED on
-	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test --release --package bifolio-ext4 --test crash
+	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test --release --package bifolio-ext4 --package bifolio-vfs --test crash
 
 OPERATIONS ?= 200000
 SEED ?= 1
@@ -50,11 +50,17 @@ bench-write: ## Measure writing against the kernel and fuse2fs (ROWS: parts of r
 bench-mount: ## Measure reading through mounts against the kernel and fuse2fs (ROWS as above)
 	@scripts/bench bench-mount $(ROWS)
 
+bench-trees: ## Measure programs on trees of small files on mounts, idle and beside busy loops (ROWS: idle, busy)
+	@scripts/bench bench-trees $(ROWS)
+
 bench-uncached: ## Measure streams that stay out of the cache (ROWS as above, or seconds=N cache=MIB)
 	@scripts/bench bench-uncached $(ROWS)
 
 bench-direct: ## Measure direct writes by lock and split, and by block size, against the bare device (ROWS)
 	@scripts/bench bench-direct $(ROWS)
+
+bench-scale: ## Measure the cost per file, name, extent … with 10^3 to 10^5 of them (ROWS, or max=N, or cpu)
+	@scripts/bench bench-scale $(ROWS)
 
 SECONDS_EACH ?= 60
 fuzz: ## Fuzz every parser for SECONDS_EACH (needs a nightly Rust)

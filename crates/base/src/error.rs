@@ -330,6 +330,13 @@ pub enum Problem {
     Missing(&'static str),
     /// Something the format allows only once is there again.
     Repeated(&'static str),
+    /// A map refers to blocks of the volume's own metadata.
+    SystemZone {
+        /// The first block.
+        first: u64,
+        /// The last block.
+        last: u64,
+    },
     /// Blocks from the place on belong to more than one owner.
     Shared {
         /// How many.
@@ -372,6 +379,9 @@ impl fmt::Display for Problem {
             Self::Cycle => write!(f, "leads back into itself"),
             Self::Missing(what) => write!(f, "{what} is missing"),
             Self::Repeated(what) => write!(f, "{what} is there more than once"),
+            Self::SystemZone { first, last } => {
+                write!(f, "refers to the volume's own metadata in blocks {first} to {last}")
+            }
             Self::Shared { blocks } => write!(f, "{blocks} from here on belong to others too"),
             Self::MarkedFree { count } => write!(f, "{count} in use from here on count as free"),
             Self::MarkedUsed { count } => {
@@ -403,6 +413,13 @@ pub enum Unsupported {
     Format,
     /// No partition table was found.
     PartitionTable,
+    /// Writing a volume whose first superblock is damaged.
+    DamagedSuperblock {
+        /// The block with a sound copy of it.
+        copy: FsBlock,
+        /// The size of blocks.
+        block_size: u32,
+    },
     /// An operation that is not there.
     Operation(&'static str),
 }
@@ -417,6 +434,11 @@ impl fmt::Display for Unsupported {
             Self::Encrypted(inode) => {
                 write!(f, "inode {inode} uses the feature encrypt, which is not supported yet")
             }
+            Self::DamagedSuperblock { copy, block_size } => write!(
+                f,
+                "the superblock is damaged, and by its copy in block {copy} the volume is only \
+                 read; `e2fsck -b {copy} -B {block_size}` mends it"
+            ),
             Self::Format => write!(f, "no known file system found"),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
             Self::Operation(what) => write!(f, "unsupported operation: {what}"),

@@ -14,6 +14,8 @@ pub enum Rank {
     Rename = 1,
     /// One inode: its names if it is a directory, its data and size if it is a file.
     Inode,
+    /// Inodes that are made, between the format's making one and its being in the table.
+    Making,
     /// The table of inodes in memory. Nothing is loaded or freed under it.
     InodeTable,
     /// The list of inodes that writeback has to visit.

@@ -7,6 +7,8 @@ pub mod image;
 pub mod mount;
 pub mod selection;
 
+use std::process::{Command, Stdio};
+
 /// One GiB.
 pub const GIB: f64 = (1u64 << 30) as f64;
 
@@ -29,6 +31,12 @@ pub fn busy_warning() -> Option<String> {
 pub fn median<T: Copy + PartialOrd>(mut values: Vec<T>) -> T {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     values[values.len() / 2]
+}
+
+/// Runs a program of the host without input and output. Panics if it fails.
+pub fn succeed(command: &mut Command) {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
+    assert!(status.success(), "{command:?}: {status}");
 }
 
 /// A number of bytes as the tables call it, such as "64K".

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use testkit::{LoopMount, RingOffer};
 
-use crate::image::Image;
-
 /// How long a program may take to mount, or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -65,9 +63,9 @@ pub enum Mount {
 
 impl Mount {
     /// Mounts an image for writing.
-    pub fn new(image: &Image, mounter: Mounter) -> Self {
+    pub fn new(image: &Path, mounter: Mounter) -> Self {
         match mounter {
-            Mounter::Kernel => Self::Loop(LoopMount::new(&image.path(), "ext4", "rw")),
+            Mounter::Kernel => Self::Loop(LoopMount::new(image, "ext4", "rw")),
             Mounter::Fuse2fs => {
                 let mut command = Command::new("fuse2fs");
                 command.arg("-f");
@@ -94,7 +92,8 @@ impl Mount {
     }
 }
 
-fn bifolio() -> PathBuf {
+/// The command, built beside this program.
+pub fn bifolio() -> PathBuf {
     let own = std::env::current_exe().expect("this program's path");
     let path = own.with_file_name("bifolio");
     assert!(path.exists(), "build the command first: cargo build --release --package bifolio");
@@ -108,9 +107,9 @@ pub struct FuseMount {
 }
 
 impl FuseMount {
-    fn new(mut command: Command, image: &Image) -> Self {
+    fn new(mut command: Command, image: &Path) -> Self {
         let folder = TempDir::new().expect("a folder to mount on");
-        command.arg(image.path()).arg(folder.path());
+        command.arg(image).arg(folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let server = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut mount = Self { server, folder };

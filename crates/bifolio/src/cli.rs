@@ -89,6 +89,8 @@ pub enum Command {
     Mount(commands::mount::Arguments),
     /// Unmount what `mount` mounted, and wait for its server
     Umount(commands::umount::Arguments),
+    /// Make all data written to a mount durable
+    Sync(commands::sync::Arguments),
     /// Write a script that makes a shell complete command lines
     Completions(commands::completions::Arguments),
     /// Write the manual pages
@@ -123,6 +125,7 @@ impl Command {
             Self::Chown(arguments) => commands::chown::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),
             Self::Umount(arguments) => commands::umount::run(arguments, console),
+            Self::Sync(arguments) => commands::sync::run(arguments, console),
             Self::Completions(arguments) => commands::completions::run(arguments, console),
             Self::Man(arguments) => commands::man::run(arguments, console),
         }

@@ -12,6 +12,11 @@ pub struct Console {
     worst: Status,
 }
 
+/// Says something on standard error that is no failure, before there is any output.
+pub fn warn(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "bifolio: warning: {text}");
+}
+
 impl Console {
     /// The process's own streams.
     pub fn standard() -> Self {
@@ -70,7 +75,7 @@ impl Console {
     /// Says something on standard error that is no failure.
     pub fn warn(&mut self, text: impl std::fmt::Display) {
         let _ = self.out.flush();
-        let _ = writeln!(io::stderr(), "bifolio: warning: {text}");
+        warn(text);
     }
 
     /// Ends the command: the status of the worst thing that happened.

@@ -84,8 +84,8 @@ pub use iomap::{
 };
 pub use vfs::{
     Creation, Credentials, Defragmented, DirectIo, Fallocate, File, FileMap, Follow, Layout,
-    MapAccess, MapAdvice, MapSync, Node, OpenMode, Privileges, RenameFlags, RwFlags, SyncRange,
-    Volume, VolumeOptions, WriteAt, WriteSync,
+    MapAccess, MapAdvice, MapSync, Node, OpenMode, Privileges, RenameFlags, RwFlags,
+    SuperblockPlace, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

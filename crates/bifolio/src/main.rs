@@ -9,6 +9,7 @@ mod copy;
 mod directory;
 mod failure;
 mod format;
+mod helper;
 mod import;
 mod listing;
 mod log;
@@ -18,9 +19,11 @@ mod place;
 mod signals;
 mod target;
 mod tree_change;
+mod users;
 mod walk;
 mod writing;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -29,7 +32,11 @@ use crate::cli::Cli;
 use crate::console::Console;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if helper::is_called(arguments.first()) {
+        return helper::main(&arguments[1..]);
+    }
+    let cli = Cli::parse_from(arguments);
     let mut console = Console::standard();
     let outcome = cli.command.run(&mut console);
     ExitCode::from(console.finish(outcome).code())

@@ -5,16 +5,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use base::DeviceOffset;
+use base::{BlockSize, DeviceOffset};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use device::{Image, OpenDevice, Part, SharedDevice};
 use iomap::Caching;
-use vfs::{Follow, Node, Volume, VolumeOptions};
+use vfs::{Follow, Node, SuperblockPlace, Volume, VolumeOptions};
 
+use crate::console;
 use crate::failure::{Failure, Result, Subject};
+use crate::format::text;
 use crate::writing;
+
+/// How often is looked whether an image is free.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// An image and a path in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +68,12 @@ impl Target {
         Failure::library(self.subject(path).as_slice(), error)
     }
 
+    /// What is said of this target's volume when it is opened by another superblock than the first.
+    pub fn warning(&self, superblock: &str) -> String {
+        let image = self.subject(b"/");
+        format!("{}: the superblock in use is the {superblock}", text::escape(&image))
+    }
+
     /// How to name `path` of this target's image to a person.
     pub fn subject(&self, path: &[u8]) -> Vec<u8> {
         let mut subject = self.image.as_os_str().as_bytes().to_vec();
@@ -100,16 +112,38 @@ pub struct ImageOptions {
     /// The file or block device that holds the journal, when the image has it outside
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
+    /// Read by the superblock in this block, as e2fsck -b does; for images whose first one is damaged, and
+    /// whose copies are not found by themselves
+    #[arg(long, value_name = "BLOCK")]
+    pub superblock: Option<u64>,
+    /// The size of the blocks that --superblock counts in; K may follow the number. By default all are tried
+    #[arg(long, value_name = "BYTES", value_parser = parse_block_size, requires = "superblock")]
+    pub block_size: Option<BlockSize>,
     /// The most memory that cached file data may take; K, M, G and T may follow the number
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache_size: Option<u64>,
     /// The largest folio: 4 KiB times two to this power, 0 to 9
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub folio_order_max: Option<u8>,
-    /// Whether the device is told of blocks that are freed, by commands which have an option for that.
+    /// Whether freed blocks are discarded. Set by commands with an option for it.
     #[arg(skip)]
     pub discard: bool,
-    /// Whether what is read and written stays out of the cache, by commands which have an option for that.
+    /// Whether a file's new contents are written back when they replace old ones.
+    #[arg(skip = true)]
+    pub auto_da_alloc: bool,
+    /// Whether a block device is opened exclusively for writing. Cleared by commands for which the kernel holds
+    /// the device.
+    #[arg(skip = true)]
+    pub exclusive: bool,
+    /// How long to wait for an image that is in use while no mount of it is visible: the server of an earlier
+    /// mount may still be writing. Set by commands that wait.
+    #[arg(skip)]
+    pub patience: Duration,
+    /// The time after which written data is durable without a sync; zero for the default. Set by commands with an
+    /// option for it.
+    #[arg(skip)]
+    pub commit_interval: Duration,
+    /// Whether file data stays out of the cache. Set by commands with an option for it.
     #[arg(skip)]
     pub uncached: bool,
 }
@@ -120,7 +154,12 @@ impl ImageOptions {
         let device = self.open_device(target)?;
         let image = target.image.as_path();
         let options = self.volume_options()?;
-        Volume::open(device, &options).map_err(|error| Failure::library(image, &error))
+        let volume = Volume::open(device, &options);
+        let volume = volume.map_err(|error| Failure::library(image, &error))?;
+        if let Some(warning) = volume.warning() {
+            console::warn(target.warning(&warning));
+        }
+        Ok(volume)
     }
 
     /// Whether they choose no part of the image.
@@ -143,6 +182,10 @@ impl ImageOptions {
         let no_recovery = self.no_recovery;
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         options.discard = self.discard;
+        let place = |block| SuperblockPlace { block, block_size: self.block_size };
+        options.superblock = self.superblock.map(place);
+        options.auto_da_alloc = self.auto_da_alloc;
+        options.commit_interval = self.commit_interval;
         if self.uncached {
             options.read.caching = Caching::Dropbehind;
         }
@@ -194,11 +237,29 @@ impl ImageOptions {
             (None, None) => Part::Whole,
         };
         let read_only = access == Access::Read;
-        let options = OpenDevice { part, read_only, ..OpenDevice::default() };
+        let exclusive = self.exclusive;
+        let options = OpenDevice { part, read_only, exclusive, ..OpenDevice::default() };
+        let until = Instant::now() + self.patience;
+        loop {
+            let is_busy = match Image::open(image, options) {
+                Ok(opened) if access.check(image).is_ok() => return Ok(opened),
+                Ok(_) => true,
+                Err(error) => is_busy(&error),
+            };
+            if !is_busy || Instant::now() >= until || !fuse::mounts_of(image).is_empty() {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
         let opened = Image::open(image, options).map_err(|error| access.failure(image, &error))?;
         access.check(image)?;
         Ok(opened)
     }
+}
+
+fn is_busy(error: &base::Error) -> bool {
+    let busy = rustix::io::Errno::BUSY.raw_os_error();
+    matches!(error, base::Error::Open { errno, .. } if *errno == busy)
 }
 
 /// What an image is opened for.
@@ -219,7 +280,7 @@ impl Access {
 
     fn failure(self, image: &Path, error: &base::Error) -> Failure {
         match self {
-            Self::Read => Failure::library(image, error),
+            Self::Read => writing::cannot_read(image, error),
             Self::Write => writing::cannot_write(image, error),
         }
     }
@@ -282,6 +343,13 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     }
     let number: u64 = digits.parse().map_err(|_| error())?;
     number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
+}
+
+/// The size of a file system's blocks.
+fn parse_block_size(text: &str) -> Result<BlockSize, String> {
+    let bytes = parse_size(text)?;
+    let size = BlockSize::from_bytes(bytes).filter(|size| (10..=16).contains(&size.shift()));
+    size.ok_or_else(|| "expected 1K, 2K, 4K, 8K, 16K, 32K or 64K".to_owned())
 }
 
 #[cfg(test)]

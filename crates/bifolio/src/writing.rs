@@ -22,6 +22,7 @@ use crate::failure::{Failure, Result};
 use crate::loop_device;
 use crate::signals;
 use crate::target::{ImageOptions, Target};
+use crate::users;
 
 /// Whose new files are.
 #[derive(Args, Clone, Copy, Debug)]
@@ -175,13 +176,21 @@ pub fn refuse_loop_device(image: &Path) -> Result<()> {
     }
 }
 
+/// Why an image cannot be opened for reading.
+pub fn cannot_read(image: &Path, error: &Error) -> Failure {
+    match error {
+        Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => users::in_use(image),
+        error => Failure::library(image, error),
+    }
+}
+
 /// Why an image cannot be opened for writing.
 pub fn cannot_write(image: &Path, error: &Error) -> Failure {
     match error {
         Error::Interrupted => Failure::interrupted(),
-        Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => {
-            Failure::new(image, "is in use: somebody else reads or writes it, or it is mounted")
-                .advise("unmount it, or wait until it is free")
+        Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => users::in_use(image),
+        Error::Open { errno, .. } if *errno == Errno::ROFS.raw_os_error() => {
+            Failure::new(image, "is write-protected").advise("it can be read all the same")
         }
         Error::Open { errno, .. } => {
             let error = std::io::Error::from_raw_os_error(*errno);

@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use support::{Image, bifolio, ends_with, good, good_bytes, json, shell};
@@ -430,4 +431,40 @@ fn a_dirty_journal_on_a_device_of_its_own_is_replayed_when_it_is_given() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--journal"), "{refused:?}");
     let found = read(&["--journal", path("cut journal").to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&found.stdout).contains("file 49"), "{found:?}");
+}
+
+#[test]
+fn a_volume_with_a_damaged_superblock_is_read_by_a_copy_which_is_said() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    let name = image.path.display().to_string();
+    let file = fs::File::options().write(true).open(&image.path).unwrap();
+    file.write_all_at(&[0; 1024], 1024).unwrap();
+    let listed = |arguments: &[&str]| {
+        let listed = output(bifolio().arg("ls").args(arguments).arg(&name));
+        assert_eq!(String::from_utf8_lossy(&listed.stdout), "dir\nlost+found\ntop\n");
+        assert!(listed.status.success());
+        String::from_utf8_lossy(&listed.stderr).into_owned()
+    };
+    let said = listed(&[]);
+    let expected =
+        format!("bifolio: warning: {name}: the superblock in use is the copy in block 8193 ");
+    assert!(said.starts_with(&expected) && said.lines().count() == 1, "{said}");
+    let info = json(&["info", "--json", &name]);
+    let superblock = info[0]["details"]["superblock"].as_str().unwrap();
+    assert!(superblock.contains("copy in block 8193 (group 1)"), "{superblock}");
+    let refused = ends_with(&["mkdir", &image.at("/new")], 1).text();
+    assert!(refused.contains("`e2fsck -b 8193 -B 1024` mends it"), "{refused}");
+    let found = ends_with(&["check", &name], 4).text();
+    assert!(found.contains("corrupt superblock"), "{found}");
+
+    assert!(listed(&["--superblock", "24577"]).contains("copy in block 24577 (group 3)"));
+    listed(&["--superblock", "24577", "--block-size", "1K"]);
+    ends_with(&["ls", "--superblock", "24577", "--block-size", "4K", &name], 1);
+    ends_with(&["mkdir", "--superblock", "24577", &image.at("/new")], 1);
+    ends_with(&["ls", "--block-size", "4K", &name], 2);
+
+    let noise = image.beside("noise");
+    fs::write(&noise, vec![0x11; 16 << 20]).unwrap();
+    let refused = ends_with(&["ls", noise.to_str().unwrap()], 1).text();
+    assert!(refused.contains("no known file system found"), "{refused}");
 }

@@ -165,7 +165,8 @@ fn an_image_in_use_is_left_alone() {
     must(rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockShared), "lock");
     for arguments in [&["mkdir", &image.at("/dir")][..], &["rm", &image.at("/file")]] {
         let result = ends_with(arguments, 1);
-        assert!(result.text().contains("is in use: somebody else"), "{}", result.text());
+        let expected = format!("process {}; wait until it is free", std::process::id());
+        assert!(result.text().contains(&expected), "{}", result.text());
     }
     drop(reader);
     assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
@@ -337,6 +338,37 @@ fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
     check(&image);
     let names = good(&["find", &image.at("/"), "-type", "f"]);
     assert_eq!(names, "/small\n");
+}
+
+#[test]
+fn a_full_image_says_once_how_much_was_left_out() {
+    let image = Image::empty();
+    let mut recipe = Mke2fs::new("ext4", 1024);
+    recipe.size = 8 << 20;
+    let folder = image.folder.path();
+    shell(
+        folder,
+        "mkdir -p tree/sub; for i in $(seq 60); do head -c 300000 /dev/zero | tr '\\0' $((i % 10)) > tree/$i; \
+         done; ln tree/60 tree/sub/link; tar -cf tree.tar -C tree .",
+    );
+    let here = |name: &str| image.beside(name).display().to_string();
+    let files: Vec<String> = (1..=60).map(|number| here(&format!("tree/{number}"))).collect();
+    let mut put: Vec<&str> =
+        std::iter::once("put").chain(files.iter().map(String::as_str)).collect();
+    let (root, tree, archive) = (image.at("/"), here("tree"), here("tree.tar"));
+    put.push(&root);
+    for arguments in [&["cp", "-a", &tree, &root][..], &["tar", &archive, &root], &put] {
+        recipe.make(&image.path, None);
+        let text = ends_with(arguments, 1).text();
+        let said: Vec<&str> = text.lines().filter(|line| line.starts_with("bifolio: ")).collect();
+        assert_eq!(said.len(), 1, "{text}");
+        assert!(text.contains(": is full: "), "{text}");
+        let copied = good(&["find", &image.at("/"), "-type", "f"]).lines().count();
+        let names = if arguments[0] == "put" { 60 } else { 61 };
+        let left_out = format!(" {} files and directories (", names - copied);
+        assert!(copied > 0 && text.contains(&left_out), "{copied} copied: {text}");
+        check(&image);
+    }
 }
 
 /// The program as an ordinary user runs it.

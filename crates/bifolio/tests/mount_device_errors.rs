@@ -114,7 +114,7 @@ fn mount(folder: PathBuf) -> ExitCode {
     let plan = Plan {
         source: "failing".into(),
         directory: folder.join("mount"),
-        block_device: false,
+        hold: None,
         options,
         foreground: true,
         confine: false,

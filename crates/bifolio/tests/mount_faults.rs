@@ -122,14 +122,20 @@ fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
 }
 
 #[test]
-fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says() {
+fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says_or_the_mount() {
     private_mounts();
-    for policy in ["continue", "remount-ro"] {
+    let ways = [
+        ("continue", "rw", "continue"),
+        ("remount-ro", "rw", "remount-ro"),
+        ("remount-ro", "rw,errors=continue", "continue"),
+        ("continue", "rw,errors=panic", "remount-ro"),
+    ];
+    for (volume, options, policy) in ways {
         let place = Place::with_tree();
-        run(Command::new("tune2fs").args(["-e", policy]).arg(&place.image));
+        run(Command::new("tune2fs").args(["-e", volume]).arg(&place.image));
         let damage = "set_inode_field /small block[0] 0xdead";
         run(Command::new("debugfs").args(["-w", "-R", damage]).arg(&place.image));
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = place.mount(&["-o", options]);
         assert!(fs::read(mount.path().join("small")).is_err());
         let new = mount.path().join("new");
         let outcome = fs::write(&new, "still").and_then(|()| open(&new).sync_all());
@@ -150,4 +156,32 @@ fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says() {
         let mount = place.mount(&["-o", "ro"]);
         assert_eq!(mount.path().join("new").exists(), policy == "continue");
     }
+}
+
+#[test]
+fn a_file_that_points_at_group_descriptors_is_refused_and_they_stay() {
+    private_mounts();
+    let place = Place::with_tree();
+    let descriptors = |image: &Path| {
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        File::open(image).unwrap().read_exact_at(&mut bytes, BLOCK_BYTES).unwrap();
+        bytes
+    };
+    // The only extent of the file begins at block 1 then.
+    let request = "set_inode_field /small block[5] 1";
+    run(Command::new("debugfs").args(["-w", "-R", request]).arg(&place.image));
+    let before = descriptors(&place.image);
+    let mount = place.mount(&["-o", "rw"]);
+    let small = mount.path().join("small");
+    let refused = |error: io::Error| assert_eq!(error.raw_os_error(), Some(117), "{error}");
+    refused(fs::write(&small, [0xEE; 4096]).unwrap_err());
+    refused(fs::read(&small).unwrap_err());
+    refused(fs::remove_file(&small).unwrap_err());
+    fs::write(mount.path().join("new"), "others can be written").unwrap();
+    place.umount();
+    mount.assert_gone();
+    // What is free has changed, and nothing else: the bitmaps and the table are where they were.
+    assert_eq!(descriptors(&place.image)[..12], before[..12]);
+    let said = output(Command::new("dumpe2fs").arg("-h").arg(&place.image)).text();
+    assert!(said.contains("clean with errors"), "{said}");
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use mounting::{NOBODY, Place};
 use rustix::process::Signal;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
 /// Mounts a new volume for writing, lets `work` change it, unmounts, has e2fsck judge the image,
 /// and shows it to `check` as the kernel mounts it.
@@ -311,6 +311,55 @@ fn what_is_read_while_it_is_being_written_is_not_kept() {
     });
     assert_eq!(read(), [2; 4096]);
     drop((reader, writer));
+    place.umount();
+    mount.assert_gone();
+}
+
+#[test]
+fn files_that_are_replaced_without_fsync_are_whole_after_a_crash() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let [renamed, rewritten, other] =
+        ["renamed over", "rewritten", "other"].map(|name| mount.path().join(name));
+    for path in [&renamed, &rewritten] {
+        fs::write(path, "old").unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    let contents = |byte: u8| vec![byte; 50_000];
+    let new = mount.path().join("new");
+    fs::write(&new, contents(b'n')).unwrap();
+    fs::rename(&new, &renamed).unwrap();
+    fs::write(&rewritten, contents(b'r')).unwrap();
+    // The server is told of a close after close(2) has returned.
+    let needle = [b'r'; 4096];
+    wait_until("the closed file is written back", || {
+        let image = fs::read(&place.image).unwrap();
+        image.chunks_exact(needle.len()).any(|block| block == needle)
+    });
+    File::create(&other).unwrap().sync_all().unwrap();
+    let copy = place.image.with_extension("copy");
+    fs::copy(&place.image, &copy).unwrap();
+    place.umount();
+    mount.assert_gone();
+    // The kernel replays the journal of what a crash would have left.
+    let kernels = LoopMount::new(&copy, "ext4", "rw");
+    assert!(fs::read(kernels.path().join("renamed over")).unwrap() == contents(b'n'));
+    assert!(fs::read(kernels.path().join("rewritten")).unwrap() == contents(b'r'));
+}
+
+#[test]
+fn an_image_in_use_says_where_it_is_mounted() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let subject = format!("{}:/", place.image.display());
+    let expected = format!("is in use: it is mounted on {}", mount.path().display());
+    for (command, argument) in [("ls", &subject), ("mkdir", &format!("{subject}made"))] {
+        let output = mounting::bifolio(command).arg(argument).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(&expected), "{text}");
+    }
     place.umount();
     mount.assert_gone();
 }

@@ -12,6 +12,7 @@ use rustix::process::Pid;
 use smallvec::SmallVec;
 
 use crate::bio::{EIO, EROFS, range_within};
+use crate::block_ioctl::is_write_protected;
 use crate::partition::SectorSize;
 use crate::{Bio, BioOperation, BlockDevice};
 
@@ -34,27 +35,39 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the image at `path`. Readers share it (advisory flock); a writer has it alone, and is
-    /// refused when a reader or another writer has it, with EBUSY. Hosts that cannot lock the file
-    /// open it all the same. The lock ends with the device, also where a child of this process has
-    /// yet to close its copy of the descriptor.
+    /// Opens the image at `path`. Readers share it (advisory flock); a writer has it alone, and is refused
+    /// when a reader or another writer has it, with EBUSY. Hosts that cannot lock the file open it all the
+    /// same. The lock ends with the device, also where a child of this process has yet to close its copy of
+    /// the descriptor. Opening for writing fails with EROFS if the host refuses all writes to the block
+    /// device.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
-        Self::open_file(path, read_only)
+        Self::open_with(path, read_only, true)
+    }
+
+    /// Opens like [`open`](Self::open). With `exclusive`, a writer claims a block device (O_EXCL), as mounts
+    /// do.
+    pub(crate) fn open_with(path: &Path, read_only: bool, exclusive: bool) -> Result<Self> {
+        Self::open_file(path, read_only, exclusive)
             .map_err(|errno| Error::Open { path: path.into(), errno: errno.raw_os_error() })
     }
 
-    fn open_file(path: &Path, read_only: bool) -> Result<Self, Errno> {
+    fn open_file(path: &Path, read_only: bool, exclusive: bool) -> Result<Self, Errno> {
         // Without O_NONBLOCK, opening a pipe would wait for its other end.
         let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mut file = rustix::fs::open(path, flags, Mode::empty())?;
         match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
             FileType::RegularFile => {}
-            // O_EXCL: not while the host has it mounted.
-            FileType::BlockDevice if !read_only => {
-                file = rustix::fs::open(path, flags | OFlags::EXCL, Mode::empty())?;
+            FileType::BlockDevice => {
+                // Opening a read-only device for writing succeeds, but each write fails with EPERM.
+                if !read_only && is_write_protected(&file)? {
+                    return Err(Errno::ROFS);
+                }
+                if !read_only && exclusive {
+                    // Fails while the host has the device mounted.
+                    file = rustix::fs::open(path, flags | OFlags::EXCL, Mode::empty())?;
+                }
             }
-            FileType::BlockDevice => {}
             FileType::Directory => return Err(Errno::ISDIR),
             _ => return Err(Errno::NOTBLK),
         }

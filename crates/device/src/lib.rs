@@ -2,6 +2,7 @@
 //! Not here: caching, and anything that knows a file-system format.
 
 mod bio;
+mod block_ioctl;
 mod fault;
 mod file;
 mod latch;
@@ -23,7 +24,7 @@ pub use file::FileDevice;
 pub use latch::LatchDevice;
 pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
-pub use open::{Backend, Image, OpenDevice, Part, open};
+pub use open::{Backend, Image, OpenDevice, Part, is_write_protected, open};
 pub use overlay::OverlayDevice;
 pub use record::{RecordDevice, RecordedWrite, Recording, Replay};
 pub use slice::Slice;

@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Result};
+use base::{DeviceOffset, Error, Result};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 
 use crate::SharedDevice;
+use crate::block_ioctl;
 use crate::file::FileDevice;
 use crate::partition::PartitionTable;
 use crate::slice::Slice;
@@ -17,6 +20,9 @@ use crate::uring::UringDevice;
 pub struct OpenDevice {
     /// Refuse every write, and let others read the image at the same time.
     pub read_only: bool,
+    /// Claim a block device that is opened for writing, so that the host's file systems and other exclusive
+    /// users are refused. Off for callers for which the host claims the device in another way.
+    pub exclusive: bool,
     /// Which part of the image to open.
     pub part: Part,
     /// Who does the work.
@@ -25,7 +31,7 @@ pub struct OpenDevice {
 
 impl Default for OpenDevice {
     fn default() -> Self {
-        Self { read_only: true, part: Part::Whole, backend: Backend::Threads }
+        Self { read_only: true, exclusive: true, part: Part::Whole, backend: Backend::Threads }
     }
 }
 
@@ -78,6 +84,22 @@ pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
     Image::open(path, options)?.device()
 }
 
+/// Returns whether the host refuses all writes to the file or block device at `path`: the device, or the file
+/// system that holds the file, is read-only.
+pub fn is_write_protected(path: &Path) -> Result<bool> {
+    let failed = |errno: Errno| Error::Open { path: path.into(), errno: errno.raw_os_error() };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(failed)?.st_mode);
+    match kind {
+        FileType::BlockDevice => block_ioctl::is_write_protected(&file).map_err(failed),
+        _ => {
+            let host = rustix::fs::fstatvfs(&file).map_err(failed)?;
+            Ok(host.f_flag.contains(StatVfsMountFlags::RDONLY))
+        }
+    }
+}
+
 /// A file or block device that is open, but of which nothing has been read. A program that does not
 /// trust what is in it can give up its privileges at this point.
 #[derive(Debug)]
@@ -89,7 +111,8 @@ pub struct Image {
 impl Image {
     /// Opens the file or block device at `path`.
     pub fn open(path: &Path, options: OpenDevice) -> Result<Self> {
-        Ok(Self { file: FileDevice::open(path, options.read_only)?, options })
+        let file = FileDevice::open_with(path, options.read_only, options.exclusive)?;
+        Ok(Self { file, options })
     }
 
     /// The part of it that was asked for.

@@ -10,6 +10,7 @@ use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
 use crate::alloc::Purpose;
+use crate::delayed::Delayed;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -232,7 +233,7 @@ impl Inode {
         let has = |cluster| has_cluster.contains(&cluster);
         let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
         reserve(clusters)?;
-        self.delayed.lock().insert(hole, shift, has);
+        self.change_delayed(|delayed| delayed.insert(hole, shift, has));
         Ok(())
     }
 
@@ -258,11 +259,19 @@ impl Inode {
         Ok(found)
     }
 
+    /// Changes the delayed blocks.
+    fn change_delayed<T>(&self, change: impl FnOnce(&mut Delayed) -> T) -> T {
+        let mut delayed = self.delayed.lock();
+        let result = change(&mut delayed);
+        self.clusters_reserved.store(delayed.reserved(), Ordering::Release);
+        result
+    }
+
     /// Forgets that blocks are to be allocated, and gives up what is reserved for them.
     pub(crate) fn forget_delayed(&self, blocks: &Range<FileBlock>) {
         let shift = self.volume().geometry().cluster_shift;
         let _placing = self.placing.lock();
-        let released = self.delayed.lock().remove(blocks, shift);
+        let released = self.change_delayed(|delayed| delayed.remove(blocks, shift));
         // Only on volumes open for writing is anything delayed.
         let given_up = self.volume().unreserve(released);
         debug_assert!(given_up.is_ok() || released == 0);
@@ -327,7 +336,7 @@ impl Inode {
             }
             Ok(run)
         })?;
-        self.delayed.lock().allocated(&(run.start..run.end()), shift);
+        self.change_delayed(|delayed| delayed.allocated(&(run.start..run.end()), shift));
         self.keep_no_more();
         Ok(())
     }

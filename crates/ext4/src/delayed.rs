@@ -13,6 +13,8 @@ pub(crate) struct Delayed {
     /// Clusters of the file for which one of the volume is reserved. The same ranges as `blocks` when
     /// clusters are blocks.
     clusters: Ranges,
+    /// Returns the number of `clusters`.
+    reserved: u64,
 }
 
 /// Blocks of one kind.
@@ -23,6 +25,11 @@ pub(crate) struct Around {
 }
 
 impl Delayed {
+    /// Returns the number of reserved clusters.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     /// The delayed blocks from `at` on, if `at` is one.
     pub(crate) fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
         self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
@@ -77,13 +84,14 @@ impl Delayed {
         if clusters.start < clusters.end && skip(clusters.end - 1) {
             clusters.end -= 1;
         }
+        self.reserved += self.clusters.missing(&clusters);
         self.clusters.insert(clusters);
     }
 
     /// Removes blocks that have a place now. It was taken from what was reserved.
     pub(crate) fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
         self.blocks.remove(blocks.start.0..blocks.end.0);
-        self.clusters.remove(clusters_of(blocks, cluster_shift));
+        self.reserved -= self.clusters.remove(clusters_of(blocks, cluster_shift));
     }
 
     /// Removes blocks whose data is gone. Gives the number of clusters that need not be reserved
@@ -102,7 +110,9 @@ impl Delayed {
         if clusters.start < clusters.end && keeps(clusters.end - 1) {
             clusters.end -= 1;
         }
-        self.clusters.remove(clusters)
+        let removed = self.clusters.remove(clusters);
+        self.reserved -= removed;
+        removed
     }
 }
 
@@ -161,6 +171,7 @@ mod tests {
                     let freed = (before - reserved.len()) as u64;
                     prop_assert_eq!(delayed.remove(&one, shift), freed);
                 }
+                prop_assert_eq!(delayed.reserved(), reserved.len() as u64);
                 for at in 0..80 {
                     prop_assert_eq!(delayed.clusters.contains(at), reserved.contains(&at));
                     prop_assert_eq!(delayed.run_at(FileBlock(at)).is_some(), blocks.contains(&at));

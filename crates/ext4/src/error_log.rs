@@ -209,12 +209,12 @@ impl RecordedErrors {
 #[derive(Debug)]
 pub(crate) struct ErrorLog {
     geometry: Geometry,
-    pub(crate) policy: ErrorPolicy,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
+    policy: ErrorPolicy,
     errors: RecordedErrors,
     /// The last one that was added.
     latest: Option<Error>,
@@ -223,9 +223,22 @@ struct Inner {
 }
 
 impl ErrorLog {
-    /// The log of a volume that had these errors when it was opened.
-    pub(crate) fn new(geometry: Geometry, policy: ErrorPolicy, errors: RecordedErrors) -> Self {
-        Self { geometry, policy, inner: Mutex::new(Inner { errors, latest: None, is_new: false }) }
+    /// The log of a volume that had these errors when it was opened. Its policy is to continue until it
+    /// is told to obey another one.
+    pub(crate) fn new(geometry: Geometry, errors: RecordedErrors) -> Self {
+        let policy = ErrorPolicy::Continue;
+        let inner = Inner { policy, errors, latest: None, is_new: false };
+        Self { geometry, inner: Mutex::new(inner) }
+    }
+
+    /// Has `policy` say from now on what an error leads to.
+    pub(crate) fn obey(&self, policy: ErrorPolicy) {
+        self.inner.lock().policy = policy;
+    }
+
+    /// What an error leads to.
+    pub(crate) fn policy(&self) -> ErrorPolicy {
+        self.inner.lock().policy
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {

@@ -8,7 +8,7 @@ use base::view::view_at;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::geometry::Geometry;
+use crate::block_validity::BlockValidity;
 use crate::inode_record::InodeRecord;
 use crate::map::{FILE_BLOCKS_MAX, Run, Span};
 use crate::ondisk::extent::{
@@ -28,11 +28,11 @@ pub(crate) const RUNS_AT_ONCE: usize = 64;
 
 /// What is known of the file around block `at`: some runs, or the gap between leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
-    let geometry = volume.geometry();
+    let validity = volume.block_validity(record.number);
     let (seed, place) = (record.checksum_seed, Place::inode(record.number));
     let root = Expected::of_root();
-    Node::verify(&record.block_area, geometry, &root, place)?;
-    let mut step = find(&record.block_area, geometry, &root, place, at)?;
+    verify_root(record, validity)?;
+    let mut step = find(&record.block_area, validity, &root, place, at)?;
     // The depth falls by one with each step, and the root bounds the first.
     loop {
         let (block, expected) = match step {
@@ -41,9 +41,15 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
         };
         let place = place.at_file_block(expected.range.start).at_block(block);
         let buffer = volume.read_metadata(block, STRUCTURE, place)?;
-        buffer.verify_once(|bytes| verify_block(bytes, geometry, &expected, seed, place))?;
-        step = find(&buffer, geometry, &expected, place, at)?;
+        buffer.verify_once(|bytes| verify_block(bytes, validity, &expected, seed, place))?;
+        step = find(&buffer, validity, &expected, place, at)?;
     }
+}
+
+/// Verifies the root of a tree, which lies in its inode.
+pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> Result<()> {
+    let place = Place::inode(record.number);
+    Node::verify(&record.block_area, validity, &Expected::of_root(), place).map(drop)
 }
 
 /// What the parent says of a node.
@@ -87,7 +93,7 @@ pub(crate) enum Step {
 /// a whole says [`verify_block`].
 pub(crate) fn find(
     bytes: &[u8],
-    geometry: &Geometry,
+    validity: BlockValidity<'_>,
     expected: &Expected,
     place: Place,
     at: FileBlock,
@@ -101,7 +107,7 @@ pub(crate) fn find(
         let part = Part::new(table, first..first + RUNS_AT_ONCE, expected, place)?;
         part.check_contains(at)?;
         let mut runs = Vec::with_capacity(part.entries.len());
-        part.verify_leaf(geometry, |run| run.push_onto(&mut runs))?;
+        part.verify_leaf(validity, |run| run.push_onto(&mut runs))?;
         return Ok(Step::Found(Span { start: part.range.start, end: part.range.end, runs }));
     }
     if after == 0 {
@@ -111,7 +117,7 @@ pub(crate) fn find(
     let part = Part::new(table, first..after, expected, place)?;
     part.check_contains(at)?;
     let mut child = FsBlock(0);
-    part.verify_index(geometry, |(_, block)| child = block)?;
+    part.verify_index(validity, |(_, block)| child = block)?;
     // The first child speaks of nothing before it, too.
     let start = starts(part.table).first().map_or(part.range.start, start_of);
     let expected = Expected { depth: Some(depth - 1), range: start..part.range.end };
@@ -189,8 +195,12 @@ impl<'t> Part<'t> {
     }
 
     /// Verifies the entries, of a leaf, and emits them.
-    pub(crate) fn verify_leaf(&self, geometry: &Geometry, mut emit: impl FnMut(Run)) -> Result<()> {
-        let mut next = self.range.start;
+    pub(crate) fn verify_leaf(
+        &self,
+        validity: BlockValidity<'_>,
+        mut emit: impl FnMut(Run),
+    ) -> Result<()> {
+        let (mut next, mut blocks) = (self.range.start, validity.checker());
         for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
             let entry =
                 RawExtent::ref_from_bytes(entry).expect("chunks have exactly the size of an entry");
@@ -213,7 +223,7 @@ impl<'t> Part<'t> {
             }
             let block =
                 FsBlock(u64::from(entry.start_hi.get()) << 32 | u64::from(entry.start_lo.get()));
-            geometry.check_run("extent", place, block, length)?;
+            blocks.check("extent", place, block, length)?;
             emit(Run { start, length, block, unwritten });
             next = end;
         }
@@ -223,10 +233,10 @@ impl<'t> Part<'t> {
     /// Verifies the entries, of an inner node, and emits them.
     pub(crate) fn verify_index(
         &self,
-        geometry: &Geometry,
+        validity: BlockValidity<'_>,
         mut emit: impl FnMut((FileBlock, FsBlock)),
     ) -> Result<()> {
-        let mut last: Option<FileBlock> = None;
+        let (mut last, mut blocks) = (None::<FileBlock>, validity.checker());
         for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
             let entry = RawExtentIndex::ref_from_bytes(entry)
                 .expect("chunks have exactly the size of an entry");
@@ -244,7 +254,7 @@ impl<'t> Part<'t> {
             }
             let block =
                 FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
-            geometry.check_run("extent index", place, block, 1)?;
+            blocks.check("extent index", place, block, 1)?;
             emit((start, block));
         }
         Ok(())
@@ -256,7 +266,7 @@ impl Node {
     /// promised, and point into the volume.
     pub(crate) fn parse(
         bytes: &[u8],
-        geometry: &Geometry,
+        validity: BlockValidity<'_>,
         expected: Expected,
         place: Place,
     ) -> Result<Self> {
@@ -264,11 +274,11 @@ impl Node {
         let all = Part::new(table, 0..usize::MAX, &expected, place)?;
         let entries = if depth == 0 {
             let mut runs = Vec::with_capacity(all.entries.len());
-            all.verify_leaf(geometry, |run| run.push_onto(&mut runs))?;
+            all.verify_leaf(validity, |run| run.push_onto(&mut runs))?;
             Entries::Runs(runs)
         } else {
             let mut children = Vec::with_capacity(all.entries.len());
-            all.verify_index(geometry, |child| children.push(child))?;
+            all.verify_index(validity, |child| children.push(child))?;
             Entries::Children(children)
         };
         Ok(Self { depth, entries })
@@ -277,15 +287,15 @@ impl Node {
     /// Verifies the same; gives the depth, and the entries as they are.
     pub(crate) fn verify<'b>(
         bytes: &'b [u8],
-        geometry: &Geometry,
+        validity: BlockValidity<'_>,
         expected: &Expected,
         place: Place,
     ) -> Result<(u16, &'b [u8])> {
         let (depth, table) = verify_header(bytes, expected, place)?;
         let all = Part::new(table, 0..usize::MAX, expected, place)?;
         match depth {
-            0 => all.verify_leaf(geometry, |_| ())?,
-            _ => all.verify_index(geometry, |_| ())?,
+            0 => all.verify_leaf(validity, |_| ())?,
+            _ => all.verify_index(validity, |_| ())?,
         }
         Ok((depth, table))
     }
@@ -349,13 +359,13 @@ pub(crate) fn verify_header<'b>(
 /// Verifies all of a node that is a block.
 pub(crate) fn verify_block(
     bytes: &[u8],
-    geometry: &Geometry,
+    validity: BlockValidity<'_>,
     expected: &Expected,
     seed: Option<u32>,
     place: Place,
 ) -> Result<()> {
     verify_checksum(bytes, seed, place)?;
-    Node::verify(bytes, geometry, expected, place).map(drop)
+    Node::verify(bytes, validity, expected, place).map(drop)
 }
 
 /// The checksum lies behind the room for entries that the header claims.
@@ -422,11 +432,18 @@ mod tests {
 
     fn parse(bytes: &[u8], depth: Option<u16>, range: std::ops::Range<u64>) -> Result<Node> {
         let range = FileBlock(range.start)..FileBlock(range.end);
-        Node::parse(bytes, &plain(), Expected { depth, range }, Place::default())
+        Node::parse(
+            bytes,
+            BlockValidity::of_any_block(&plain()),
+            Expected { depth, range },
+            Place::default(),
+        )
     }
 
     fn find(bytes: &[u8], at: u64) -> Step {
-        super::find(bytes, &plain(), &Expected::of_root(), Place::default(), FileBlock(at)).unwrap()
+        let (geometry, root) = (plain(), Expected::of_root());
+        let validity = BlockValidity::of_any_block(&geometry);
+        super::find(bytes, validity, &root, Place::default(), FileBlock(at)).unwrap()
     }
 
     fn root(bytes: &[u8]) -> Result<Node> {
@@ -521,7 +538,9 @@ mod tests {
             let range = FileBlock(start)..FileBlock(start + length);
             for at in start..start + length {
                 let (at, expected) = (FileBlock(at), Expected { depth: None, range: range.clone() });
-                match super::find(&bytes, &plain(), &expected, Place::default(), at) {
+                let geometry = plain();
+                let validity = BlockValidity::of_any_block(&geometry);
+                match super::find(&bytes, validity, &expected, Place::default(), at) {
                     Ok(Step::Found(span)) => {
                         prop_assert!(span.contains(at));
                         prop_assert!(range.start <= span.start && span.end <= range.end);

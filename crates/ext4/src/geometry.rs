@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use base::checksum::crc32c;
-use base::{BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{
+    BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result, Unsupported,
+};
 
 use crate::features::{Feature, Features};
 
@@ -19,6 +21,31 @@ pub enum SuperblockCopies {
     Two([u32; 2]),
 }
 
+/// The operating system that a volume was created for, from its superblock. It decides the meaning of some
+/// inode fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CreatorOs {
+    /// Linux.
+    Linux,
+    /// GNU/Hurd. An inode's version is the block of its translator there, and the high half of its
+    /// attribute block a part of its mode.
+    Hurd,
+    /// Masix, FreeBSD, Lites, or an unknown one. As in the kernel, inodes are those of Linux, but their
+    /// checksums are not verified. They are written, since e2fsck verifies them.
+    Other(u32),
+}
+
+impl CreatorOs {
+    /// Returns the system with this number in the superblock.
+    pub(crate) fn from_disk(number: u32) -> Self {
+        match number {
+            0 => Self::Linux,
+            1 => Self::Hurd,
+            other => Self::Other(other),
+        }
+    }
+}
+
 /// The shape of a volume. Everything was checked against the format's limits and each other when
 /// the superblock was parsed, so that arithmetic within a volume cannot overflow:
 /// `block_count << block_size.shift()` is at most the device's size.
@@ -26,6 +53,8 @@ pub enum SuperblockCopies {
 pub struct Geometry {
     /// The features.
     pub features: Features,
+    /// The system that the volume was created for.
+    pub creator: CreatorOs,
     /// The block size.
     pub block_size: BlockSize,
     /// log2 of the blocks in an allocation cluster; 0 without `bigalloc`.
@@ -60,6 +89,8 @@ pub struct Geometry {
     pub checksum_seed: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
+    /// The block of the superblock's copy that is in use, if it is one; the descriptors in use follow it.
+    pub copy_in_use: Option<FsBlock>,
 }
 
 impl Geometry {
@@ -79,6 +110,34 @@ impl Geometry {
         let number = (inode.0 as u32).to_le_bytes();
         let seed = crc32c(self.metadata_seed()?, &number);
         Some(crc32c(seed, &generation.to_le_bytes()))
+    }
+
+    /// Returns whether inode checksums are valid: the kernel writes none for other systems.
+    pub(crate) fn has_inode_checksums(&self) -> bool {
+        self.features.has(Feature::MetadataCsum) && self.creator == CreatorOs::Linux
+    }
+
+    /// Returns whether inodes have a version. The Hurd uses the field for something else.
+    pub(crate) fn has_inode_versions(&self) -> bool {
+        self.creator != CreatorOs::Hurd
+    }
+
+    /// Returns whether inodes have the high half of their attribute block's number. The Hurd uses the field
+    /// for something else.
+    pub(crate) fn has_high_attribute_blocks(&self) -> bool {
+        self.features.has(Feature::SixtyFourBit) && self.creator != CreatorOs::Hurd
+    }
+
+    /// Refuses, by name, features that cannot be written, and those that need inode fields which the Hurd
+    /// uses for something else.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.features.check_writable()?;
+        let clashes = [Feature::SixtyFourBit, Feature::EaInode, Feature::MetadataCsum];
+        if self.creator == CreatorOs::Hurd && clashes.iter().any(|&one| self.features.has(one)) {
+            let operation = "writing a volume of the Hurd with 64bit, ea_inode or metadata_csum";
+            return Err(Unsupported::Operation(operation).into());
+        }
+        Ok(())
     }
 
     /// Whether group descriptors have checksums, and groups may therefore be uninitialised.
@@ -220,12 +279,16 @@ impl Geometry {
     /// Where block `index` of the group descriptors lies.
     pub fn descriptor_block(&self, index: u32) -> FsBlock {
         if index < self.first_meta_descriptor_block {
-            return FsBlock(self.superblock_block().0 + 1 + u64::from(index));
+            let superblock = self.copy_in_use.unwrap_or(self.superblock_block());
+            return FsBlock(superblock.0 + 1 + u64::from(index));
         }
         // `index < descriptor_blocks()`, so the product is at most `group_count`.
-        let group = GroupNumber(index * self.descriptors_per_block());
+        let first = index * self.descriptors_per_block();
+        // The second group of a meta group has the first copy of its descriptors.
+        let has_copy = self.copy_in_use.is_some() && first + 1 < self.group_count;
+        let group = GroupNumber(first + u32::from(has_copy));
         let mut skip = u64::from(self.has_superblock(group));
-        if index == 0 && self.first_data_block.0 == 0 && self.block_size.bytes() == 1024 {
+        if group.0 == 0 && self.first_data_block.0 == 0 && self.block_size.bytes() == 1024 {
             // Clusters of 1 KiB blocks: group 0 begins with block 0, before the superblock.
             skip += 1;
         }
@@ -242,6 +305,17 @@ impl Geometry {
         }
         // Its first, second and last group hold a copy of a meta group's descriptors.
         u32::from([0, 1, per_block - 1].contains(&(group.0 % per_block)))
+    }
+
+    /// Returns the blocks at the start of a group that hold the superblock, descriptors and room for growth;
+    /// for group 0, with the blocks before the superblock.
+    pub(crate) fn leading_zone(&self, group: GroupNumber) -> Range<u64> {
+        let start = self.group_start(group);
+        // With clusters of 1 KiB blocks, group 0 begins with block 0.
+        let before =
+            if group.0 == 0 { self.superblock_block().0.saturating_sub(start.0) } else { 0 };
+        let blocks = before + self.leading_metadata_blocks(group);
+        start.0..start.0 + blocks.min(self.blocks_in_group(group))
     }
 
     /// Blocks at the start of a group that hold the superblock, descriptors and room for growth.
@@ -270,6 +344,7 @@ pub(crate) mod tests {
     pub(crate) fn plain() -> Geometry {
         Geometry {
             features: Features { incompatible: 0x242, ..Features::default() },
+            creator: CreatorOs::Linux,
             block_size: BlockSize::from_bytes(4096).unwrap(),
             cluster_shift: 0,
             block_count: 40_000,
@@ -286,6 +361,7 @@ pub(crate) mod tests {
             superblock_copies: SuperblockCopies::Sparse,
             checksum_seed: 0,
             uuid: [0; 16],
+            copy_in_use: None,
         }
     }
 

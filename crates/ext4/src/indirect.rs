@@ -1,8 +1,11 @@
 //! The block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three
 //! levels. Finds what lies at a file block. Not here: keeping what was found.
 
-use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use std::ops::Range;
 
+use base::{FileBlock, FsBlock, Place, Result};
+
+use crate::block_validity::BlockValidity;
 use crate::geometry::Geometry;
 use crate::inode_record::InodeRecord;
 use crate::map::{FILE_BLOCKS_MAX, Run, Span};
@@ -15,12 +18,13 @@ const POINTER_BYTES: usize = 4;
 /// What is known of the file around block `at`: the direct pointers or the block of pointers that
 /// covers it, or the hole around it that missing blocks of pointers make.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
-    let geometry = volume.geometry();
+    let validity = volume.block_validity(record.number);
+    let geometry = validity.geometry;
     let place = Place::inode(record.number);
     let pointers = Pointers(&record.block_area);
     if at.0 < DIRECT as u64 {
         let direct = Pointers(&record.block_area[..DIRECT * POINTER_BYTES]);
-        return leaf(direct, FileBlock(0), geometry, place);
+        return leaf(direct, FileBlock(0), validity, place);
     }
     let (mut level, mut range) = tree_of(geometry, at);
     // Slots 12, 13 and 14 for levels 1, 2 and 3.
@@ -37,11 +41,11 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
     // The level falls with each step.
     loop {
         let place = place.at_file_block(range.start).at_block(block);
-        geometry.check_run(STRUCTURE, place, block, 1)?;
+        validity.check(STRUCTURE, place, block, 1)?;
         let buffer = volume.read_metadata(block, STRUCTURE, place)?;
         let pointers = Pointers(&buffer);
         if level == 1 {
-            return leaf(pointers, range.start, geometry, place);
+            return leaf(pointers, range.start, validity, place);
         }
         level -= 1;
         let child_blocks = blocks_below(geometry, level);
@@ -58,6 +62,19 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
     }
 }
 
+/// Verifies the pointers in an inode.
+pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> Result<()> {
+    let (pointers, mut blocks) = (Pointers(&record.block_area), validity.checker());
+    let place = Place::inode(record.number);
+    for (slot, block) in (0..pointers.len()).map(|slot| (slot, pointers.get(slot))) {
+        if block.0 != 0 {
+            let place = place.at_byte((slot * POINTER_BYTES) as u64);
+            blocks.check("block pointer", place, block, 1)?;
+        }
+    }
+    Ok(())
+}
+
 /// File blocks below one pointer of a tree's level; level 0 is a data block.
 fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
     // At most 2^14 pointers in a block: three levels give 2^42.
@@ -67,7 +84,7 @@ fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
 
 /// The levels of the tree that `at` (past the direct blocks) lies in, and what the tree covers.
 /// Past the last tree, its level and an empty range at the end.
-fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, std::ops::Range<FileBlock>) {
+fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, Range<FileBlock>) {
     let mut start = DIRECT as u64;
     let mut level = 1;
     loop {
@@ -80,6 +97,22 @@ fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, std::ops::Range<FileBloc
     }
 }
 
+/// Returns the file blocks of the direct pointers, of each block of pointers in the first two trees, and of
+/// each branch of the third, so that damage in one of them does not hide the others.
+pub(crate) fn branches(geometry: &Geometry) -> Vec<Range<FileBlock>> {
+    let mut branches = vec![FileBlock(0)..FileBlock(DIRECT as u64)];
+    for (level, below) in [(1, 1), (2, 1), (3, 2)] {
+        let mut start = branches.last().map_or(0, |last| last.end.0);
+        let end = (start + blocks_below(geometry, level)).min(FILE_BLOCKS_MAX);
+        while start < end {
+            let next = (start + blocks_below(geometry, below)).min(end);
+            branches.push(FileBlock(start)..FileBlock(next));
+            start = next;
+        }
+    }
+    branches
+}
+
 /// The end of what a block map can say.
 pub(crate) fn end_of_map(geometry: &Geometry) -> FileBlock {
     tree_of(geometry, FileBlock(FILE_BLOCKS_MAX)).1.end
@@ -88,10 +121,10 @@ pub(crate) fn end_of_map(geometry: &Geometry) -> FileBlock {
 fn leaf(
     pointers: Pointers<'_>,
     start: FileBlock,
-    geometry: &Geometry,
+    validity: BlockValidity<'_>,
     place: Place,
 ) -> Result<Span> {
-    let mut runs: Vec<Run> = Vec::new();
+    let (mut runs, mut blocks): (Vec<Run>, _) = (Vec::new(), validity.checker());
     let end = FileBlock((start.0 + pointers.len() as u64).min(FILE_BLOCKS_MAX));
     for slot in 0..(end.0 - start.0) as usize {
         let block = pointers.get(slot);
@@ -99,16 +132,8 @@ fn leaf(
             continue;
         }
         let file_block = FileBlock(start.0 + slot as u64);
-        if !geometry.contains_run(block, 1) {
-            let place = place.at_file_block(file_block).at_byte((slot * POINTER_BYTES) as u64);
-            let problem = Problem::Range {
-                field: "block",
-                found: block.0,
-                min: geometry.first_data_block.0 + 1,
-                max: geometry.block_count - 1,
-            };
-            return Err(Error::corrupt("block pointer", place, problem));
-        }
+        let place = place.at_file_block(file_block).at_byte((slot * POINTER_BYTES) as u64);
+        blocks.check("block pointer", place, block, 1)?;
         Run { start: file_block, length: 1, block, unwritten: false }.push_onto(&mut runs);
     }
     Ok(Span { start, end, runs })

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::Error;
 use base::attributes::{Detail, Timestamp, VolumeInfo};
 
 use crate::error_log::RecordedError;
@@ -67,6 +68,9 @@ impl Volume {
             details
                 .push(("last_mounted_on", String::from_utf8_lossy(mounted_on).into_owned().into()));
         }
+        if let Some(warning) = self.warning() {
+            details.push(("superblock", warning.into()));
+        }
         details.push(("mount_count", raw.mnt_count.get().into()));
         details
             .push(("state", state(raw.state.get(), superblock.has(Feature::NeedsRecovery)).into()));
@@ -80,6 +84,25 @@ impl Volume {
                 }
             }
         }
+    }
+
+    /// What whoever uses the volume should know before relying on it.
+    pub fn warning(&self) -> Option<String> {
+        let copy = self.copy()?;
+        let (block, group) = (copy.block, copy.group);
+        let by = format!("copy in block {block} (group {group})");
+        let why = match &copy.reason {
+            Some(Error::Corrupt(corrupt)) => {
+                format!(", since the first one is damaged: {}", corrupt.problem)
+            }
+            _ => String::new(),
+        };
+        Some(match self.geometry().copy_in_use {
+            Some(_) => {
+                format!("{by}{why}; free space, orphans and recorded errors are as old as the copy")
+            }
+            None => format!("from the journal, which was found by the {by}{why}"),
+        })
     }
 
     fn describe_journal(self: &Arc<Self>, details: &mut Details) {

@@ -34,6 +34,8 @@ pub struct Inode {
     pub(crate) map: ExtentStatus,
     /// What has data in the cache, but no place yet.
     pub(crate) delayed: RankedMutex<Delayed>,
+    /// The number of clusters reserved for delayed blocks, readable without their lock.
+    pub(crate) clusters_reserved: AtomicU64,
     /// Held from when delayed blocks are looked for until they have their places, and by who forgets
     /// delayed blocks: what is forgotten gets no place afterwards.
     pub(crate) placing: RankedMutex<()>,
@@ -57,7 +59,7 @@ impl std::fmt::Debug for Inode {
 
 impl Inode {
     pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
-        let pending = Pending::new(&volume);
+        let pending = Pending::new(&volume, record.time_room());
         Self {
             volume,
             number: record.number,
@@ -67,6 +69,7 @@ impl Inode {
             record: Arc::new(RankedRwLock::new(Rank::InodeRecord, Arc::new(record))),
             map: ExtentStatus::new(),
             delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
+            clusters_reserved: AtomicU64::new(0),
             placing: RankedMutex::new(Rank::Placing, ()),
             writers: AtomicU32::new(0),
             mapped_past_size: AtomicU64::new(0),
@@ -106,10 +109,16 @@ impl Inode {
         self.number
     }
 
-    /// What `stat` reports.
+    /// Returns what `stat` reports. Reserved space counts as allocated, since programs do not read a file
+    /// without blocks.
     pub fn attributes(&self) -> Attributes {
+        // Read before the record, which has a cluster before its reservation ends.
+        let reserved = self.clusters_reserved.load(Ordering::Acquire);
         let mut attributes = self.record.read().attributes();
         self.pending.show(&mut attributes);
+        let geometry = self.volume.geometry();
+        let units = reserved << (geometry.cluster_shift + geometry.block_size.shift() - 9);
+        attributes.blocks = attributes.blocks.saturating_add(units);
         attributes
     }
 

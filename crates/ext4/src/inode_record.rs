@@ -11,9 +11,9 @@ use crate::geometry::Geometry;
 use crate::ondisk::inode::{
     BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
 };
+use crate::times::{self, TimeRoom};
 
 const STRUCTURE: &str = "inode";
-const OS_LINUX: u32 = 0;
 
 /// The flags of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -100,7 +100,8 @@ pub struct InodeRecord {
     pub flags: InodeFlags,
     /// The generation.
     pub generation: u32,
-    /// The version; of an attribute inode its low half is part of the reference count.
+    /// The version; of an attribute inode its low half is part of the reference count. 0 on volumes
+    /// whose inodes have none.
     pub version: u64,
     /// Last access; of an attribute inode the seconds' low 32 bits are its value's hash.
     pub accessed: Timestamp,
@@ -133,7 +134,6 @@ impl InodeRecord {
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
-        creator_os: u32,
         number: InodeNumber,
         place: Place,
     ) -> Result<Self> {
@@ -143,7 +143,7 @@ impl InodeRecord {
             return Err(Error::NotFound);
         }
         let (extra, extra_bytes) = parse_extra(bytes, place)?;
-        Self::verify(bytes, geometry, creator_os, number, place)?;
+        Self::verify(bytes, geometry, number, place)?;
         let checksum_seed = geometry.inode_seed(number, raw.generation.get());
         let mode = raw.mode.get();
         let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
@@ -154,7 +154,7 @@ impl InodeRecord {
         // A field is there when the extra bytes reach its end.
         let there = |end: usize| extra_bytes >= end;
         let time = |seconds: u32, extra: u32, end| {
-            decode_time(seconds, if there(end) { extra } else { 0 })
+            times::decode(seconds, if there(end) { extra } else { 0 })
         };
         let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
         let start = (BASE_BYTES + extra_bytes).min(bytes.len());
@@ -169,9 +169,11 @@ impl InodeRecord {
             blocks: parse_blocks(raw, flags, geometry),
             flags,
             generation: raw.generation.get(),
-            version: {
+            version: if geometry.has_inode_versions() {
                 let high = if there(28) { extra.version_hi.get() } else { 0 };
                 u64::from(high) << 32 | u64::from(raw.version_lo.get())
+            } else {
+                0
             },
             accessed: time(raw.atime.get(), extra.atime_extra.get(), 16),
             changed: time(raw.ctime.get(), extra.ctime_extra.get(), 8),
@@ -194,20 +196,37 @@ impl InodeRecord {
     pub(crate) fn verify(
         bytes: &[u8],
         geometry: &Geometry,
-        creator_os: u32,
         number: InodeNumber,
         place: Place,
     ) -> Result<()> {
         let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
         let (extra, extra_bytes) = parse_extra(bytes, place)?;
-        match (geometry.inode_seed(number, raw.generation.get()), creator_os) {
-            (Some(seed), OS_LINUX) => {
+        match geometry.inode_seed(number, raw.generation.get()) {
+            Some(seed) if geometry.has_inode_checksums() => {
                 let has_high = extra_bytes >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES;
                 let high = has_high.then_some(extra.checksum_hi.get());
                 verify_checksum(bytes, seed, raw.checksum_lo.get(), high, place)
             }
             _ => Ok(()),
         }
+    }
+
+    /// The room that the inode has for times.
+    pub(crate) fn time_room(&self) -> TimeRoom {
+        TimeRoom(self.attribute_area_start.saturating_sub(BASE_BYTES))
+    }
+
+    /// Replaces its times by the nearest ones that it has room for.
+    pub(crate) fn fit_times(&mut self) {
+        // Attribute inodes use these fields for other numbers.
+        if self.flags.contains(InodeFlags::EA_INODE) {
+            return;
+        }
+        let room = self.time_room();
+        self.accessed = room.accessed(self.accessed);
+        self.changed = room.changed(self.changed);
+        self.modified = room.modified(self.modified);
+        self.created = self.created.map(|time| room.created(time));
     }
 
     /// What `stat` reports.
@@ -309,15 +328,6 @@ fn verify_checksum(
     Ok(())
 }
 
-fn decode_time(seconds: u32, extra: u32) -> Timestamp {
-    let epoch = i64::from(extra & 3) << 32;
-    Timestamp {
-        seconds: i64::from(seconds as i32) + epoch,
-        // 30 bits can say more than a second has.
-        nanoseconds: (extra >> 2).min(999_999_999),
-    }
-}
-
 fn parse_size(raw: &RawInode, kind: FileType, geometry: &Geometry, place: Place) -> Result<u64> {
     // In directories the high half was once the block of the ACL.
     let has_high = kind == FileType::Regular || geometry.features.has(Feature::LargeDir);
@@ -349,7 +359,7 @@ fn parse_attribute_block(
     geometry: &Geometry,
     place: Place,
 ) -> Result<Option<FsBlock>> {
-    let has_high = geometry.features.has(Feature::SixtyFourBit);
+    let has_high = geometry.has_high_attribute_blocks();
     let high = if has_high { raw.file_acl_high.get() } else { 0 };
     let block = FsBlock(u64::from(high) << 32 | u64::from(raw.file_acl_lo.get()));
     if block.0 == 0 {
@@ -364,20 +374,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn times_reach_from_1901_to_2446() {
-        let at = |seconds: u32, extra| decode_time(seconds, extra).seconds;
-        assert_eq!(at(0x8000_0000, 0), -(1 << 31));
-        assert_eq!(at(0x7FFF_FFFF, 0), (1 << 31) - 1);
-        assert_eq!(at(0x8000_0000, 1), 1 << 31);
-        assert_eq!(at(0x7FFF_FFFF, 3), 0x3_7FFF_FFFF);
-        assert_eq!(decode_time(0, 999_999_999 << 2).nanoseconds, 999_999_999);
-        assert_eq!(decode_time(0, u32::MAX).nanoseconds, 999_999_999);
-    }
-
     fn parse(bytes: &[u8]) -> Result<InodeRecord> {
         let geometry = crate::geometry::tests::plain();
-        InodeRecord::parse(bytes, &geometry, OS_LINUX, InodeNumber(12), Place::default())
+        InodeRecord::parse(bytes, &geometry, InodeNumber(12), Place::default())
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::journal::Handle;
 use crate::ondisk::inode::{
     BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
 };
+use crate::times::{self, TimeRoom};
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "inode";
@@ -24,10 +25,20 @@ const STRUCTURE: &str = "inode";
 /// What an inode will say once something else of it is written too.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// When the contents were last changed through the cache, unless the record says it.
-    modified: Mutex<Option<Timestamp>>,
+    noted: Mutex<Noted>,
     /// The last transaction that changed the inode, plus one to tell none; by its number.
     last_change: AtomicU64,
+    /// The room that the inode has for times.
+    times: TimeRoom,
+}
+
+/// Times that are not in the record yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Noted {
+    /// The time of the last change of the contents through the cache.
+    modified: Option<Timestamp>,
+    /// The time of the last read.
+    accessed: Option<Timestamp>,
 }
 
 /// How a transaction is kept in [`Pending`].
@@ -36,26 +47,40 @@ fn stored(id: TransactionId) -> u64 {
 }
 
 impl Pending {
-    /// For an inode of `volume` that is new in memory. It may have been changed by whatever
+    /// For an inode of `volume` that is new in memory and has this room for times. It may have been changed by whatever
     /// transaction is not durable yet.
-    pub(crate) fn new(volume: &Volume) -> Self {
+    pub(crate) fn new(volume: &Volume, times: TimeRoom) -> Self {
         let last = volume.writer.as_ref().map_or(0, |writer| stored(writer.journal.latest()));
-        Self { modified: Mutex::default(), last_change: AtomicU64::new(last) }
+        Self { noted: Mutex::default(), last_change: AtomicU64::new(last), times }
     }
 
     /// Adds what is pending to what the record says.
     pub(crate) fn show(&self, attributes: &mut Attributes) {
-        if let Some(time) = *self.modified.lock() {
-            attributes.modified = time;
-            attributes.changed = time;
+        let noted = *self.noted.lock();
+        if let Some(time) = noted.modified {
+            attributes.modified = self.times.modified(time);
+            attributes.changed = self.times.changed(time);
+        }
+        if let Some(time) = noted.accessed {
+            attributes.accessed = self.times.accessed(time);
         }
     }
 
+    /// Returns whether anything is pending.
+    fn is_any(&self) -> bool {
+        let noted = *self.noted.lock();
+        noted.modified.is_some() || noted.accessed.is_some()
+    }
+
     fn settle(&self, record: &mut InodeRecord) {
-        if let Some(time) = self.modified.lock().take() {
+        let noted = std::mem::take(&mut *self.noted.lock());
+        if let Some(time) = noted.modified {
             record.modified = time;
             record.changed = time;
             record.version = record.version.wrapping_add(1);
+        }
+        if let Some(time) = noted.accessed {
+            record.accessed = time;
         }
     }
 }
@@ -64,20 +89,31 @@ impl Inode {
     /// Notes that the contents were changed in the cache. It is written with the next change of the
     /// inode, at the latest when the inode is synced or released.
     pub fn note_modified(&self, time: Timestamp) {
-        if let Some(modified) = &mut *self.pending.modified.lock() {
+        if let Some(modified) = &mut self.pending.noted.lock().modified {
             *modified = time;
             return;
         }
         // A clock that has not moved on gives an inode nothing new to say. (Not under the lock of
         // what is pending, which is taken with the record's held.)
-        if !self.record.read().says_modified(time) {
-            *self.pending.modified.lock() = Some(time);
+        let times = self.pending.times;
+        if !self.record.read().says_modified(times.modified(time), times.changed(time)) {
+            self.pending.noted.lock().modified = Some(time);
         }
+    }
+
+    /// Notes that the contents were read. It is written as [`note_modified`](Self::note_modified) has it.
+    pub fn note_accessed(&self, time: Timestamp) {
+        self.pending.noted.lock().accessed = Some(time);
+    }
+
+    /// Returns whether [`settle`](Self::settle) has anything to write.
+    pub fn has_pending(&self) -> bool {
+        self.pending.is_any()
     }
 
     /// Writes what is pending, so that the inode can be forgotten.
     pub fn settle(&self) -> Result<()> {
-        if self.pending.modified.lock().is_none() {
+        if !self.pending.is_any() {
             return Ok(());
         }
         self.volume().change(1, |handle| self.update(handle, |_| ()))
@@ -121,6 +157,7 @@ impl Inode {
         let mut record = InodeRecord::clone(&now);
         self.pending.settle(&mut record);
         change(&mut record);
+        record.fit_times();
         self.note_change(handle);
         debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
         self.volume().write_inode_record(handle, &record)?;
@@ -145,8 +182,8 @@ impl Volume {
 }
 
 impl InodeRecord {
-    fn says_modified(&self, time: Timestamp) -> bool {
-        self.modified == time && self.changed == time
+    fn says_modified(&self, modified: Timestamp, changed: Timestamp) -> bool {
+        self.modified == modified && self.changed == changed
     }
 
     /// Changes attributes.
@@ -190,12 +227,14 @@ impl InodeRecord {
         raw.ctime = (self.changed.seconds as u32).into();
         raw.mtime = (self.modified.seconds as u32).into();
         raw.dtime = self.deleted.into();
-        raw.version_lo = (self.version as u32).into();
+        if geometry.has_inode_versions() {
+            raw.version_lo = (self.version as u32).into();
+        }
         raw.block = self.block_area;
         raw.generation = self.generation.into();
         let attributes = self.attribute_block.map_or(0, |block| block.0);
         raw.file_acl_lo = (attributes as u32).into();
-        if geometry.features.has(Feature::SixtyFourBit) {
+        if geometry.has_high_attribute_blocks() {
             raw.file_acl_high = ((attributes >> 32) as u16).into();
         }
         let (units, flags) = self.blocks_stored(geometry);
@@ -229,13 +268,15 @@ impl InodeRecord {
         }
         extra.as_mut_bytes()[..known].copy_from_slice(&tail[..known]);
         extra.extra_isize = (room as u16).into();
-        extra.ctime_extra = extra_time(self.changed).into();
-        extra.mtime_extra = extra_time(self.modified).into();
-        extra.atime_extra = extra_time(self.accessed).into();
+        extra.ctime_extra = times::extra_bits(self.changed).into();
+        extra.mtime_extra = times::extra_bits(self.modified).into();
+        extra.atime_extra = times::extra_bits(self.accessed).into();
         let created = self.created.unwrap_or_default();
         extra.crtime = (created.seconds as u32).into();
-        extra.crtime_extra = extra_time(created).into();
-        extra.version_hi = ((self.version >> 32) as u32).into();
+        extra.crtime_extra = times::extra_bits(created).into();
+        if geometry.has_inode_versions() {
+            extra.version_hi = ((self.version >> 32) as u32).into();
+        }
         if geometry.features.has(Feature::Project) {
             extra.projid = self.project.unwrap_or(0).into();
         }
@@ -243,13 +284,6 @@ impl InodeRecord {
         let there = room.max(2).min(known);
         tail[..there].copy_from_slice(&extra.as_bytes()[..there]);
     }
-}
-
-/// The bits of a time that the first fields have no room for: nanoseconds, and how often the
-/// seconds have gone round.
-fn extra_time(time: Timestamp) -> u32 {
-    let epoch = (time.seconds - i64::from(time.seconds as i32)) >> 32;
-    time.nanoseconds << 2 | epoch as u32 & 3
 }
 
 /// Makes the checksum of an inode's bytes, on volumes with checksums.

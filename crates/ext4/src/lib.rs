@@ -22,6 +22,7 @@ pub mod xattr;
 
 mod alloc;
 mod bitmap;
+mod block_validity;
 mod check;
 mod data_write;
 mod delayed;
@@ -40,23 +41,29 @@ mod inode_flags;
 mod inode_record;
 mod inode_write;
 mod journal;
+mod label;
 mod map;
 mod map_write;
 mod move_extents;
 mod namespace;
 mod orphan_file;
+mod orphan_list;
 mod orphan_write;
+mod orphans_found;
 mod recovery;
 mod statfs;
 mod superblock;
+mod superblock_copy;
 mod symlink;
+mod system_zones;
+mod times;
 mod volume;
 mod writer;
 
 pub use bitmap::Bitmap;
 pub use error_log::{ErrorPolicy, RecordedError, RecordedErrors};
 pub use features::{Feature, FeatureSet, Features};
-pub use geometry::{Geometry, SuperblockCopies};
+pub use geometry::{CreatorOs, Geometry, SuperblockCopies};
 pub use group::GroupDescriptor;
 pub use inode::Inode;
 pub use inode_record::{InodeFlags, InodeRecord};
@@ -67,6 +74,7 @@ pub use recovery::{OrphanReport, RecoveryReport};
 pub use superblock::{
     Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
 };
+pub use superblock_copy::SuperblockPlace;
 pub use volume::{OpenOptions, Probed, Unrecovered, Volume};
 
 /// The inode of the root directory.

@@ -4,12 +4,13 @@
 //! file where the volume has one, else in a list that begins in the superblock.
 //! Not here: deleting and truncating (`namespace`), reading orphans at recovery (`recovery`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use parking_lot::Mutex;
 
 use crate::features::Feature;
 use crate::inode::{Inode, RecordLock};
@@ -17,6 +18,8 @@ use crate::inode_record::InodeRecord;
 use crate::journal::Handle;
 use crate::map::FILE_BLOCKS_MAX;
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
+use crate::orphan_list::OrphanList;
+use crate::orphans_found::{self, FoundList};
 use crate::volume::Volume;
 
 /// The blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::settle_orphan`]
@@ -26,11 +29,14 @@ pub(crate) const ORPHAN_CREDITS: u32 = 3;
 /// The orphans.
 pub(crate) struct OrphanSet {
     inner: RankedMutex<Inner>,
+    /// The numbers of all orphans, for callers that hold locks ranked after that of `inner`. No lock is taken
+    /// under it.
+    numbers: Mutex<HashSet<InodeNumber>>,
 }
 
 struct Inner {
-    /// Those in the list, the first one first: each holds the number of the next.
-    list: Vec<Listed>,
+    /// The orphans in the list: each holds the number of the next.
+    list: OrphanList<Listed>,
     /// Those in the file.
     in_file: HashMap<InodeNumber, Slot>,
     file: Option<OrphanFile>,
@@ -40,13 +46,12 @@ struct Inner {
 
 /// An orphan in the list. It does not keep the inode, which keeps the volume, in memory.
 struct Listed {
-    number: InodeNumber,
     record: Arc<RecordLock>,
 }
 
 impl Listed {
     fn new(inode: &Inode) -> Self {
-        Self { number: inode.number(), record: Arc::clone(&inode.record) }
+        Self { record: Arc::clone(&inode.record) }
     }
 
     /// Makes `next` the number that follows this one.
@@ -59,6 +64,17 @@ impl Listed {
     }
 }
 
+/// The orphans of a volume that was just opened.
+#[derive(Default)]
+pub(crate) struct Adopted {
+    /// Those of the list, the first one first.
+    pub list: Vec<Arc<Inode>>,
+    /// Those of the file.
+    pub in_file: Vec<Arc<Inode>>,
+    /// What cannot be orphans.
+    pub refused: Vec<Error>,
+}
+
 /// A place in the orphan file.
 #[derive(Clone, Copy)]
 struct Slot {
@@ -69,10 +85,17 @@ struct Slot {
 struct OrphanFile {
     blocks: Vec<FsBlock>,
     seed: Option<u32>,
-    /// Which places hold a number, block by block.
-    taken: Vec<Vec<bool>>,
+    /// The slots of each block that hold a number.
+    taken: Vec<Taken>,
     /// The place to look at first.
     hint: Slot,
+}
+
+/// The slots of one block of the orphan file.
+struct Taken {
+    places: Vec<bool>,
+    /// The number of free slots.
+    free: usize,
 }
 
 impl OrphanSet {
@@ -86,38 +109,54 @@ impl OrphanSet {
             }
             _ => (None, Vec::new()),
         };
-        let inner = Inner { list: Vec::new(), in_file: HashMap::new(), file, found };
-        Ok(Self { inner: RankedMutex::new(Rank::Orphans, inner) })
+        let inner = Inner { list: OrphanList::new(), in_file: HashMap::new(), file, found };
+        Ok(Self { inner: RankedMutex::new(Rank::Orphans, inner), numbers: Mutex::default() })
     }
 
-    /// Takes in the orphans that the volume has, as it was opened: those of the list, in its order,
-    /// and those of the file. Gives all of them. Where the list leads to what is no orphan, it ends,
-    /// as it does for the kernel; then a check of the volume has to find the rest.
-    pub(crate) fn adopt(&self, volume: &Arc<Volume>) -> Result<Vec<Arc<Inode>>> {
+    /// Takes in the orphans that the volume has, as it was opened: those of the list, in its order, and
+    /// those of the file. What cannot be an orphan is left out: it ends the list, and keeps its place in
+    /// the file. On a volume `with_errors`, there are none.
+    pub(crate) fn adopt(&self, volume: &Arc<Volume>, with_errors: bool) -> Result<Adopted> {
         let mut inner = self.inner.lock();
-        let (mut next, mut all) = (volume.superblock().inodes.last_orphan, Vec::new());
-        while let Some(number) = next {
-            let inode = match load(volume, number, "orphan list") {
-                Ok(inode) if inner.list.iter().all(|known| known.number != number) => inode,
-                Err(error @ Error::Io(_)) => return Err(error),
-                cut => {
-                    tracing::warn!("the orphan list ends at inode {number}: {:?}", cut.err());
-                    break;
-                }
+        let found = std::mem::take(&mut inner.found);
+        if with_errors {
+            return Ok(Adopted::default());
+        }
+        let FoundList { orphans, cut } = FoundList::read(volume)?;
+        for inode in &orphans {
+            inner.list.push_back(inode.number(), Listed::new(inode));
+        }
+        let mut adopted =
+            Adopted { list: orphans, in_file: Vec::new(), refused: cut.into_iter().collect() };
+        for (slot, number) in found {
+            let judged = match inner.position(number) {
+                Some(_) => Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle)),
+                None => orphans_found::judge(volume, number, ORPHAN_FILE),
             };
-            let following = inode.record().deleted;
-            next = (following != 0).then_some(InodeNumber(following.into()));
-            inner.list.push(Listed::new(&inode));
-            all.push(inode);
-        }
-        for (slot, number) in std::mem::take(&mut inner.found) {
-            if inner.position(number).is_some() {
-                return Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle));
+            match judged {
+                Ok(inode) => {
+                    inner.in_file.insert(number, slot);
+                    adopted.in_file.push(Arc::new(inode));
+                }
+                Err(error @ Error::Io(_)) => return Err(error),
+                Err(error) => adopted.refused.push(error),
             }
-            inner.in_file.insert(number, slot);
-            all.push(load(volume, number, ORPHAN_FILE)?);
         }
-        Ok(all)
+        let all = adopted.list.iter().chain(&adopted.in_file);
+        self.numbers.lock().extend(all.map(|inode| inode.number()));
+        Ok(adopted)
+    }
+
+    /// Forgets what is left of the list that was adopted. The superblock is to name none.
+    pub(crate) fn forget_list(&self, adopted: &[Arc<Inode>]) {
+        let mut inner = self.inner.lock();
+        let mut numbers = self.numbers.lock();
+        for number in adopted.iter().map(|inode| inode.number()) {
+            if inner.list.get(number).is_some() {
+                inner.list.remove(number);
+                numbers.remove(&number);
+            }
+        }
     }
 
     /// Has an inode that was just read, and that nobody else has in memory, be what the orphans know it
@@ -126,7 +165,7 @@ impl OrphanSet {
         let inner = self.inner.lock();
         match inner.position(inode.number()) {
             None => return inode,
-            Some(Position::List(index)) => inode.record = Arc::clone(&inner.list[index].record),
+            Some(Position::List(listed)) => inode.record = Arc::clone(&listed.record),
             Some(Position::File(_)) => {}
         }
         // How far they reach is not known any more.
@@ -134,30 +173,22 @@ impl OrphanSet {
         inode
     }
 
+    /// Returns whether an inode is an orphan.
+    pub(crate) fn contains(&self, number: InodeNumber) -> bool {
+        self.numbers.lock().contains(&number)
+    }
+
     /// Whether there is no list; then the superblock must not name one.
+    #[cfg(test)]
     pub(crate) fn is_list_empty(&self) -> bool {
         self.inner.lock().list.is_empty()
     }
 
     /// Whether the volume's superblock may say that the orphan file is empty.
     pub(crate) fn is_file_empty(&self) -> bool {
-        self.inner.lock().in_file.is_empty()
+        let inner = self.inner.lock();
+        inner.file.as_ref().is_none_or(OrphanFile::is_empty)
     }
-}
-
-fn load(volume: &Arc<Volume>, number: InodeNumber, structure: &'static str) -> Result<Arc<Inode>> {
-    let geometry = volume.geometry();
-    let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
-    if !(min..=max).contains(&number.0) {
-        let problem = Problem::Range { field: "inode", found: number.0, min, max };
-        return Err(Error::corrupt(structure, Place::inode(number), problem));
-    }
-    let (group, index) = geometry.inode_position(number)?;
-    if !volume.inode_bitmap(&volume.group(group)?)?.is_set(index) {
-        let problem = Problem::Missing("mark in the inode bitmap");
-        return Err(Error::corrupt(structure, Place::inode(number), problem));
-    }
-    volume.special_inode(number).map(Arc::new)
 }
 
 impl Volume {
@@ -190,6 +221,12 @@ impl Volume {
         if inner.position(inode.number()).is_some() {
             return Ok(());
         }
+        self.add_unnoted(inner, handle, inode)?;
+        self.writer()?.orphans.numbers.lock().insert(inode.number());
+        Ok(())
+    }
+
+    fn add_unnoted(&self, inner: &mut Inner, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         if let Some(slot) = inner.file.as_mut().and_then(OrphanFile::find_room) {
             let file = inner.file.as_mut().expect("it has room");
             file.set(handle, slot, inode.number())?;
@@ -197,12 +234,12 @@ impl Volume {
             inner.in_file.insert(inode.number(), slot);
             return Ok(());
         }
-        let next = inner.list.first().map_or(0, |first| first.number.0 as u32);
+        let next = inner.list.first().map_or(0, |first| first.0 as u32);
         inode.update(handle, |record| record.deleted = next)?;
         // Inode numbers have 32 bits.
         let number = inode.number().0 as u32;
         self.edit_superblock(handle, |raw| raw.last_orphan = number.into())?;
-        inner.list.insert(0, Listed::new(inode));
+        inner.list.push_front(inode.number(), Listed::new(inode));
         Ok(())
     }
 
@@ -214,33 +251,35 @@ impl Volume {
                 file.set(handle, slot, InodeNumber(0))?;
                 file.set_taken(slot, false);
                 inner.in_file.remove(&inode.number());
+                self.writer()?.orphans.numbers.lock().remove(&inode.number());
                 Ok(())
             }
-            Some(Position::List(index)) => {
-                let next = inner.list.get(index + 1).map_or(0, |next| next.number.0 as u32);
-                match index.checked_sub(1).and_then(|before| inner.list.get(before)) {
+            Some(Position::List(_)) => {
+                let (number, list) = (inode.number(), &mut inner.list);
+                let next = list.after(number).map_or(0, |next| next.0 as u32);
+                match list.before(number) {
                     Some(before) => before.set_next(self, handle, next)?,
                     None => self.edit_superblock(handle, |raw| raw.last_orphan = next.into())?,
                 }
-                inner.list.remove(index);
+                list.remove(number);
+                self.writer()?.orphans.numbers.lock().remove(&number);
                 inode.update(handle, |record| record.deleted = 0)
             }
         }
     }
 }
 
-enum Position {
-    List(usize),
+enum Position<'i> {
+    List(&'i Listed),
     File(Slot),
 }
 
 impl Inner {
-    fn position(&self, number: InodeNumber) -> Option<Position> {
+    fn position(&self, number: InodeNumber) -> Option<Position<'_>> {
         if let Some(slot) = self.in_file.get(&number) {
             return Some(Position::File(*slot));
         }
-        let index = self.list.iter().position(|listed| listed.number == number)?;
-        Some(Position::List(index))
+        self.list.get(number).map(Position::List)
     }
 }
 
@@ -253,7 +292,9 @@ impl OrphanFile {
             let verified = verified?;
             let numbers = verified.numbers();
             blocks.push(verified.block());
-            taken.push(numbers.iter().map(|number| number.get() != 0).collect());
+            let places: Vec<bool> = numbers.iter().map(|number| number.get() != 0).collect();
+            let free = places.iter().filter(|taken| !**taken).count();
+            taken.push(Taken { places, free });
             let held = numbers.iter().enumerate().filter(|(_, number)| number.get() != 0);
             let held = held
                 .map(|(index, number)| (Slot { block, index }, InodeNumber(number.get().into())));
@@ -263,20 +304,28 @@ impl OrphanFile {
         Ok((Self { blocks, seed, taken, hint: Slot { block: 0, index: 0 } }, found))
     }
 
+    /// Whether no place holds a number.
+    fn is_empty(&self) -> bool {
+        self.taken.iter().all(|taken| taken.free == taken.places.len())
+    }
+
     /// A place that holds nothing.
     fn find_room(&mut self) -> Option<Slot> {
         let count = self.blocks.len();
-        for block in (self.hint.block..count).chain(0..self.hint.block) {
-            if let Some(index) = self.taken[block].iter().position(|taken| !taken) {
-                self.hint = Slot { block, index };
-                return Some(self.hint);
-            }
-        }
-        None
+        let block = (self.hint.block..count)
+            .chain(0..self.hint.block)
+            .find(|block| self.taken[*block].free > 0)?;
+        let places = &self.taken[block].places;
+        let first = if block == self.hint.block { self.hint.index } else { 0 };
+        let index = (first..places.len()).chain(0..first).find(|index| !places[*index])?;
+        self.hint = Slot { block, index };
+        Some(self.hint)
     }
 
     fn set_taken(&mut self, slot: Slot, taken: bool) {
-        self.taken[slot.block][slot.index] = taken;
+        let block = &mut self.taken[slot.block];
+        let before = std::mem::replace(&mut block.places[slot.index], taken);
+        block.free = block.free + usize::from(before) - usize::from(taken);
     }
 
     /// Writes a number, or zero, into a place.

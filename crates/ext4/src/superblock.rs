@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error_log::{ErrorPolicy, RecordedErrors};
 use crate::features::{Feature, Features};
-use crate::geometry::{Geometry, SuperblockCopies};
+use crate::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
 
 /// Where the superblock lies.
@@ -302,6 +302,7 @@ fn parse_geometry(raw: &RawSuperblock, features: Features, device_bytes: u64) ->
 
     let geometry = Geometry {
         features,
+        creator: CreatorOs::from_disk(raw.creator_os.get()),
         block_size,
         cluster_shift,
         block_count,
@@ -326,6 +327,7 @@ fn parse_geometry(raw: &RawSuperblock, features: Features, device_bytes: u64) ->
             crc32c(!0, &raw.uuid)
         },
         uuid: raw.uuid,
+        copy_in_use: None,
     };
     check_room(&geometry, raw)?;
     Ok(geometry)

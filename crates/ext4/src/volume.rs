@@ -1,12 +1,16 @@
 //! A volume: from a device to inodes.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use base::attributes::StatFs;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Patience, Place, Problem, Result};
+use base::attributes::{FileType, StatFs};
+use base::{
+    Error, FsBlock, GroupNumber, InodeNumber, Patience, Place, Problem, Result, Unsupported,
+};
 use device::SharedDevice;
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 
+use crate::error_log::ErrorPolicy;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::group::GroupDescriptor;
@@ -15,7 +19,13 @@ use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::mmp::MmpBlock;
 use crate::recovery::RecoveryReport;
 use crate::superblock::Superblock;
+use crate::superblock_copy::{SuperblockCopy, SuperblockPlace};
+use crate::system_zones::Zones;
+use crate::times;
 use crate::writer::Writer;
+
+/// Blocks of an inode table that are read together, as in the kernel (`inode_readahead_blks`).
+const INODE_READAHEAD_BLOCKS: u64 = 32;
 
 /// How to open a volume.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +34,14 @@ pub struct OpenOptions {
     pub no_recovery: bool,
     /// Tell the device of blocks that were freed, once that is durable.
     pub discard: bool,
+    /// What to do about corruption, instead of what the superblock says.
+    pub errors: Option<ErrorPolicy>,
+    /// The age at which changes are committed without a sync. Zero means the default of 5 s.
+    pub commit_interval: Duration,
     /// The device of the journal, when the volume has it outside.
     pub journal_device: Option<SharedDevice>,
+    /// The superblock to read the volume by, rather than the first one.
+    pub superblock: Option<SuperblockPlace>,
     /// Asked while another host may have the volume.
     pub patience: Patience,
 }
@@ -59,6 +75,10 @@ pub struct Volume {
     metadata: Arc<MetadataCache>,
     pub(crate) statfs: OnceLock<StatFs>,
     recovery: Option<RecoveryReport>,
+    /// What was read instead of the first superblock.
+    copy: Option<SuperblockCopy>,
+    pub(crate) fixed_zones: OnceLock<Zones>,
+    pub(crate) journal_zones: OnceLock<Zones>,
     /// Set while the volume is open for writing.
     pub(crate) writer: Option<Writer>,
 }
@@ -71,17 +91,26 @@ impl std::fmt::Debug for Volume {
 
 impl Volume {
     /// Opens the volume on `device`. What its journal holds is seen, and the device not written.
-    /// Metadata is kept in `cache`.
+    /// Metadata is kept in `cache`. If the first superblock is damaged, a copy of it is looked for.
     pub fn open(
         device: SharedDevice,
         cache: &Arc<PageCache>,
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
-        let volume = match Self::probe(device, cache)? {
-            Probed::Ready(volume) => volume,
-            Probed::NeedsRecovery(unrecovered) if options.no_recovery => unrecovered.as_it_lies(),
-            Probed::NeedsRecovery(unrecovered) => {
-                unrecovered.recover(cache, options.journal_device.as_ref())?
+        let volume = if let Some(place) = options.superblock {
+            let copy = SuperblockCopy::read_at(&device, place)?;
+            Self::open_by_copy(device, cache, options, copy)?
+        } else {
+            match Self::probe(Arc::clone(&device), cache) {
+                Ok(Probed::Ready(volume)) => volume,
+                Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => volume.as_it_lies(),
+                Ok(Probed::NeedsRecovery(volume)) => {
+                    volume.recover(cache, options.journal_device.as_ref())?
+                }
+                Err(error) => match Self::copy_for(&device, cache, &error) {
+                    Some(copy) => Self::open_by_copy(device, cache, options, copy)?,
+                    None => return Err(error),
+                },
             }
         };
         match MmpBlock::of(&volume) {
@@ -91,16 +120,94 @@ impl Volume {
         Ok(volume)
     }
 
+    /// The copy of the superblock to read the volume on `device` by, if `error` is one of the first.
+    fn copy_for(
+        device: &SharedDevice,
+        cache: &Arc<PageCache>,
+        error: &Error,
+    ) -> Option<SuperblockCopy> {
+        match error {
+            Error::Corrupt(corrupt) if corrupt.structure == "superblock" => {}
+            _ => return None,
+        }
+        let mut copies = SuperblockCopy::find(device);
+        // Remains of another file system rarely lead to a root directory.
+        let leads_somewhere = |copy: &SuperblockCopy| {
+            let volume = Self::with_copy(Arc::clone(device), cache, copy.clone());
+            let root = volume.inode_record(crate::ROOT_INODE);
+            root.is_ok_and(|root| root.kind == FileType::Directory && root.links > 0)
+        };
+        let best = copies.iter().position(leads_somewhere)?;
+        Some(SuperblockCopy { reason: Some(error.clone()), ..copies.swap_remove(best) })
+    }
+
+    /// Why a volume is not written whose first superblock has `error`.
+    pub(crate) fn refusal_for_copy(
+        device: &SharedDevice,
+        cache: &Arc<PageCache>,
+        error: Error,
+    ) -> Error {
+        let Some(copy) = Self::copy_for(device, cache, &error) else { return error };
+        let block_size = copy.superblock.geometry.block_size.bytes();
+        Unsupported::DamagedSuperblock { copy: copy.block, block_size }.into()
+    }
+
+    /// Whether there is a copy of a superblock to read `device` by, whose first one is damaged or gone.
+    pub fn has_copy(device: &SharedDevice, cache: &Arc<PageCache>) -> bool {
+        match Superblock::read(device) {
+            Ok(_) => false,
+            Err(error) => Self::copy_for(device, cache, &error).is_some(),
+        }
+    }
+
+    /// The volume that `copy` speaks of.
+    pub(crate) fn with_copy(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        copy: SuperblockCopy,
+    ) -> Arc<Self> {
+        let superblock = copy.superblock.clone();
+        Arc::new(Self { copy: Some(copy), ..Self::with_superblock(device, cache, superblock) })
+    }
+
+    /// The same volume, which was found by `copy`.
+    pub(crate) fn found_by(self: Arc<Self>, copy: SuperblockCopy) -> Arc<Self> {
+        let mut volume = Arc::into_inner(self).expect("nobody else has a volume just opened");
+        volume.copy = Some(copy);
+        Arc::new(volume)
+    }
+
+    /// What was read instead of the first superblock.
+    pub(crate) fn copy(&self) -> Option<&SuperblockCopy> {
+        self.copy.as_ref()
+    }
+
+    fn with_superblock(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        superblock: Superblock,
+    ) -> Self {
+        let block_size = superblock.geometry.block_size;
+        Self {
+            metadata: Arc::new(MetadataCache::new(cache, Arc::clone(&device), block_size)),
+            device,
+            superblock,
+            statfs: OnceLock::new(),
+            recovery: None,
+            copy: None,
+            fixed_zones: OnceLock::new(),
+            journal_zones: OnceLock::new(),
+            writer: None,
+        }
+    }
+
     /// Reads the superblock of `device` and says whether the volume can be used as it lies.
     pub fn probe(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Probed> {
         let superblock = Superblock::read(&device)?;
         // Without a journal the mark has no meaning.
         let needs_recovery =
             superblock.has(Feature::NeedsRecovery) && superblock.has(Feature::HasJournal);
-        let block_size = superblock.geometry.block_size;
-        let metadata = Arc::new(MetadataCache::new(cache, Arc::clone(&device), block_size));
-        let (statfs, recovery, writer) = (OnceLock::new(), None, None);
-        let volume = Arc::new(Self { device, superblock, metadata, statfs, recovery, writer });
+        let volume = Arc::new(Self::with_superblock(device, cache, superblock));
         Ok(if needs_recovery {
             Probed::NeedsRecovery(Unrecovered { volume })
         } else {
@@ -140,6 +247,11 @@ impl Volume {
         &self.superblock.geometry
     }
 
+    /// Returns the granularity of inode times, in nanoseconds.
+    pub fn time_granularity(&self) -> u32 {
+        times::granularity(self.geometry().inode_size as usize)
+    }
+
     /// A block of metadata. A block outside the volume is a corrupt reference to `structure` from
     /// `place`.
     pub fn read_metadata(
@@ -172,7 +284,14 @@ impl Volume {
         let place = place.at_byte(at as u64);
         // `at` is below the block size, of which the descriptor size is a divisor.
         let bytes = &buffer[at..at + geometry.descriptor_size as usize];
-        GroupDescriptor::parse(bytes, geometry, group, place)
+        let mut descriptor = GroupDescriptor::parse(bytes, geometry, group, place)?;
+        if geometry.copy_in_use.is_some() {
+            // What was not initialised when the copy was made may be now.
+            descriptor.blocks_uninitialised = false;
+            descriptor.inodes_uninitialised = false;
+            descriptor.unused_inodes = 0;
+        }
+        Ok(descriptor)
     }
 
     /// What the inode says, reserved or not, linked or not. `NotFound` if it was never used or
@@ -181,15 +300,33 @@ impl Volume {
         let (buffer, at, place) = self.raw_inode(number)?;
         let geometry = self.geometry();
         let bytes = &buffer[at..at + geometry.inode_size as usize];
-        let creator = self.superblock.raw().creator_os.get();
-        InodeRecord::parse(bytes, geometry, creator, number, place)
+        InodeRecord::parse(bytes, geometry, number, place)
     }
 
     /// The block that holds an inode, as it is now, where the inode lies in it, and its place for
     /// errors.
     pub(crate) fn raw_inode(&self, number: InodeNumber) -> Result<(MetadataBuffer, usize, Place)> {
         let (block, at, place) = self.inode_place(number)?;
+        self.read_inodes_ahead(number, block)?;
         Ok((self.read_metadata(block, "inode", place)?, at, place))
+    }
+
+    /// Starts to read the part of the inode table around `block`, which has the inode `number`, if that block
+    /// is not in memory: inodes of one directory are adjacent. Inodes that were never used are left out.
+    pub(crate) fn read_inodes_ahead(&self, number: InodeNumber, block: FsBlock) -> Result<()> {
+        let geometry = self.geometry();
+        let (group, index) = geometry.inode_position(number)?;
+        let descriptor = self.group(group)?;
+        let unused = if geometry.has_group_checksums() { descriptor.unused_inodes } else { 0 };
+        let used = geometry.inodes_per_group.saturating_sub(unused).max(index + 1);
+        let per_block = geometry.block_size.bytes() / geometry.inode_size;
+        let blocks = descriptor.inode_table.0
+            ..descriptor.inode_table.0 + u64::from(used.div_ceil(per_block));
+        let start = block.0 / INODE_READAHEAD_BLOCKS * INODE_READAHEAD_BLOCKS;
+        let end = start + INODE_READAHEAD_BLOCKS;
+        let around = FsBlock(start.max(blocks.start))..FsBlock(end.min(blocks.end));
+        self.metadata.read_ahead(block, around);
+        Ok(())
     }
 
     /// The block that holds an inode, where the inode lies in it, and its place for errors.
@@ -203,6 +340,17 @@ impl Volume {
         let at = (index % per_block * geometry.inode_size) as usize;
         let place = Place::group(group).in_inode(number).at_block(block).at_byte(at as u64);
         Ok((block, at, place))
+    }
+
+    /// An inode as [`inode`](Self::inode) gives it, of a number that no name was found for. `NotFound` also when
+    /// the inode bitmap calls it free: where records have no checksum, a table that was never used may hold
+    /// anything.
+    pub fn marked_inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
+        let (group, index) = self.geometry().inode_position(number)?;
+        match self.inode_bitmap(&self.group(group)?)?.is_set(index) {
+            true => self.inode(number),
+            false => Err(Error::NotFound),
+        }
     }
 
     /// An inode that a name may stand for. `NotFound` when it is not in use; corrupt when no name
@@ -223,10 +371,10 @@ impl Volume {
             return Err(fault(Problem::Invalid { field: "flags", found }));
         }
         let inode = Inode::new(Arc::clone(self), record);
-        Ok(match &self.writer {
-            Some(writer) => writer.orphans.recognise(inode),
-            None => inode,
-        })
+        let Some(writer) = &self.writer else { return Ok(inode) };
+        // A read-only volume changes and frees nothing by the record, so readable parts may be read.
+        inode.check_block_references()?;
+        Ok(writer.orphans.recognise(inode))
     }
 
     /// An inode of the format's own: the journal, a quota file, an attribute's value.

@@ -17,6 +17,7 @@ use crate::journal::{Handle, Journal, Worker};
 use crate::mmp::{Mmp, MmpBlock};
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
 use crate::orphan_write::OrphanSet;
+use crate::orphans_found;
 use crate::recovery;
 use crate::superblock;
 use crate::volume::{OpenOptions, Probed, Volume};
@@ -51,14 +52,25 @@ impl Volume {
         }
         // No flush is to hide that one before it has failed, whoever asked for that.
         let latch = Arc::new(LatchDevice::new(device));
-        let volume = match Self::probe(latch.clone(), cache)? {
-            Probed::Ready(volume) => volume,
-            Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+        if options.superblock.is_some() {
+            return Err(Error::InvalidArgument(
+                "writing to a volume by a superblock of one's choice",
+            ));
+        }
+        let volume = match Self::probe(latch.clone(), cache) {
+            Ok(Probed::Ready(volume)) => volume,
+            Ok(Probed::NeedsRecovery(unrecovered)) => unrecovered.as_it_lies(),
+            Err(error) => {
+                let device: SharedDevice = latch;
+                return Err(Self::refusal_for_copy(&device, cache, error));
+            }
         };
-        volume.geometry().features.check_writable()?;
+        volume.geometry().check_writable()?;
         let Some(block) = MmpBlock::of(&volume)? else {
             return Self::open_alone(latch, cache, options);
         };
+        // The zones are checked before anything is written.
+        volume.fixed_zones().check()?;
         drop(volume);
         let mmp = Mmp::start(block, &options.patience)?;
         // What was read before may have been changed by somebody who has let go of it since.
@@ -96,6 +108,7 @@ impl Volume {
         let log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
         let has_failed = log.as_ref().is_some_and(|log| log.errno() != 0);
+        let mut with_errors = has_failed || orphans_found::has_errors(&volume);
         let errors_before = volume.superblock().errors();
         // What was read before the log was replayed may be out of date.
         drop(volume);
@@ -103,19 +116,16 @@ impl Volume {
             Probed::Ready(volume) => volume,
             Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
         };
+        with_errors |= orphans_found::has_errors(&volume);
         let orphans = OrphanSet::open(&volume)?;
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
         // The log may have had an older superblock.
         let errors = errors_before.or_more(volume.superblock().errors());
-        let log_of_errors = ErrorLog::new(
-            volume.geometry().clone(),
-            volume.superblock().error_policy(),
-            errors.clone(),
-        );
+        let log_of_errors = ErrorLog::new(volume.geometry().clone(), errors.clone());
         let metadata = Arc::clone(volume.metadata());
         let journal = Arc::new(Journal::new(latch, metadata, log, log_of_errors));
         let allocator = Allocator::load(&volume, options.discard)?;
-        let _worker = Worker::start(Arc::clone(&journal))?;
+        let _worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
         let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());
         let mmp = OnceLock::new();
         volume.writer =
@@ -138,7 +148,10 @@ impl Volume {
         })?;
         volume.writer()?.journal.forget_errno()?;
         let volume = Arc::new(volume);
-        volume.end_orphans()?;
+        volume.end_orphans(with_errors)?;
+        // What was found up to here is kept, and no reason not to open the volume.
+        let policy = options.errors.unwrap_or_else(|| volume.superblock().error_policy());
+        volume.writer()?.journal.errors.obey(policy);
         Ok(volume)
     }
 
@@ -292,6 +305,12 @@ impl Volume {
         mut operation: impl FnMut(&mut Handle<'v>) -> Result<R>,
     ) -> Result<R> {
         self.with_space(|| self.change(credits, &mut operation))
+    }
+
+    /// Calls `work`. Commits that are requested meanwhile wait for its end, unless they must make room.
+    pub fn delay_commits<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _delay = self.writer.as_ref().map(|writer| writer.journal.delay_commits());
+        work()
     }
 
     /// Makes every change up to now durable, and the data that is on the device, and has the

@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use base::{DeviceOffset, IoError, IoOperation, Result};
 use common::cached_file::{Cache, CachedFile};
-use common::file_history::FileHistory;
-use common::stale::{STALE, with_stale_blocks};
 use common::{Image, new_file};
 use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
 use testkit::Random;
+use testkit::crash::{FileHistory, STALE, with_stale_blocks};
 
 const EOPNOTSUPP: i32 = 95;
 const KINDS: &[&str] = &[
@@ -191,7 +190,7 @@ const SIZE_MAX: u64 = 60_000;
 fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
     for (index, options) in KINDS.iter().enumerate() {
         let arguments: Vec<&str> = options.split_whitespace().collect();
-        let image = with_stale_blocks(&Image::make(12, &arguments));
+        let image = with_stale_blocks(&Image::make(12, &arguments).path);
         let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image))).unwrap());
         let volume = open(device.clone(), true);
         let (cache, inode) = (Cache::new(), new_file(&volume, "a"));

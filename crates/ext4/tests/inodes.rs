@@ -4,11 +4,12 @@ mod common;
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use base::{DeviceOffset, Error, InodeNumber};
-use common::{Image, inode_of, run};
-use device::{MemoryDevice, SharedDevice};
+use common::{Image, inode_of, open_device, run};
+use device::{Bio, BlockDevice, MemoryDevice, SharedDevice};
 use ext4::InodeFlags;
 use testkit::{LoopMount, private_mounts};
 
@@ -54,6 +55,60 @@ fn check_against_kernel(image: &Image, format: &str, names: &[&str]) {
             let seconds = if created.seconds < 0 { 0 } else { created.seconds };
             assert_eq!(seconds.to_string(), birth.trim(), "{name}");
         }
+    }
+}
+
+/// A device that counts reads.
+#[derive(Debug)]
+struct Counting {
+    inner: MemoryDevice,
+    reads: AtomicUsize,
+}
+
+impl BlockDevice for Counting {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        self.reads.fetch_add(batch.len(), Ordering::Relaxed);
+        self.inner.submit(batch);
+    }
+
+    fn flush(&self) -> base::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> base::Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> base::Result<()> {
+        Err(Error::ReadOnly)
+    }
+}
+
+#[test]
+fn inodes_that_lie_together_are_read_together() {
+    // With and without a count of the inodes that were never used.
+    for features in ["", "-O ^uninit_bg,^metadata_csum"] {
+        let image =
+            Image::filled(16, &format!("-t ext4 -b 4096 -I 256 -N 2048 {features}"), |top| {
+                (0..480).for_each(|name| std::fs::write(top.join(format!("{name}")), "").unwrap());
+            });
+        let inner = MemoryDevice::new(image.bytes());
+        let device = Arc::new(Counting { inner, reads: 0.into() });
+        let volume = open_device(device.clone()).unwrap();
+        device.reads.store(0, Ordering::Relaxed);
+        for number in 13..480 {
+            volume.inode(InodeNumber(number)).unwrap();
+        }
+        let reads = device.reads.load(Ordering::Relaxed);
+        assert!(reads <= 4, "{reads} requests for {} blocks", 480 * 256 / 4096);
     }
 }
 

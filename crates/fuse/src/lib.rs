@@ -8,6 +8,7 @@ mod mount;
 mod node_table;
 mod open_files;
 mod operations;
+mod owners;
 mod reply;
 mod request;
 mod server;
@@ -15,10 +16,13 @@ mod session;
 mod socket;
 mod transport;
 
-pub use mount::{IoUring, MountError, MountOptions, OptionError};
+pub use mount::{Hold, IoUring, MountEntry, MountError, MountOptions, OptionError, mounts_of};
 pub use operations::{InitRefused, Negotiated};
+pub use owners::{IdMap, IdRange, Owners};
 pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
-pub use session::{Plan, SessionError, UmountError, run, umount};
+pub use session::{
+    Plan, Remount, RemountError, SessionError, SyncError, UmountError, remount, run, sync, umount,
+};
 pub use transport::{BusyPoll, Channel, Crew, End, NoRings, THREADS_DEFAULT};

@@ -18,15 +18,35 @@ pub struct Known {
     file: OnceLock<Arc<vfs::File>>,
     /// The kernel may have cached contents that it asked for since this was false.
     was_read: AtomicBool,
+    /// The kernel may have cached contents, and answer reads from them.
+    is_cached: AtomicBool,
 }
 
 impl Known {
     fn new(node: Arc<vfs::Node>) -> Arc<Self> {
-        Arc::new(Self { node, file: OnceLock::new(), was_read: AtomicBool::new(false) })
+        Arc::new(Self {
+            node,
+            file: OnceLock::new(),
+            was_read: AtomicBool::new(false),
+            is_cached: AtomicBool::new(false),
+        })
+    }
+
+    /// Notes that the kernel may have cached contents.
+    pub fn note_cached(&self) {
+        if !self.is_cached.load(Ordering::Relaxed) {
+            self.is_cached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the kernel may answer reads from its cache. It always answers those of empty files.
+    pub fn is_cached(&self) -> bool {
+        self.is_cached.load(Ordering::Relaxed)
     }
 
     /// The kernel may cache what is read from now on.
     pub fn note_read(&self) {
+        self.note_cached();
         // Mostly it is known already. Whoever takes it meanwhile has the kernel forget this, too.
         if !self.was_read.load(Ordering::SeqCst) {
             self.was_read.store(true, Ordering::SeqCst);
@@ -38,12 +58,13 @@ impl Known {
         self.was_read.load(Ordering::SeqCst) && self.was_read.swap(false, Ordering::SeqCst)
     }
 
-    /// The regular file behind the node. Opened once: whoever reads it shares it.
+    /// The regular file behind the node. It is opened once and shared by all readers. Reads through it do not
+    /// count as accesses.
     pub fn file(&self) -> Result<Arc<vfs::File>> {
         if let Some(file) = self.file.get() {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(self.node.open()?);
+        let file = Arc::new(self.node.open()?.without_access_time());
         Ok(Arc::clone(self.file.get_or_init(|| file)))
     }
 
@@ -84,6 +105,12 @@ impl NodeTable {
             ROOT_NODE => self.root.0,
             number => number,
         }
+    }
+
+    /// Returns the inode number of an id, of any node.
+    pub fn number(&self, id: u64) -> InodeNumber {
+        // The exchange is its own inverse.
+        InodeNumber(self.id(InodeNumber(id)))
     }
 
     /// The node of an id that the kernel knows.

@@ -2,9 +2,11 @@
 //! Where nothing is written no state hangs on an open file, and all have handle zero.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::InodeNumber;
 use parking_lot::Mutex;
 
 /// An open file.
@@ -15,38 +17,74 @@ pub struct OpenFile {
     pub sync: vfs::WriteSync,
     /// The kernel was told to keep nothing of it in its cache, whatever becomes of O_DIRECT.
     pub is_direct: bool,
+    /// The kernel may hold data of the file that the server has not received.
+    pub kernel_may_hold_data: bool,
 }
 
 /// The table.
 #[derive(Debug, Default)]
 pub struct OpenFiles {
-    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    table: Mutex<Table>,
     last: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<u64, Arc<OpenFile>>,
+    /// The number of open files through which the kernel may hold data, by inode.
+    holders: HashMap<InodeNumber, u32>,
+}
+
+impl Table {
+    /// Removes one holder of `inode`. Returns whether it was the last one.
+    fn remove_holder(&mut self, inode: InodeNumber) -> bool {
+        let Entry::Occupied(mut holders) = self.holders.entry(inode) else { return false };
+        *holders.get_mut() -= 1;
+        let is_last = *holders.get() == 0;
+        if is_last {
+            holders.remove();
+        }
+        is_last
+    }
 }
 
 impl OpenFiles {
     /// Adds a file and gives its handle, which is not zero.
     pub fn add(&self, file: OpenFile) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.files.lock().insert(handle, Arc::new(file));
+        let mut table = self.table.lock();
+        if file.kernel_may_hold_data {
+            *table.holders.entry(file.file.node().number()).or_default() += 1;
+        }
+        table.files.insert(handle, Arc::new(file));
         handle
     }
 
     /// The file of a handle.
     pub fn get(&self, handle: u64) -> Option<Arc<OpenFile>> {
-        self.files.lock().get(&handle).map(Arc::clone)
+        self.table.lock().files.get(&handle).map(Arc::clone)
     }
 
-    /// Closes a file.
-    pub fn remove(&self, handle: u64) {
-        let file = self.files.lock().remove(&handle);
+    /// Returns whether the kernel may hold data of an inode that the server has not received.
+    pub fn kernel_may_hold_data(&self, inode: InodeNumber) -> bool {
+        self.table.lock().holders.contains_key(&inode)
+    }
+
+    /// Closes a file. Returns whether it was the inode's last one through which the kernel may hold data.
+    pub fn remove(&self, handle: u64) -> bool {
+        let mut table = self.table.lock();
+        let file = table.files.remove(&handle);
+        let holder = file.as_ref().filter(|file| file.kernel_may_hold_data);
+        let is_last = holder.is_some_and(|file| table.remove_holder(file.file.node().number()));
         // Without the lock: the last user of a file without a name deletes it.
+        drop(table);
         drop(file);
+        is_last
     }
 
     /// Closes all files.
     pub fn clear(&self) {
-        let files = std::mem::take(&mut *self.files.lock());
-        drop(files);
+        let table = std::mem::take(&mut *self.table.lock());
+        drop(table);
     }
 }

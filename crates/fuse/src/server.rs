@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use base::Result;
+use base::{FileOffset, Result};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::node_table::{Known, NodeTable};
 use crate::open_files::OpenFiles;
-use crate::operations::{InitRefused, Negotiated, credentials};
+use crate::operations::{InitRefused, Negotiated};
+use crate::owners::Owners;
 use crate::protocol::{InHeader, Opcode};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
@@ -37,6 +39,11 @@ pub struct ServerOptions {
     pub writeback_cache: bool,
     /// The kernel keeps nothing of files' data, save what programs map.
     pub uncached: bool,
+    /// How the owners in the image are shown.
+    pub owners: Owners,
+    /// The kernel may make idmapped mounts of the volume. Then only requests that create files name their
+    /// caller.
+    pub idmapped: bool,
     /// Requests may come through io_uring: the transport is ready for that.
     pub over_io_uring: bool,
     /// The size of the host's pages, in bytes.
@@ -50,6 +57,8 @@ impl Default for ServerOptions {
             valid: Duration::from_secs(24 * 60 * 60),
             writeback_cache: false,
             uncached: false,
+            owners: Owners::default(),
+            idmapped: false,
             over_io_uring: false,
             page_bytes: 4096,
         }
@@ -68,8 +77,10 @@ pub struct Server {
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
     /// Requests that are being served, [`CLOSING`], and [`GIVEN_UP`].
     at_work: AtomicUsize,
+    /// The outcome of closing the volume.
+    closed: Mutex<Option<Result<()>>>,
     stale: OnceLock<Notice>,
-    old_contents: OnceLock<Notice>,
+    old_contents: OnceLock<ContentsNotice>,
 }
 
 /// Has the kernel ask for something of a node again.
@@ -78,6 +89,16 @@ struct Notice(Box<dyn Fn(u64) + Send + Sync>);
 impl fmt::Debug for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Notice")
+    }
+}
+
+/// Has the kernel write and invalidate a node's contents from a byte on. Returns whether the kernel has done
+/// so.
+struct ContentsNotice(Box<dyn Fn(u64, FileOffset, Duration) -> bool + Send + Sync>);
+
+impl fmt::Debug for ContentsNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ContentsNotice")
     }
 }
 
@@ -106,6 +127,7 @@ impl Server {
             name_bytes_max: statfs.name_bytes_max as usize,
             negotiated: OnceLock::new(),
             at_work: AtomicUsize::new(0),
+            closed: Mutex::new(None),
             stale: OnceLock::new(),
             old_contents: OnceLock::new(),
         })
@@ -124,17 +146,20 @@ impl Server {
         }
     }
 
-    /// Has `tell` called with each node of which the kernel may have cached what is not in the file any
-    /// more, before the change is answered. The first one counts.
-    pub fn tell_of_old_contents(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
-        let _ = self.old_contents.set(Notice(Box::new(tell)));
+    /// Sets the function that has the kernel write and invalidate a node's contents, from a byte on. It is
+    /// called before a request is answered. `tell` waits for the kernel up to the given time, and returns
+    /// whether the kernel has done so. Only the first call of this method has an effect.
+    pub fn tell_of_old_contents(
+        &self,
+        tell: impl Fn(u64, FileOffset, Duration) -> bool + Send + Sync + 'static,
+    ) {
+        let _ = self.old_contents.set(ContentsNotice(Box::new(tell)));
     }
 
-    /// The kernel may have cached old contents of this node.
-    pub(crate) fn note_old_contents(&self, node: u64) {
-        if let Some(Notice(tell)) = self.old_contents.get() {
-            tell(node);
-        }
+    /// Has the kernel write and invalidate this node's contents from byte `from` on. Returns whether it has
+    /// done so in time.
+    pub(crate) fn have_written(&self, node: u64, from: FileOffset, patience: Duration) -> bool {
+        self.old_contents.get().is_none_or(|ContentsNotice(tell)| tell(node, from, patience))
     }
 
     /// Counts a request until it is answered.
@@ -218,7 +243,12 @@ impl Server {
             ListXattr => call(self, Self::list_xattr, request, reply),
             Ioctl => call(self, Self::ioctl, request, reply),
             // Closing a file writes nothing.
-            ReleaseDir | Flush | Destroy => Ok(Answer::Payload),
+            ReleaseDir | Flush => Ok(Answer::Payload),
+            Destroy => {
+                // The kernel, and the program that unmounts, wait for this and ignore errors.
+                let _ = self.close_once(PATIENCE_TO_CLOSE, 1);
+                Ok(Answer::Payload)
+            }
             Release | Fsync | FsyncDir | SyncFs | SetAttr | SymLink | MkNod | MkDir | Unlink
             | RmDir | Rename | Rename2 | Link | Write | SetXattr | RemoveXattr | Create
             | TmpFile | Fallocate | CopyFileRange | CopyFileRange64 => {
@@ -248,7 +278,7 @@ impl Server {
                 _ => Err(Errno::ROFS.into()),
             };
         }
-        let _acting = self.volume.act_for(&credentials(&request.header));
+        let _acting = self.volume.act_for(&self.options.owners.credentials(&request.header));
         match opcode {
             SetAttr => call(self, Self::set_attr, request, reply),
             SymLink => call(self, Self::make_symlink, request, reply),
@@ -281,16 +311,23 @@ impl Server {
     /// that are being served waited for, or answered with EIO when that takes too long. Files without a
     /// name go.
     pub fn close(&self) -> Result<()> {
-        self.close_within(PATIENCE_TO_CLOSE)
+        self.close_once(PATIENCE_TO_CLOSE, 0)
     }
 
-    fn close_within(&self, patience: Duration) -> Result<()> {
+    /// Calls [`close`](Self::close) the first time; later calls return its outcome. `own` of the requests in
+    /// flight are the caller's.
+    fn close_once(&self, patience: Duration, own: usize) -> Result<()> {
+        let mut closed = self.closed.lock();
+        closed.get_or_insert_with(|| self.close_within(patience, own)).clone()
+    }
+
+    fn close_within(&self, patience: Duration, own: usize) -> Result<()> {
         if !self.volume.is_writable() {
             return Ok(());
         }
         self.at_work.fetch_or(CLOSING, Ordering::AcqRel);
         let until = Instant::now() + patience;
-        while !self.is_idle() {
+        while self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) > own {
             if Instant::now() >= until {
                 tracing::error!("requests that do not end are answered with an error");
                 self.at_work.fetch_or(GIVEN_UP, Ordering::AcqRel);
@@ -383,7 +420,7 @@ mod tests {
                 matches!(answer, Answer::Error(Errno::IO))
             });
             reached.wait();
-            server.close_within(Duration::ZERO).unwrap();
+            server.close_within(Duration::ZERO, 0).unwrap();
             closed.wait();
             assert!(answer.join().unwrap(), "a success that nobody knows to be durable");
         });

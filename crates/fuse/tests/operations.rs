@@ -3,11 +3,14 @@
 mod support;
 
 use fuse::protocol::*;
-use fuse::{InitRefused, Server};
+use fuse::{InitRefused, Server, ServerOptions};
 use support::*;
+use testkit::memory::MemoryFileSystem;
+use vfs::{AccessOptions, AccessTimes, Volume, VolumeOptions};
 use zerocopy::{FromBytes, IntoBytes};
 
 const EIO: i32 = 5;
+const ENOTDIR: i32 = 20;
 const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
 const ENXIO: i32 = 6;
@@ -68,6 +71,47 @@ fn init_agrees_on_the_lesser_version_and_refuses_old_kernels() {
     let refused = server.negotiated().unwrap().unwrap_err();
     assert_eq!(refused, InitRefused { major: 7, minor: 12 });
     assert!(refused.to_string().contains("7.12"), "{refused}");
+}
+
+/// A server for an empty volume that is open for writing and keeps access times.
+fn server_with(times: AccessTimes, directories: bool) -> std::sync::Arc<Server> {
+    let access = AccessOptions { times, directories, ..AccessOptions::default() };
+    let mut options = VolumeOptions { access, ..VolumeOptions::default() };
+    options.cache.bytes_max = 1 << 20;
+    let cache = iomap::PageCache::new(options.cache).unwrap();
+    let volume = Volume::with_file_system(MemoryFileSystem::new(), cache, &options).unwrap();
+    let server = Server::new(std::sync::Arc::new(volume), ServerOptions::default());
+    std::sync::Arc::new(server.unwrap())
+}
+
+#[test]
+fn the_kernel_opens_directories_by_itself_if_it_can_unless_each_listing_is_noted() {
+    let can = InitFlags::NO_OPENDIR_SUPPORT.0 as u32;
+    let operation = OpenIn { flags: 0, open_flags: 0 };
+    for (server, flags, is_asked) in [
+        (server(), can, false),
+        (server(), 0, true),
+        (server_with(AccessTimes::Never, true), can, false),
+        (server_with(AccessTimes::Relative, true), can, false),
+        (server_with(AccessTimes::Always, true), can, true),
+        (server_with(AccessTimes::Always, false), can, false),
+    ] {
+        let init = InitIn { major: 7, minor: 36, max_readahead: 4096, flags };
+        ask(&server, Opcode::Init, 0, &[init.as_bytes()]);
+        if is_asked {
+            let out: OpenOut =
+                record(&ask(&server, Opcode::OpenDir, ROOT_NODE, &[operation.as_bytes()]));
+            assert_eq!(out.flags, FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE);
+        } else {
+            let errno = fail(&server, Opcode::OpenDir, ROOT_NODE, &[operation.as_bytes()]);
+            assert_eq!(errno, ENOSYS);
+        }
+    }
+    // What is no directory is refused as before.
+    let server = server();
+    lookup(&server, "file");
+    let errno = fail(&server, Opcode::OpenDir, FILE, &[operation.as_bytes()]);
+    assert_eq!(errno, ENOTDIR);
 }
 
 #[test]

@@ -6,6 +6,8 @@
 //! under writeback until the format knows: or it could be evicted, and read again as the zeroes that
 //! its blocks are mapped to until then.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -19,6 +21,10 @@ use crate::direct::DirectEnds;
 use crate::file::{Telling, WritableFile};
 use crate::mapping::FinishedRange;
 use crate::writeback::Pieces;
+
+/// The maximum number of ends of I/O that wait for the thread. A submitter that leaves more completes them
+/// itself. A bound in bytes is not enough: 100,000 small files fit into the limit of bytes under writeback.
+const WAITING_MAX: usize = 1024;
 
 /// One bio's worth of written data, or data that could not be written.
 #[derive(Debug)]
@@ -81,6 +87,18 @@ impl EndIo {
         }
     }
 
+    /// Completes the waiting ends in this thread if they are more than [`WAITING_MAX`]. The caller may start
+    /// transactions, like every submitter. It does not wait for the end-of-I/O thread, so no end of I/O can
+    /// wait for another.
+    pub(crate) fn catch_up(&self) {
+        let mut waiting = self.queue.waiting.lock();
+        if waiting.ended.len() > WAITING_MAX {
+            let batch = std::mem::take(&mut waiting.ended);
+            drop(waiting);
+            end_all(batch);
+        }
+    }
+
     /// Has this thread end what has ended, when the result is dropped.
     pub(crate) fn ending(&self) -> Ending<'_> {
         Ending(&self.queue)
@@ -128,14 +146,26 @@ impl Queue {
 }
 
 /// Ends writes, file by file.
-fn end_all(mut batch: Vec<Ended>) {
-    while let Some(first) = batch.first() {
-        let file = Arc::clone(&first.file);
-        let (of_file, others) =
-            batch.into_iter().partition(|ended| Arc::ptr_eq(&ended.file, &file));
-        batch = others;
+fn end_all(batch: Vec<Ended>) {
+    for of_file in grouped_by(batch, |ended| Arc::as_ptr(&ended.file)) {
+        let file = Arc::clone(&of_file[0].file);
         end(&file, of_file);
     }
+}
+
+/// Groups items by key, in the order of each group's first item. Keeps the order within a group. Takes time
+/// linear in the number of items.
+fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    let mut places = HashMap::new();
+    for item in items {
+        let place = *places.entry(key(&item)).or_insert_with(|| {
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        groups[place].push(item);
+    }
+    groups
 }
 
 /// Ends writes of one file, and those that waited for them: one call of the format for all of them, then
@@ -210,6 +240,18 @@ mod tests {
             kind,
         };
         ranges.iter().map(range).collect()
+    }
+
+    #[test]
+    fn ends_are_grouped_by_file_in_one_pass() {
+        let mut looks = 0;
+        let groups = grouped_by(vec![(7, 'a'), (3, 'b'), (7, 'c'), (9, 'd'), (3, 'e')], |item| {
+            looks += 1;
+            item.0
+        });
+        assert_eq!(groups, [vec![(7, 'a'), (7, 'c')], vec![(3, 'b'), (3, 'e')], vec![(9, 'd')]]);
+        assert_eq!(looks, 5);
+        assert!(grouped_by(Vec::<u8>::new(), |item| *item).is_empty());
     }
 
     #[test]

@@ -47,10 +47,23 @@ impl WritebackErrors {
         ErrorCursor(AtomicU64::new(latest.number - unheard))
     }
 
+    /// Returns whether any error was ever recorded.
+    pub(crate) fn any(&self) -> bool {
+        self.latest.lock().number > 0
+    }
+
     /// The error that [`check`](Self::check) would give, of which nobody has heard by this.
     pub fn peek(&self, cursor: &ErrorCursor) -> Option<Error> {
         let latest = self.latest.lock();
         let is_news = cursor.0.load(Ordering::Relaxed) != latest.number;
+        if is_news { latest.error.clone() } else { None }
+    }
+
+    /// The error that [`peek`](Self::peek) gives, once for this cursor.
+    pub fn peek_once(&self, cursor: &ErrorCursor) -> Option<Error> {
+        let latest = self.latest.lock();
+        // Cursors change under the lock only.
+        let is_news = cursor.0.swap(latest.number, Ordering::Relaxed) != latest.number;
         if is_news { latest.error.clone() } else { None }
     }
 
@@ -82,6 +95,8 @@ mod tests {
         errors.record(FIRST);
         errors.record(SECOND);
         assert_eq!((errors.peek(&one), errors.peek(&one)), (Some(FIRST), Some(FIRST)));
+        let watcher = errors.cursor();
+        assert_eq!((errors.peek_once(&watcher), errors.peek_once(&watcher)), (Some(FIRST), None));
         assert_eq!(errors.check(&one), Err(FIRST));
         assert_eq!(errors.peek(&one), None);
         assert_eq!(errors.check(&one), Ok(()));

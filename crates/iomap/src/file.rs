@@ -5,6 +5,7 @@
 //! alone to write to the cache, to zero and to truncate. Writeback takes no such lock.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +37,9 @@ pub struct WritableFile {
     pub(crate) direct: InFlight,
     pub(crate) direct_ended: EndedCalls,
     pub(crate) direct_tail: DirectTail,
+    /// The number of times that writeback found no blocks for data and gave up its reservation. Grows while
+    /// the folio with the data is locked.
+    unplaced: AtomicU64,
     /// Held to tell the format what has ended, so that it hears of that in the order of the file, and of no
     /// size from before a truncation afterwards. Taken before any transaction.
     telling: Mutex<()>,
@@ -71,6 +75,7 @@ impl WritableFile {
             direct,
             direct_ended,
             direct_tail,
+            unplaced: AtomicU64::new(0),
             telling,
             size,
             options,
@@ -102,6 +107,18 @@ impl WritableFile {
     pub(crate) fn set_size_on_disk(&self, size: u64) {
         let _telling = self.telling();
         self.progress.lock().set_size(size);
+    }
+
+    /// Returns a number that changes when writeback gives up a reservation. While it stays the same, dirty
+    /// data has a reservation or blocks.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.unplaced.load(Ordering::Acquire)
+    }
+
+    /// Gives up the reservation for the data in `range` of a locked folio, for which no blocks were found.
+    pub(crate) fn give_up_unplaced(&self, range: Range<u64>) {
+        self.mapper.end_write(FileOffset(range.start)..FileOffset(range.end));
+        self.unplaced.fetch_add(1, Ordering::Release);
     }
 
     /// The cached folios.

@@ -1,7 +1,7 @@
 //! Metadata blocks of a volume, cached, with a mark for those whose checksum was verified.
 //! Not here: changed blocks in detail (`changed.rs`), and when they are written (the format).
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use crate::changed::ChangedBlocks;
@@ -10,7 +10,9 @@ use device::SharedDevice;
 use pagecache::{Mapping, PAGE_SIZE, PageCache};
 
 use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead};
+use crate::populate::populate;
 use crate::read::{FolioSlice, ReadContext, ReadOptions, lend_with};
+use crate::readahead::Window;
 
 /// The metadata blocks of one volume. They share the memory of a [`PageCache`] with the data.
 #[derive(Debug)]
@@ -54,18 +56,38 @@ impl MetadataCache {
                 let problem = Problem::Range { field: "block", found: block.0, min: 0, max };
                 Error::corrupt(structure, place, problem)
             })?;
-        let context = ReadContext {
+        let slice =
+            lend_with(&self.read_context(), None, FileOffset(offset.0), self.block_size.len())?;
+        // A folio holds whole blocks, and the caller asked for one block.
+        assert_eq!(slice.len(), self.block_size.len(), "a part of a block");
+        let mark = ((offset.0 % PAGE_SIZE as u64) >> self.block_size.shift()) as u32;
+        Ok(MetadataBuffer { block, memory: Memory::Cached { slice, mark } })
+    }
+
+    /// Starts to read the blocks of `around` with one request, if `block`, which is one of them, is not in
+    /// memory. Does not wait, and returns no errors: a later reader of a block gets its error.
+    pub fn read_ahead(&self, block: FsBlock, around: Range<FsBlock>) {
+        let page_of = |block| Some(self.block_size.device_offset(block)?.0 / PAGE_SIZE as u64);
+        let pages = (page_of(block), page_of(around.start), page_of(around.end));
+        let (Some(page), Some(start), Some(end)) = pages else { return };
+        if self.changed.get(block).is_some() || self.mapping.get(page).is_some() {
+            return;
+        }
+        // Folios are not larger than a block needs, since a block's mark is that of its folio.
+        let order = self.mapping.order_min();
+        let start = start >> order << order;
+        let end = end.max(page + 1).next_multiple_of(1 << order);
+        populate(&self.read_context(), &Window { start, end, mark: None, order }, None);
+    }
+
+    fn read_context(&self) -> ReadContext<'_> {
+        ReadContext {
             mapping: &self.mapping,
             mapper: &self.whole_device,
             device: &self.device,
             size: self.whole_device.size,
             options: ReadOptions::default(),
-        };
-        let slice = lend_with(&context, None, FileOffset(offset.0), self.block_size.len())?;
-        // A folio holds whole blocks, and this one was asked for as one.
-        assert_eq!(slice.len(), self.block_size.len(), "a part of a block");
-        let mark = ((offset.0 % PAGE_SIZE as u64) >> self.block_size.shift()) as u32;
-        Ok(MetadataBuffer { block, memory: Memory::Cached { slice, mark } })
+        }
     }
 
     /// Changes a block in memory. Those who hold it go on seeing it as it was. The change stays in

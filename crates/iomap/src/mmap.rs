@@ -58,7 +58,7 @@ pub fn show_for_stores(
     let context = file.read_context();
     let block = u64::from(file.mapping.block_size().bytes());
     let start = (page << PAGE_SHIFT) / block * block;
-    let mut reserved = start..start;
+    let mut reserved = Reserved { range: start..start, unplaced: file.unplaced() };
     let shown = (0..ATTEMPTS_MAX).find_map(|_| {
         let stored =
             store_page(&context, file, readahead, window, page..page + pages, &mut reserved);
@@ -66,10 +66,16 @@ pub fn show_for_stores(
     });
     let shown = shown.unwrap_or(Err(Error::OutOfMemory));
     let used = shown.as_ref().map_or(0, |end| end << PAGE_SHIFT);
-    if used < reserved.end {
-        give_up(file, reserved);
+    if used < reserved.range.end {
+        give_up(file, reserved.range);
     }
     shown
+}
+
+/// The reserved range, and [`WritableFile::unplaced`] before the reservation.
+struct Reserved {
+    range: Range<u64>,
+    unplaced: u64,
 }
 
 /// One attempt at [`show_for_stores`]; `None` when something had to be done first, or others were in
@@ -80,7 +86,7 @@ fn store_page(
     readahead: Option<&Readahead>,
     window: &Window,
     pages: Range<u64>,
-    reserved: &mut Range<u64>,
+    reserved: &mut Reserved,
 ) -> Result<Option<u64>> {
     let mapping = &file.mapping;
     let page = pages.start;
@@ -95,11 +101,14 @@ fn store_page(
     let blocks = start..(end as usize).next_multiple_of(block);
     let is_dirty = folio.folio().dirty_run(start, blocks.len(), true) == blocks.len();
     let bytes = position + start as u64..position + blocks.end as u64;
-    if !is_dirty && bytes.end > reserved.end {
+    // Blocks that were dirty, and not reserved again, may have lost their reservation since.
+    let has_space = bytes.end <= reserved.range.end && file.unplaced() == reserved.unplaced;
+    if !is_dirty && !has_space {
         // Without the lock: the format may have to wait for a transaction.
         drop(folio);
+        reserved.unplaced = file.unplaced();
         file.mapper.map_write(FileOffset(bytes.start), bytes.end - bytes.start)?;
-        reserved.end = bytes.end;
+        reserved.range.end = reserved.range.end.max(bytes.end);
         return Ok(None);
     }
     folio.wait_writeback();

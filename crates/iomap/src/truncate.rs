@@ -14,7 +14,7 @@ use pagecache::{LockedFolio, PAGE_SHIFT};
 use crate::direct::wait_for_direct;
 use crate::file::WritableFile;
 use crate::read::SIZE_MAX;
-use crate::write::{unlent, zero_range, zero_tail};
+use crate::write::{unlent, zero_range, zero_tail, zero_uptodate};
 use crate::writeback::{wait_for_writeback, write_back, write_back_and_wait};
 
 /// Gives the file the size `size` in memory. Nothing past it is cached, or on its way to the device,
@@ -155,14 +155,7 @@ fn discard_part(file: &Arc<WritableFile>, folio: LockedFolio, range: &Range<u64>
     }
     file.mapping.set_clean(&folio, part.clone());
     let Some(mut folio) = unlent(file, folio) else { return };
-    let mut at = part.start;
-    while at < part.end {
-        at += folio.folio().uptodate_run(at, part.end - at, false);
-        let run = folio.folio().uptodate_run(at, part.end - at, true);
-        // SAFETY: the caller of the functions above holds the inode's lock alone.
-        unsafe { folio.zero(at..at + run) };
-        at += run;
-    }
+    zero_uptodate(&mut folio, part);
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::fetch::fill_blocks;
 use crate::file::WritableFile;
 use crate::mapping::{IomapKind, LastMap, map_at};
 use crate::read::{ReadContext, SIZE_MAX};
+use crate::truncate::for_each_folio;
 use crate::writeback::{wait_for_writeback, write_back};
 
 /// How often a folio that changes under a writer is looked up again.
@@ -116,6 +117,8 @@ struct Writer<'f> {
     map: LastMap,
     /// Whether space is reserved for the rest of the write.
     reserved: bool,
+    /// [`WritableFile::unplaced`] before the writer looked for dirty blocks or reserved space.
+    unplaced: u64,
     /// Whether the file grows by what is written.
     extends: bool,
 }
@@ -130,11 +133,13 @@ impl<'f> Writer<'f> {
             block: file.mapping.block_size().len(),
             map: LastMap::default(),
             reserved: false,
+            unplaced: file.unplaced(),
             extends: false,
         }
     }
 
-    /// Writes what one folio has room for from byte `here` on; gives the number of bytes.
+    /// Writes to one folio from byte `here` on. Returns the number of bytes. Zeroes are written only over
+    /// reserved space: none are written if that has changed since [`next_run`](Self::next_run) looked.
     fn write_folio(&mut self, here: u64, source: Source<'_>) -> Result<usize> {
         let end = here + source.len();
         for _ in 0..ATTEMPTS_MAX {
@@ -144,6 +149,13 @@ impl<'f> Writer<'f> {
             let within = (here - position) as usize;
             let length = (end - here).min((folio.folio().len() - within) as u64) as usize;
             let range = within..within + length;
+            if !self.has_space(&folio, &range)? {
+                if let Source::Zeroes(_) = source {
+                    return Ok(0);
+                }
+                self.reserved = false;
+                continue;
+            }
             let mut edges = edges(range.clone(), self.block);
             edges.retain(|edge| folio.folio().uptodate_run(*edge, self.block, true) == 0);
             if let Some(edge) = self.first_on_device(position, &edges)? {
@@ -167,12 +179,13 @@ impl<'f> Writer<'f> {
     }
 
     /// Reserves space for all that is left of a write of data, unless the blocks of its first folio
-    /// are dirty: then they have space. (They may be written back before they are locked, and then
-    /// they have blocks.)
+    /// are dirty: then they have space. They may be written back before they are locked; then they have
+    /// blocks, or [`has_space`](Self::has_space) says that none were found for them.
     fn reserve(&mut self, here: u64, end: u64, source: Source<'_>) -> Result<()> {
         if self.reserved || matches!(source, Source::Zeroes(_)) {
             return Ok(());
         }
+        self.unplaced = self.file.unplaced();
         if let Some(folio) = self.file.mapping.get(here >> PAGE_SHIFT) {
             let within = (here - folio.position()) as usize;
             let length = (end - here).min((folio.len() - within) as u64) as usize;
@@ -187,6 +200,31 @@ impl<'f> Writer<'f> {
             .at(self.context.mapper, here, || mapper.map_write(FileOffset(here), end - here))?;
         self.reserved = true;
         Ok(())
+    }
+
+    /// Returns whether the blocks of `range` in a locked folio still have the space that they had when the
+    /// writer reserved it or saw them dirty. Writeback that finds no blocks for data gives its reservation
+    /// up, also for dirty blocks behind the first folio of a write, which the reservation left out:
+    ///
+    /// ```text
+    /// writer     sees that a block is dirty ──────────────── locks its folio, writes
+    /// writeback               locks the folio, finds no blocks
+    /// ```
+    fn has_space(&self, folio: &LockedFolio, range: &Range<usize>) -> Result<bool> {
+        if self.file.unplaced() == self.unplaced {
+            return Ok(true);
+        }
+        let position = folio.folio().position();
+        let end = position + range.end as u64;
+        let mut at = (position + range.start as u64) / self.block as u64 * self.block as u64;
+        while at < end {
+            let map = map_at(self.context.mapper, FileOffset(at), end - at)?;
+            if map.kind == IomapKind::Hole {
+                return Ok(false);
+            }
+            at = map.end();
+        }
+        Ok(true)
     }
 
     /// The folio with byte `here`, locked, as the writer needs it: made if there is none, not under
@@ -290,17 +328,35 @@ impl<'f> Writer<'f> {
         let mut here = range.start;
         while here < range.end {
             let (length, is_zero) = self.next_run(here, range.end)?;
-            let end = here + length;
-            while !is_zero && here < end {
-                here += self.write_folio(here, Source::Zeroes(end - here))? as u64;
+            if is_zero {
+                self.forget_unwritten(here..here + length);
+                here += length;
+            } else {
+                here += self.write_folio(here, Source::Zeroes(length))? as u64;
             }
-            here = end;
         }
         Ok(())
     }
 
+    /// Zeroes `range` in the cache. The range is clean and reads as zeroes on the device, but the cache may
+    /// hold data that could not be written back.
+    fn forget_unwritten(&self, range: Range<u64>) {
+        if !self.file.errors.any() {
+            return;
+        }
+        for_each_folio(self.file, range.clone(), |folio| {
+            let (position, length) = (folio.folio().position(), folio.folio().len() as u64);
+            let within = |at: u64| at.saturating_sub(position).min(length) as usize;
+            let part = within(range.start)..within(range.end);
+            if let Some(mut folio) = unlent(self.file, folio) {
+                zero_uptodate(&mut folio, part);
+            }
+        });
+    }
+
     /// How many of the bytes from `here` to `end` are all zeroes, or may be something else.
     fn next_run(&mut self, here: u64, end: u64) -> Result<(u64, bool)> {
+        self.unplaced = self.file.unplaced();
         let (mapping, mapper) = (&self.file.mapping, self.context.mapper);
         let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
         let mut run = end - here;
@@ -385,6 +441,18 @@ pub(crate) fn unlent(file: &Arc<WritableFile>, folio: LockedFolio) -> Option<Loc
     // Nobody else writes to it; what could not be written back is lost, as it is anywhere.
     file.mapping.remove(file.mapping.lock(&file.mapping.borrow(&owned)));
     None
+}
+
+/// Zeroes the uptodate bytes of `part`. The caller holds the inode's lock exclusively.
+pub(crate) fn zero_uptodate(folio: &mut LockedFolio, part: Range<usize>) {
+    let mut at = part.start;
+    while at < part.end {
+        at += folio.folio().uptodate_run(at, part.end - at, false);
+        let run = folio.folio().uptodate_run(at, part.end - at, true);
+        // SAFETY: the caller holds the inode's lock alone.
+        unsafe { folio.zero(at..at + run) };
+        at += run;
+    }
 }
 
 /// The order of the folio to make at page `index` for a write that ends at byte `end`: as large as

@@ -169,7 +169,7 @@ impl<'f> Collector<'f> {
         Start::Now(Some(Started { folio, position, runs, size, is_new }))
     }
 
-    /// Maps what is to be written of a folio, and adds it to the requests.
+    /// Maps the dirty blocks of a locked folio, and adds them to the requests.
     fn add(&mut self, started: Option<Started>) {
         let Some(Started { folio, position, runs, size, is_new }) = started else { return };
         self.current = Some(Arc::clone(&folio));
@@ -181,7 +181,7 @@ impl<'f> Collector<'f> {
                 let (map, address) = match self.map_at(at, end) {
                     Ok(map) => map,
                     Err(error) => {
-                        self.file.mapper.end_write(FileOffset(at)..FileOffset(end));
+                        self.file.give_up_unplaced(at..end);
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
                         self.begun.remove(at..end);
                         self.fail(std::iter::once(at..end), pieces, error);
@@ -298,8 +298,10 @@ impl<'f> Collector<'f> {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
         base::waiting::about_to_wait();
-        let _ending = self.waiter.map(|_| self.file.end_io.ending());
+        let ending = self.waiter.map(|_| self.file.end_io.ending());
         self.file.device.submit(std::mem::take(&mut self.batch));
+        drop(ending);
+        self.file.end_io.catch_up();
     }
 
     /// Starts writing all that was added.

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use base::{Error, FsBlock, Place};
-use device::{MemoryDevice, SharedDevice};
+use device::{BioOperation, MemoryDevice, SharedDevice};
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
+use support::gate::Gate;
 use support::{BadDevice, LateDevice, Random, block_size, cache};
 
 /// Bytes that tell where they are.
@@ -41,6 +42,57 @@ fn blocks_of_every_size_are_read_to_the_very_end_of_any_device() {
                 assert!(matches!(get(&metadata, outside), Err(Error::Corrupt(_))), "{outside}");
             }
         }
+    }
+}
+
+#[test]
+fn blocks_that_are_read_ahead_take_one_request_and_hide_no_change() {
+    for block in [1024, 4096, 16_384] {
+        let expected = contents(1 << 20);
+        let gate = Gate::new(Arc::new(MemoryDevice::new(expected.clone())));
+        let metadata = metadata(&cache(8 << 20, 9), gate.clone(), block);
+        let change = |number: u64, byte: u8| {
+            let change = |bytes: &mut [u8]| bytes[0] = byte;
+            metadata
+                .change(FsBlock(number), "test block", Place::default(), change)
+                .expect("readable");
+        };
+        change(20, 0xaa);
+        gate.take_log();
+        // What has been changed is in memory, and no reason to read.
+        metadata.read_ahead(FsBlock(20), FsBlock(16)..FsBlock(48));
+        assert_eq!(gate.take_log(), []);
+        metadata.read_ahead(FsBlock(17), FsBlock(16)..FsBlock(48));
+        let log = gate.take_log();
+        // The folio of what has been changed may have been there before.
+        assert!((1..=2).contains(&log.len()), "{log:?}");
+        assert!(log.iter().all(|(operation, _)| *operation == BioOperation::Read));
+        change(21, 0xbb);
+        for number in 16..48 {
+            let start = (number * block) as usize;
+            let mut expected = expected[start..start + block as usize].to_vec();
+            match number {
+                20 => expected[0] = 0xaa,
+                21 => expected[0] = 0xbb,
+                _ => {}
+            }
+            assert!(*get(&metadata, number).expect("readable") == expected, "{block}: {number}");
+        }
+        assert_eq!(gate.take_log(), [], "all is there");
+        metadata.read_ahead(FsBlock(17), FsBlock(16)..FsBlock(48));
+        assert_eq!(gate.take_log(), []);
+        // Once it is written, what was read ahead is out of date.
+        let written = metadata.changed(FsBlock(21)).expect("changed");
+        let at = base::DeviceOffset(21 * block);
+        let device: &dyn device::BlockDevice = &*gate;
+        device.write_at(at, &written).expect("memory");
+        metadata.written(FsBlock(21), &written);
+        assert_eq!(get(&metadata, 21).expect("readable")[0], 0xbb, "{block}");
+        // To the very end of the device.
+        let end = (1 << 20) / block;
+        metadata.read_ahead(FsBlock(end - 1), FsBlock(end - 3)..FsBlock(end));
+        assert!(!gate.take_log().is_empty());
+        assert!(get(&metadata, end - 1).is_ok());
     }
 }
 

@@ -54,3 +54,22 @@ impl Mke2fs {
 pub fn check_by_e2fsck(image: &Path) {
     run(Command::new("e2fsck").arg("-fn").arg(image));
 }
+
+/// A configuration for mke2fs, so that a distribution's defaults do not matter.
+pub const MKE2FS_CONF: &[u8] = b"[defaults]
+    base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
+    default_mntopts = acl,user_xattr
+    enable_periodic_fsck = 0
+    blocksize = 4096
+    inode_size = 256
+    inode_ratio = 16384
+[fs_types]
+    ext2 = {
+    }
+    ext3 = {
+        features = has_journal
+    }
+    ext4 = {
+        features = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize
+    }
+";

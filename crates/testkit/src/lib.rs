@@ -5,6 +5,7 @@
 
 pub mod command;
 mod cpio;
+pub mod crash;
 mod digest;
 pub mod exercise;
 pub mod guest;
@@ -25,7 +26,7 @@ mod waiting;
 pub mod walk;
 
 pub use digest::digest;
-pub use image::{Mke2fs, check_by_e2fsck};
+pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
 pub use ioctl::move_extents;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;

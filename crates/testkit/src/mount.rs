@@ -37,11 +37,16 @@ impl LoopMount {
     /// ([`private_mounts`] must have been called).
     pub fn new(image: &Path, format: &str, options: &str) -> Self {
         let folder = must(TempDir::new(), "a folder to mount on");
+        let wants_writes = options.split(',').all(|option| option != "ro");
         let options = format!("loop,noatime,{options}");
         run(Command::new("mount")
             .args(["-t", format, "-o", &options])
             .arg(image)
             .arg(folder.path()));
+        // `blockdev --setro` outlives the image that a loop device had: mount(8) then mounts read-only.
+        let flags = must(rustix::fs::statvfs(folder.path()), "a mount to look at").f_flag;
+        let is_read_only = flags.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+        assert!(!(wants_writes && is_read_only), "the loop device is write-protected");
         Self { folder }
     }
 

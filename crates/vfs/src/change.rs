@@ -16,9 +16,14 @@ const CAPABILITY: &[u8] = b"security.capability";
 const XATTR_BYTES_MAX: usize = 65_536;
 
 impl Node {
-    /// Changes attributes. The time of the inode's own change is now, unless it is given.
+    /// Changes attributes. The change time is now, unless it is given. Times that the volume cannot hold
+    /// become the nearest ones that it can, as in the kernel.
     pub fn set_attributes(&self, change: &AttributeChange, by: &Credentials) -> Result<()> {
         self.check_writable()?;
+        let times = [change.accessed, change.modified, change.changed];
+        if times.iter().flatten().any(|time| time.nanoseconds >= 1_000_000_000) {
+            return Err(Error::InvalidArgument("a second has 1,000,000,000 nanoseconds"));
+        }
         let mut state = self.lock();
         let attributes = self.attributes();
         rights::may_change_attributes(&attributes, change, by)?;
@@ -33,7 +38,8 @@ impl Node {
         let gives_away = change.uid.is_some() || change.gid.is_some();
         if gives_away && self.kind() != FileType::Directory {
             self.drop_capability(&mut state)?;
-            let left = without_privileges(self.kind(), attributes.permissions);
+            let is_in_group = by.keeps_mark_of(attributes.gid);
+            let left = without_privileges(self.kind(), attributes.permissions, is_in_group);
             change.permissions = change.permissions.or(Some(left));
         }
         state.is_plain &= change.permissions.is_none();
@@ -84,8 +90,8 @@ impl Node {
         self.inode().set_xattr(acl::ACCESS, &acl.to_value(), XattrMode::Either, change)
     }
 
-    /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too; with
-    /// [`Privileges::Drop`] it takes away the setgid bit.
+    /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too, and clears the
+    /// setgid bit unless [`Privileges::Keep`] is given.
     pub fn set_xattr(
         &self,
         name: &[u8],
@@ -151,19 +157,20 @@ impl Node {
             return Ok(());
         }
         self.drop_capability(state)?;
-        let Attributes { permissions, .. } = self.attributes();
-        let left = without_privileges(self.kind(), permissions);
+        let Attributes { permissions, gid, .. } = self.attributes();
+        let left = match privileges {
+            Privileges::Keep => permissions,
+            _ => without_privileges(self.kind(), permissions, privileges.is_in_group(gid)),
+        };
         if left != permissions {
-            if privileges == Privileges::Keep {
-                return Ok(());
-            }
             self.inode().set_attributes(&AttributeChange {
                 permissions: Some(left),
                 changed: Some(now()),
                 ..AttributeChange::default()
             })?;
         }
-        state.is_plain = true;
+        // Another caller may have other rights to keep the bits.
+        state.is_plain = left == without_privileges(self.kind(), left, false);
         Ok(())
     }
 
@@ -187,7 +194,10 @@ impl Node {
     }
 
     fn forget_set_gid(&self, change: &mut AttributeChange, privileges: Privileges) {
-        if let (Some(permissions), Privileges::Drop) = (&mut change.permissions, privileges) {
+        if privileges == Privileges::Keep {
+            return;
+        }
+        if let Some(permissions) = &mut change.permissions {
             *permissions &= !SETGID;
         }
     }

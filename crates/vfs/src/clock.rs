@@ -28,6 +28,12 @@ pub(crate) fn last_tick() -> Timestamp {
     timestamp(not_before(tick, LAST_EXACT.load(Ordering::Relaxed)))
 }
 
+/// Returns the time of the host's last tick, which the host's kernel uses for its own changes. It may be some
+/// milliseconds earlier than [`now`].
+pub fn tick() -> Timestamp {
+    timestamp(nanoseconds(&clock_gettime(ClockId::RealtimeCoarse)))
+}
+
 fn not_before(tick: i64, exact: i64) -> i64 {
     if was_set_back(tick, exact) { tick } else { tick.max(exact) }
 }

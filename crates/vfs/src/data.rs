@@ -197,6 +197,9 @@ impl Node {
             }
             return Err(error);
         }
+        if size == 0 && before > 0 {
+            self.note_emptied();
+        }
         if state.life == Life::Named {
             self.writeback()?.note(self);
         }
@@ -234,9 +237,14 @@ impl Node {
         self.writable.get().map(|file| file.errors().cursor()).unwrap_or_default()
     }
 
-    /// The error in writing back that came after `cursor`, left for others to hear of.
+    /// Returns the error in writing back that came after `cursor`, once. Open files still hear of it.
     pub(crate) fn error_since(&self, cursor: &ErrorCursor) -> Option<Error> {
-        self.writable.get().and_then(|file| file.errors().peek(cursor))
+        self.writable.get().and_then(|file| file.errors().peek_once(cursor))
+    }
+
+    /// The end of what is to be written back now, so that a file that grows meanwhile holds nothing up.
+    pub(crate) fn end_to_write_back(&self) -> u64 {
+        self.writable.get().map_or(0, |file| file.size())
     }
 
     /// Starts to write back what is dirty in the folios that have bytes of `range`.
@@ -255,7 +263,7 @@ impl Node {
 
     pub(crate) fn write_back_and_wait(&self) {
         if let Some(file) = self.writable.get() {
-            iomap::write_back_and_wait(file, 0..u64::MAX);
+            iomap::write_back_and_wait(file, 0..self.end_to_write_back());
         }
     }
 

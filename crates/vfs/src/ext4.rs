@@ -16,7 +16,7 @@ use pagecache::{Mapping, PageCache};
 
 use crate::file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget, Shift};
 use crate::rights::Credentials;
-use crate::volume::VolumeOptions;
+use crate::volume::{SuperblockPlace, VolumeOptions};
 
 /// Opens the volume on `device`, if it has the format's magic number.
 pub(crate) fn open(
@@ -24,7 +24,8 @@ pub(crate) fn open(
     cache: &Arc<PageCache>,
     options: &VolumeOptions,
 ) -> Result<Option<Arc<dyn FileSystem>>> {
-    if !ext4::Superblock::has_magic(device)? {
+    let has_superblock = options.superblock.is_some() || ext4::Superblock::has_magic(device)?;
+    if !has_superblock && !ext4::Volume::has_copy(device, cache) {
         return Ok(None);
     }
     let writable = options.writable;
@@ -34,7 +35,13 @@ pub(crate) fn open(
     let options = ext4::OpenOptions {
         no_recovery: options.no_recovery,
         discard: options.discard,
+        commit_interval: options.commit_interval,
+        errors: options.errors,
         journal_device: options.journal_device.clone(),
+        superblock: options.superblock.map(|place| {
+            let SuperblockPlace { block, block_size } = place;
+            ext4::SuperblockPlace { block, block_size }
+        }),
         patience: options.patience.clone(),
     };
     let volume = if writable {
@@ -64,16 +71,45 @@ impl FileSystem for Ext4 {
         Ok(wrap(Arc::new(inode)))
     }
 
+    fn load_kept_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
+        match self.volume.marked_inode(number) {
+            Ok(inode) => Ok(wrap(Arc::new(inode))),
+            // The caller may pass any number: this error is no damage of the volume.
+            Err(Error::Corrupt(_)) => Err(Error::NotFound),
+            Err(error) => Err(error),
+        }
+    }
+
     fn statfs(&self) -> StatFs {
         self.volume.statfs()
+    }
+
+    fn time_granularity(&self) -> u32 {
+        self.volume.time_granularity()
     }
 
     fn privilege_of(&self, by: &Credentials) -> Privilege {
         self.volume.privilege_of(by.uid, |gid| by.is_in_group(gid))
     }
 
+    fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        self.volume.trim(bytes, bytes_min)
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        self.volume.label()
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.volume.set_label(label)
+    }
+
     fn info(&self) -> VolumeInfo {
         self.volume.info()
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.volume.warning()
     }
 
     fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
@@ -94,6 +130,10 @@ impl FileSystem for Ext4 {
 
     fn panicked(&self, operation: &'static str) {
         self.volume.panicked(operation);
+    }
+
+    fn delay_commits(&self, work: &mut dyn FnMut()) {
+        self.volume.delay_commits(work);
     }
 
     fn sync(&self) -> Result<()> {
@@ -128,8 +168,8 @@ fn wrap(inode: Arc<ext4::Inode>) -> Arc<dyn Inode> {
 }
 
 fn new_inode<'a>(new: &NewInode<'a>) -> ext4::NewInode<'a> {
-    let NewInode { kind, permissions, uid, gid, device, target, xattrs, time } = *new;
-    ext4::NewInode { kind, permissions, uid, gid, device, target, xattrs, time }
+    let NewInode { kind, permissions, uid, gid, device, target, xattrs, time, created } = *new;
+    ext4::NewInode { kind, permissions, uid, gid, device, target, xattrs, time, created }
 }
 
 impl Inode for Ext4Inode {
@@ -302,6 +342,14 @@ impl Inode for Ext4Inode {
 
     fn note_modified(&self, time: Timestamp) {
         self.inode.note_modified(time);
+    }
+
+    fn note_accessed(&self, time: Timestamp) {
+        self.inode.note_accessed(time);
+    }
+
+    fn has_pending(&self) -> bool {
+        self.inode.has_pending()
     }
 
     fn write_pending(&self) -> Result<()> {

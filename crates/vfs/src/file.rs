@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::{Error, FileOffset, Result};
 use iomap::{Caching, ErrorCursor, FiemapExtent, FolioSlice, ReadContext, ReadOptions, Readahead};
 
+use crate::access::AccessTimes;
 use crate::data::WriteAt;
 use crate::file_system::FileData;
 use crate::node::Node;
@@ -35,6 +36,8 @@ pub struct File {
     pub(crate) sync: WriteSync,
     /// What becomes of what is read and written.
     caching: Caching,
+    /// Reads through this file count as accesses.
+    notes_access: bool,
 }
 
 impl File {
@@ -42,9 +45,23 @@ impl File {
         let (readahead, sync) = (Readahead::default(), WriteSync::None);
         let caching = node.volume().read_options.caching;
         if mode.write {
-            node.inode().opened_for_writing();
+            node.note_opened_for_writing();
         }
-        Self { node, mode, readahead, errors, sync, caching }
+        let notes_access = node.volume().access.times != AccessTimes::Never;
+        Self { node, mode, readahead, errors, sync, caching, notes_access }
+    }
+
+    /// Returns the file with reads that do not count as accesses (O_NOATIME).
+    pub fn without_access_time(mut self) -> Self {
+        self.notes_access = false;
+        self
+    }
+
+    /// Notes that the contents are read. The caller must not hold the inode's lock.
+    pub(crate) fn note_access(&self) {
+        if self.notes_access {
+            self.node.note_access();
+        }
     }
 
     /// The same file, nothing of which stays in the cache that is read and written through it: each
@@ -116,6 +133,7 @@ impl File {
             buffer[..length].copy_from_slice(&copy[..length]);
             return Ok(length);
         }
+        self.note_access();
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
         iomap::read(&self.context(data, flags), &self.readahead, at, buffer)
@@ -132,6 +150,7 @@ impl File {
     /// Lends at most `length_max` cached bytes from byte `at`, without a copy; empty at or past the
     /// end of the file, and possibly shorter than asked for anywhere.
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
+        self.note_access();
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
         iomap::lend(&self.context(data, RwFlags::default()), &self.readahead, at, length_max)
@@ -181,7 +200,7 @@ impl Drop for File {
     fn drop(&mut self) {
         self.stop_reading();
         if self.mode.write {
-            self.node.inode().closed_for_writing();
+            self.node.note_closed_for_writing();
         }
     }
 }

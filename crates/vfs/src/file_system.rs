@@ -34,16 +34,50 @@ pub trait FileSystem: Send + Sync + Debug {
     /// is outside the volume. Callers go through the inode table, which loads each only once.
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>>;
 
+    /// Loads the inode of a number from a file handle of any age. Fails with `NotFound` if the inode has no
+    /// name, or the number cannot be in use.
+    fn load_kept_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
+        self.load_inode(number)
+    }
+
     /// Space and inode counts.
     fn statfs(&self) -> StatFs;
+
+    /// Returns the granularity of inode times, in nanoseconds.
+    fn time_granularity(&self) -> u32 {
+        1
+    }
 
     /// Which of the volume's free space `by` may have.
     fn privilege_of(&self, by: &Credentials) -> Privilege {
         if by.uid == 0 { Privilege::Root } else { Privilege::None }
     }
 
+    /// Discards the blocks in `bytes` that are free, of runs of at least `bytes_min`. Returns how many
+    /// bytes that were.
+    fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        let _ = (bytes, bytes_min);
+        Err(Unsupported::Operation("discarding free space").into())
+    }
+
+    /// The label as it is now, without padding.
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(self.info().label)
+    }
+
+    /// Sets the label, durably.
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        let _ = label;
+        Err(Error::ReadOnly)
+    }
+
     /// What the volume is, for people.
     fn info(&self) -> VolumeInfo;
+
+    /// What people should know before they rely on what they read, if there is something.
+    fn warning(&self) -> Option<String> {
+        None
+    }
 
     /// Walks the whole volume, which stays as it is, and tells `found` of everything that is
     /// wrong: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for what could not be read,
@@ -69,6 +103,12 @@ pub trait FileSystem: Send + Sync + Debug {
     /// going on after it.
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
+    }
+
+    /// Calls `work`, which writes data back. Commits that are requested meanwhile wait for it, so that they
+    /// include its changes. Commits that must make room do not wait.
+    fn delay_commits(&self, work: &mut dyn FnMut()) {
+        work();
     }
 
     /// Makes every change up to now durable.
@@ -288,7 +328,19 @@ pub trait Inode: Send + Sync + Debug {
         let _ = time;
     }
 
-    /// Writes what [`note_modified`](Self::note_modified) has left to be written.
+    /// Notes that the contents were read at `time`, which changes the access time. Starts no transaction,
+    /// like [`note_modified`](Self::note_modified).
+    fn note_accessed(&self, time: Timestamp) {
+        let _ = time;
+    }
+
+    /// Returns whether [`write_pending`](Self::write_pending) has anything to write.
+    fn has_pending(&self) -> bool {
+        false
+    }
+
+    /// Writes the times that [`note_modified`](Self::note_modified) and
+    /// [`note_accessed`](Self::note_accessed) have noted.
     fn write_pending(&self) -> Result<()> {
         Ok(())
     }
@@ -324,8 +376,10 @@ pub struct NewInode<'a> {
     pub target: &'a [u8],
     /// Extended attributes that it begins with, named as [`Inode::get_xattr`] does.
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
-    /// All of its times.
+    /// All times of the inode but that of its creation.
     pub time: Timestamp,
+    /// The time of its creation.
+    pub created: Timestamp,
 }
 
 /// What becomes of a range by which data moves.

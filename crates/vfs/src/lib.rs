@@ -2,6 +2,7 @@
 //! Not here: any format beyond a thin adapter, any transport.
 #![forbid(unsafe_code)]
 
+mod access;
 mod acl;
 mod change;
 mod clock;
@@ -24,14 +25,17 @@ mod path;
 mod path_change;
 mod probe;
 mod rename;
+mod replacing;
 mod rights;
 mod rw_flags;
 mod synchronous;
 mod volume;
 mod writeback;
 
+pub use ::ext4::ErrorPolicy;
+pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;
-pub use clock::now;
+pub use clock::{now, tick};
 pub use data::WriteAt;
 pub use defragment::{Defragmented, Layout};
 pub use direct::DirectIo;
@@ -47,4 +51,4 @@ pub use rename::RenameFlags;
 pub use rights::{Credentials, Privileges};
 pub use rw_flags::RwFlags;
 pub use synchronous::{SyncRange, WriteSync};
-pub use volume::{Volume, VolumeOptions};
+pub use volume::{SuperblockPlace, Volume, VolumeOptions};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::attributes::{DeviceNumber, FileType};
+use base::attributes::{DeviceNumber, FileType, Timestamp};
 use base::{Error, Place, Problem, Result};
 
 use crate::acl::{self, Acl};
@@ -32,12 +32,15 @@ pub struct Creation<'a> {
     pub device: DeviceNumber,
     /// For symbolic links: what they lead to.
     pub target: &'a [u8],
+    /// The time of creation; now, unless it is given.
+    pub created: Option<Timestamp>,
 }
 
 impl<'a> Creation<'a> {
     /// Anything that needs no more than a type and permissions.
     pub fn of(kind: FileType, permissions: u16) -> Self {
-        Self { kind, permissions, umask: 0, device: DeviceNumber::default(), target: b"" }
+        let device = DeviceNumber::default();
+        Self { kind, permissions, umask: 0, device, target: b"", created: None }
     }
 
     /// A symbolic link.
@@ -74,9 +77,11 @@ impl Volume {
         let mut locked = Locked::new([Some(directory)]);
         locked.begin_change(directory)?;
         rights::may_change(&directory.attributes())?;
+        let making = self.shared.making.read();
         let inode =
             with_inheritance(directory, what, by, |new| directory.inode().create(name, new))?;
         let node = self.new_node(inode, Life::Named);
+        drop(making);
         drop(locked);
         directory.sync_names()?;
         Ok(node)
@@ -98,6 +103,7 @@ impl Volume {
         let mut locked = Locked::new([Some(directory)]);
         locked.begin_change(directory)?;
         rights::may_change(&directory.attributes())?;
+        let _making = self.shared.making.read();
         let inode =
             with_inheritance(directory, what, by, |new| directory.inode().create_unnamed(new))?;
         Ok(self.new_node(inode, Life::Nameless))
@@ -270,6 +276,7 @@ pub(crate) fn with_inheritance<R>(
         None if what.kind != FileType::Symlink => permissions &= !(what.umask & 0o777),
         None => {}
     }
+    let time = now();
     make(&NewInode {
         kind: what.kind,
         permissions,
@@ -278,7 +285,8 @@ pub(crate) fn with_inheritance<R>(
         device: what.device,
         target: what.target,
         xattrs: &xattrs,
-        time: now(),
+        time,
+        created: what.created.unwrap_or(time),
     })
 }
 

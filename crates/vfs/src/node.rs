@@ -12,6 +12,7 @@ use pagecache::Mapping;
 
 use crate::file::{File, OpenMode};
 use crate::file_system::{FileData, Inode};
+use crate::replacing::Replacing;
 use crate::rights;
 use crate::volume::Shared;
 
@@ -26,6 +27,7 @@ pub struct Node {
     mapping: OnceLock<Arc<Mapping>>,
     /// Of a regular file that was opened on a volume that is open for writing.
     pub(crate) writable: OnceLock<Arc<WritableFile>>,
+    pub(crate) replacing: Replacing,
     /// The inode's lock: shared to read it, alone to change it. Not taken to read on volumes that
     /// do not change.
     state: RankedRwLock<NodeState>,
@@ -70,8 +72,14 @@ impl Node {
             volume,
             mapping: OnceLock::new(),
             writable: OnceLock::new(),
+            replacing: Replacing::default(),
             state,
         }
+    }
+
+    /// The flags that all inodes of the volume have in effect.
+    pub(crate) fn volume_flags(&self) -> u32 {
+        self.volume.flags
     }
 
     /// The inode number.

@@ -11,8 +11,12 @@ use base::locks::{Rank, RankedMutex};
 
 use crate::node::Node;
 
-/// How many entries a trim looks at before it lets the table grow: all of them may be in use.
-const SCAN_MAX: usize = 64;
+/// The number of entries that a trim examines before it lets the table grow. Each new node pays for one trim,
+/// so this bounds its cost while all nodes are in use. The table does not grow while more than one in this
+/// number is unused.
+const SCAN_MAX: usize = 8;
+/// The number of stale places in the clock below which a sweep is not worth its cost.
+const STALE_MIN: usize = 64;
 
 /// The table. Entries are kept in the order of a second-chance clock.
 #[derive(Debug)]
@@ -149,7 +153,6 @@ impl NodeTable {
         }
     }
 
-    /// Lets go of all nodes.
     /// All nodes that are in memory.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         let inner = self.inner.lock();
@@ -161,6 +164,7 @@ impl NodeTable {
         nodes.collect()
     }
 
+    /// Releases all nodes.
     pub(crate) fn clear(&self) {
         let inner = std::mem::take(&mut *self.inner.lock());
         drop(inner);
@@ -177,7 +181,7 @@ impl Inner {
         }
         let before = self.nodes.insert(number, Entry { node, referenced: false, serial });
         // Entries that were replaced leave their place in the clock behind.
-        if self.clock.len() > 2 * self.nodes.len() + SCAN_MAX {
+        if self.clock.len() > 2 * self.nodes.len() + STALE_MIN {
             let nodes = &self.nodes;
             self.clock.retain(|(number, serial)| {
                 nodes.get(number).is_some_and(|entry| entry.serial == *serial)

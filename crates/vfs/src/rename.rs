@@ -66,6 +66,7 @@ impl Volume {
                 Some(_) if flags.no_replace => return Err(Error::Exists),
                 _ => {}
             }
+            found.write_back(flags);
             // Until the end nothing moves to another directory that could bring one into itself.
             let moves = found.moves_directory(from, to).then(|| self.shared.moves.lock());
             if moves.is_some() {
@@ -187,12 +188,25 @@ impl Volume {
     fn make_whiteout(&self, directory: &Arc<Node>, by: &Credentials) -> Result<Arc<Node>> {
         let what = Creation::of(FileType::CharacterDevice, 0);
         let make = |new: &NewInode<'_>| directory.inode().create_unnamed(new);
+        let _making = self.shared.making.read();
         let inode = with_inheritance(directory, &what, by, make)?;
         Ok(self.new_node(inode, Life::Nameless))
     }
 }
 
 impl Found {
+    /// Writes back a file that is about to be renamed over another one.
+    fn write_back(&self, flags: RenameFlags) {
+        let Some(replaced) = &self.replaced else { return };
+        if replaced.number() == self.moved.number() {
+            return;
+        }
+        self.moved.write_back_before_rename();
+        if flags.exchange {
+            replaced.write_back_before_rename();
+        }
+    }
+
     /// Whether a directory gets another parent.
     fn moves_directory(&self, from: Named<'_>, to: Named<'_>) -> bool {
         let is_directory = |node: &Arc<Node>| node.kind() == FileType::Directory;

@@ -42,19 +42,35 @@ impl Credentials {
         self.privileged || self.uid == attributes.uid
     }
 
+    /// Returns whether a setgid bit without effect stays on files of group `gid` when this caller changes
+    /// their owner.
+    pub(crate) fn keeps_mark_of(&self, gid: u32) -> bool {
+        self.uid == 0 || self.is_in_group(gid)
+    }
+
     /// Whether files of group `gid` may have the setgid bit at this caller's wish.
     pub(crate) fn may_set_gid_bit(&self, gid: u32) -> bool {
         self.privileged || self.is_in_group(gid)
     }
 }
 
-/// Whether the caller may do what takes setuid and setgid from a file, and leave them.
+/// How a change of a file's contents affects its setuid and setgid bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Privileges {
-    /// They stay.
+    /// They stay, since the caller has CAP_FSETID.
     Keep,
-    /// They go: the contents are somebody else's now.
+    /// They are cleared, since another user wrote the contents.
     Drop,
+    /// They are cleared, for a caller of this group. On a file of that group, setgid stays if the group may
+    /// not execute the file: it has no effect then.
+    DropFor(u32),
+}
+
+impl Privileges {
+    /// Returns whether the caller is known to be in group `gid`.
+    pub(crate) fn is_in_group(self, gid: u32) -> bool {
+        self == Self::DropFor(gid)
+    }
 }
 
 /// Whether anything of the inode may be changed: not of an immutable one.
@@ -118,10 +134,13 @@ pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -
     }
 }
 
-/// The permissions that are left when a file's contents or owner change.
-pub(crate) fn without_privileges(kind: FileType, permissions: u16) -> u16 {
-    // Setgid without group execute is a mark for mandatory locks, on directories for inheritance.
-    let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+/// Returns the permissions that remain when a caller, in the file's group (or with CAP_FSETID) or not,
+/// changes its contents or owner.
+pub(crate) fn without_privileges(kind: FileType, permissions: u16, is_in_group: bool) -> u16 {
+    // Setgid without group execute marks files for mandatory locks, which the group's members may keep. On
+    // directories it makes the group inherited.
+    let is_mark = permissions & GROUP_EXECUTE == 0;
+    let setgid = if is_mark && is_in_group { 0 } else { SETGID };
     match kind {
         FileType::Directory => permissions,
         _ => permissions & !SETUID & !setgid,

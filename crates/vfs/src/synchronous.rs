@@ -17,6 +17,13 @@ const SYNC: u32 = 0x8;
 /// FS_DIRSYNC_FL: what changes in the names of a directory is durable at once.
 const DIRSYNC: u32 = 0x1_0000;
 
+/// The flags that stand for what all of a volume is to do.
+pub(crate) fn flags(sync: bool, dirsync: bool) -> u32 {
+    let sync = if sync { SYNC } else { 0 };
+    let dirsync = if dirsync { DIRSYNC } else { 0 };
+    sync | dirsync
+}
+
 /// What of a write is durable when it returns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum WriteSync {
@@ -134,6 +141,6 @@ impl Node {
 
     /// Whether it has one of these flags.
     fn has_flags(&self, flags: u32) -> bool {
-        self.attributes().flags & flags != 0
+        (self.attributes().flags | self.volume_flags()) & flags != 0
     }
 }

@@ -1,22 +1,35 @@
 //! An open volume: its format, its cache, its nodes in memory.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
+use ::ext4::ErrorPolicy;
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
-use base::locks::{Rank, RankedMutex};
+use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, Acting};
 use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
 use device::SharedDevice;
 use iomap::{DirectOptions, ReadOptions};
 use pagecache::{CacheOptions, Mapping, PageCache};
 
-use crate::file_system::FileSystem;
+use crate::access::AccessOptions;
+use crate::file_system::{FileSystem, Inode};
 use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
 use crate::rights::Credentials;
+use crate::synchronous;
 use crate::writeback::Writeback;
+
+/// Where a superblock lies, as `e2fsck -b` and `-B` take it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SuperblockPlace {
+    /// The number of its block.
+    pub block: u64,
+    /// The size of blocks; without, all sizes are tried.
+    pub block_size: Option<BlockSize>,
+}
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -32,12 +45,30 @@ pub struct VolumeOptions {
     /// Tell the device of blocks that were freed, once that is durable: an image file becomes sparse,
     /// and a disk need not keep what they hold.
     pub discard: bool,
+    /// Write back a file before it is renamed over another one, and a file that was truncated to zero when it
+    /// is closed. After a crash, the file has its old contents or the new ones, and is not empty. The kernel
+    /// does this by default, under the same name.
+    pub auto_da_alloc: bool,
+    /// The age at which written data is written back and committed without a sync. Zero means the default of
+    /// 5 s.
+    pub commit_interval: Duration,
+    /// What follows from corruption that is met, instead of what the volume itself says.
+    pub errors: Option<ErrorPolicy>,
+    /// All files and directories are changed as those with the flag +S are.
+    pub sync: bool,
+    /// All directories are changed as those with the flag +D are.
+    pub dirsync: bool,
     /// Look at the volume as it lies, without replaying its journal.
     pub no_recovery: bool,
     /// The device of the journal, when the volume has it outside.
     pub journal_device: Option<SharedDevice>,
+    /// The superblock to read the volume by; by default the first one, or if that is damaged, a copy of it
+    /// that is found where such copies usually lie.
+    pub superblock: Option<SuperblockPlace>,
     /// Asked while it is uncertain whether another host has the volume open for writing.
     pub patience: Patience,
+    /// How access times are kept. By default, they are not.
+    pub access: AccessOptions,
     /// How many inodes stay in memory while nobody uses them.
     pub nodes_max: usize,
 }
@@ -50,9 +81,16 @@ impl Default for VolumeOptions {
             direct: DirectOptions::default(),
             writable: false,
             discard: false,
+            auto_da_alloc: true,
+            commit_interval: Duration::ZERO,
+            errors: None,
+            sync: false,
+            dirsync: false,
             no_recovery: false,
             journal_device: None,
+            superblock: None,
             patience: Patience::default(),
+            access: AccessOptions::default(),
             nodes_max: 16_384,
         }
     }
@@ -72,10 +110,17 @@ pub(crate) struct Shared {
     pub(crate) read_options: ReadOptions,
     pub(crate) direct_options: DirectOptions,
     pub(crate) is_writable: bool,
+    /// The flags that all inodes have in effect.
+    pub(crate) flags: u32,
+    pub(crate) auto_da_alloc: bool,
+    pub(crate) access: AccessOptions,
     pub(crate) nodes: NodeTable,
     /// Held while a directory moves to another one: the way from any directory to the root stays
     /// as it is meanwhile.
     pub(crate) moves: RankedMutex<()>,
+    /// Held together with others while an inode is made and put into the table, and alone to load one that no
+    /// name was found for: there must not be two nodes of one inode.
+    pub(crate) making: RankedRwLock<()>,
     /// On a volume that is open for writing.
     pub(crate) writeback: Option<Writeback>,
     cache: Arc<PageCache>,
@@ -105,16 +150,20 @@ impl Volume {
     ) -> Result<Self> {
         let block_size = file_system.block_size();
         let writeback = match file_system.is_writable() {
-            true => Some(Writeback::start(&cache, &file_system)?),
+            true => Some(Writeback::start(&cache, &file_system, options.commit_interval)?),
             false => None,
         };
         let shared = Shared {
             is_writable: file_system.is_writable(),
+            flags: synchronous::flags(options.sync, options.dirsync),
             file_system,
             read_options: options.read,
             direct_options: options.direct,
+            auto_da_alloc: options.auto_da_alloc,
+            access: options.access,
             nodes: NodeTable::new(options.nodes_max),
             moves: RankedMutex::new(Rank::Rename, ()),
+            making: RankedRwLock::new(Rank::Making, ()),
             writeback,
             cache,
             block_size,
@@ -131,13 +180,31 @@ impl Volume {
     /// open for writing, the number is of an inode that the caller knows will stay:
     /// [`lookup`](Self::lookup) is the way to one that has just been found by its name.
     pub fn node(&self, number: InodeNumber) -> Result<Arc<Node>> {
+        self.node_or_load(number, |file_system| file_system.load_inode(number))
+    }
+
+    /// Returns the node of an inode number from a file handle of any age, such as NFS keeps. Fails with
+    /// `NotFound` if the inode has no name. The generation tells whether the number has been reused.
+    pub fn kept_node(&self, number: InodeNumber) -> Result<Arc<Node>> {
+        // An inode that is being made has a record before it has a node: this must not be another one.
+        let making = self.shared.making.write();
+        let node = self.node_or_load(number, |file_system| file_system.load_kept_inode(number))?;
+        drop(making);
+        if node.attributes().links == 0 { Err(Error::NotFound) } else { Ok(node) }
+    }
+
+    fn node_or_load(
+        &self,
+        number: InodeNumber,
+        load: impl Fn(&dyn FileSystem) -> Result<Arc<dyn Inode>>,
+    ) -> Result<Arc<Node>> {
         let nodes = &self.shared.nodes;
         loop {
             let serial = match nodes.get(number) {
                 Ok(node) => return Ok(node),
                 Err(serial) => serial,
             };
-            let inode = self.shared.file_system.load_inode(number);
+            let inode = load(&*self.shared.file_system);
             let inode = inode.inspect_err(|_| nodes.not_loaded(number, serial))?;
             let node = Node::new(number, inode, Arc::clone(&self.shared), Life::Named);
             if let Some(node) = nodes.loaded(Arc::new(node), serial) {
@@ -175,15 +242,46 @@ impl Volume {
         self.shared.file_system.statfs()
     }
 
+    /// Returns the granularity of inode times, in nanoseconds.
+    pub fn time_granularity(&self) -> u32 {
+        self.shared.file_system.time_granularity()
+    }
+
     /// Has this thread take space for `by`, until the result is dropped: what is kept for root is not
     /// for everybody. A thread that does not say for whom it acts may have it all.
     pub fn act_for(&self, by: &Credentials) -> Acting {
         space::act_with(self.shared.file_system.privilege_of(by))
     }
 
+    /// Discards the blocks in `bytes` that are free, of runs of at least `bytes_min`: an image file becomes
+    /// sparse there, and a disk need not keep what they hold. Returns how many bytes that were.
+    ///
+    /// `InvalidArgument` for a range of less than a block or behind the volume's end.
+    pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        self.shared.file_system.check_writable()?;
+        self.shared.file_system.trim(bytes, bytes_min)
+    }
+
+    /// The label as it is now, without padding.
+    pub fn label(&self) -> Result<Vec<u8>> {
+        self.shared.file_system.label()
+    }
+
+    /// Sets the label, durably. `InvalidArgument` for one that the format has no room for.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.shared.file_system.check_writable()?;
+        self.shared.file_system.set_label(label)
+    }
+
     /// What the volume is, for people.
     pub fn info(&self) -> VolumeInfo {
         self.shared.file_system.info()
+    }
+
+    /// What people should know before they rely on what they read: that the superblock is damaged, and a
+    /// copy of it in use.
+    pub fn warning(&self) -> Option<String> {
+        self.shared.file_system.warning()
     }
 
     /// Walks the whole volume, which stays as it is, and tells `found` of everything that is wrong;

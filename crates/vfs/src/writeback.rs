@@ -17,10 +17,17 @@ use parking_lot::{Condvar, Mutex};
 use crate::file_system::FileSystem;
 use crate::node::Node;
 
-/// Data stays in the cache for at most about so long, as in the kernel.
-const AGE_MAX: Duration = Duration::from_secs(30);
+/// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
+const AGE_MAX: Duration = Duration::from_secs(5);
+/// The age at which lazy access times are written, as in the kernel.
+const LAZY_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
+/// The number of waiting inodes from which on lazy access times are written with data. Waiting inodes stay in
+/// memory.
+const LAZY_MAX: usize = 4096;
+/// The number of waiting inodes from which on access times are written at once.
+const WAITING_MAX: usize = 16_384;
 /// How often the thread looks.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(500);
 /// Shares of the cache that may be dirty, in percent.
 const BACKGROUND_SHARE: u8 = 20;
 const HARD_SHARE: u8 = 40;
@@ -45,8 +52,12 @@ struct Dirty {
     file_system: Arc<dyn FileSystem>,
     cache: Arc<PageCache>,
     limits: DirtyLimits,
+    /// The age at which dirty data is written back.
+    age_max: Duration,
     /// Files with something to write. They stay in memory while they are here.
     nodes: RankedMutex<HashMap<InodeNumber, DirtyNode>>,
+    /// Since when data has been written back that no commit is known to have made durable.
+    uncommitted: Mutex<Option<Instant>>,
     /// The first error since somebody who syncs the whole volume was told.
     failed: Mutex<Option<Error>>,
     wish: Mutex<Wish>,
@@ -57,8 +68,18 @@ struct Dirty {
 struct DirtyNode {
     node: Arc<Node>,
     since: Instant,
+    lateness: Lateness,
     /// Which of the file's errors are of this time.
     errors: ErrorCursor,
+}
+
+/// When a change is written back without a sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lateness {
+    /// Together with data.
+    Usual,
+    /// After 12 hours, unless the inode is written for another reason.
+    Lazy,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,13 +90,21 @@ enum Wish {
 }
 
 impl Writeback {
-    pub(crate) fn start(cache: &Arc<PageCache>, file_system: &Arc<dyn FileSystem>) -> Result<Self> {
+    /// Starts the flusher thread. It writes data back at the age `age_max`, or at the default age if that is
+    /// zero.
+    pub(crate) fn start(
+        cache: &Arc<PageCache>,
+        file_system: &Arc<dyn FileSystem>,
+        age_max: Duration,
+    ) -> Result<Self> {
         let limits = DirtyLimits::of_shares(cache.stats().bytes_max, BACKGROUND_SHARE, HARD_SHARE);
         let shared = Arc::new(Dirty {
             file_system: Arc::clone(file_system),
             cache: Arc::clone(cache),
             limits,
+            age_max: if age_max.is_zero() { AGE_MAX } else { age_max },
             nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
+            uncommitted: Mutex::new(None),
             failed: Mutex::new(None),
             wish: Mutex::new(Wish::None),
             wished: Condvar::new(),
@@ -107,13 +136,34 @@ impl Writeback {
     /// Notes that a file that has a name has something to write, and has the thread begin if all that
     /// is dirty is much. The caller has the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
-        self.shared.nodes.lock().entry(node.number()).or_insert_with(|| DirtyNode {
-            node: Arc::clone(node),
-            since: Instant::now(),
-            errors: node.error_cursor(),
-        });
+        Self::add(&mut self.shared.nodes.lock(), node, Lateness::Usual);
         if self.shared.limits.needs_flush(&self.shared.cache.dirty_stats()) {
             self.shared.wish(Wish::Flush);
+        }
+    }
+
+    /// Notes that an inode with a name has an access time to write. Returns false if too many inodes wait;
+    /// then the caller writes it. The caller holds the node's lock.
+    pub(crate) fn note_access(&self, node: &Arc<Node>, lateness: Lateness) -> bool {
+        let mut nodes = self.shared.nodes.lock();
+        if nodes.len() >= WAITING_MAX && !nodes.contains_key(&node.number()) {
+            return false;
+        }
+        let is_many = nodes.len() >= LAZY_MAX;
+        Self::add(&mut nodes, node, if is_many { Lateness::Usual } else { lateness });
+        true
+    }
+
+    fn add(nodes: &mut HashMap<InodeNumber, DirtyNode>, node: &Arc<Node>, lateness: Lateness) {
+        let dirty = nodes.entry(node.number()).or_insert_with(|| DirtyNode {
+            node: Arc::clone(node),
+            since: Instant::now(),
+            lateness,
+            errors: node.error_cursor(),
+        });
+        if dirty.lateness == Lateness::Lazy && lateness == Lateness::Usual {
+            dirty.lateness = lateness;
+            dirty.since = Instant::now();
         }
     }
 
@@ -130,8 +180,7 @@ impl Writeback {
         // What others have dirty is theirs to write, unless it leaves no room at all.
         if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
             let others = self.shared.all();
-            others.iter().for_each(|other| other.start_writeback(0..u64::MAX));
-            others.iter().for_each(|other| other.wait_for_writeback(0..u64::MAX));
+            write_back_all(&others);
         }
     }
 
@@ -150,10 +199,9 @@ impl Writeback {
     /// Writes back all files, and waits for it. Gives the first error since the last time, of
     /// whatever file, also where that file's users hear of it themselves.
     pub(crate) fn flush_all(&self) -> Result<()> {
-        let all = self.shared.all();
-        all.iter().for_each(|node| node.start_writeback(0..u64::MAX));
-        all.iter().for_each(|node| node.wait_for_writeback(0..u64::MAX));
-        self.shared.settle(all);
+        let (begun, all) = (Instant::now(), self.shared.all());
+        write_back_all(&all);
+        self.shared.settle(all, begun);
         self.shared.failed.lock().take().map_or(Ok(()), Err)
     }
 }
@@ -177,27 +225,46 @@ impl Dirty {
     }
 
     fn all(&self) -> Vec<Arc<Node>> {
-        self.nodes.lock().values().map(|dirty| Arc::clone(&dirty.node)).collect()
+        self.dirty_nodes(|_| true)
     }
 
-    /// Writes what is pending of the inodes of files that have been written back, and forgets those
-    /// that have nothing more.
-    fn settle(&self, nodes: Vec<Arc<Node>>) {
+    /// Returns the chosen files, those that have been dirty longest first: files that were written together
+    /// get adjacent blocks, in that order.
+    fn dirty_nodes(&self, is_chosen: impl Fn(&DirtyNode) -> bool) -> Vec<Arc<Node>> {
+        let nodes = self.nodes.lock();
+        let due = nodes.values().filter(|dirty| is_chosen(dirty));
+        let mut due: Vec<_> = due.map(|dirty| (dirty.since, Arc::clone(&dirty.node))).collect();
+        drop(nodes);
+        due.sort_by_key(|(since, node)| (*since, node.number()));
+        due.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// Writes what is pending of the inodes of files that were written back in a round that began at `begun`, and
+    /// forgets those that have nothing more. What the others have is younger than the round.
+    fn settle(&self, nodes: Vec<Arc<Node>>, begun: Instant) {
         for node in nodes {
             let is_written_back = node.is_written_back();
-            if let Some(dirty) = self.nodes.lock().get(&node.number()) {
+            if let Some(dirty) = self.nodes.lock().get_mut(&node.number()) {
                 self.keep_error(dirty);
+                if !is_written_back {
+                    dirty.since = dirty.since.max(begun);
+                }
             }
             if !is_written_back {
                 continue;
             }
+            let mut is_lost = false;
             if let Err(error) = node.inode().write_pending() {
                 tracing::warn!("inode {}: {error}", node.number());
+                is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
                 self.failed.lock().get_or_insert(error);
             }
             let mut dirty = self.nodes.lock();
-            // A write that came since has made it dirty before it noted it.
-            let forgotten = match node.is_written_back() {
+            // A later change has made the file dirty, or pending, before it notes the file. Once nothing can be
+            // changed any more, what is pending stays so.
+            let has_pending = node.inode().has_pending() && !is_lost;
+            let has_nothing = node.is_written_back() && !has_pending;
+            let forgotten = match has_nothing {
                 true => dirty.remove(&node.number()),
                 false => None,
             };
@@ -208,6 +275,7 @@ impl Dirty {
         }
     }
 
+    /// Keeps the error of a file for the next sync of the volume, once.
     fn keep_error(&self, dirty: &DirtyNode) {
         if let Some(error) = dirty.node.error_since(&dirty.errors) {
             self.failed.lock().get_or_insert(error);
@@ -222,17 +290,40 @@ impl Dirty {
         self.file_system.panicked(operation);
     }
 
-    /// One round of the thread.
+    /// Runs one round of the flusher. If any data is old, all data is written back and committed, so that the
+    /// next round is not due soon. On a mount that does not receive sync(2), a crash after a sync loses only
+    /// younger data.
     fn tend(&self, flush_all: bool) {
-        let old = |dirty: &DirtyNode| flush_all || dirty.since.elapsed() >= AGE_MAX;
-        let due: Vec<Arc<Node>> = {
-            let nodes = self.nodes.lock();
-            nodes.values().filter(|dirty| old(dirty)).map(|dirty| Arc::clone(&dirty.node)).collect()
+        let is_old = |dirty: &DirtyNode| match dirty.lateness {
+            Lateness::Usual => dirty.since.elapsed() >= self.age_max,
+            Lateness::Lazy => dirty.since.elapsed() >= LAZY_AGE_MAX,
         };
-        due.iter().for_each(|node| node.start_writeback(0..u64::MAX));
-        due.iter().for_each(|node| node.wait_for_writeback(0..u64::MAX));
-        self.settle(due);
+        let begun = Instant::now();
+        let is_uncommitted = |since: Instant| since.elapsed() >= self.age_max;
+        let has_old = self.nodes.lock().values().any(is_old)
+            || self.uncommitted.lock().is_some_and(is_uncommitted);
+        if !flush_all && !has_old {
+            return;
+        }
+        let due = self.dirty_nodes(|dirty| dirty.lateness == Lateness::Usual || is_old(dirty));
+        write_back_all(&due);
+        self.settle(due, begun);
+        if !has_old {
+            self.uncommitted.lock().get_or_insert(begun);
+            return;
+        }
+        *self.uncommitted.lock() = None;
+        if let Err(error) = self.file_system.sync() {
+            self.failed.lock().get_or_insert(error);
+        }
     }
+}
+
+/// Writes back what files have dirty when this is called, and waits for it.
+fn write_back_all(nodes: &[Arc<Node>]) {
+    let ends: Vec<u64> = nodes.iter().map(|node| node.end_to_write_back()).collect();
+    nodes.iter().zip(&ends).for_each(|(node, &end)| node.start_writeback(0..end));
+    nodes.iter().zip(&ends).for_each(|(node, &end)| node.wait_for_writeback(0..end));
 }
 
 fn work(dirty: &Weak<Dirty>) {

@@ -1,6 +1,7 @@
 //! ext4 volumes written through vfs: what e2fsck and the kernel make of them.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,6 +81,36 @@ fn files_written_by_several_threads_are_what_the_kernel_reads() {
             );
         }
     }
+}
+
+#[test]
+fn files_get_their_blocks_in_the_order_in_which_they_were_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let volume = open(&image);
+    let root = volume.root().unwrap();
+    let nodes: Vec<_> =
+        (0..200).map(|name| make(&volume, &root, &format!("{name}"), FileType::Regular)).collect();
+    // Not that of their numbers.
+    let order: Vec<_> = (0..200).map(|step| &nodes[step * 77 % 200]).collect();
+    for node in &order {
+        let file = node.open_for(WRITE).unwrap();
+        file.write_at(FileOffset(0), &[7; 4096], Privileges::Keep).unwrap();
+    }
+    volume.sync().unwrap();
+    let place = |node: &Arc<Node>| {
+        let mut place = None;
+        let emit = &mut |extent: iomap::FiemapExtent| {
+            place = Some(extent.physical.0);
+            ControlFlow::Continue(())
+        };
+        node.extents(FileOffset(0)..FileOffset(4096), emit).unwrap();
+        place.unwrap()
+    };
+    let places: Vec<_> = order.iter().map(|node| place(node)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    volume.close().unwrap();
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
         }
         let image = destination.image.as_path();
         let mut importer = Importer::new(&options, &volume, image, writing, console);
-        for source in &arguments.sources {
+        let outcome = arguments.sources.iter().try_for_each(|source| {
             let place = match import::file_name(source) {
                 Some(name) if into => {
                     let directory = destination.resolve(&volume, Follow::Yes)?;
@@ -194,9 +194,10 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
                     Place::Name(directory, name)
                 }
             };
-            importer.copy(Path::new(source), &place)?;
-        }
-        Ok(())
+            importer.copy(Path::new(source), &place)
+        });
+        importer.finish(image);
+        outcome
     })
 }
 

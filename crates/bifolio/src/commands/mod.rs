@@ -22,6 +22,7 @@ pub mod mv;
 pub mod put;
 pub mod rm;
 pub mod stat;
+pub mod sync;
 pub mod tar;
 pub mod tree;
 pub mod umount;

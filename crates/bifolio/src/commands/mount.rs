@@ -6,58 +6,167 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use device::Image;
-use fuse::{MountOptions, Plan, SessionError, THREADS_DEFAULT};
+use fuse::{Hold, MountOptions, Plan, SessionError, THREADS_DEFAULT};
 use vfs::Volume;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::log::Log;
 use crate::target::{ImageOptions, Target};
+use crate::writing;
 
 /// The most threads that serve.
 const THREADS_MAX: u16 = 1024;
 
-const AFTER_HELP: &str = "\
-Root mounts by itself; ordinary users need fusermount3 (package fuse3) and a directory that is \
-theirs. The mount goes away with `bifolio umount`, `umount` or `fusermount3 -u`, or when the \
-process gets SIGINT, SIGTERM or SIGHUP. A signal ends even a mount in use, once what was written to it \
-is on the image: mostly within seconds, in minutes if there is much. A second signal cuts short the \
-wait for what the kernel still has.
+// The lines of both texts are indented, since man pages join lines that are not.
+const OPTIONS_HELP: &str = "\
+Mount options, separated by commas. A later option overrides an earlier one.
 
-The process that reads the image runs without privileges, without access to files or the network, \
-and behind a filter on system calls.";
+  ro, rw
+      Mount read-only (the default) or for writing.
+  [no]allow_other
+      Give access to all users, not only to the one who mounts. The
+      kernel checks modes and ACLs in any case.
+  [no]suid, [no]dev, [no]exec
+      Honour setuid and setgid bits, open device files, execute
+      programs. Default: nosuid,nodev,exec.
+  fsname=NAME
+      Show NAME as the source in the mount table.
+  owner=image|mapped
+      With mapped, the user who mounts is the image's root: files of
+      the image's root are shown as this user's and the reverse, files
+      that the user creates belong to root in the image, and the user
+      may read, change and give away every file. No other user has
+      access. Default: image.
+  uidmap=IMAGE:HOST:COUNT, gidmap=IMAGE:HOST:COUNT
+      Show COUNT ids of the image, starting at IMAGE, as the host's
+      ids starting at HOST. Repeat the option for further ranges.
+      Owners in no range are shown as 65534; their files cannot be
+      written.
+  [no]idmap
+      Let root make idmapped mounts of the mount (containers, mount -o
+      X-mount.idmap). The kernel then does not say which user writes,
+      so no user may take blocks reserved for root. Default: noidmap.
+  commit=SECONDS
+      Make written data durable after this time without fsync.
+      Default: 5.
+  sync, dirsync
+      Make changes to files, or to names in directories, durable
+      before each call returns. Default: async.
+  errors=continue|remount-ro|panic
+      What to do after corruption was found, instead of what the
+      volume says (tune2fs -e). panic does what remount-ro does.
+  [no]loop
+      Attach a loop device to an image file that root mounts for
+      writing; see Durability below. Default: loop, or noloop with
+      fsname.
+  [no]auto_da_alloc
+      Protect programs that replace a file without fsync. After a
+      crash, a file that another one was renamed over has its old
+      contents or the new ones, never a mixture. A file that was
+      truncated and written again is written back when it is closed.
+      noauto_da_alloc saves these writes. Default: auto_da_alloc.
+  [no]discard
+      Discard freed blocks: an image file becomes sparse there. If the
+      host does not support it, the log says so once. Default:
+      nodiscard.
+  [no]writeback
+      Let the kernel collect writes: faster for small writes, slower
+      for large ones. Any user's writes may then take blocks reserved
+      for root. Default: nowriteback.
+  [no]uncached
+      Keep no file data in the kernel's cache (from Linux 6.6) or the
+      server's, except what programs map. Each read goes to the image.
+      Not together with writeback. Default: nouncached.
+  relatime, strictatime, noatime
+      Update access times as mount(8) describes. A read that the
+      kernel answers from its cache counts when the file is opened.
+      Default: relatime; atime, norelatime and nostrictatime mean
+      that.
+  [no]diratime
+      Update access times of directories. Default: diratime.
+  [no]lazytime
+      Write access times with the inode's next change, at a sync, or
+      after 12 hours. Default: nolazytime.
+  io_uring=auto|off|on
+      Pass requests through io_uring: where the kernel offers it, never,
+      or else fail to mount. Needs Linux 6.14 and enable_uring=Y in the
+      kernel's module fuse. Default: auto.
+  [no]low_latency
+      Keep the host's processors awake while requests without io_uring
+      follow each other closely and no other program needs the
+      processors. On virtual machines, requests take a fraction of the
+      time. Only for root. Default: nolow_latency.
+  defaults, default_permissions
+      Accepted; they change nothing.
+
+Blocks reserved for root (tune2fs -m) are for root and for the user and the group that the \
+superblock names.";
+
+/// The time for which the command waits for the server of an earlier mount of the image.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const AFTER_HELP: &str = "\
+Mounting and unmounting:
+  Root mounts directly. Other users need fusermount3 (package fuse3) and a
+  directory that they own. `bifolio umount`, `umount` and `fusermount3 -u` end
+  the mount, and so do the signals SIGINT, SIGTERM and SIGHUP.
+
+  A signal ends a mount even while it is in use. Data that was written reaches
+  the image first, which takes seconds, or minutes if there is much. A second
+  signal cuts short the wait for data that the kernel still holds.
+
+Durability:
+  Written data is durable after fsync. Without fsync, it is durable after 5
+  seconds, or commit= seconds, and the time that writing takes.
+
+  sync, syncfs and `mount -o remount,ro` make all data durable only if the
+  kernel passes them on. It does so from Linux 6.18 on, and only for block
+  devices. When root mounts an image file for writing, the file therefore gets
+  a loop device. The mount shows it as its source; data does not go through it,
+  and it is detached with the mount.
+
+  Without a loop device (other users, noloop, fsname, older kernels), these
+  calls write only what the kernel has collected. `bifolio sync DIRECTORY` makes
+  every mount durable.
+
+  umount returns when all data is on the image if there is a block device or a
+  loop device. `bifolio umount` always does.
+
+mount(8), fstab and systemd:
+  Called as mount.bifolio (make a symbolic link in /sbin), the command serves
+  `mount -t bifolio` and the type bifolio in fstab. It mounts for writing unless
+  ro is given, for all users if root mounts (see noallow_other), and with
+  nosuid,nodev unless suid or dev is given. It accepts options of mount(8) and
+  of ext4 that hold anyway, and refuses those that it cannot obey, such as
+  data=journal and nobarrier. It also knows noload, partition=, offset=,
+  journal_path=, log=, threads= and cache_size=. With links named
+  mount.fuse.bifolio and mount.fuseblk.bifolio as well, `mount -o remount,ro`
+  makes all data durable on every mount.
+
+Confinement:
+  The process that reads the image runs without privileges, without access to
+  files or the network, and behind a filter for system calls.";
 
 /// The arguments of `bifolio mount`.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Mount options, separated by commas: ro, rw, allow_other, [no]suid, [no]dev, [no]exec, [no]writeback, [no]uncached, [no]discard, low_latency, io_uring=auto|off|on, fsname=NAME
-    ///
-    /// Mounts are read-only unless rw is given. nosuid and nodev are on unless suid or dev is given.
-    /// Only the user who mounts has access unless allow_other is given; modes and ACLs always count.
-    /// With writeback the kernel collects what is written: faster for small writes, slower for large
-    /// ones. With uncached neither the kernel (from Linux 6.6 on) nor the server keeps what is read and
-    /// written, save what programs map: what else the host has in memory stays there, and each read goes to the
-    /// image. What is kept for root (tune2fs -m) is for root and for the user and the group that the
-    /// superblock names; with writeback anybody may take of it, since the kernel has accepted what is
-    /// written by then. With discard, blocks that are freed are given back: an image file becomes sparse
-    /// there; where the host cannot, the log says so once.
-    /// Requests travel through io_uring where the kernel offers it (Linux 6.14, if its module
-    /// fuse has enable_uring=Y); io_uring=on fails without it. With low_latency,
-    /// which takes root, no processor of the host sleeps while requests without io_uring follow each
-    /// other closely: on virtual machines they take a fraction of the time.
+    /// Mount options, separated by commas, such as rw,allow_other
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = parse_options)]
+    #[arg(long_help = OPTIONS_HELP)]
     options: Vec<MountOptionList>,
     /// Stay in the foreground until unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// How many threads serve; through io_uring, 4 for each processor at least unless N is less
+    /// Number of threads that serve requests; through io_uring 4 per processor or more, unless N is lower
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
-    /// Append what goes wrong to FILE: in the background nobody sees standard error
+    /// Append errors and warnings to FILE; standard error is lost in the background
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Do not confine the process that reads the image
@@ -66,13 +175,13 @@ pub struct Arguments {
     /// The image
     #[arg(value_name = "IMAGE", value_parser = Target::parser())]
     target: Target,
-    /// Where to mount it: an existing directory
+    /// The mount point, an existing directory
     directory: PathBuf,
     #[command(flatten)]
     image: ImageOptions,
 }
 
-/// One `-o` list that was found to be sound.
+/// A valid `-o` list.
 #[derive(Clone, Debug)]
 struct MountOptionList(String);
 
@@ -89,7 +198,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 /// Mounts and serves until unmounted.
-pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { mut image, options, foreground, threads, log, no_confine, target, directory } =
         arguments;
     if target.path != b"/" {
@@ -108,8 +217,13 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
         .map_err(|error| Failure::new("-o", error.to_string()).with_status(Status::Usage))?;
     let source = target.image.canonicalize();
     let source = source.map_err(|error| Failure::host(&*target.image, "cannot open", &error))?;
+    if mount_options.writable {
+        mount_options.writable = !is_write_protected(&target, console)?;
+    }
+    let hold = hold(&source, &image, &mount_options);
+    image.exclusive = hold.is_none();
     let plan = Plan {
-        block_device: image.is_whole() && is_block_device(&source),
+        hold,
         source: source.into_os_string(),
         directory: mount_point(&directory)?,
         options: mount_options,
@@ -119,17 +233,28 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     };
     let log = Log::new(log.as_deref().map(open_log).transpose()?);
     log.begin();
-    // How much memory there is must be found out before the confinement.
+    // The confined process cannot read the size of memory.
     let writable = plan.options.writable;
+    image.patience = PATIENCE;
     image.discard = plan.options.discard;
+    image.auto_da_alloc = plan.options.auto_da_alloc;
+    image.commit_interval = Duration::from_secs(plan.options.commit.into());
     image.uncached = plan.options.uncached;
-    let volume_options = match writable {
+    let mut volume_options = match writable {
         true => image.volume_options_for_writing()?,
         false => image.volume_options()?,
     };
+    volume_options.access = plan.options.access;
+    volume_options.errors = plan.options.errors;
+    volume_options.sync = plan.options.sync;
+    volume_options.dirsync = plan.options.dirsync;
     let open = |image: Image| {
         let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
-        volume.map(Arc::new).map_err(|error| Failure::library(&*target.image, &error))
+        let volume = volume.map_err(|error| Failure::library(&*target.image, &error))?;
+        if let Some(warning) = volume.warning() {
+            tracing::warn!("{}", target.warning(&warning));
+        }
+        Ok(Arc::new(volume))
     };
     let open_image = || match writable {
         true => image.open_image_for_writing(&target),
@@ -158,8 +283,32 @@ fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> F
     }
 }
 
-fn is_block_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+/// Returns whether the host refuses all writes to the image, and warns if so: like mount(8), the command then
+/// mounts it read-only.
+fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
+    let image = target.image.as_path();
+    let is_protected = device::is_write_protected(image);
+    let is_protected = is_protected.map_err(|error| writing::cannot_write(image, &error))?;
+    if is_protected {
+        console.warn(format_args!("{}: write-protected, mounted read-only", image.display()));
+    }
+    Ok(is_protected)
+}
+
+/// Returns the block device or image file that the host holds while `source` is mounted. `None` for users other
+/// than root, whom the host does not let hold a device.
+fn hold(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<Hold> {
+    let kind = source.metadata().ok()?.file_type();
+    if !rustix::process::geteuid().is_root() {
+        None
+    } else if kind.is_block_device() {
+        Some(Hold::Device(source.to_owned()))
+    } else if options.writable && options.loop_device && options.fsname.is_none() {
+        // The partition table, which is not read yet, says where a partition begins.
+        Some(Hold::Image { path: source.to_owned(), offset: image.offset.unwrap_or(0) })
+    } else {
+        None
+    }
 }
 
 fn mount_point(directory: &Path) -> Result<PathBuf> {

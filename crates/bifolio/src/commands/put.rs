@@ -62,7 +62,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         };
         let image = destination.image.as_path();
         let mut importer = Importer::new(&options, &volume, image, writing, console);
-        for source in sources {
+        let outcome = sources.iter().try_for_each(|source| {
             let is_stream = source == "-";
             let name = import::file_name(source).filter(|_| !is_stream);
             let target = match (into, name) {
@@ -83,7 +83,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             } else {
                 importer.copy(Path::new(source), &place)?;
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        importer.finish(image);
+        outcome
     })
 }

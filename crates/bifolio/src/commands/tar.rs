@@ -62,6 +62,10 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         if root.kind() != base::attributes::FileType::Directory {
             return Err(Failure::library(destination, &base::Error::NotDirectory));
         }
-        Unpacker::new(&volume, root, *strip_components, writing, console).unpack(name, input)
+        Unpacker::new(&volume, root, *strip_components, writing, console).unpack(
+            name,
+            input,
+            &destination.image,
+        )
     })
 }

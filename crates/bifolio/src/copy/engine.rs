@@ -18,6 +18,7 @@ use vfs::{Node, Volume};
 
 use super::contents;
 use super::destination::{Directory, check_name};
+use super::left_out::LeftOut;
 use super::losses::{Losses, is_privilege};
 use super::metadata::{self, Subject, Wanted};
 use super::progress::Progress;
@@ -67,13 +68,14 @@ pub struct Engine<'a> {
     interrupted: &'a AtomicBool,
     progress: Progress<'a>,
     losses: Losses,
+    left_out: Mutex<LeftOut>,
 }
 
 impl<'a> Engine<'a> {
     /// An engine that stops when `interrupted` is set.
     pub fn new(options: Options, interrupted: &'a AtomicBool, console: &'a mut Console) -> Self {
         let (progress, losses) = (Progress::new(console), Losses::default());
-        Self { options, interrupted, progress, losses }
+        Self { options, interrupted, progress, losses, left_out: Mutex::default() }
     }
 
     /// Copies `node`, which is at the target's path, to the name `name` in `into`; or, without a
@@ -124,6 +126,9 @@ impl<'a> Engine<'a> {
     /// Says what was lost, and ends the show.
     pub fn finish(self, destination: &[u8]) {
         self.progress.finish();
+        if let Some(failure) = self.left_out.into_inner().failure(destination) {
+            self.progress.report(&failure);
+        }
         for (line, is_failure) in self.losses.lines() {
             let line = Failure::new(destination, line);
             match is_failure {
@@ -180,27 +185,44 @@ impl Worker<'_, '_> {
         if let Some(unsettled) = unsettled {
             unsettled.settle(outcome.is_ok());
         }
-        self.tell(&job.path, outcome);
+        self.tell_unless_full(&job.path, job.attributes.size, outcome);
         self.release(job.directory);
     }
 
     fn tell(&self, path: &[u8], outcome: Result<(), Trouble>) {
+        if let Some(failure) = self.failure(path, outcome) {
+            self.engine.progress.report(&failure);
+        }
+    }
+
+    /// Reports a file of `bytes` bytes that was not copied, like [`tell`](Self::tell). If the destination is
+    /// full, counts the file for the report at the end.
+    fn tell_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), Trouble>) {
+        let is_full = matches!(&outcome, Err(Trouble::Host(_, error)) if is_full(error));
+        match self.failure(path, outcome) {
+            Some(failure) if is_full => {
+                let subject = self.target.subject(path);
+                self.engine.left_out.lock().add(&subject, bytes, failure);
+            }
+            Some(failure) => self.engine.progress.report(&failure),
+            None => {}
+        }
+    }
+
+    fn failure(&self, path: &[u8], outcome: Result<(), Trouble>) -> Option<Failure> {
         let subject = self.target.subject(path);
-        let failure = match outcome {
-            Ok(()) | Err(Trouble::Interrupted) => return,
+        Some(match outcome {
+            Ok(()) | Err(Trouble::Interrupted) => return None,
             Err(Trouble::Library(error)) => self.target.failure(path, &error),
             Err(Trouble::Other(what)) => Failure::new(subject.as_slice(), what),
             Err(Trouble::Host(action, error)) => {
                 let failure = Failure::host(subject.as_slice(), action, &error);
-                match error.kind() {
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                        failure.advise("make room at the destination and copy it again")
-                    }
-                    _ => failure,
+                match is_full(&error) {
+                    true => failure.advise("make room at the destination and copy it again"),
+                    false => failure,
                 }
             }
-        };
-        self.engine.progress.report(&failure);
+        })
     }
 
     fn check_interrupt(&self) -> Result<(), Trouble> {
@@ -321,7 +343,8 @@ impl Feeder<'_, '_> {
                 Then::Enter
             }
             Err(error) => {
-                self.worker.tell(stop.path, Err(Trouble::Host(CANNOT_CREATE, error)));
+                let trouble = Trouble::Host(CANNOT_CREATE, error);
+                self.worker.tell_unless_full(stop.path, 0, Err(trouble));
                 Then::Skip
             }
         }
@@ -375,9 +398,13 @@ impl Feeder<'_, '_> {
                 );
                 worker.engine.progress.warn(&failure.advise("run as root to copy it").to_string());
             }
-            outcome => worker.tell(stop.path, outcome),
+            outcome => worker.tell_unless_full(stop.path, 0, outcome),
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn is_device(kind: FileType) -> bool {

@@ -7,6 +7,7 @@
 mod contents;
 mod destination;
 mod engine;
+mod left_out;
 mod losses;
 mod metadata;
 mod progress;
@@ -15,6 +16,7 @@ use vfs::Volume;
 
 pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};
+pub use left_out::LeftOut;
 
 /// How many bytes the largest file has that is copied through the volume's cache: half of that. What is
 /// copied is used once, and more would only take the place of what is used again.

@@ -21,7 +21,7 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::copy::{kept_bytes_max, temporary_name};
+use crate::copy::{LeftOut, kept_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
 use crate::writing::Writing;
 
@@ -61,6 +61,7 @@ pub struct Importer<'a> {
     image: (u64, u64),
     /// The copies of files with several names, by the originals' device and inode numbers.
     links: HashMap<(u64, u64), InodeNumber>,
+    left_out: LeftOut,
 }
 
 /// Why one copy could not be made.
@@ -94,7 +95,8 @@ impl<'a> Importer<'a> {
         console: &'a mut Console,
     ) -> Self {
         let image = fs::metadata(image).map_or((0, 0), |image| identity(&image));
-        Self { options, volume, writing, console, image, links: HashMap::new() }
+        let (links, left_out) = (HashMap::new(), LeftOut::default());
+        Self { options, volume, writing, console, image, links, left_out }
     }
 
     /// Copies what is at `from`. What fails is reported.
@@ -114,22 +116,53 @@ impl<'a> Importer<'a> {
         self.report(Path::new("standard input"), outcome)
     }
 
+    /// Reports the files that were left out because `destination`, an image, is full.
+    pub fn finish(self, destination: &Path) {
+        if let Some(failure) = self.left_out.failure(destination.as_os_str().as_bytes()) {
+            self.console.report(&failure);
+        }
+    }
+
     fn report(&mut self, from: &Path, outcome: Result<(), Trouble>) -> Result<()> {
         report(self.console, from, outcome)
+    }
+
+    /// Reports a file that was not copied, or a directory that could not be created.
+    fn report_left_out(
+        &mut self,
+        from: &Path,
+        original: &Metadata,
+        outcome: Result<(), Trouble>,
+    ) -> Result<()> {
+        let Err(Trouble::Image(action, Error::NoSpace)) = &outcome else {
+            return self.report(from, outcome);
+        };
+        let failure = Failure::action(from, action, &Error::NoSpace);
+        let bytes = if original.is_file() { original.len() } else { 0 };
+        self.left_out.add(from.as_os_str().as_bytes(), bytes, failure);
+        if original.is_dir() {
+            let (files, bytes) = count_inside(from);
+            self.left_out.add_more(files, bytes);
+        }
+        Ok(())
     }
 
     fn copy_entry(&mut self, from: &Path, place: &Place, follow: bool) -> Result<()> {
         self.writing.check_interrupted()?;
         let found = if follow { fs::metadata(from) } else { fs::symlink_metadata(from) };
-        let outcome = match found {
-            Err(error) => Err(Trouble::Host("cannot be copied", error)),
-            Ok(original) if original.is_dir() => self.copy_directory(from, &original, place),
-            Ok(original) => match place {
-                Place::Into(_) => Err(Error::NotDirectory.into()),
-                Place::Name(directory, name) => self.copy_other(from, &original, directory, name),
-            },
+        let original = match found {
+            Err(error) => return self.report(from, Err(Trouble::Host("cannot be copied", error))),
+            Ok(original) => original,
         };
-        self.report(from, outcome)
+        if original.is_dir() {
+            let outcome = self.copy_directory(from, &original, place);
+            return self.report(from, outcome);
+        }
+        let outcome = match place {
+            Place::Into(_) => Err(Error::NotDirectory.into()),
+            Place::Name(directory, name) => self.copy_other(from, &original, directory, name),
+        };
+        self.report_left_out(from, &original, outcome)
     }
 
     fn copy_directory(
@@ -147,7 +180,13 @@ impl<'a> Importer<'a> {
         let entries = entries.map_err(|error| Trouble::Host("cannot be read", error))?;
         let (copy, is_new) = match place {
             Place::Into(directory) => (Arc::clone(directory), false),
-            Place::Name(directory, name) => self.make_directory(original, directory, name)?,
+            Place::Name(directory, name) => match self.make_directory(original, directory, name) {
+                Ok(made) => made,
+                Err(trouble) => {
+                    let told = self.report_left_out(from, original, Err(trouble));
+                    return told.map_err(Trouble::Fatal);
+                }
+            },
         };
         for name in entries {
             let place = Place::Name(Arc::clone(&copy), name.as_bytes().to_vec());
@@ -357,6 +396,24 @@ fn report(
     };
     console.report(&failure);
     Ok(())
+}
+
+/// Counts the files and directories below a directory of the host, and the files' bytes. Entries that cannot
+/// be read are not counted.
+fn count_inside(directory: &Path) -> (u64, u64) {
+    let (mut files, mut bytes) = (0, 0);
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            files += 1;
+            match entry.metadata() {
+                Ok(inside) if inside.is_dir() => directories.push(entry.path()),
+                Ok(inside) if inside.is_file() => bytes += inside.len(),
+                _ => {}
+            }
+        }
+    }
+    (files, bytes)
 }
 
 fn identity(file: &Metadata) -> (u64, u64) {

@@ -1,7 +1,7 @@
 //! Unpacks an archive into an image. Names are taken below one directory: symbolic links are never
 //! followed, and names with `..` are refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +16,7 @@ use super::metadata::{self, Kept};
 use super::{Trouble, contents, make_whole, report};
 use crate::archive::{ArchiveReader, Kind, Member};
 use crate::console::Console;
+use crate::copy::LeftOut;
 use crate::failure::{Failure, Result};
 use crate::writing::Writing;
 
@@ -34,6 +35,9 @@ pub struct Unpacker<'a> {
     /// Directories, and what they get when all is in them: with it, nothing might go in any more,
     /// and what goes in changes their times. Of several members for one, the last counts.
     directories: BTreeMap<InodeNumber, Member>,
+    left_out: LeftOut,
+    /// The paths of members that were left out. Links to them are left out, too.
+    left_out_paths: HashSet<Vec<u8>>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -45,12 +49,29 @@ impl<'a> Unpacker<'a> {
         writing: &'a Writing<'a>,
         console: &'a mut Console,
     ) -> Self {
-        Self { volume, root, strip, writing, console, directories: BTreeMap::new() }
+        Self {
+            volume,
+            root,
+            strip,
+            writing,
+            console,
+            directories: BTreeMap::new(),
+            left_out: LeftOut::default(),
+            left_out_paths: HashSet::new(),
+        }
     }
 
-    /// Unpacks all that `input` has, an archive that is called `name`. Members that fail are
+    /// Unpacks all members of the archive `input`, which is called `name`, to `image`. Members that fail are
     /// reported; where the archive cannot be read on, that is the failure.
-    pub fn unpack(mut self, name: &Path, input: impl Read) -> Result<()> {
+    pub fn unpack(mut self, name: &Path, input: impl Read, image: &Path) -> Result<()> {
+        let outcome = self.unpack_all(name, input);
+        if let Some(failure) = self.left_out.failure(image.as_os_str().as_bytes()) {
+            self.console.report(&failure);
+        }
+        outcome
+    }
+
+    fn unpack_all(&mut self, name: &Path, input: impl Read) -> Result<()> {
         let mut archive = ArchiveReader::new(input);
         let read = self.members(&mut archive);
         let directories = std::mem::take(&mut self.directories);
@@ -85,13 +106,32 @@ impl<'a> Unpacker<'a> {
                     path.display()
                 ));
             }
-            self.report(&member, outcome).map_err(Trouble::Fatal)?;
+            self.report_left_out(&member, outcome).map_err(Trouble::Fatal)?;
         }
         Ok(())
     }
 
     fn report(&mut self, member: &Member, outcome: Result<(), Trouble>) -> Result<()> {
         report(self.console, Path::new(OsStr::from_bytes(&member.path)), outcome)
+    }
+
+    /// Reports a member that was not unpacked, like [`report`](Self::report). If the image is full, counts
+    /// the member for the report at the end.
+    fn report_left_out(&mut self, member: &Member, outcome: Result<(), Trouble>) -> Result<()> {
+        let action = match (&outcome, &member.kind) {
+            (Err(Trouble::Image(action, Error::NoSpace)), _) => *action,
+            (Err(Trouble::Image(action, _)), Kind::HardLink(path))
+                if self.left_out_paths.contains(path) =>
+            {
+                *action
+            }
+            _ => return self.report(member, outcome),
+        };
+        let path = Path::new(OsStr::from_bytes(&member.path));
+        let failure = Failure::action(path, action, &Error::NoSpace);
+        self.left_out.add(&member.path, member.size, failure);
+        self.left_out_paths.insert(member.path.clone());
+        Ok(())
     }
 
     fn member<R: Read>(

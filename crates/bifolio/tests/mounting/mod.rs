@@ -200,8 +200,7 @@ impl Place {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let program = line.split(|&byte| byte == 0).next().unwrap_or_default();
             let names = String::from_utf8_lossy(&line);
-            if program.ends_with(b"/bifolio") && names.contains(&*self.directory.to_string_lossy())
-            {
+            if is_ours(program) && names.contains(&*self.directory.to_string_lossy()) {
                 found.push((pid, parent(pid)));
             }
         }
@@ -263,6 +262,16 @@ impl Mount<'_> {
     /// Sends a signal to the process that serves.
     pub fn signal_server(&self, signal: Signal) {
         kill(self.server, signal);
+    }
+
+    /// Whether the process that guards the mount is there.
+    pub fn has_guard(&self) -> bool {
+        alive(self.guard)
+    }
+
+    /// Whether the process that serves is there.
+    pub fn has_server(&self) -> bool {
+        alive(self.server)
     }
 
     /// Both processes end, and nothing is mounted.
@@ -328,7 +337,12 @@ fn kill(process: i32, signal: Signal) {
 fn alive(process: i32) -> bool {
     // A zombie's command line is empty; its number may have been given to another process since.
     let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    line.split(|&byte| byte == 0).next().is_some_and(|program| program.ends_with(b"/bifolio"))
+    line.split(|&byte| byte == 0).next().is_some_and(is_ours)
+}
+
+/// Whether a program is the command, under its own name or as a helper of mount(8).
+fn is_ours(program: &[u8]) -> bool {
+    program.ends_with(b"/bifolio") || program.ends_with(b".bifolio")
 }
 
 /// A loop device over an image.
@@ -336,7 +350,17 @@ pub struct LoopDevice(PathBuf);
 
 impl LoopDevice {
     pub fn new(image: &Path) -> Self {
-        let name = run(Command::new("losetup").args(["--find", "--show", "--"]).arg(image));
+        Self::with(image, &[])
+    }
+
+    /// That may have partitions.
+    pub fn with_partitions(image: &Path) -> Self {
+        Self::with(image, &["--partscan"])
+    }
+
+    fn with(image: &Path, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().chain(&["--find", "--show", "--"]);
+        let name = run(Command::new("losetup").args(arguments).arg(image));
         Self(PathBuf::from(String::from_utf8(name).unwrap().trim()))
     }
 

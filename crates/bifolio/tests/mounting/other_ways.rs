@@ -52,3 +52,49 @@ pub fn read_direct(file: &File, at: u64, length: usize) -> Result<Vec<u8>, Errno
 fn errno<T>(result: std::io::Result<T>) -> Result<T, Errno> {
     result.map_err(|error| Errno::from_io_error(&error).expect("the kernel gave a number"))
 }
+
+/// A program's mapping of all of a file, for reading and writing.
+pub struct Mapped {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Mapped {
+    /// Maps the first `length` bytes of `file`.
+    pub fn new(file: &File, length: usize) -> Self {
+        let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping of a file that nobody truncates.
+        let start =
+            unsafe { rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0) };
+        Self { start: start.unwrap().cast(), length }
+    }
+
+    /// Stores `data` at byte `at`.
+    pub fn store(&self, at: usize, data: &[u8]) {
+        assert!(at + data.len() <= self.length);
+        // SAFETY: it lies in the mapping, to which nothing refers.
+        unsafe { self.start.add(at).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+    }
+
+    /// What is there at byte `at`.
+    pub fn load(&self, at: usize, length: usize) -> Vec<u8> {
+        assert!(at + length <= self.length);
+        let mut data = vec![0; length];
+        // SAFETY: it lies in the mapping, and nobody else stores to it meanwhile.
+        unsafe { data.as_mut_ptr().copy_from_nonoverlapping(self.start.add(at), length) };
+        data
+    }
+
+    /// Stores `byte` everywhere.
+    pub fn fill(&self, byte: u8) {
+        // SAFETY: all of the mapping, to which nothing refers.
+        unsafe { self.start.write_bytes(byte, self.length) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: all of the mapping, to which nothing refers.
+        unsafe { rustix::mm::munmap(self.start.cast(), self.length) }.unwrap();
+    }
+}

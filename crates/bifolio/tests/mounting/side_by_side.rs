@@ -32,6 +32,15 @@ pub fn side_by_side(calls: impl Fn(&Path, &mut Notes)) {
 
 /// The same on images of which `prepare` makes something else before.
 pub fn side_by_side_on(prepare: impl Fn(&Path), calls: impl Fn(&Path, &mut Notes)) {
+    side_by_side_with("rw,suid,dev,allow_other", prepare, calls);
+}
+
+/// The same with other mount options for ours.
+pub fn side_by_side_with(
+    options: &str,
+    prepare: impl Fn(&Path),
+    calls: impl Fn(&Path, &mut Notes),
+) {
     private_mounts();
     let place = Place::new();
     let image = Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) };
@@ -45,13 +54,13 @@ pub fn side_by_side_on(prepare: impl Fn(&Path), calls: impl Fn(&Path, &mut Notes
     calls(kernels.path(), &mut expected);
     kernels.unmount();
 
-    let mount = place.mount(&["-o", "rw,suid,dev,allow_other"]);
+    let mount = place.mount(&["-o", options]);
     let mut ours = Notes::default();
     calls(mount.path(), &mut ours);
     place.umount();
     mount.assert_gone();
     check_by_e2fsck(&place.image);
     let differences: Vec<_> = ours.0.iter().zip(&expected.0).filter(|(a, b)| a != b).collect();
-    assert!(differences.is_empty(), "ours, the kernel's: {differences:#?}");
+    assert!(differences.is_empty(), "{options}: ours, the kernel's: {differences:#?}");
     assert_eq!(ours.0.len(), expected.0.len());
 }

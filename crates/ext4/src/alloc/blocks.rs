@@ -83,8 +83,8 @@ impl Volume {
         geometry.check_run(STRUCTURE, Place::block(start), start, count)?;
         let clusters = geometry.clusters_of(start, count);
         let [first, end] = [clusters.start, clusters.end].map(|at| geometry.cluster_start(at).0);
-        if let Some(zone) = allocator.zones.within(first..end).next() {
-            let problem = Problem::Shared { blocks: zone.end - zone.start };
+        if let Some(zone) = self.system_zones().first_within(first..end) {
+            let problem = Problem::SystemZone { first: zone.start, last: zone.end - 1 };
             return Err(Error::corrupt(STRUCTURE, Place::block(FsBlock(zone.start)), problem));
         }
         let per_group = u64::from(geometry.clusters_per_group());

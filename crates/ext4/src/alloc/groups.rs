@@ -36,6 +36,10 @@ pub(super) struct Group {
     inode_checksum: Option<u32>,
     /// The block bitmap cannot be relied on: nothing is allocated here, nothing freed.
     pub damage: Option<Error>,
+    /// The inode bitmap agrees with the descriptor.
+    pub inodes_checked: bool,
+    /// The inode bitmap is damaged: no inode of the group is allocated or freed.
+    pub inode_damage: Option<Error>,
     /// As many extents as the index had when it was counted in [`Allocator::indexed`].
     indexed: usize,
 }
@@ -144,7 +148,7 @@ impl Volume {
     }
 
     fn free_in_group(&self, number: GroupNumber, deferred: &FreeExtents) -> Result<FreeExtents> {
-        let (geometry, zones) = (self.geometry(), &self.writer()?.allocator.zones);
+        let (geometry, zones) = (self.geometry(), self.system_zones());
         let descriptor = self.group(number)?;
         let bitmap = self.block_bitmap(&descriptor)?;
         let place = Place::group(number).at_block(descriptor.block_bitmap);

@@ -2,12 +2,12 @@
 //! writes that have not happened yet.
 //! Not here: who uses them, and making the changes durable.
 //!
-//! - `free_extents.rs`, `bits.rs`, `zones.rs`: one group's free clusters, bitmap blocks, and what
-//!   is never free
+//! - `free_extents.rs`, `bits.rs`: one group's free clusters, and bitmap blocks
 //! - `tally.rs`, `policy.rs`, `placement.rs`: which group, and where in it
 //! - `reserve.rs`: who may have how many clusters
 //! - `windows.rs`: what is kept for files that grow
 //! - `groups.rs`: groups in memory, and their bitmaps and descriptors on disk
+//! - `free_inodes.rs`: checks of inodes that a bitmap marks free
 //! - `blocks.rs`, `inodes.rs`: what callers ask for
 //!
 //! A cluster that was freed is free on disk and in the counts at once, but *deferred*: nobody gets
@@ -16,6 +16,7 @@
 mod bits;
 mod blocks;
 mod free_extents;
+mod free_inodes;
 mod groups;
 mod inodes;
 mod placement;
@@ -24,8 +25,8 @@ mod reserve;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod windows;
-mod zones;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,10 +42,8 @@ use self::reserve::Space;
 use self::tally::Tally;
 pub(crate) use self::windows::Ahead;
 use self::windows::Windows;
-use self::zones::Zones;
 use crate::features::Feature;
 use crate::geometry::Geometry;
-use crate::mmp::MmpBlock;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::statfs::kernel_reserve;
 use crate::volume::Volume;
@@ -87,7 +86,6 @@ pub(crate) struct Allocator {
     layout: Layout,
     groups: Box<[RankedMutex<Group>]>,
     tallies: Box<[Tally]>,
-    zones: Zones,
     space: Mutex<Space>,
     free_inodes: AtomicU64,
     directories: AtomicU64,
@@ -111,8 +109,9 @@ impl Allocator {
         if geometry.group_count > GROUPS_MAX {
             return Err(Unsupported::Operation("writing so many block groups").into());
         }
+        volume.system_zones().check()?;
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
-        let (mut tallies, mut zones) = (Vec::new(), Zones::default());
+        let mut tallies = Vec::new();
         for number in (0..geometry.group_count).map(GroupNumber) {
             let descriptor = volume.group(number)?;
             // Counts are compared with the bitmap when that is first used.
@@ -123,10 +122,6 @@ impl Allocator {
             free_inodes += u64::from(inodes);
             directories += u64::from(in_group);
             tallies.push(Tally::new(clusters, inodes, in_group));
-            zones.add(geometry, &descriptor);
-        }
-        if let Some(block) = MmpBlock::of(volume)? {
-            zones.add_block(block.block());
         }
         let for_root = volume.superblock().counts.blocks_reserved >> geometry.cluster_shift;
         let for_splitting = kernel_reserve(geometry) >> geometry.cluster_shift;
@@ -139,7 +134,6 @@ impl Allocator {
             layout: layout(volume),
             groups: (0..geometry.group_count).map(new_group).collect(),
             tallies: tallies.into(),
-            zones: zones.finish(),
             space: Mutex::new(space),
             free_inodes: free_inodes.into(),
             directories: directories.into(),
@@ -253,7 +247,7 @@ impl Volume {
             match attempt() {
                 // A commit that ended meanwhile is as good.
                 Err(Error::NoSpace) if self.has_deferred_space() || releases() != before => {
-                    self.writer()?.journal.commit_all()?;
+                    self.writer()?.journal.commit_for_room()?;
                 }
                 result => return result,
             }

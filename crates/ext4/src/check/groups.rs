@@ -78,14 +78,9 @@ impl Check<'_> {
                 structures.push(Structure { start, blocks, name, group });
             }
         };
-        // A block of 1 KiB before the superblock is part of group 0 when clusters are larger.
-        let before = match (group.0, geometry.first_data_block.0) {
-            (0, 0) => geometry.superblock_block().0,
-            _ => 0,
-        };
-        let leading =
-            (before + geometry.leading_metadata_blocks(group)).min(geometry.blocks_in_group(group));
-        add(geometry.group_start(group), leading, "superblock and descriptors");
+        let leading = geometry.leading_zone(group);
+        let blocks = leading.end - leading.start;
+        add(FsBlock(leading.start), blocks, "superblock and descriptors");
         if let Some(descriptor) = self.report.take(self.volume.group(group)) {
             if !geometry.has_group_checksums() {
                 self.check_never_uninitialised(group, descriptor.unused_inodes);
@@ -130,6 +125,13 @@ impl Check<'_> {
             // The geometry's own, and what the descriptor's verifier let pass: in the volume.
             end = end.max(FsBlock(structure.start.0 + structure.blocks));
             self.claims.claim_own(structure.start, structure.blocks);
+        }
+    }
+
+    /// Reports what is wrong with the first superblock, if a copy is used instead.
+    pub(super) fn check_first_superblock(&mut self) {
+        if let Some(error) = self.volume.copy().and_then(|copy| copy.reason.clone()) {
+            self.report.take::<()>(Err(error));
         }
     }
 

@@ -13,7 +13,7 @@ use super::states::Role;
 use super::{Check, DirectoryState, Report};
 use crate::ROOT_INODE;
 use crate::features::Feature;
-use crate::geometry::Geometry;
+use crate::geometry::{CreatorOs, Geometry};
 use crate::inline;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -23,8 +23,6 @@ use crate::ondisk::inode::{BLOCK_OFFSET, RawInode};
 const STRUCTURE: &str = "inode";
 const BAD_BLOCKS_INODE: InodeNumber = InodeNumber(1);
 pub(super) const RESIZE_INODE: InodeNumber = InodeNumber(7);
-/// The creator whose inodes count blocks otherwise.
-const OS_HURD: u32 = 1;
 
 /// What the walk through one inode's map found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,8 +78,7 @@ impl Check<'_> {
     }
 
     fn check_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
-        let creator = self.volume.superblock().raw().creator_os.get();
-        let record = match InodeRecord::parse(bytes, self.geometry(), creator, number, place) {
+        let record = match InodeRecord::parse(bytes, self.geometry(), number, place) {
             Ok(record) => record,
             Err(Error::NotFound) => {
                 self.check_free_inode(number, bytes, place.in_inode(number));
@@ -95,6 +92,7 @@ impl Check<'_> {
         };
         let Some(role) = self.role(&record, place) else { return };
         self.check_obsolete_fields(&record, bytes, place);
+        self.claim_translator(&record, bytes, place.in_inode(number));
         self.record(number, role, record.links);
         if role == Role::Named(FileType::Directory) {
             self.directories.insert(number, DirectoryState::default());
@@ -110,7 +108,7 @@ impl Check<'_> {
         let sectors = self.check_attributes(&inode);
         let cluster_sectors =
             u64::from(self.geometry().block_size.bytes() / 512) << self.geometry().cluster_shift;
-        if creator != OS_HURD && !totals.is_faulty {
+        if self.geometry().creator != CreatorOs::Hurd && !totals.is_faulty {
             if let Some(sectors) = sectors {
                 let expected = totals.clusters * cluster_sectors + sectors;
                 let found = inode.record().blocks;
@@ -122,9 +120,7 @@ impl Check<'_> {
     /// An inode that is not in use; reserved ones may still say something.
     fn check_free_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
         if bytes.iter().any(|&byte| byte != 0) {
-            let creator = self.volume.superblock().raw().creator_os.get();
-            let geometry = self.geometry();
-            self.report.take(InodeRecord::verify(bytes, geometry, creator, number, place));
+            self.report.take(InodeRecord::verify(bytes, self.geometry(), number, place));
         }
         match number {
             BAD_BLOCKS_INODE => self.claim_bad_blocks(bytes),
@@ -216,6 +212,7 @@ impl Check<'_> {
         let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
         let Some(raw) = self.report.take(raw) else { return };
         let features = &self.geometry().features;
+        let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
         let is_small_directory =
             record.kind == FileType::Directory && !features.has(Feature::LargeDir);
         for (field, is_unused, found) in [
@@ -223,12 +220,12 @@ impl Check<'_> {
             ("high half of the size", is_small_directory, raw.size_high.get()),
             (
                 "high half of the block count",
-                !features.has(Feature::HugeFile),
+                !features.has(Feature::HugeFile) && !is_of_hurd,
                 raw.blocks_high.get().into(),
             ),
             (
                 "high half of the attribute block",
-                !features.has(Feature::SixtyFourBit),
+                !features.has(Feature::SixtyFourBit) && !is_of_hurd,
                 raw.file_acl_high.get().into(),
             ),
         ] {
@@ -278,6 +275,29 @@ impl Check<'_> {
             checksum_seed: None,
         };
         self.claim_map(&root);
+    }
+
+    /// Visits the block of a passive translator, which inodes of the Hurd can have. The Hurd has no extents,
+    /// and e2fsck looks for no such blocks in inodes with extents.
+    fn claim_translator(&mut self, record: &InodeRecord, bytes: &[u8], place: Place) {
+        let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
+        if !is_of_hurd || record.flags.contains(InodeFlags::EXTENTS) {
+            return;
+        }
+        let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
+        let Some(raw) = self.report.take(raw) else { return };
+        let block = FsBlock(raw.version_lo.get().into());
+        if block.0 == 0 {
+            return;
+        }
+        let structure = "translator reference";
+        let is_inside = self.geometry().check_run(structure, place, block, 1);
+        if self.report.take(is_inside).is_none() {
+            return;
+        }
+        if let Some((block, blocks)) = self.claims.claim(block, 1) {
+            self.report.corrupt(structure, place.at_block(block), Problem::Shared { blocks });
+        }
     }
 
     /// The size fits the blocks, or the data in the inode.

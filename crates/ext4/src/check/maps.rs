@@ -3,6 +3,7 @@
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem};
 
+use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected, Node};
 use crate::map::{FILE_BLOCKS_MAX, Run};
 use crate::volume::Volume;
@@ -38,7 +39,8 @@ pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVis
 }
 
 fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
-    let geometry = volume.geometry();
+    // The visitor finds blocks with two owners.
+    let validity = BlockValidity::of_any_block(volume.geometry());
     let place = Place::inode(root.inode);
     let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
     let expected = Expected::of_root();
@@ -52,7 +54,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
             end = start;
         }
     };
-    match Node::parse(root.block_area, geometry, expected, place) {
+    match Node::parse(root.block_area, validity, expected, place) {
         Ok(node) => add(&node, whole.end, visitor, &mut waiting),
         Err(error) => visitor.fault(error),
     }
@@ -64,7 +66,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
         let parsed = volume.read_metadata(block, "extent node", place).and_then(|buffer| {
             extent::verify_checksum(&buffer, root.checksum_seed, place)?;
             let expected = Expected { depth: Some(depth), range: range.clone() };
-            Node::parse(&buffer, geometry, expected, place)
+            Node::parse(&buffer, validity, expected, place)
         });
         match parsed {
             Ok(node) => {

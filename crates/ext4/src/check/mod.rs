@@ -16,7 +16,7 @@ mod directories;
 mod groups;
 mod index;
 mod inodes;
-mod maps;
+pub(crate) mod maps;
 mod special;
 mod states;
 mod tree;
@@ -53,6 +53,7 @@ impl Volume {
         };
         for pass in [
             Check::check_groups,
+            Check::check_first_superblock,
             Check::check_orphans,
             Check::check_inodes,
             Check::check_special,

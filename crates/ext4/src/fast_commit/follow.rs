@@ -9,7 +9,6 @@ use base::{Error, FileBlock, InodeNumber, Place, Problem, Result, Unsupported};
 
 use super::Change;
 use super::names::{self, Names};
-use crate::geometry::Geometry;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::{FILE_BLOCKS_MAX, Run};
 use crate::recovery::edit::MapReader;
@@ -109,10 +108,6 @@ impl Outcome {
         }
         outcome.find_touched()?;
         Ok(outcome)
-    }
-
-    fn geometry(&self) -> &Geometry {
-        self.volume.geometry()
     }
 
     /// The state of an inode, which must be one that files can have.
@@ -223,7 +218,7 @@ impl Outcome {
     fn add_range(&mut self, number: InodeNumber, run: Run) -> Result<()> {
         const STRUCTURE: &str = "fast commit of a range";
         let place = Place::inode(number).at_file_block(run.start);
-        self.geometry().check_run(STRUCTURE, place, run.block, run.length)?;
+        self.volume.block_validity(number).check(STRUCTURE, place, run.block, run.length)?;
         let end = run.end().0;
         if run.length == 0 || end > FILE_BLOCKS_MAX {
             let (min, max) = (run.start.0 + 1, FILE_BLOCKS_MAX);

@@ -55,7 +55,7 @@ impl Journal {
         if !matches!(error, Error::Corrupt(_)) || self.check().is_err() {
             return;
         }
-        match self.errors.policy {
+        match self.errors.policy() {
             ErrorPolicy::Continue => {
                 tracing::error!(%error, "the volume is corrupt and should be checked");
                 self.errors.add(error);

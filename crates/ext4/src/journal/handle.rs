@@ -180,7 +180,7 @@ impl Drop for Handle<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Barrier;
 
@@ -189,16 +189,16 @@ mod tests {
     use iomap::{CacheOptions, MetadataCache, PageCache};
 
     use super::*;
-    use crate::error_log::{ErrorLog, ErrorPolicy, RecordedErrors};
+    use crate::error_log::{ErrorLog, RecordedErrors};
     use crate::geometry::tests::plain;
 
-    fn journal() -> Journal {
+    pub(in crate::journal) fn journal() -> Journal {
         let memory = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));
         let device = Arc::new(LatchDevice::new(memory));
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let (cache, size) = (PageCache::new(options).unwrap(), BlockSize::from_bytes(1024));
         let metadata = Arc::new(MetadataCache::new(&cache, device.clone(), size.unwrap()));
-        let errors = ErrorLog::new(plain(), ErrorPolicy::Continue, RecordedErrors::default());
+        let errors = ErrorLog::new(plain(), RecordedErrors::default());
         Journal::new(device, metadata, None, errors)
     }
 

@@ -17,6 +17,7 @@
 //!   consistent.
 
 mod checkpoint;
+mod delay;
 mod discard;
 mod failure;
 mod handle;
@@ -33,6 +34,7 @@ use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
 
 use self::checkpoint::Checkpoint;
+use self::delay::Delays;
 use self::discard::Discards;
 pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
@@ -67,6 +69,15 @@ enum End {
     Failed(Arc<Error>),
 }
 
+/// The reason for a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Urgency {
+    /// The caller needs the transaction's changes to be durable.
+    None,
+    /// The transaction or the volume has no room for the next change.
+    NeedsRoom,
+}
+
 struct State {
     running: Transaction,
     /// Handles open on the running transaction.
@@ -77,6 +88,7 @@ struct State {
     is_locked: bool,
     /// Somebody commits.
     is_committing: bool,
+    delays: Delays,
     /// The last transaction that is durable.
     committed: TransactionId,
     end: Option<End>,
@@ -99,6 +111,7 @@ impl Journal {
             credits: 0,
             is_locked: false,
             is_committing: false,
+            delays: Delays::default(),
             committed: TransactionId(first.0.wrapping_sub(1)),
             end: None,
         };
@@ -140,7 +153,7 @@ impl Journal {
             }
             let id = state.running.id;
             drop(state);
-            self.commit_through(id)?;
+            self.commit_through(id, Urgency::NeedsRoom)?;
             state = self.state.lock();
         }
         state.handles += 1;
@@ -152,13 +165,20 @@ impl Journal {
     /// whether this call has flushed the device, after all that it was to make durable.
     pub(crate) fn commit(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(Rank::Transaction);
-        self.commit_through(id)
+        self.commit_through(id, Urgency::None)
     }
 
     /// Makes everything durable that was changed before the call. Says the same as
     /// [`commit`](Self::commit).
     pub(crate) fn commit_all(&self) -> Result<bool> {
         self.commit(self.latest())
+    }
+
+    /// Commits like [`commit_all`](Self::commit_all), for a caller that cannot go on before. Threads that
+    /// delay commits may wait for this caller.
+    pub(crate) fn commit_for_room(&self) -> Result<()> {
+        let _held = Held::new(Rank::Transaction);
+        self.commit_through(self.latest(), Urgency::NeedsRoom).map(drop)
     }
 
     /// The last transaction with changes.
@@ -184,22 +204,28 @@ impl Journal {
 
     /// Commits the running transaction and waits for others' commits until `id` is durable. When
     /// that has become impossible, the changes are lost, and whoever asks is told so.
-    fn commit_through(&self, id: TransactionId) -> Result<bool> {
+    fn commit_through(&self, id: TransactionId, urgency: Urgency) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
             if state.committed.is_at_or_after(id) {
                 return state.check().map(|()| false);
             }
             state.check_not_lost()?;
+            if urgency == Urgency::NeedsRoom && state.delays.end() {
+                self.changed.notify_all();
+            }
             if !state.is_committing {
                 break;
             }
             state.wait(&self.changed);
         }
         state.is_committing = true;
+        // Taken here, not later: a thread that needs room and finds this commit under way has ended these, and
+        // may itself be waited for by a delay that begins after it has.
+        let delays = state.delays.begun();
         drop(state);
         let mut committing = Committing { journal: self, has_ended: false };
-        let result = self.commit_running();
+        let result = self.commit_running(urgency, delays);
         if let Err(error) = &result {
             // Before anybody else may begin to commit.
             self.fail(error);
@@ -208,9 +234,13 @@ impl Journal {
         result.map(|()| true)
     }
 
-    /// Commits the running transaction. Nobody else does so meanwhile.
-    fn commit_running(&self) -> Result<()> {
+    /// Commits the running transaction, after the first `delays` delays unless that is urgent. No other thread
+    /// does so meanwhile.
+    fn commit_running(&self, urgency: Urgency, delays: u64) -> Result<()> {
         let mut state = self.state.lock();
+        if urgency == Urgency::None {
+            self.wait_for_delays(&mut state, delays);
+        }
         state.is_locked = true;
         while state.handles > 0 {
             state.wait(&self.changed);

@@ -23,7 +23,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(journal: Arc<Journal>) -> Result<Self> {
+    /// Starts the thread. It commits changes at the age `interval`, or at the default age if that is zero.
+    pub(crate) fn start(journal: Arc<Journal>, interval: Duration) -> Result<Self> {
+        let interval = if interval.is_zero() { COMMIT_INTERVAL } else { interval };
         let stop = Arc::<(Mutex<bool>, Condvar)>::default();
         let told = Arc::clone(&stop);
         let work = move || {
@@ -34,7 +36,7 @@ impl Worker {
                     break;
                 }
                 parking_lot::MutexGuard::unlocked(&mut stopped, || {
-                    let tend = AssertUnwindSafe(|| journal.tend(COMMIT_INTERVAL));
+                    let tend = AssertUnwindSafe(|| journal.tend(interval));
                     // A failure is remembered and told to everyone who writes or waits.
                     match catch_unwind(tend) {
                         Ok(Ok(())) => {}

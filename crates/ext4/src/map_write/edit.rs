@@ -90,7 +90,7 @@ impl Inode {
         let (had_changes, changes) = (handle.has_changes(), handle.changes());
         let (volume, record) = (&**self.volume(), self.record());
         let blocks = MapBlocks { volume, handle, purpose, clusters: 0, is_touched: false };
-        let map = Map::new(volume.geometry(), &record);
+        let map = Map::new(volume, &record);
         let mut edit = MapEdit { inode: self, record, map, blocks, change, size: None };
         match operation(&mut edit) {
             Ok(result) => {
@@ -116,13 +116,15 @@ impl Inode {
 }
 
 impl<'e> Map<'e> {
-    pub(super) fn new(geometry: &'e Geometry, record: &InodeRecord) -> Self {
+    pub(super) fn new(volume: &'e Volume, record: &InodeRecord) -> Self {
+        let validity = volume.block_validity(record.number);
         let (area, inode) = (record.block_area, record.number);
         if record.flags.contains(InodeFlags::EXTENTS) {
-            let (checksum_seed, node_bytes) = (record.checksum_seed, geometry.block_size.len());
-            Self::Extents(Tree { area, geometry, inode, checksum_seed, node_bytes })
+            let (checksum_seed, node_bytes) =
+                (record.checksum_seed, volume.geometry().block_size.len());
+            Self::Extents(Tree { area, validity, inode, checksum_seed, node_bytes })
         } else {
-            Self::Pointers(Pointers { area, geometry, inode })
+            Self::Pointers(Pointers { area, validity, inode })
         }
     }
 
@@ -216,10 +218,31 @@ impl MapBlocks<'_, '_, '_> {
         Ok((start, count))
     }
 
-    /// Frees the clusters that some blocks lie in.
-    pub(super) fn release(&mut self, start: FsBlock, count: u64) -> Result<()> {
+    /// Frees the clusters of some data blocks. Clusters that are already free or belong to the format are
+    /// recorded as an error of the volume, and skipped, as in the kernel. Returns whether there were none of
+    /// these.
+    pub(super) fn release(&mut self, start: FsBlock, count: u64) -> Result<bool> {
         self.is_touched = true;
-        self.return_clusters(start, count)
+        let geometry = self.volume.geometry();
+        let per_group = u64::from(geometry.blocks_per_group);
+        let (mut at, end, mut is_sound) = (start.0, start.0 + count, true);
+        // Each group may have such clusters.
+        while at < end {
+            let in_group = (at - geometry.first_data_block.0) % per_group;
+            let next = end.min(at - in_group + per_group);
+            let changes = self.handle.changes();
+            match self.return_clusters(FsBlock(at), next - at) {
+                Err(error @ Error::Corrupt(_)) if self.handle.changes() == changes => {
+                    self.volume.found(&error);
+                    let clusters = geometry.clusters_of(FsBlock(at), next - at);
+                    self.clusters -= (clusters.end - clusters.start) as i64;
+                    is_sound = false;
+                }
+                freed => freed?,
+            }
+            at = next;
+        }
+        Ok(is_sound)
     }
 
     /// Gives back what [`allocate`](Self::allocate) gave, also to what it was promised to.

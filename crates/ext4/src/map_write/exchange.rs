@@ -96,8 +96,7 @@ impl Inode {
             let path = tree.path(store, first.at)?;
             let end = path.range().end;
             let donor_end = {
-                let (geometry, record) = (store.volume.geometry(), donor.record());
-                let mut map = Map::new(geometry, &record);
+                let mut map = Map::new(store.volume, &donor.record());
                 map.tree()?.path(store, first.donor_at)?.range().end
             };
             let pairs = within_leaves(pairs, end, donor_end);

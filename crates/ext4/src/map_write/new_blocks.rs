@@ -197,7 +197,7 @@ impl MapEdit<'_, '_, '_> {
             Piece::Hole { end, .. } => end.min(wanted.end),
         };
         // Pointers of one block.
-        let end = end.min(pointers::leaf_of(map.geometry, at).end);
+        let end = end.min(pointers::leaf_of(map.geometry(), at).end);
         let before = span.runs.iter().rev().find(|run| run.end() <= at);
         let goal = match before {
             Some(run) => FsBlock(run.block.0 + (at.0 - run.start.0)),
@@ -261,12 +261,12 @@ fn find_blocks(
 ) -> Result<Found> {
     let NewBlocks { at, unwritten, purpose, .. } = request;
     let run = |block, length| Run { start: at, length, block, unwritten };
-    if tree.geometry.cluster_shift == 0 {
+    if tree.geometry().cluster_shift == 0 {
         let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose, ahead)?;
         return Ok(Found { run: run(block, count), allocated: Some((block, count)) });
     }
     // A file block lies as far in its cluster as its block does in the volume's.
-    let cluster_blocks = u64::from(tree.geometry.blocks_per_cluster());
+    let cluster_blocks = u64::from(tree.geometry().blocks_per_cluster());
     let start = FileBlock(at.0 - at.0 % cluster_blocks);
     let cluster_end = FileBlock(start.0 + cluster_blocks);
     let next = tree.extent_from(blocks, at)?;

@@ -31,7 +31,7 @@ impl Tree<'_> {
         part.check_contains(range.start)?;
         part.check_contains(FileBlock(range.end.min(leaf.range.end).0.saturating_sub(1)))?;
         let mut old = Vec::with_capacity(part.entries.len() + 2);
-        part.verify_leaf(self.geometry, |run| old.push(run))?;
+        part.verify_leaf(self.validity, |run| old.push(run))?;
         let mut new = old.clone();
         let result = change(&mut new);
         if new == old {
@@ -64,7 +64,7 @@ impl Tree<'_> {
         let place = self.root_place();
         let mut step = match extent::verify_header(&self.area, &root, place)? {
             (0, _) => return Ok(None),
-            _ => extent::find(&self.area, self.geometry, &root, place, at)?,
+            _ => extent::find(&self.area, self.validity, &root, place, at)?,
         };
         // The depth falls by one with each step, and the root bounds the first.
         loop {
@@ -75,7 +75,7 @@ impl Tree<'_> {
                 }
                 Step::Child { block, expected } => {
                     let (bytes, place) = self.read(store, block, &expected)?;
-                    step = extent::find(&bytes, self.geometry, &expected, place, at)?;
+                    step = extent::find(&bytes, self.validity, &expected, place, at)?;
                 }
             }
         }

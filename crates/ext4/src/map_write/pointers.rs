@@ -9,6 +9,7 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, InodeNumber, Place, Result, Unsupported};
 
 use super::tree::NodeStore;
+use crate::block_validity::BlockValidity;
 use crate::geometry::Geometry;
 use crate::map::Run;
 
@@ -22,7 +23,7 @@ pub(super) const BLOCKS_END: u64 = 1 << 32;
 pub(super) struct Pointers<'g> {
     /// The pointers in the inode.
     pub area: [u8; 60],
-    pub geometry: &'g Geometry,
+    pub validity: BlockValidity<'g>,
     pub inode: InodeNumber,
 }
 
@@ -104,10 +105,16 @@ pub(super) struct Leaf {
     pub runs: Vec<Run>,
 }
 
+impl<'g> Pointers<'g> {
+    pub(super) fn geometry(&self) -> &'g Geometry {
+        self.validity.geometry
+    }
+}
+
 impl Pointers<'_> {
     /// Refuses volumes with clusters, where the kernel, too, has no block maps.
     pub(super) fn check_clusters(&self) -> Result<()> {
-        if self.geometry.cluster_shift > 0 {
+        if self.geometry().cluster_shift > 0 {
             return Err(Unsupported::Operation("a block map on a volume with clusters").into());
         }
         Ok(())
@@ -119,13 +126,13 @@ impl Pointers<'_> {
 
     fn read<S: NodeStore>(&self, store: &S, block: FsBlock) -> Result<S::Bytes> {
         let place = self.place(block);
-        self.geometry.check_run(STRUCTURE, place, block, 1)?;
+        self.validity.check(STRUCTURE, place, block, 1)?;
         store.read(block, place)
     }
 
     /// Maps a run of blocks below [`BLOCKS_END`] whose pointers are zero and lie side by side.
     pub(super) fn insert(&mut self, store: &mut impl NodeStore, run: Run) -> Result<()> {
-        let Route { root, below } = Route::to(self.geometry, run.start);
+        let Route { root, below } = Route::to(self.geometry(), run.start);
         let Some((&last, upper)) = below.split_last() else {
             set_words(&mut self.area, root, run.block, run.length);
             return Ok(());
@@ -141,7 +148,7 @@ impl Pointers<'_> {
         }
         let new = self.take_blocks(store, below.len() - chain.len(), run.block)?;
         // From the last one up, so that nothing points to a block that is not there yet.
-        let bytes = || vec![0; self.geometry.block_size.len()];
+        let bytes = || vec![0; self.geometry().block_size.len()];
         let mut pointer = (run.block, run.length);
         let mut index = last;
         let mut uppers = upper.iter().rev();
@@ -196,7 +203,7 @@ impl Pointers<'_> {
         let mut end = range.end;
         while end > range.start {
             let at = FileBlock(end.0 - 1);
-            let leaf = leaf_of(self.geometry, at);
+            let leaf = leaf_of(self.geometry(), at);
             let chain = match self.chain(store, at)? {
                 Ok(chain) => chain,
                 Err(hole_start) => {
@@ -224,10 +231,10 @@ impl Pointers<'_> {
         store: &impl NodeStore,
         at: FileBlock,
     ) -> Result<std::result::Result<Vec<FsBlock>, FileBlock>> {
-        let Route { root, below } = Route::to(self.geometry, at);
+        let Route { root, below } = Route::to(self.geometry(), at);
         let (mut chain, mut block) = (Vec::new(), word(&self.area, root));
         // What a missing block would have led to, and how far `at` lies in that.
-        let count = per_block(self.geometry);
+        let count = per_block(self.geometry());
         for (depth, &index) in below.iter().enumerate() {
             let offset = below[depth..].iter().fold(0, |sum, &index| sum * count + index as u64);
             if block.0 == 0 {
@@ -252,12 +259,12 @@ impl Pointers<'_> {
 
     /// What pointers from `start` on say of the blocks in `range`.
     fn runs(&self, bytes: &[u8], start: FileBlock, range: &Range<FileBlock>) -> Result<Vec<Run>> {
-        let mut runs = Vec::new();
+        let (mut runs, mut blocks) = (Vec::new(), self.validity.checker());
         for at in range.start.0..range.end.0 {
             let block = word(bytes, (at - start.0) as usize);
             if block.0 != 0 {
                 let place = Place::inode(self.inode).at_file_block(FileBlock(at));
-                self.geometry.check_run("block pointer", place, block, 1)?;
+                blocks.check("block pointer", place, block, 1)?;
                 let (start, length, unwritten) = (FileBlock(at), 1, false);
                 Run { start, length, block, unwritten }.push_onto(&mut runs);
             }
@@ -276,7 +283,7 @@ impl Pointers<'_> {
         let (start, end) = (leaf.range.start.max(range.start), leaf.range.end.min(range.end));
         let index = |block: FileBlock| (block.0 - leaf.range.start.0) as usize;
         let mut words = index(start)..index(end);
-        let Route { root, below } = Route::to(self.geometry, leaf.range.start);
+        let Route { root, below } = Route::to(self.geometry(), leaf.range.start);
         for (depth, &block) in leaf.chain.iter().enumerate().rev() {
             if !is_empty_without(&self.read(store, block)?, &words) {
                 return store.edit(block, self.place(block), |bytes| clear_words(bytes, &words));

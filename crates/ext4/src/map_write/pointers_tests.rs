@@ -23,13 +23,17 @@ struct Subject<'g> {
 
 impl<'g> Subject<'g> {
     fn new(geometry: &'g Geometry) -> Self {
-        let map = Pointers { area: [0; 60], geometry, inode: InodeNumber(12) };
+        let map = Pointers {
+            area: [0; 60],
+            validity: BlockValidity::of_any_block(geometry),
+            inode: InodeNumber(12),
+        };
         Self { map, nodes: Nodes::new(), model: BTreeMap::new() }
     }
 
     /// Maps blocks from `at` on as far as there is a hole, up to the end of a block of pointers.
     fn insert(&mut self, at: u64, wanted: u64) -> Result<()> {
-        let end = leaf_of(self.map.geometry, FileBlock(at)).end.0.min(at + wanted);
+        let end = leaf_of(self.map.geometry(), FileBlock(at)).end.0.min(at + wanted);
         let end = self.model.range(at..end).next().map_or(end, |(&start, _)| start);
         if at == end {
             return Ok(());

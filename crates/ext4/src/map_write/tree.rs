@@ -11,6 +11,7 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Result};
 use zerocopy::IntoBytes;
 
 use super::leaf;
+use crate::block_validity::BlockValidity;
 use crate::extent::{self, DEPTH_MAX, ENTRY_BYTES, Expected, HEADER_BYTES, Node};
 use crate::geometry::Geometry;
 use crate::map::{FILE_BLOCKS_MAX, Run};
@@ -49,7 +50,7 @@ pub(super) trait NodeStore {
 pub(super) struct Tree<'g> {
     /// The root, in the inode.
     pub area: [u8; 60],
-    pub geometry: &'g Geometry,
+    pub validity: BlockValidity<'g>,
     pub inode: InodeNumber,
     pub checksum_seed: Option<u32>,
     /// The size of a node that is a block.
@@ -159,6 +160,12 @@ struct NodeWrite {
     entries: Vec<Entry>,
 }
 
+impl<'g> Tree<'g> {
+    pub(super) fn geometry(&self) -> &'g Geometry {
+        self.validity.geometry
+    }
+}
+
 impl Tree<'_> {
     /// The levels below the root.
     pub(super) fn depth(&self) -> Result<u16> {
@@ -183,12 +190,12 @@ impl Tree<'_> {
     }
 
     fn root(&self) -> Result<Step> {
-        parse(&self.area, self.geometry, Expected::of_root(), None, self.root_place())
+        parse(&self.area, self.validity, Expected::of_root(), None, self.root_place())
     }
 
     fn node(&self, store: &impl NodeStore, block: FsBlock, expected: Expected) -> Result<Step> {
         let (bytes, place) = self.read(store, block, &expected)?;
-        parse(&bytes, self.geometry, expected, Some(block), place)
+        parse(&bytes, self.validity, expected, Some(block), place)
     }
 
     /// A sound node, and its place.
@@ -201,7 +208,7 @@ impl Tree<'_> {
         let place = self.place(block).at_file_block(expected.range.start);
         let bytes = store.read(block, place)?;
         store.verify_once(&bytes, |bytes| {
-            extent::verify_block(bytes, self.geometry, expected, self.checksum_seed, place)
+            extent::verify_block(bytes, self.validity, expected, self.checksum_seed, place)
         })?;
         Ok((bytes, place))
     }
@@ -490,7 +497,11 @@ impl Tree<'_> {
             };
             let range = entry.start()..root.range.end;
             let expected = Expected { depth: Some(depth), range };
-            let child = self.node(store, entry.child(), expected)?;
+            let child = match self.node(store, entry.child(), expected) {
+                // Damage of this node is no reason to fail: the caller is removing blocks.
+                Err(Error::Corrupt(_)) => return Ok(()),
+                child => child?,
+            };
             if child.entries.len() > ROOT_ENTRIES {
                 return Ok(());
             }
@@ -548,13 +559,13 @@ pub(super) fn room(node_bytes: usize) -> usize {
 /// Verifies a node, and takes its entries as they are.
 fn parse(
     bytes: &[u8],
-    geometry: &Geometry,
+    validity: BlockValidity<'_>,
     expected: Expected,
     block: Option<FsBlock>,
     place: Place,
 ) -> Result<Step> {
     let range = expected.range.clone();
-    let (depth, table) = Node::verify(bytes, geometry, &expected, place)?;
+    let (depth, table) = Node::verify(bytes, validity, &expected, place)?;
     let entries = table
         .chunks_exact(ENTRY_BYTES)
         .map(|entry| Entry(entry.try_into().expect("chunks have exactly the size of an entry")))

@@ -38,7 +38,7 @@ impl Inode {
                 edit.blocks.is_touched |= was_touched;
                 match step {
                     // The next call fails before it changes anything.
-                    Err(Error::NoSpace) if is_clean && end < range.end => {
+                    Err(Error::NoSpace | Error::Corrupt(_)) if is_clean && end < range.end => {
                         return Ok(Progress::More(end));
                     }
                     Err(error) => return Err(error),
@@ -79,7 +79,7 @@ impl MapEdit<'_, '_, '_> {
         let kept_back = u64::from(tree_credits(tree.depth()?) + 1);
         let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
         let runs = path.extents().into_iter().rev().filter_map(|extent| extent.within(range));
-        let Some(start) = affordable(tree.geometry, runs, credits, holds_metadata) else {
+        let Some(start) = affordable(tree.geometry(), runs, credits, holds_metadata) else {
             return Ok(Step::NoCredits);
         };
         let removed = tree.remove(&mut self.blocks, path, &(start..range.end))?;
@@ -95,13 +95,14 @@ impl MapEdit<'_, '_, '_> {
         let kept_back = u64::from(map_credits(3) + 1);
         let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
         let runs = leaf.runs.iter().rev().copied();
-        let Some(start) = affordable(map.geometry, runs, credits, holds_metadata) else {
+        let Some(start) = affordable(map.geometry(), runs, credits, holds_metadata) else {
             return Ok(Step::NoCredits);
         };
         let range = start..range.end;
         for run in leaf.runs.iter().filter_map(|run| run.within(&range)) {
-            revoke_all(&mut self.blocks, &run, holds_metadata);
-            self.blocks.release(run.block, run.length)?;
+            if self.blocks.release(run.block, run.length)? {
+                revoke_all(&mut self.blocks, &run, holds_metadata);
+            }
         }
         map.clear(&mut self.blocks, leaf, &range)?;
         Ok(Step::To(start))
@@ -173,16 +174,23 @@ fn free_runs(
     removed: &[Run],
     holds_metadata: bool,
 ) -> Result<()> {
-    let geometry = tree.geometry;
+    let geometry = tree.geometry();
     let cluster_blocks = u64::from(geometry.blocks_per_cluster());
     let mut freed_end = 0;
     for run in removed {
-        revoke_all(blocks, run, holds_metadata);
         let mut clusters = geometry.clusters_of(run.block, run.length);
         if cluster_blocks > 1 {
             let (first, last) = (run.start.0 % cluster_blocks, run.end().0 % cluster_blocks);
-            let before = tree.extent_before(blocks, run.start)?;
-            let next = tree.extent_from(blocks, run.end())?;
+            let before = tree.extent_before(blocks, run.start);
+            let neighbours = before.and_then(|one| Ok((one, tree.extent_from(blocks, run.end())?)));
+            let (before, next) = match neighbours {
+                Err(error @ Error::Corrupt(_)) => {
+                    // The other contents of its clusters are unknown.
+                    blocks.volume.found(&error);
+                    continue;
+                }
+                neighbours => neighbours?,
+            };
             if before.is_some_and(|(before, _)| before.end().0 > run.start.0 - first) {
                 clusters.start += 1;
             }
@@ -198,9 +206,13 @@ fn free_runs(
         if clusters.start < clusters.end {
             let start = geometry.cluster_start(clusters.start);
             let end = geometry.cluster_start(clusters.end).0.min(geometry.block_count);
-            blocks.release(start, end - start.0)?;
             freed_end = clusters.end;
+            if !blocks.release(start, end - start.0)? {
+                // Clusters that could not be freed may belong to another file.
+                continue;
+            }
         }
+        revoke_all(blocks, run, holds_metadata);
     }
     Ok(())
 }

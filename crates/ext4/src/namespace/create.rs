@@ -42,8 +42,10 @@ pub struct NewInode<'a> {
     pub target: &'a [u8],
     /// Extended attributes that it begins with.
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
-    /// All of its times.
+    /// All times of the inode but that of its creation.
     pub time: Timestamp,
+    /// The time of its creation.
+    pub created: Timestamp,
 }
 
 impl Inode {
@@ -168,8 +170,8 @@ impl Inode {
             }
         }
         self.drop_new_xattrs(handle)?;
-        self.update(handle, |record| record.links = 0)?;
-        self.volume().free_inode(handle, self.number(), is_directory(self))?;
+        self.update(handle, super::release::say_deleted)?;
+        self.volume().retire_inode(handle, self.number(), is_directory(self))?;
         handle.undone();
         Err(failed.error)
     }
@@ -232,7 +234,7 @@ fn record_of(
         FileType::Symlink => new.target.len() as u64,
         _ => 0,
     };
-    InodeRecord {
+    let mut record = InodeRecord {
         number,
         kind: new.kind,
         permissions: new.permissions & 0o7777,
@@ -247,7 +249,7 @@ fn record_of(
         accessed: new.time,
         changed: new.time,
         modified: new.time,
-        created: (extra >= 24).then_some(new.time),
+        created: (extra >= 24).then_some(new.created),
         deleted: 0,
         project: geometry.features.has(Feature::Project).then_some(0),
         attribute_block: None,
@@ -255,7 +257,9 @@ fn record_of(
         attribute_area: vec![0; (geometry.inode_size as usize).saturating_sub(start)].into(),
         attribute_area_start: start.min(geometry.inode_size as usize),
         checksum_seed: geometry.inode_seed(number, generation),
-    }
+    };
+    record.fit_times();
+    record
 }
 
 /// The block area of an inode without an extent tree.

@@ -3,6 +3,7 @@
 //! Not here: the blocks of directories (`dir`), rights, and who else must be told.
 
 mod create;
+mod damaged;
 mod names;
 mod release;
 mod rename;

@@ -14,11 +14,12 @@ use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
 use crate::inline;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map::FILE_BLOCKS_MAX;
 use crate::map_write::Progress;
-use crate::orphan_write::ORPHAN_CREDITS;
+use crate::orphan_write::{Adopted, ORPHAN_CREDITS};
 use crate::volume::Volume;
+use crate::writer::Writer;
 
 impl Inode {
     /// Says that nobody uses the inode any more. One without a name is deleted.
@@ -26,19 +27,14 @@ impl Inode {
         if self.record().links > 0 {
             return Ok(());
         }
-        self.cut(FileBlock(0))?;
-        self.release_attributes()?;
+        self.cut(FileBlock(0)).or_else(|error| self.free_sound_branches(error))?;
+        self.release_attributes().or_else(|error| self.give_up_attributes(error))?;
         let volume = self.volume();
         let credits = ORPHAN_CREDITS + INODE_CREDITS + FREE_INODE_CREDITS;
         volume.change(credits, |handle| {
             volume.remove_orphan(handle, self)?;
-            let seconds = now().seconds;
-            self.update(handle, |record| {
-                record.size = 0;
-                // The field has 32 bits.
-                record.deleted = seconds as u32;
-            })?;
-            volume.free_inode(handle, self.number(), is_directory(self))
+            self.update(handle, say_deleted)?;
+            volume.retire_inode(handle, self.number(), is_directory(self))
         })
     }
 
@@ -62,7 +58,7 @@ impl Inode {
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
         // What a block map has there lost its data.
         let cuts = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
-        let set = |record: &mut crate::inode_record::InodeRecord| {
+        let set = |record: &mut InodeRecord| {
             record.size = size;
             record.modified = time;
             record.changed = time;
@@ -122,24 +118,65 @@ impl Inode {
 }
 
 impl Volume {
-    /// Deletes and truncates what a crash has left half done.
-    pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
-        for inode in self.writer()?.orphans.adopt(self)? {
-            if inode.record().links == 0 {
-                inode.release()?;
-            } else {
-                inode.cut(FileBlock(self.geometry().block_size.blocks_for(inode.size())))?;
-                self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, &inode))?;
+    /// Deletes and truncates what a crash has left half done. As in Linux, a corrupt orphan is kept in
+    /// the superblock as an error, and ends the list; on a volume `with_errors` nothing is done. In any
+    /// case the list is empty afterwards.
+    pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<()> {
+        let Writer { orphans, journal, .. } = self.writer()?;
+        let Adopted { list, in_file, refused } = orphans.adopt(self, with_errors)?;
+        let mut corrupt = refused;
+        for inode in &list {
+            if let Err(error) = self.end_orphan(inode)? {
+                corrupt.push(error);
+                break;
             }
         }
-        if self.superblock().inodes.last_orphan.is_some() && self.writer()?.orphans.is_list_empty()
-        {
+        orphans.forget_list(&list);
+        for inode in &in_file {
+            corrupt.extend(self.end_orphan(inode)?.err());
+        }
+        if self.superblock().inodes.last_orphan.is_some() {
+            if with_errors {
+                tracing::warn!("the volume has errors: its orphans are left to a check of it");
+            }
             self.change(1, |handle| {
                 self.edit_superblock(handle, |raw| raw.last_orphan = 0.into())
             })?;
         }
-        Ok(())
+        for error in &corrupt {
+            tracing::warn!("an orphan is left to a check of the volume: {error}");
+            journal.errors.add(error);
+        }
+        journal.store_errors()
     }
+
+    /// Ends one orphan. The inner error is one of its metadata, which leaves the volume as it was.
+    fn end_orphan(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Result<()>> {
+        let ended = if inode.record().links == 0 {
+            inode.release()
+        } else {
+            let end = FileBlock(self.geometry().block_size.blocks_for(inode.size()));
+            inode.cut(end).and_then(|()| {
+                self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, inode))
+            })
+        };
+        match ended {
+            Err(error @ Error::Corrupt(_)) => {
+                // Not if it was found half way.
+                self.writer()?.journal.check()?;
+                Ok(Err(error))
+            }
+            ended => ended.map(Ok),
+        }
+    }
+}
+
+/// Makes the record that of a deleted inode, which has no names and a time of deletion.
+pub(super) fn say_deleted(record: &mut InodeRecord) {
+    record.links = 0;
+    record.size = 0;
+    // The field has 32 bits, and zero stands for an inode that was not deleted.
+    record.deleted = (now().seconds as u32).max(1);
 }
 
 fn now() -> Timestamp {

@@ -1,6 +1,8 @@
 //! Finds a volume's journal: in an inode, by the copy of that inode's block map in the superblock,
 //! or on a device of its own. Not here: what the journal holds.
 
+use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::attributes::FileType;
@@ -10,12 +12,13 @@ use base::{
 };
 use device::SharedDevice;
 
+use crate::check::maps::{self, MapRoot, MapVisitor};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::jbd2::ondisk::BLOCKS_MAX;
 use crate::jbd2::{Journal, JournalBlocks, JournalRun};
-use crate::map::Piece;
+use crate::map::{Piece, Run};
 use crate::ondisk::extent;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
@@ -80,6 +83,59 @@ fn in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
     let block_size = volume.geometry().block_size;
     let blocks = JournalBlocks::of_inode(Arc::clone(volume.device()), block_size, number, runs)?;
     Journal::open(blocks)
+}
+
+/// Returns the blocks of the internal journal, with those of its map. If the map cannot be read, returns the
+/// blocks in the superblock's copy of it.
+pub(crate) fn journal_runs(volume: &Volume) -> Vec<Range<u64>> {
+    let Some(number) = volume.superblock().inodes.journal else { return Vec::new() };
+    let record = volume.inode_record(number).ok();
+    let mut runs = record.map(|record| all_runs(volume, &record)).unwrap_or_default();
+    if !runs.is_sound {
+        let copy = backup_record(volume, number);
+        runs.ranges.extend(copy.into_iter().flat_map(|record| all_runs(volume, &record).ranges));
+    }
+    runs.ranges
+}
+
+fn all_runs(volume: &Volume, record: &InodeRecord) -> AllRuns {
+    let mut runs = AllRuns { is_sound: true, ..AllRuns::default() };
+    let root = MapRoot {
+        inode: record.number,
+        block_area: &record.block_area,
+        has_extents: record.flags.contains(InodeFlags::EXTENTS),
+        checksum_seed: record.checksum_seed,
+    };
+    maps::walk(volume, &root, &mut runs);
+    runs
+}
+
+/// Returns all blocks of a map.
+#[derive(Default)]
+struct AllRuns {
+    ranges: Vec<Range<u64>>,
+    nodes: HashSet<FsBlock>,
+    is_sound: bool,
+}
+
+impl MapVisitor for AllRuns {
+    fn node(&mut self, block: FsBlock) -> bool {
+        let is_new = self.ranges.len() < RUNS_MAX && self.nodes.insert(block);
+        if is_new {
+            self.ranges.push(block.0..block.0 + 1);
+        }
+        is_new
+    }
+
+    fn run(&mut self, run: Run) {
+        if self.ranges.len() < RUNS_MAX {
+            self.ranges.push(run.block.0..run.block.0 + run.length);
+        }
+    }
+
+    fn fault(&mut self, _error: Error) {
+        self.is_sound = false;
+    }
 }
 
 /// The runs of the whole file, which must not have holes.

@@ -1,6 +1,7 @@
 //! Brings a volume that was not unmounted to the state that its journal promises, in an overlay:
 //! what the device holds stays as it is. Not here: how logs and fast commits are read.
 
+mod copy;
 pub(crate) mod edit;
 mod locate;
 pub(crate) mod orphans;
@@ -11,6 +12,7 @@ use base::{Error, FsBlock, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
+pub(crate) use self::locate::journal_runs;
 pub use self::orphans::OrphanReport;
 
 use self::edit::Editor;
@@ -19,6 +21,7 @@ use crate::error_log::RecordedErrors;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::Recovery;
+use crate::orphans_found;
 use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::{Probed, Unrecovered, Volume};
 
@@ -56,6 +59,7 @@ impl Unrecovered {
         };
         // A log may have older ones.
         let errors = volume.superblock().errors();
+        let with_errors = orphans_found::has_errors(&volume) || journal.superblock().errno != 0;
         drop(volume);
         let journal_bytes = u64::from(journal.blocks().count()) << block_size.shift();
         let overlay: SharedDevice = Arc::new(OverlayDevice::new(
@@ -74,7 +78,7 @@ impl Unrecovered {
             Vec::new()
         };
         replay_fast_commits(&overlay, cache, &commits)?;
-        let orphans = resolve_orphans(&overlay, cache, errors)?;
+        let orphans = resolve_orphans(&overlay, cache, errors, with_errors)?;
         match Volume::probe(overlay, cache)? {
             Probed::Ready(volume) => {
                 let fast_commits = commits.len();
@@ -110,7 +114,8 @@ fn edit_by_fast_commits(
     commits: &[Vec<Change>],
 ) -> Result<Editor> {
     let volume = reopen(device, cache)?;
-    let orphans = Orphans::read(&volume).unwrap_or_else(|error| {
+    let with_errors = orphans_found::has_errors(&volume);
+    let orphans = Orphans::read(&volume, with_errors).unwrap_or_else(|error| {
         tracing::warn!(%error, "fast commits are replayed without a list of orphans");
         Orphans::default()
     });
@@ -128,27 +133,31 @@ pub(crate) fn fast_commit_changes(
     edit_by_fast_commits(device, cache, commits)?.into_changes()
 }
 
-/// Deletes and truncates orphans and says that there is nothing to recover any more.
+/// Deletes and truncates orphans and says that there is nothing to recover any more. On a volume
+/// `with_errors` they are left as they are.
 fn resolve_orphans(
     overlay: &SharedDevice,
     cache: &Arc<PageCache>,
     errors: RecordedErrors,
+    with_errors: bool,
 ) -> Result<OrphanReport> {
     let volume = reopen(overlay, cache)?;
+    let with_errors = with_errors || orphans_found::has_errors(&volume);
     let errors = errors.or_more(volume.superblock().errors());
-    let mut editor = Editor::new(Arc::clone(&volume));
-    let resolved = Orphans::read(&volume).and_then(|orphans| orphans.resolve(&mut editor));
-    let report = resolved.unwrap_or_else(|error| {
-        tracing::warn!(%error, "orphans are left as they are");
-        editor = Editor::new(volume);
-        OrphanReport::failed(error)
+    let resolved = Orphans::read(&volume, with_errors).and_then(|orphans| orphans.resolve(&volume));
+    let (editor, report) = resolved.unwrap_or_else(|error| {
+        let report = OrphanReport { failure: Some(error), ..OrphanReport::default() };
+        (Editor::new(volume), report)
     });
+    if let Some(error) = &report.failure {
+        tracing::warn!(%error, "an orphan is left as it is");
+    }
     editor.write(overlay, |raw| {
         clear(&mut raw.feature_incompat, Feature::NeedsRecovery);
         errors.store(raw);
-        if report.failure.is_none() {
+        raw.last_orphan = 0.into();
+        if report.failure.is_none() && !with_errors {
             clear(&mut raw.feature_ro_compat, Feature::OrphanPresent);
-            raw.last_orphan = 0.into();
         }
     })?;
     Ok(report)

@@ -16,11 +16,14 @@ use super::edit::map::{self, FileMap};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::ondisk::superblock::STATE_ERRORS;
 use crate::ondisk::xattr::{RawXattrBlockHeader, XATTR_CHECKSUM_AT};
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
+use crate::orphans_found::{self, FoundList};
 use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Value};
+
+/// How often the orphans are tried to be ended, without one more that is corrupt each time.
+const ATTEMPTS_MAX: u32 = 16;
 
 /// What was done about orphans.
 #[derive(Clone, Debug, Default)]
@@ -29,45 +32,42 @@ pub struct OrphanReport {
     pub deleted: u32,
     /// Files whose truncation was finished.
     pub truncated: u32,
-    /// Why nothing was done about them. The volume can be read all the same: such inodes have no
-    /// names, and what a truncation left lies behind the end of its file.
+    /// What was wrong with the first one about which nothing could be done. The volume can be read all
+    /// the same: such inodes have no names, and what a truncation left lies behind the end of its file.
     pub failure: Option<Error>,
-}
-
-impl OrphanReport {
-    /// The report of an attempt that was given up.
-    pub(super) fn failed(error: Error) -> Self {
-        Self { failure: Some(error), ..Self::default() }
-    }
 }
 
 /// The orphans of a volume.
 #[derive(Default)]
 pub(crate) struct Orphans {
-    inodes: Vec<InodeNumber>,
+    /// Those of the list, the first one first.
+    list: Vec<InodeNumber>,
+    /// Those of the orphan file.
+    in_file: Vec<InodeNumber>,
     known: HashSet<InodeNumber>,
     /// The blocks of the orphan file.
     file_blocks: Vec<FsBlock>,
     file_seed: Option<u32>,
+    /// What was wrong with the first thing that is no orphan.
+    failure: Option<Error>,
 }
 
 impl Orphans {
-    /// Reads the list in the inodes and the orphan file.
-    pub(super) fn read(volume: &Arc<Volume>) -> Result<Self> {
+    /// Reads the list in the inodes and the orphan file. What is wrong with either ends it. On a volume
+    /// `with_errors`, there are none.
+    pub(super) fn read(volume: &Arc<Volume>, with_errors: bool) -> Result<Self> {
         let mut orphans = Self::default();
-        if volume.superblock().raw().state.get() & STATE_ERRORS != 0 {
-            // Linux does not trust the lists then.
+        if with_errors {
             return Ok(orphans);
         }
-        let mut next = volume.superblock().inodes.last_orphan;
-        while let Some(number) = next {
-            orphans.add(volume, number)?;
-            // The orphan list is linked through the time of deletion.
-            let record = volume.inode_record(number)?;
-            next = (record.deleted != 0).then_some(InodeNumber(record.deleted.into()));
-        }
+        let list = FoundList::read(volume)?;
+        orphans.failure = list.cut;
+        orphans.list = list.orphans.iter().map(|inode| inode.number()).collect();
+        orphans.known = orphans.list.iter().copied().collect();
         if volume.superblock().has(Feature::OrphanPresent) {
-            orphans.read_file(volume)?;
+            if let Err(error) = orphans.read_file(volume) {
+                orphans.failure.get_or_insert(error);
+            }
         }
         Ok(orphans)
     }
@@ -76,55 +76,104 @@ impl Orphans {
         self.known.contains(&number)
     }
 
-    fn add(&mut self, volume: &Volume, number: InodeNumber) -> Result<()> {
-        const STRUCTURE: &str = "orphan list";
-        let place = Place::inode(number);
-        let (min, max) =
-            (volume.geometry().first_inode.into(), volume.geometry().inode_count.into());
-        if !(min..=max).contains(&number.0) {
-            let problem = Problem::Range { field: "inode", found: number.0, min, max };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
-        }
-        if !self.known.insert(number) {
-            return Err(Error::corrupt(STRUCTURE, place, Problem::Cycle));
-        }
-        self.inodes.push(number);
-        Ok(())
-    }
-
     fn read_file(&mut self, volume: &Arc<Volume>) -> Result<()> {
         let Some(number) = volume.superblock().inodes.orphan_file else { return Ok(()) };
         let file = volume.special_inode(number)?;
         self.file_seed = file.record().checksum_seed;
         for block in OrphanBlock::all(&file)? {
             let block = block?;
-            for number in block.numbers().iter().filter(|number| number.get() != 0) {
-                self.add(volume, InodeNumber(number.get().into()))?;
-            }
             self.file_blocks.push(block.block());
+            for number in block.numbers().iter().map(|number| InodeNumber(number.get().into())) {
+                if number == InodeNumber(0) {
+                    continue;
+                }
+                let judged = orphans_found::judge(volume, number, ORPHAN_FILE).map(drop);
+                let repeated = || Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle);
+                match judged
+                    .and_then(|()| self.known.insert(number).then_some(()).ok_or_else(repeated))
+                {
+                    Ok(()) => self.in_file.push(number),
+                    Err(error) => drop(self.failure.get_or_insert(error)),
+                }
+            }
         }
         Ok(())
     }
 
-    /// Deletes and truncates. The caller empties the list's head in the superblock.
-    pub(super) fn resolve(&self, editor: &mut Editor) -> Result<OrphanReport> {
-        let mut report = OrphanReport::default();
-        let volume = Arc::clone(&editor.volume);
-        for &number in &self.inodes {
-            let record = volume.inode_record(number)?;
-            if record.links == 0 {
-                delete(editor, &record)?;
-                report.deleted += 1;
-            } else {
-                truncate(editor, &record)?;
-                report.truncated += 1;
+    /// Deletes and truncates, with an editor of `volume`'s. As in Linux, the list ends with the first one
+    /// whose metadata is corrupt; others of the file are left out. The caller empties the list's head in
+    /// the superblock.
+    pub(super) fn resolve(mut self, volume: &Arc<Volume>) -> Result<(Editor, OrphanReport)> {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut editor = Editor::new(Arc::clone(volume));
+            let Err((at, error)) = self.try_resolve(&mut editor)? else {
+                self.clear_file(&mut editor)?;
+                let mut report = self.report(volume)?;
+                report.failure = self.failure;
+                return Ok((editor, report));
+            };
+            // The editor has half of it: once more, without.
+            self.failure.get_or_insert(error);
+            match at.checked_sub(self.list.len()) {
+                None => self.list.truncate(at),
+                Some(at) => drop(self.in_file.remove(at)),
             }
         }
-        for &block in &self.file_blocks {
-            let bytes = editor.blocks.edit(block, ORPHAN_FILE, Place::block(block))?;
-            orphan_file::edit(bytes, block, self.file_seed, |numbers| numbers.fill(0));
+        Ok((
+            Editor::new(Arc::clone(volume)),
+            OrphanReport { failure: self.failure, ..Default::default() },
+        ))
+    }
+
+    fn all(&self) -> impl Iterator<Item = InodeNumber> {
+        self.list.iter().chain(&self.in_file).copied()
+    }
+
+    /// Ends all orphans. The inner error has the index of the one that is corrupt.
+    fn try_resolve(&self, editor: &mut Editor) -> Result<Result<(), (usize, Error)>> {
+        let volume = Arc::clone(&editor.volume);
+        for (at, number) in self.all().enumerate() {
+            let record = volume.inode_record(number)?;
+            let ended = match record.links {
+                0 => delete(editor, &record),
+                _ => truncate(editor, &record),
+            };
+            match ended {
+                Ok(()) => {}
+                Err(error @ Error::Io(_)) => return Err(error),
+                Err(error) => return Ok(Err((at, error))),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn report(&self, volume: &Volume) -> Result<OrphanReport> {
+        let mut report = OrphanReport::default();
+        for number in self.all() {
+            match volume.inode_record(number)?.links {
+                0 => report.deleted += 1,
+                _ => report.truncated += 1,
+            }
         }
         Ok(report)
+    }
+
+    /// Takes those that were ended out of the orphan file.
+    fn clear_file(&self, editor: &mut Editor) -> Result<()> {
+        let ended: HashSet<u64> = self.in_file.iter().map(|number| number.0).collect();
+        for &block in &self.file_blocks {
+            let bytes = editor.blocks.edit(block, ORPHAN_FILE, Place::block(block))?;
+            orphan_file::edit(bytes, block, self.file_seed, |numbers| {
+                for word in numbers.chunks_exact_mut(size_of::<u32>()) {
+                    let number =
+                        word.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+                    if ended.contains(&number) {
+                        word.fill(0);
+                    }
+                }
+            });
+        }
+        Ok(())
     }
 }
 
@@ -175,7 +224,7 @@ fn truncate(editor: &mut Editor, record: &InodeRecord) -> Result<()> {
     let volume = Arc::clone(&editor.volume);
     let mut bytes = InodeBytes::read(&volume, &editor.blocks, record.number)?;
     bytes.raw().dtime = 0.into();
-    if has_map(&volume, record) && record.kind == FileType::Regular {
+    if has_map(&volume, record) {
         let end = FileBlock(volume.geometry().block_size.blocks_for(record.size));
         let mut map = editor.read_map(record)?;
         let before = editor.clusters(&map, &[]);

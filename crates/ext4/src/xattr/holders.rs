@@ -178,7 +178,7 @@ impl Inode {
             Ok(()) => Ok(holder),
             Err(error) => {
                 if error == Error::NoSpace {
-                    holder.delete_holder(handle)?;
+                    holder.unmake_holder(handle)?;
                 }
                 Err(error)
             }
@@ -238,20 +238,34 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes an inode that holds a value, and that nothing refers to, out of use.
-    fn delete_holder(&self, handle: &mut Handle<'_>) -> Result<()> {
+    /// Frees an inode that holds a value and has no references. Returns false if its map is damaged, or needs
+    /// more changes than the handle allows.
+    fn delete_holder(&self, handle: &mut Handle<'_>) -> Result<bool> {
         let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
-        if self.unmap(handle, all)? != Progress::Done {
-            return Err(Unsupported::Operation("deleting an attribute value in pieces").into());
+        let changes = handle.changes();
+        match self.unmap(handle, all) {
+            Ok(Progress::Done) => {}
+            Ok(Progress::More(_)) => return Ok(false),
+            Err(Error::Corrupt(_)) if handle.changes() == changes => return Ok(false),
+            Err(error) => return Err(error),
         }
         self.update(handle, |record| {
             record.links = 0;
             record.size = 0;
             record.version = 0;
-            // The field has 32 bits.
-            record.deleted = now().seconds as u32;
+            // The field has 32 bits, and zero stands for an inode that was not deleted.
+            record.deleted = (now().seconds as u32).max(1);
         })?;
-        self.volume().free_inode(handle, self.number(), false)
+        self.volume().retire_inode(handle, self.number(), false)?;
+        Ok(true)
+    }
+
+    /// Deletes a value's inode that was created in this handle.
+    fn unmake_holder(&self, handle: &mut Handle<'_>) -> Result<()> {
+        if self.delete_holder(handle)? {
+            return Ok(());
+        }
+        Err(Unsupported::Operation("deleting an attribute value in pieces").into())
     }
 }
 
@@ -269,8 +283,9 @@ impl Holder {
         let (inode, volume) = (&self.inode, self.inode.volume());
         let needed = u64::from(delete_credits(volume, inode.size()));
         let is_gone = self.references == 0;
-        if is_gone && handle.credits_left() >= needed.saturating_add(kept_back) {
-            return inode.delete_holder(handle).map(|()| None);
+        let has_room = handle.credits_left() >= needed.saturating_add(kept_back);
+        if is_gone && has_room && inode.delete_holder(handle)? {
+            return Ok(None);
         }
         inode.update(handle, |record| {
             record.changed = Timestamp { seconds: (self.references >> 32) as i64, nanoseconds: 0 };
@@ -286,13 +301,13 @@ impl Holder {
 
     /// Deletes an inode that was made in this handle.
     pub(super) fn unmake(&self, handle: &mut Handle<'_>) -> Result<()> {
-        self.inode.delete_holder(handle)
+        self.inode.unmake_holder(handle)
     }
 }
 
 /// Deletes inodes that were made in this handle.
 pub(super) fn unmake(handle: &mut Handle<'_>, made: &[Inode]) -> Result<()> {
-    made.iter().try_for_each(|holder| holder.delete_holder(handle))
+    made.iter().try_for_each(|holder| holder.unmake_holder(handle))
 }
 
 fn now() -> Timestamp {

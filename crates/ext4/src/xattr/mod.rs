@@ -83,6 +83,7 @@ impl Inode {
         let Some(block) = self.record().attribute_block else { return Ok(None) };
         let place = Place::inode(self.number()).at_block(block);
         let volume = self.volume();
+        volume.block_validity(self.number()).check("extended attribute block", place, block, 1)?;
         let buffer = volume.read_metadata(block, "extended attribute block", place)?;
         if let Some(seed) = volume.geometry().metadata_seed() {
             buffer.verify_once(|bytes| verify_block(bytes, block, seed, place))?;

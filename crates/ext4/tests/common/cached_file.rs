@@ -12,9 +12,9 @@ use iomap::{
     write_back_and_wait, write_direct_alone,
 };
 use testkit::Random;
+use testkit::crash::FileHistory;
 
 use super::TIME;
-use super::file_history::FileHistory;
 
 /// The data of a file, kept in `pages` and mapped by `mapper`, which is the inode unless something is
 /// to go wrong.

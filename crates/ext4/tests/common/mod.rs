@@ -3,8 +3,6 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod cached_file;
-pub mod file_history;
-pub mod stale;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,11 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
-use base::{DeviceOffset, FileOffset, InodeNumber};
+use base::{DeviceOffset, InodeNumber};
 use device::{FileDevice, MemoryDevice, SharedDevice};
 use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
-use iomap::{CacheOptions, Iomap, IomapKind, MapRead, PageCache};
-use testkit::must;
+use iomap::{CacheOptions, Iomap, IomapKind, PageCache};
+use testkit::{MKE2FS_CONF, must};
 
 /// A folder that goes with the test.
 pub struct Scratch(tempfile::TempDir);
@@ -151,6 +149,7 @@ pub fn new_inode(kind: FileType) -> NewInode<'static> {
         target: &[],
         xattrs: &[],
         time: TIME,
+        created: TIME,
     }
 }
 
@@ -174,32 +173,12 @@ pub fn number_after(text: &str, label: &str) -> Option<u64> {
 
 /// Every range of the file up to its last allocated block, each asked for by its first byte.
 pub fn maps(inode: &Inode) -> Vec<Iomap> {
-    let mut maps: Vec<Iomap> = Vec::new();
-    while !maps.last().is_some_and(|map| map.flags.last) {
-        let at = maps.last().map_or(0, Iomap::end);
-        let map = must(inode.map_read(FileOffset(at), u64::MAX - at), inode.number());
-        assert!(map.offset.0 <= at && map.end() > at, "{map:?} at {at}");
-        maps.push(map);
-    }
-    maps
+    testkit::crash::maps(inode)
 }
 
 /// The file's contents, read by its map.
 pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
-    let size = inode.size() as usize;
-    let mut data = vec![0; size];
-    for map in maps(inode) {
-        let end = size.min(map.end() as usize);
-        let start = end.min(map.offset.0 as usize);
-        match map.kind {
-            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {}
-            IomapKind::Mapped => {
-                volume.device().read_at(map.address.unwrap(), &mut data[start..end]).unwrap();
-            }
-            IomapKind::Inline => data.copy_from_slice(&inode.inline_data().unwrap()),
-        }
-    }
-    data
+    testkit::crash::contents(volume.device(), inode, inode.size())
 }
 
 /// Runs of data in the file as (file block, volume block, blocks, unwritten), joined where they
@@ -230,21 +209,3 @@ pub fn inode_of(image: &Image, name: &str) -> InodeNumber {
     let text = image.debugfs(&format!("stat /{name}"));
     InodeNumber(number_after(&text, "Inode:").unwrap_or_else(|| panic!("{text}")))
 }
-
-const MKE2FS_CONF: &[u8] = b"[defaults]
-    base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
-    default_mntopts = acl,user_xattr
-    enable_periodic_fsck = 0
-    blocksize = 4096
-    inode_size = 256
-    inode_ratio = 16384
-[fs_types]
-    ext2 = {
-    }
-    ext3 = {
-        features = has_journal
-    }
-    ext4 = {
-        features = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize
-    }
-";

@@ -1,29 +1,15 @@
 //! Random operations on names, done to a volume and to a model of it.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{DirCursor, FileType, Timestamp};
+use base::attributes::{FileType, Timestamp};
 use base::{Error, InodeNumber, Result};
 use ext4::{Inode, Named, NewInode, RenameMode, Volume};
 use testkit::Random;
+pub use testkit::crash::{Entry, Paths as Tree, read_tree};
 
 use super::common::new_inode;
-
-/// A tree as a crash may leave it: paths, and what each stands for.
-pub type Tree = BTreeMap<String, Entry>;
-
-/// What a path stands for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// The same for all names of one inode.
-    pub inode: u64,
-    pub kind: FileType,
-    pub links: u32,
-    pub permissions: u16,
-    pub target: Vec<u8>,
-}
 
 /// A volume under test, its inodes in memory, and the model.
 pub struct World {
@@ -320,43 +306,4 @@ impl World {
 /// The parent and the name; the root is `""`.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').expect("paths begin with a slash")
-}
-
-/// Everything in the volume.
-pub fn read_tree(volume: &Arc<Volume>) -> Tree {
-    let mut tree = Tree::new();
-    let mut ahead = vec![(String::new(), InodeNumber(ROOT))];
-    while let Some((path, number)) = ahead.pop() {
-        let directory = volume.inode(number).unwrap();
-        let mut names = Vec::new();
-        directory
-            .read_dir(DirCursor::default(), &mut |entry| {
-                names.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.inode));
-                ControlFlow::Continue(())
-            })
-            .unwrap();
-        for (name, number) in names.into_iter().filter(|(name, _)| name != "." && name != "..") {
-            let inode = volume.inode(number).unwrap();
-            let attributes = inode.attributes();
-            let path = format!("{path}/{name}");
-            assert_eq!(directory.lookup(name.as_bytes()), Ok(number), "{path}");
-            if attributes.kind == FileType::Directory {
-                assert_eq!(inode.lookup(b".."), Ok(directory.number()), "{path}");
-                ahead.push((path.clone(), number));
-            }
-            let target = match attributes.kind {
-                FileType::Symlink => inode.read_link().unwrap(),
-                _ => Vec::new(),
-            };
-            let entry = Entry {
-                inode: number.0,
-                kind: attributes.kind,
-                links: attributes.links,
-                permissions: attributes.permissions,
-                target,
-            };
-            assert!(tree.insert(path, entry).is_none());
-        }
-    }
-    tree
 }

@@ -14,11 +14,10 @@ use parking_lot::Mutex;
 use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
-use crate::common::file_history::FileHistory;
 use crate::common::{TIME, new_inode};
 use crate::direct;
 use crate::planted::Bug;
-use crate::promises::{Node, Promises, Tree, parent_and_name};
+use testkit::crash::{FileHistory, Node, Promises, Tree, parent_and_name};
 
 const SIZE_MAX: u64 = 24_000;
 const NAMES_OF_A_BURST: u64 = 24;

@@ -6,11 +6,9 @@ use device::Recording;
 use ext4::ROOT_INODE;
 use testkit::Random;
 
-use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
+use crate::common::{TIME, new_file, new_inode};
 use crate::planted::Bug;
-use crate::snapshot::Snapshot;
+use testkit::crash::{History, Kind, Pace, Snapshot};
 
 const DIRECTORIES: usize = 220;
 const CHANGED: usize = 100;
@@ -24,8 +22,7 @@ pub struct Bulk {
 
 impl Bulk {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
-        let device = kind.device(Pace::AtOnce);
-        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let (device, volume) = bug.open(kind, Pace::AtOnce);
         let root = volume.inode(ROOT_INODE).unwrap();
         let file = new_file(&volume, "file");
         let directories: Vec<_> = (0..DIRECTORIES)

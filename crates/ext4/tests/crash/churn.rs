@@ -10,13 +10,9 @@ use parking_lot::Mutex;
 
 use crate::actor::{Actor, Common};
 use crate::common::cached_file::Cache;
-use crate::common::file_history::FileHistory;
-use crate::common::{new_inode, open_device_for_writing};
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
+use crate::common::new_inode;
 use crate::planted::Bug;
-use crate::promises::Promises;
-use crate::snapshot::Snapshot;
+use testkit::crash::{FileHistory, History, Kind, Pace, Promises, Snapshot};
 
 const LOG: &str = "/log";
 
@@ -29,8 +25,7 @@ pub struct Churn {
 
 impl Churn {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, threads: usize, steps: usize) -> Self {
-        let device = kind.device(Pace::Slow);
-        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let (device, volume) = bug.open(kind, Pace::Slow);
         let root = volume.inode(ROOT_INODE).unwrap();
         let make = |name: &str, kind| root.create(name.as_bytes(), &new_inode(kind)).unwrap();
         let homes: Vec<_> = (0..threads)

@@ -7,13 +7,10 @@ use iomap::Caching;
 use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
-use crate::common::file_history::FileHistory;
 use crate::common::new_file;
 use crate::direct;
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
 use crate::planted::Bug;
-use crate::snapshot::Snapshot;
+use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "log"];
 /// The index of the file that is only appended to.
@@ -33,7 +30,7 @@ pub struct Data {
 impl Data {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
         let pace = if seed % 2 == 0 { Pace::Slow } else { Pace::AtOnce };
-        let (device, volume) = kind.open(bug, pace);
+        let (device, volume) = bug.open(kind, pace);
         let cache = Cache::new();
         let mut files: Vec<(CachedFile, FileHistory)> = (0..)
             .zip(NAMES)

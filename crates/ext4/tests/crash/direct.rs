@@ -5,7 +5,7 @@ use iomap::{Caching, SplitExtents};
 use testkit::Random;
 
 use crate::common::cached_file::CachedFile;
-use crate::common::file_history::FileHistory;
+use testkit::crash::FileHistory;
 
 /// The bytes of what the device writes as a whole.
 pub const SECTOR: usize = 512;

@@ -5,10 +5,7 @@
 //! The run ends with how many states that were. With bugs planted, the same judge must find fault
 //! (`planted.rs`).
 //!
-//! `BIFOLIO_CRASH_FACTOR` makes it so many times as many states, each time by other seeds, and
-//! `BIFOLIO_CRASH_SEED` says which seed is the first one. A failure tells its seed; with it the
-//! operations of every thread are the same again, and the whole history if there is one thread.
-#![allow(clippy::print_stdout, reason = "a run says how much it has judged")]
+//! `testkit::crash` describes the environment variables.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -18,38 +15,23 @@ mod namespace;
 mod actor;
 mod bulk;
 mod churn;
-mod cut;
 mod data;
 mod direct;
-mod disks;
-mod e2fsck;
-mod fast;
-mod judge;
-mod kinds;
 mod names;
 mod no_log;
 mod planted;
-mod promises;
 mod reuse;
-mod snapshot;
 mod space;
 mod unlogged;
 
-use std::sync::atomic::Ordering;
-
-use libtest_mimic::{Arguments, Failed, Trial};
+use testkit::crash::{
+    DEFAULT, EXT3, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL,
+    SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
+};
 
 use crate::bulk::Bulk;
 use crate::churn::Churn;
 use crate::data::Data;
-use crate::judge::{
-    CUT_AGAIN, History, IN_PLACE, MENDED, STATES, Violation, judge, judge_in_memory,
-    judge_without_journal,
-};
-use crate::kinds::{
-    DEFAULT, EXT3, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, SMALL, SMALL_BLOCKS,
-    WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
-};
 use crate::names::Names;
 use crate::no_log::judge_whole_commits;
 use crate::planted::Bug;
@@ -60,83 +42,73 @@ use crate::unlogged::Unlogged;
 /// A run of everything judges as many.
 const STATES_MIN: usize = 10_000;
 
-/// How many times as many states as in the everyday run: set by `make crash`.
-fn factor() -> u64 {
-    number("BIFOLIO_CRASH_FACTOR").unwrap_or(1)
+fn rounds(recordings: u64, states: usize) -> Rounds {
+    Rounds { recordings, states }
 }
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+fn main() {
+    let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    add_names_and_data(&mut suite);
+    add_threads_and_space(&mut suite);
+    add_without_journal(&mut suite);
+    plant_bugs(&mut suite);
+    suite.run(STATES_MIN);
 }
 
-/// A trial of a workload: `rounds` recordings, `states` cuts of each.
-fn trial<H: History + 'static>(
-    kind: &'static Kind,
-    workload: &'static str,
-    rounds: u64,
-    states: usize,
-    record: fn(&Kind, u64) -> H,
-) -> Trial {
-    Trial::test(format!("{workload}_survives_power_cuts_on_{}", kind.name), move || {
-        run(
-            kind,
-            workload,
-            rounds,
-            states,
-            |history, seed, states| judge(history, seed, states),
-            record,
-        )
-    })
-}
-
-fn run<H: History>(
-    kind: &Kind,
-    workload: &str,
-    rounds: u64,
-    states: usize,
-    judge: fn(&H, u64, usize) -> Option<Violation>,
-    record: fn(&Kind, u64) -> H,
-) -> Result<(), Failed> {
-    let first = number("BIFOLIO_CRASH_SEED").unwrap_or(1);
-    for seed in first..first + rounds * factor() {
-        if let Some(violation) = judge(&record(kind, seed), seed, states) {
-            let place = format!("{workload} on {}, seed {seed}", kind.name);
-            return Err(Failed::from(violation.report(&place)));
+fn add_names_and_data(suite: &mut Suite) {
+    for (kinds, recordings, states) in
+        [(SMALL, 2, 270), (FAST_COMMITS, 1, 200), (JOURNAL_DEVICE, 1, 250), (LARGE, 1, 60)]
+    {
+        let rounds = rounds(recordings, states);
+        for kind in kinds {
+            suite.add(kind, "names_survive_power_cuts", rounds, judge, |kind, seed| {
+                Names::record(kind, Bug::None, seed, 150)
+            });
+            suite.add(kind, "data_survives_power_cuts", rounds, judge, |kind, seed| {
+                Data::record(kind, Bug::None, seed, 200)
+            });
         }
     }
-    Ok(())
 }
 
-/// A trial of a bug: with it there is a state that is judged to be wrong, and without it none.
-fn planted<H: History + 'static>(
-    kind: &'static Kind,
-    bug: Bug,
-    states: usize,
-    record: fn(&Kind, Bug, u64) -> H,
-) -> Trial {
-    let name = format!("{bug:?}_is_seen_on_{}", kind.name).replace(['(', ')'], "_");
-    Trial::test(name, move || {
-        for seed in 1..=SEEDS_OF_A_BUG {
-            if let Some(violation) = judge_in_memory(&record(kind, Bug::None, seed), seed, states) {
-                return Err(Failed::from(
-                    violation.report(&format!("without {bug:?}, seed {seed}")),
-                ));
-            }
-            if let Some(violation) = judge_in_memory(&record(kind, bug, seed), seed, states) {
-                println!("{bug:?}, seed {seed}: {}", violation.what);
-                return Ok(());
-            }
+fn add_threads_and_space(suite: &mut Suite) {
+    for (kinds, recordings, states) in [(SMALL, 3, 320), (LARGE, 1, 60)] {
+        let rounds = rounds(recordings, states);
+        for kind in kinds {
+            suite.add(kind, "churn_survives_power_cuts", rounds, judge, |kind, seed| {
+                Churn::record(kind, Bug::None, seed, 3, 150)
+            });
         }
-        Err("nobody saw it".into())
-    })
+    }
+    for kind in [&SMALL_BLOCKS, &DEFAULT, &WITHOUT_CHECKSUMS, &EXT3] {
+        let name = "reused_space_survives_power_cuts";
+        suite.add(kind, name, rounds(1, 200), judge, |kind, seed| {
+            Space::record(kind, Bug::None, seed, 30)
+        });
+    }
+    for kind in [&SMALL_BLOCKS, &EXT3] {
+        let name = "rounds_of_the_log_survive_power_cuts";
+        suite.add(kind, name, rounds(1, 100), judge, |kind, seed| {
+            Bulk::record(kind, Bug::None, seed, 40)
+        });
+    }
 }
 
-/// Not every seed has a bug do harm.
-const SEEDS_OF_A_BUG: u64 = 16;
+fn add_without_journal(suite: &mut Suite) {
+    let record: fn(&Kind, u64) -> Data = |kind, seed| Data::record(kind, Bug::None, seed, 200);
+    for kind in WITHOUT_JOURNAL {
+        let name = "synced_data_survives_power_cuts";
+        suite.add(kind, name, rounds(1, 150), judge_without_journal, record);
+        let name = "synced_files_are_mended_as_they_were";
+        suite.add(kind, name, rounds(2, 150), judge_without_journal, |kind, seed| {
+            Unlogged::record(kind, seed, 250)
+        });
+        let name = "whole_commits_are_sound_and_show_nothing_stale";
+        suite.add(kind, name, rounds(1, 0), |history, _, _| judge_whole_commits(history), record);
+    }
+}
 
-fn planted_bugs() -> Vec<Trial> {
-    use planted::Written;
+fn plant_bugs(suite: &mut Suite) {
     let names: fn(&Kind, Bug, u64) -> Names = |kind, bug, seed| Names::record(kind, bug, seed, 400);
     let bulk: fn(&Kind, Bug, u64) -> Bulk = |kind, bug, seed| Bulk::record(kind, bug, seed, 40);
     let data: fn(&Kind, Bug, u64) -> Data = |kind, bug, seed| Data::record(kind, bug, seed, 200);
@@ -147,96 +119,23 @@ fn planted_bugs() -> Vec<Trial> {
         |kind, bug, seed| Reuse::record(kind, bug, seed, 15, false);
     let reuse_direct: fn(&Kind, Bug, u64) -> Reuse =
         |kind, bug, seed| Reuse::record(kind, bug, seed, 15, true);
-    vec![
-        planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::Body), 400, names),
-        planted(&SMALL_BLOCKS, Bug::NoFlushAfter(Written::Commit), 400, names),
-        planted(&DEFAULT, Bug::NoFlushAfter(Written::Other), 400, data),
-        // There it is the volume's device that is never flushed.
-        planted(&JOURNAL_DEVICE[0], Bug::NoFlushAfter(Written::Other), 400, data),
-        planted(&WITHOUT_CHECKSUMS, Bug::NoFlushAfter(Written::LogState), 800, bulk),
-        planted(&WITHOUT_CHECKSUMS, Bug::CommitFirst, 400, names),
-        planted(&WITHOUT_CHECKSUMS, Bug::NoRevokes, 400, space),
-        planted(&SMALL_BLOCKS, Bug::EarlyReuse, 400, reuse),
-        planted(&SMALL_BLOCKS, Bug::EarlyConversion, 400, data),
-        planted(&DEFAULT, Bug::EarlySize, 400, churn),
-        planted(&SMALL_BLOCKS, Bug::EarlyDirectConversion, 400, data),
-        planted(&DEFAULT, Bug::EarlyDirectConversion, 400, data),
-        planted(&SMALL_BLOCKS, Bug::EarlyDirectSize, 400, data),
-        planted(&WITHOUT_CHECKSUMS, Bug::EarlyReuse, 400, reuse_direct),
-    ]
-}
-
-fn main() {
-    let arguments = Arguments::from_args();
-    let mut trials = Vec::new();
-    for (kinds, rounds, states) in
-        [(SMALL, 2, 270), (FAST_COMMITS, 1, 200), (JOURNAL_DEVICE, 1, 250), (LARGE, 1, 60)]
-    {
-        for kind in kinds {
-            trials.push(trial(kind, "names", rounds, states, |kind, seed| {
-                Names::record(kind, Bug::None, seed, 150)
-            }));
-            trials.push(trial(kind, "data", rounds, states, |kind, seed| {
-                Data::record(kind, Bug::None, seed, 200)
-            }));
-        }
-    }
-    for (kinds, rounds, states) in [(SMALL, 3, 320), (LARGE, 1, 60)] {
-        for kind in kinds {
-            let record: fn(&Kind, u64) -> Churn =
-                |kind, seed| Churn::record(kind, Bug::None, seed, 3, 150);
-            trials.push(trial(kind, "churn", rounds, states, record));
-        }
-    }
-    for kind in [&SMALL_BLOCKS, &DEFAULT, &WITHOUT_CHECKSUMS, &EXT3] {
-        trials.push(trial(kind, "reused_space", 1, 200, |kind, seed| {
-            Space::record(kind, Bug::None, seed, 30)
-        }));
-    }
-    for kind in [&SMALL_BLOCKS, &EXT3] {
-        trials.push(trial(kind, "rounds_of_the_log", 1, 100, |kind, seed| {
-            Bulk::record(kind, Bug::None, seed, 40)
-        }));
-    }
-    for kind in WITHOUT_JOURNAL {
-        let record: fn(&Kind, u64) -> Data = |kind, seed| Data::record(kind, Bug::None, seed, 200);
-        let name = format!("synced_data_survives_power_cuts_on_{}", kind.name);
-        trials.push(Trial::test(name, move || {
-            run(
-                kind,
-                "data",
-                1,
-                150,
-                |history, seed, states| judge_without_journal(history, seed, states),
-                record,
-            )
-        }));
-        let name = format!("synced_files_are_mended_as_they_were_on_{}", kind.name);
-        trials.push(Trial::test(name, move || {
-            run(
-                kind,
-                "unlogged",
-                2,
-                150,
-                |history, seed, states| judge_without_journal(history, seed, states),
-                |kind, seed| Unlogged::record(kind, seed, 250),
-            )
-        }));
-        let name = format!("whole_commits_are_sound_and_show_nothing_stale_on_{}", kind.name);
-        trials.push(Trial::test(name, move || {
-            run(kind, "data", 1, 0, |history, _, _| judge_whole_commits(history), record)
-        }));
-    }
-    trials.extend(planted_bugs());
-    let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list;
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    let counts =
-        [&STATES, &MENDED, &IN_PLACE, &CUT_AGAIN].map(|count| count.load(Ordering::Relaxed));
-    let [states, mended, in_place, cut_again] = counts;
-    println!(
-        "{states} states were judged: all recovered in memory, {mended} also by e2fsck, and {in_place} \
-         in place and then seen by e2fsck; {cut_again} more cut off those recoveries\n"
-    );
-    assert!(conclusion.has_failed() || !is_whole || states >= STATES_MIN, "too few states");
-    conclusion.exit();
+    let journal = |bug| (Bug::Journal(bug), Bug::None);
+    let no_flush_after = |written| journal(JournalBug::NoFlushAfter(written));
+    let early_reuse = journal(JournalBug::EarlyReuse);
+    suite.plant(&WITHOUT_CHECKSUMS, no_flush_after(Written::Body), 400, names);
+    suite.plant(&SMALL_BLOCKS, no_flush_after(Written::Commit), 400, names);
+    suite.plant(&DEFAULT, no_flush_after(Written::Other), 400, data);
+    // There it is the volume's device that is never flushed.
+    suite.plant(&JOURNAL_DEVICE[0], no_flush_after(Written::Other), 400, data);
+    suite.plant(&WITHOUT_CHECKSUMS, no_flush_after(Written::LogState), 800, bulk);
+    suite.plant(&WITHOUT_CHECKSUMS, journal(JournalBug::CommitFirst), 400, names);
+    suite.plant(&WITHOUT_CHECKSUMS, journal(JournalBug::NoRevokes), 400, space);
+    suite.plant(&SMALL_BLOCKS, early_reuse, 400, reuse);
+    suite.plant(&SMALL_BLOCKS, journal(JournalBug::EarlyEnd), 400, data);
+    suite.plant(&SMALL_BLOCKS, (Bug::EarlyConversion, Bug::None), 400, data);
+    suite.plant(&DEFAULT, (Bug::EarlySize, Bug::None), 400, churn);
+    suite.plant(&SMALL_BLOCKS, (Bug::EarlyDirectConversion, Bug::None), 400, data);
+    suite.plant(&DEFAULT, (Bug::EarlyDirectConversion, Bug::None), 400, data);
+    suite.plant(&SMALL_BLOCKS, (Bug::EarlyDirectSize, Bug::None), 400, data);
+    suite.plant(&WITHOUT_CHECKSUMS, early_reuse, 400, reuse_direct);
 }

@@ -6,11 +6,9 @@ use std::collections::BTreeMap;
 use device::Recording;
 use testkit::Random;
 
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
 use crate::namespace::{Tree, World};
 use crate::planted::Bug;
-use crate::snapshot::Snapshot;
+use testkit::crash::{History, Kind, Pace, Snapshot};
 
 pub struct Names {
     recording: Recording,
@@ -26,7 +24,7 @@ pub struct Names {
 
 impl Names {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
-        let (device, volume) = kind.open(bug, Pace::AtOnce);
+        let (device, volume) = bug.open(kind, Pace::AtOnce);
         let volume_bytes = kind.volume_bytes();
         let e2fsck_from = if kind.has_fast_commits { device.point() } else { 0 };
         let contents = Snapshot::read(&volume).unwrap().contents;

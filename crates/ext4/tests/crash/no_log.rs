@@ -3,14 +3,11 @@
 //! appears; and once all of a commit's writes are there, the volume is sound.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use device::{RecordedWrite, Replay};
 
-use crate::common::stale::STALE;
 use crate::data::Data;
-use crate::disks::Disks;
-use crate::judge::{History, MENDED, STATES, Violation, mended, read};
+use testkit::crash::{Disks, History, STALE, Violation, count_mended_state, mended, read};
 
 /// Judges what cuts leave that come when all of a commit has been written, and nothing of it need be
 /// durable: of that, only metadata is there.
@@ -22,8 +19,7 @@ pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
     for point in points.filter(|point| *point > history.begun()) {
         let keep = |write: &RecordedWrite, _| is_metadata(&before, write);
         let device = replay.device(point, keep).unwrap();
-        STATES.fetch_add(1, Ordering::Relaxed);
-        MENDED.fetch_add(1, Ordering::Relaxed);
+        count_mended_state();
         let disks = Disks::of(Arc::clone(&device), None);
         let found = mended(&disks).and_then(|mended| read(&mended));
         if let Err(what) = found.and_then(|found| history.judge_all(point, &found)) {

@@ -1,28 +1,21 @@
-//! Bugs as a journaling file system may have them, planted from outside: between the volume and the
-//! recorded device, or between a file's data and its map. The judge must see each.
+//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded one,
+//! or by a map between a file's data and its inode. The judge must find each.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, FileOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, SharedDevice};
-use ext4::Inode;
-use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
-use parking_lot::Mutex;
+use base::{FileOffset, Result};
+use device::{RecordDevice, SharedDevice};
+use ext4::{Inode, Volume};
+use iomap::{CacheOptions, FinishedRange, Iomap, IomapKind, MapRead, MapWrite, PageCache};
+use testkit::crash::{JournalBug, Kind, Pace, Recorded};
 
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     None,
-    /// A flush that is left out after the last write was one of this kind.
-    NoFlushAfter(Written),
-    /// A transaction's commit block is durable before the blocks that it completes.
-    CommitFirst,
-    /// Blocks that were metadata, and are free, are not revoked.
-    NoRevokes,
-    /// A transaction is said to be durable when the one before it is, so that the space that it frees
-    /// is used again too early (J3).
-    EarlyReuse,
+    /// One that a device imitates.
+    Journal(JournalBug),
     /// Blocks are marked written, and the size grows, when they get their places.
     EarlyConversion,
     /// The size grows, over unwritten blocks, when data gets its place.
@@ -33,161 +26,25 @@ pub enum Bug {
     EarlyDirectSize,
 }
 
-/// What was written, as the first bytes of a journal's blocks tell.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Written {
-    /// The blocks of a transaction but for the last.
-    Body,
-    Commit,
-    /// The journal's superblock.
-    LogState,
-    /// Anything else: what a checkpoint puts in place, or data.
-    #[default]
-    Other,
-}
-
-const MAGIC: [u8; 4] = 0xC03B_3998_u32.to_be_bytes();
-const DESCRIPTOR: u8 = 1;
-const COMMIT: u8 = 2;
-const REVOKE: u8 = 5;
-const REVOKE_HEADER_BYTES: u8 = 16;
-
-fn is_control_block(bytes: &[u8], kind: u8) -> bool {
-    bytes.starts_with(&MAGIC) && bytes.get(7) == Some(&kind)
-}
-
-impl Written {
-    fn of(bytes: &[u8]) -> Self {
-        if is_control_block(bytes, DESCRIPTOR) || is_control_block(bytes, REVOKE) {
-            Self::Body
-        } else if is_control_block(bytes, COMMIT) {
-            Self::Commit
-        } else if bytes.starts_with(&MAGIC) {
-            Self::LogState
-        } else {
-            Self::Other
+impl Bug {
+    fn device(self, device: SharedDevice) -> SharedDevice {
+        match self {
+            Self::Journal(bug) => bug.device(device),
+            _ => device,
         }
     }
-}
 
-impl Bug {
-    /// `device` for a volume that has the bug.
-    pub fn device(self, device: SharedDevice) -> SharedDevice {
-        match self {
-            Self::NoFlushAfter(_) | Self::CommitFirst | Self::NoRevokes | Self::EarlyReuse => {
-                let state = Mutex::new(State::default());
-                Arc::new(BuggyDevice { inner: device, bug: self, state })
-            }
-            Self::None
-            | Self::EarlyConversion
-            | Self::EarlySize
-            | Self::EarlyDirectConversion
-            | Self::EarlyDirectSize => device,
-        }
+    /// A new volume that has the bug, and the recorder of all its devices.
+    pub fn open(self, kind: &Kind, pace: Pace) -> (Arc<RecordDevice>, Arc<Volume>) {
+        let Recorded { recorder, disks } = kind.record(pace, |device| self.device(device));
+        let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
+        let volume = disks.open_for_writing(&PageCache::new(options).unwrap()).unwrap();
+        (recorder, volume)
     }
 
     /// The map of a file that has the bug.
     pub fn mapper(self, inode: &Arc<Inode>) -> Arc<BuggyMapper> {
         Arc::new(BuggyMapper { inode: Arc::clone(inode), bug: self })
-    }
-}
-
-/// Passes on what a volume with a bug in its journal would have done.
-#[derive(Debug)]
-struct BuggyDevice {
-    inner: SharedDevice,
-    bug: Bug,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    last: Written,
-    /// Blocks of a transaction that wait: for its commit block, or with that for the next one.
-    waiting: Vec<(DeviceOffset, Vec<u8>)>,
-}
-
-impl BuggyDevice {
-    fn write_waiting(&self, state: &mut State) -> Result<()> {
-        let mut waiting = std::mem::take(&mut state.waiting).into_iter();
-        waiting.try_for_each(|(offset, bytes)| self.inner.write_at(offset, &bytes))
-    }
-
-    /// Whether the write was done here, in another way.
-    fn replace(&self, bio: &Bio, bytes: &[u8]) -> Result<bool> {
-        let mut state = self.state.lock();
-        let written = Written::of(bytes);
-        // The rest of a transaction that goes round the end of the log is not looked at.
-        state.last = written;
-        match (self.bug, written) {
-            (Bug::CommitFirst, Written::Body) => {
-                state.waiting.push((bio.offset(), bytes.to_vec()));
-                Ok(true)
-            }
-            (Bug::EarlyReuse, Written::Body | Written::Commit) => {
-                let next = written == Written::Body;
-                if next && state.waiting.iter().any(|it| is_control_block(&it.1, COMMIT)) {
-                    self.write_waiting(&mut state)?;
-                }
-                state.waiting.push((bio.offset(), bytes.to_vec()));
-                Ok(true)
-            }
-            (Bug::EarlyReuse, Written::LogState) => self.write_waiting(&mut state).map(|()| false),
-            (Bug::CommitFirst, Written::Commit) => {
-                self.inner.write_at(bio.offset(), bytes)?;
-                self.inner.flush()?;
-                self.write_waiting(&mut state).map(|()| true)
-            }
-            (Bug::NoRevokes, Written::Body) if is_control_block(bytes, REVOKE) => {
-                let mut bytes = bytes.to_vec();
-                bytes[12..16].copy_from_slice(&[0, 0, 0, REVOKE_HEADER_BYTES]);
-                self.inner.write_at(bio.offset(), &bytes)?;
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
-    }
-}
-
-impl BlockDevice for BuggyDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        for bio in batch {
-            let done = match bio.operation() {
-                BioOperation::Read => Ok(false),
-                BioOperation::Write => {
-                    let bytes: Vec<u8> =
-                        bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
-                    self.replace(&bio, &bytes)
-                }
-            };
-            match done.unwrap() {
-                true => bio.end(Ok(())),
-                false => self.inner.submit(vec![bio]),
-            }
-        }
-    }
-
-    fn flush(&self) -> Result<()> {
-        match self.bug == Bug::NoFlushAfter(self.state.lock().last) {
-            true => Ok(()),
-            false => self.inner.flush(),
-        }
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
     }
 }
 

@@ -7,14 +7,11 @@ use iomap::SplitExtents;
 use testkit::Random;
 
 use crate::common::cached_file::Cache;
-use crate::common::file_history::FileHistory;
-use crate::common::{new_file, open_device_for_writing};
+use crate::common::new_file;
 use crate::direct::SECTOR;
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
 use crate::planted::Bug;
-use crate::snapshot::Snapshot;
 use crate::space::fill;
+use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
 
 const NAMES: [&str; 2] = ["one", "other"];
 /// What each file has at least, of somewhat more that is left free.
@@ -29,8 +26,7 @@ pub struct Reuse {
 impl Reuse {
     /// `direct`: what is written goes around the cache.
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize, direct: bool) -> Self {
-        let device = kind.device(Pace::AtOnce);
-        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let (device, volume) = bug.open(kind, Pace::AtOnce);
         let cache = Cache::new();
         let make = |name: &str| {
             let inode = new_file(&volume, name);

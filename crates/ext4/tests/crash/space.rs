@@ -7,12 +7,9 @@ use ext4::{Inode, ROOT_INODE};
 use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
-use crate::common::file_history::FileHistory;
-use crate::common::{TIME, new_file, new_inode, open_device_for_writing};
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
+use crate::common::{TIME, new_file, new_inode};
 use crate::planted::Bug;
-use crate::snapshot::Snapshot;
+use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
 
 const CHUNK: usize = 64 << 10;
 /// What is left free, and how much of that the file takes.
@@ -27,8 +24,7 @@ pub struct Space {
 
 impl Space {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
-        let device = kind.device(Pace::AtOnce);
-        let volume = open_device_for_writing(bug.device(device.clone())).unwrap();
+        let (device, volume) = bug.open(kind, Pace::AtOnce);
         let root = volume.inode(ROOT_INODE).unwrap();
         let cache = Cache::new();
         let make = |name: &str| {

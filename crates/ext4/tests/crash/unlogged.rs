@@ -11,11 +11,9 @@ use ext4::{Inode, Named, ROOT_INODE, RenameMode, Volume};
 use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
-use crate::common::file_history::FileHistory;
-use crate::common::{TIME, new_inode, open_device_for_writing};
-use crate::judge::History;
-use crate::kinds::{Kind, Pace};
-use crate::snapshot::Snapshot;
+use crate::common::{TIME, new_inode};
+use crate::planted::Bug;
+use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
 
 const SIZE_MAX: u64 = 20_000;
 const DIRECTORIES: usize = 5;
@@ -48,8 +46,7 @@ pub struct Unlogged {
 
 impl Unlogged {
     pub fn record(kind: &Kind, seed: u64, steps: usize) -> Self {
-        let device = kind.device(Pace::AtOnce);
-        let volume = open_device_for_writing(device.clone()).unwrap();
+        let (device, volume) = Bug::None.open(kind, Pace::AtOnce);
         let root = Arc::new(volume.inode(ROOT_INODE).unwrap());
         let make = |index: usize| {
             root.create(format!("{index}").as_bytes(), &new_inode(FileType::Directory)).unwrap()

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use base::{Error, IoOperation};
 use device::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
 use ext4::{ROOT_INODE, Volume};
+use testkit::crash::{STALE, with_stale_blocks};
 
 use crate::EIO;
 use crate::common::cached_file::Cache;
-use crate::common::stale::{STALE, with_stale_blocks};
 use crate::common::{self, Image, contents, new_file, open_device_for_writing};
 
 /// Opens an image on a device whose write of this number fails, and has `work` use the volume, which is
@@ -20,7 +20,7 @@ fn with_fault(
 ) -> u64 {
     let (operation, lasting) = (IoOperation::Write, Lasting::Once);
     let counted = Some(CountedFault { operation, number, lasting, errno: EIO });
-    let memory = Arc::new(MemoryDevice::new(with_stale_blocks(image)));
+    let memory = Arc::new(MemoryDevice::new(with_stale_blocks(&image.path)));
     let plan = FaultPlan { counted, ..FaultPlan::default() };
     let device = Arc::new(FaultDevice::new(memory.clone(), plan));
     let volume = open_device_for_writing(device.clone()).unwrap();

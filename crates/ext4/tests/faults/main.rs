@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use base::{Error, IoOperation};
 use common::Image;
-use common::stale::with_stale_blocks;
 use device::{
     CountedFault, Fault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice, Recording,
 };
 use ext4::{OpenOptions, Volume};
 use iomap::{CacheOptions, PageCache};
 use testkit::Random;
+use testkit::crash::with_stale_blocks;
 use workload::Workload;
 
 const EIO: i32 = 5;
@@ -50,7 +50,7 @@ impl Kind {
 
     fn image(&self) -> Vec<u8> {
         let options: Vec<&str> = self.options.split_whitespace().collect();
-        with_stale_blocks(&Image::make(self.megabytes, &options))
+        with_stale_blocks(&Image::make(self.megabytes, &options).path)
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use vfs::AccessTimes;
 
 use crate::mount::{Force, MountError, MountRequest, SUBTYPE};
 use crate::socket;
@@ -66,9 +67,10 @@ pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
 }
 
 fn options(request: &MountRequest<'_>) -> OsString {
-    let mut list = b"default_permissions,subtype=".to_vec();
+    let mut list = b"subtype=".to_vec();
     list.extend_from_slice(SUBTYPE.as_bytes());
     for (named, wanted) in [
+        (",default_permissions", request.options.checks_access()),
         (",ro", !request.options.writable),
         (",rw", request.options.writable),
         (",nosuid", !request.options.suid),
@@ -76,6 +78,9 @@ fn options(request: &MountRequest<'_>) -> OsString {
         (",nodev", !request.options.dev),
         (",dev", request.options.dev),
         (",noexec", !request.options.exec),
+        // fusermount3 knows no other option for access times. The server keeps them as asked for in any case.
+        (",noatime", request.options.access.times == AccessTimes::Never),
+        (",sync", request.options.sync),
         (",allow_other", request.options.allow_other),
     ] {
         if wanted {

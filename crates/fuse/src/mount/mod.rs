@@ -2,6 +2,9 @@
 //! allowed, otherwise through `fusermount3`. Not here: serving the connection.
 
 mod helper;
+mod hold;
+mod identity;
+mod loop_device;
 mod options;
 mod system;
 mod table;
@@ -9,12 +12,15 @@ mod table;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+pub use hold::{Held, Hold};
+pub use identity::MountId;
 pub use options::{IoUring, MountOptions, OptionError};
-pub use system::lift_limit_on_writeback;
+pub use system::{Detached, lift_limit_on_writeback};
 pub use table::MountEntry;
 
 /// The subtype that mounts show after "fuse.".
@@ -23,15 +29,12 @@ pub const SUBTYPE: &str = "bifolio";
 /// What to mount, and where.
 #[derive(Clone, Debug)]
 pub struct MountRequest<'a> {
-    /// What the mount shows as its source: the path of the image.
+    /// The path of the image. The mount shows it as its source, unless a block device is mounted.
     pub source: OsString,
     /// The directory, as an absolute path without symbolic links.
     pub directory: &'a Path,
     /// The options.
     pub options: &'a MountOptions,
-    /// The block size of the volume when all of a block device is mounted. The kernel then holds
-    /// the device, as it does for its own file systems.
-    pub block_device: Option<u32>,
 }
 
 /// How hard to try to unmount.
@@ -49,9 +52,12 @@ pub enum MountError {
     /// There is no /dev/fuse, or it cannot be opened.
     #[error("cannot open /dev/fuse: {}; `modprobe fuse` may help", text(.0))]
     Device(Errno),
-    /// mount(2) refused.
+    /// The kernel refused.
     #[error("cannot mount: {}", text(.0))]
     Mount(Errno),
+    /// The block device is in use.
+    #[error("{} is in use: it is mounted, or open exclusively", .0.display())]
+    InUse(PathBuf),
     /// umount(2) refused.
     #[error("cannot unmount: {}", text(.0))]
     Unmount(Errno),
@@ -66,37 +72,82 @@ pub enum MountError {
     Occupied(String),
 }
 
+/// Refuses a directory that already has a bifolio mount.
+pub fn check_free(directory: &Path) -> Result<(), MountError> {
+    match table::find(directory).filter(MountEntry::is_ours) {
+        Some(entry) => Err(MountError::Occupied(entry.source.to_string_lossy().into_owned())),
+        None => Ok(()),
+    }
+}
+
 /// Mounts and gives the connection.
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
-    if let Some(entry) = table::find(request.directory) {
-        if entry.is_ours() {
-            return Err(MountError::Occupied(entry.source.to_string_lossy().into_owned()));
-        }
-    }
     if rustix::process::geteuid().is_root() {
-        match system::mount(request) {
-            // Root without the capability, as in a container.
-            Err(MountError::Mount(Errno::PERM)) => {}
-            done => return done,
+        match system::Detached::new(&request.source, request.options, None) {
+            // Root without CAP_SYS_ADMIN, as in a container.
+            Err(MountError::Mount(Errno::PERM | Errno::NOSYS)) => {}
+            made => return made?.attach(request.directory),
         }
     }
     helper::mount(request)
 }
 
-/// Unmounts `directory`. `Unmount(EBUSY)` when somebody uses the mount and `force` is none.
-pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
+/// Unmounts `directory`. Fails with `Unmount(EBUSY)` if the mount is in use. If a block device is mounted,
+/// the kernel waits until its server has written everything.
+pub fn unmount(directory: &Path) -> Result<(), MountError> {
     if rustix::process::geteuid().is_root() {
-        match system::unmount(directory, force) {
+        match system::unmount(directory) {
             Err(MountError::Unmount(Errno::PERM)) => {}
             done => return done,
         }
     }
-    helper::unmount(directory, force)
+    helper::unmount(directory, Force::None)
+}
+
+/// Returns whether the mount on `directory` is in use, as far as can be told without unmounting it.
+pub fn is_in_use(directory: &Path) -> bool {
+    rustix::process::geteuid().is_root() && system::is_in_use(directory)
+}
+
+/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not there. If a
+/// block device is mounted, the kernel may wait until its server has written everything.
+pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
+    if rustix::process::geteuid().is_root() {
+        match system::take_away(directory, id) {
+            Err(MountError::Unmount(Errno::PERM)) => {}
+            done => return done,
+        }
+    }
+    match MountId::find(directory) {
+        Some((found, entry)) if found == *id && entry.is_ours() => {
+            helper::unmount(directory, Force::Detach)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The mount that `path` is the root of: the topmost one, if there are several.
 pub fn find_mount(path: &Path) -> Option<MountEntry> {
     table::find(path)
+}
+
+/// Returns the mounts of `image`, a file or block device, in this mount namespace, by any server of this
+/// library.
+pub fn mounts_of(image: &Path) -> Vec<MountEntry> {
+    let identity = |path: &Path| {
+        let metadata = path.metadata().ok()?;
+        let is_device = metadata.file_type().is_block_device();
+        Some(if is_device { (0, metadata.rdev()) } else { (metadata.dev(), metadata.ino()) })
+    };
+    let Some(wanted) = identity(image) else { return Vec::new() };
+    let is_wanted = |path: &Path| identity(path) == Some(wanted);
+    let mut entries = table::ours();
+    entries.retain(|entry| {
+        let source = Path::new(&entry.source);
+        let file = loop_device::backing_file(source);
+        is_wanted(source) || file.is_some_and(|file| is_wanted(&file))
+    });
+    entries
 }
 
 /// `path` without symbolic links. The last component is not looked at when it cannot be, as the
@@ -113,7 +164,7 @@ pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// The host's error text without the error number that Rust adds.
-fn text(errno: &Errno) -> String {
+pub fn text(errno: &Errno) -> String {
     let text = io::Error::from(*errno).to_string();
     match text.rfind(" (os error ") {
         Some(end) => text[..end].to_owned(),

@@ -1,5 +1,10 @@
 //! The `-o` list. Not here: how each way of mounting passes the options on.
 
+use rustix::mount::MountAttrFlags;
+use vfs::{AccessOptions, AccessTimes, ErrorPolicy};
+
+use crate::owners::{IdMap, IdRange, Owners};
+
 /// Whether requests travel through io_uring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IoUring {
@@ -31,14 +36,39 @@ pub struct MountOptions {
     pub io_uring: IoUring,
     /// The kernel collects what is written, and has it written later.
     pub writeback: bool,
-    /// Neither the kernel nor the volume keeps what is read and written. Of the volume, whoever opens it
-    /// sees to that.
+    /// Neither the kernel nor the volume caches file data. The caller passes this on to the volume.
     pub uncached: bool,
-    /// No processor of the host sleeps while requests follow each other closely.
+    /// The user who mounts is the image's root: files of the image's root are shown as that user's.
+    pub owner_mapped: bool,
+    /// Ranges of user ids that are shown as other ids.
+    pub users: Vec<IdRange>,
+    /// Ranges of group ids that are shown as other ids.
+    pub groups: Vec<IdRange>,
+    /// Root can make idmapped mounts of the mount.
+    pub idmapped: bool,
+    /// No processor of the host sleeps while requests follow each other closely and no other program needs the
+    /// processors.
     pub low_latency: bool,
-    /// The device is told of blocks that are freed. Nothing of the mount's: whoever opens the volume
-    /// sees to it.
+    /// How access times are kept. The caller passes this on to the volume; the mount shows it.
+    pub access: AccessOptions,
+    /// A loop device is attached to an image file that is mounted for writing, so that the kernel passes
+    /// sync(2) on.
+    pub loop_device: bool,
+    /// Seconds after which written data is durable without a sync; 0 for the default. The caller passes this
+    /// on to the volume.
+    pub commit: u32,
+    /// Changes to files are durable before the call returns.
+    pub sync: bool,
+    /// Changes to the names in directories are durable before the call returns.
+    pub dirsync: bool,
+    /// What to do after corruption was found, instead of what the volume says. The caller passes this on to the
+    /// volume.
+    pub errors: Option<ErrorPolicy>,
+    /// Freed blocks are discarded. The caller passes this on to the volume.
     pub discard: bool,
+    /// A file's new contents are written back when they replace old ones. The caller passes this on to the
+    /// volume.
+    pub auto_da_alloc: bool,
 }
 
 impl Default for MountOptions {
@@ -53,8 +83,19 @@ impl Default for MountOptions {
             io_uring: IoUring::Auto,
             writeback: false,
             uncached: false,
+            owner_mapped: false,
+            users: Vec::new(),
+            groups: Vec::new(),
+            idmapped: false,
             low_latency: false,
+            access: AccessOptions { times: AccessTimes::Relative, ..AccessOptions::default() },
+            loop_device: true,
+            commit: 0,
+            sync: false,
+            dirsync: false,
+            errors: None,
             discard: false,
+            auto_da_alloc: true,
         }
     }
 }
@@ -71,6 +112,17 @@ pub enum OptionError {
 }
 
 impl MountOptions {
+    /// Returns the mount attributes for access times.
+    pub(super) fn access_attributes(&self) -> MountAttrFlags {
+        let mut attributes = match self.access.times {
+            AccessTimes::Never => MountAttrFlags::MOUNT_ATTR_NOATIME,
+            AccessTimes::Relative => MountAttrFlags::MOUNT_ATTR_RELATIME,
+            AccessTimes::Always => MountAttrFlags::MOUNT_ATTR_STRICTATIME,
+        };
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, !self.access.directories);
+        attributes
+    }
+
     /// Refuses options that exclude each other.
     pub fn check(&self) -> Result<(), OptionError> {
         if self.uncached && self.writeback {
@@ -79,7 +131,39 @@ impl MountOptions {
                 "cannot be together with `writeback`",
             ));
         }
+        if self.owner_mapped {
+            let others = [
+                (self.allow_other, "cannot be together with `allow_other`"),
+                (!self.users.is_empty(), "cannot be together with `uidmap`"),
+                (!self.groups.is_empty(), "cannot be together with `gidmap`"),
+                (self.idmapped, "cannot be together with `idmap`"),
+            ];
+            if let Some((_, what)) = others.into_iter().find(|(is_set, _)| *is_set) {
+                return Err(OptionError::Value("owner=mapped".to_owned(), what));
+            }
+        }
         Ok(())
+    }
+
+    /// Returns how owners are shown on a mount of the user `uid` with the group `gid`.
+    pub fn owners(&self, uid: u32, gid: u32) -> Owners {
+        match self.owner_mapped {
+            true => Owners {
+                users: IdMap::root_as(uid),
+                groups: IdMap::root_as(gid),
+                caller_is_root: true,
+            },
+            false => Owners {
+                users: IdMap::new(self.users.clone()),
+                groups: IdMap::new(self.groups.clone()),
+                caller_is_root: false,
+            },
+        }
+    }
+
+    /// Returns whether the kernel checks access by mode and ACL.
+    pub fn checks_access(&self) -> bool {
+        !self.owner_mapped
     }
 
     /// Takes in a comma-separated list, as it follows `-o`. Later options override earlier ones.
@@ -116,6 +200,27 @@ impl MountOptions {
                     _ => return Err(wrong("is `auto`, `off` or `on`")),
                 }
             }
+            "owner" => {
+                self.owner_mapped = match value {
+                    Some("image") => false,
+                    Some("mapped") => true,
+                    _ => return Err(wrong("is `image` or `mapped`")),
+                }
+            }
+            "errors" => {
+                self.errors = match value {
+                    Some("continue") => Some(ErrorPolicy::Continue),
+                    // There is no kernel of ours to panic.
+                    Some("remount-ro" | "panic") => Some(ErrorPolicy::ReadOnly),
+                    _ => return Err(wrong("is `continue`, `remount-ro` or `panic`")),
+                }
+            }
+            "commit" => {
+                let seconds = value.and_then(|value| value.parse().ok());
+                self.commit = seconds.ok_or_else(|| wrong("needs a number of seconds"))?;
+            }
+            "uidmap" => add_range(&mut self.users, value).map_err(wrong)?,
+            "gidmap" => add_range(&mut self.groups, value).map_err(wrong)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -123,11 +228,21 @@ impl MountOptions {
 
     fn set(&mut self, name: &str, option: &str) -> Result<(), OptionError> {
         match name {
-            // What is so anyway: access is always checked by the kernel, and reading writes nothing.
-            "default_permissions" | "defaults" | "noatime" | "nodiratime" | "relatime" => {}
+            // Accepted without effect: `owner` alone decides whether the kernel checks access.
+            "default_permissions" | "defaults" => {}
+            "noatime" => self.access.times = AccessTimes::Never,
+            "atime" | "relatime" | "norelatime" | "nostrictatime" => {
+                self.access.times = AccessTimes::Relative;
+            }
+            "strictatime" => self.access.times = AccessTimes::Always,
+            "nodiratime" => self.access.directories = false,
+            "diratime" => self.access.directories = true,
+            "lazytime" => self.access.lazy = true,
+            "nolazytime" => self.access.lazy = false,
             "ro" => self.writable = false,
             "rw" => self.writable = true,
             "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
             "suid" => self.suid = true,
             "nosuid" => self.suid = false,
             "dev" => self.dev = true,
@@ -135,16 +250,36 @@ impl MountOptions {
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "writeback" => self.writeback = true,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "loop" => self.loop_device = true,
+            "noloop" => self.loop_device = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
+            "auto_da_alloc" => self.auto_da_alloc = true,
+            "noauto_da_alloc" => self.auto_da_alloc = false,
             "low_latency" => self.low_latency = true,
+            "nolow_latency" => self.low_latency = false,
             "nowriteback" => self.writeback = false,
             "uncached" => self.uncached = true,
             "nouncached" => self.uncached = false,
+            "idmap" => self.idmapped = true,
+            "noidmap" => self.idmapped = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
     }
+}
+
+/// Adds the range in the value of `uidmap` or `gidmap`.
+fn add_range(ranges: &mut Vec<IdRange>, value: Option<&str>) -> Result<(), &'static str> {
+    let range = value.and_then(IdRange::parse).ok_or("is IMAGE:HOST:COUNT, three numbers")?;
+    if ranges.iter().any(|other| other.overlaps(&range)) {
+        return Err("names an id twice");
+    }
+    ranges.push(range);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -158,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_defaults_trust_nothing_in_the_image() {
-        let options = parse("ro,default_permissions,,noatime").unwrap();
+        let options = parse("ro,default_permissions,,relatime").unwrap();
         assert_eq!(options, MountOptions::default());
         assert!(
             !options.writable
@@ -183,8 +318,36 @@ mod tests {
         assert!(
             parse("uncached").unwrap().uncached && !parse("uncached,nouncached").unwrap().uncached
         );
+        assert!(!parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert!(
+            parse("noauto_da_alloc,auto_da_alloc").unwrap().auto_da_alloc
+                && !parse("noauto_da_alloc").unwrap().auto_da_alloc
+        );
         assert!(parse("writeback,uncached,nowriteback").unwrap().check().is_ok());
         assert!(parse("writeback,uncached").unwrap().check().is_err());
+        let access = parse("strictatime,nodiratime,lazytime").unwrap().access;
+        assert_eq!(
+            access,
+            AccessOptions { times: AccessTimes::Always, directories: false, lazy: true }
+        );
+        let access = parse("strictatime,nodiratime,lazytime,noatime,diratime,nolazytime").unwrap();
+        assert_eq!(access.access, AccessOptions::default());
+    }
+
+    #[test]
+    fn owners_are_mapped_one_to_one_and_in_one_way() {
+        let options = parse("uidmap=0:1000:1,uidmap=1:100000:65535,gidmap=0:7:1").unwrap();
+        let owners = options.owners(1, 1);
+        let user = |image| owners.users.to_host(image);
+        assert_eq!((user(0), user(1), owners.groups.to_host(0)), (1000, 100_000, 7));
+        assert!(options.checks_access() && options.check().is_ok());
+        let mapped = parse("owner=mapped").unwrap();
+        assert!(!mapped.checks_access() && mapped.check().is_ok());
+        assert_eq!(mapped.owners(1000, 100).groups.to_image(100), 0);
+        assert_eq!(parse("owner=mapped,owner=image").unwrap(), MountOptions::default());
+        for other in ["allow_other", "uidmap=0:1:1", "gidmap=0:1:1", "idmap"] {
+            assert!(parse(&format!("owner=mapped,{other}")).unwrap().check().is_err(), "{other}");
+        }
     }
 
     #[test]
@@ -197,6 +360,10 @@ mod tests {
             ("fsname", "mount option `fsname` needs a value"),
             ("io_uring", "mount option `io_uring` is `auto`, `off` or `on`"),
             ("io_uring=yes", "mount option `io_uring` is `auto`, `off` or `on`"),
+            ("owner=me", "mount option `owner` is `image` or `mapped`"),
+            ("uidmap=1:2", "mount option `uidmap` is IMAGE:HOST:COUNT, three numbers"),
+            ("uidmap=1:2:3,uidmap=9:4:1", "mount option `uidmap` names an id twice"),
+            ("gidmap=1:2:3,gidmap=3:9:1", "mount option `gidmap` names an id twice"),
             ("writeback=1", "mount option `writeback` takes no value"),
         ] {
             assert_eq!(parse(list).unwrap_err().to_string(), complaint);

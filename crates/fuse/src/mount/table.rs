@@ -9,10 +9,14 @@ use crate::mount::SUBTYPE;
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
+    /// The mount id, which the kernel reuses after unmounting.
+    pub id: u32,
     /// The device number of what is mounted: "major:minor". Unique among what is mounted anywhere.
     pub device: String,
     /// Where it is mounted.
     pub mount_point: PathBuf,
+    /// The options of this mount, not those of what is mounted: "rw,nosuid".
+    pub options: String,
     /// The type, such as "fuse.bifolio".
     pub kind: String,
     /// The source.
@@ -26,6 +30,13 @@ impl MountEntry {
             .split_once('.')
             .is_some_and(|(fuse, subtype)| matches!(fuse, "fuse" | "fuseblk") && subtype == SUBTYPE)
     }
+}
+
+/// Returns all bifolio mounts, the topmost ones first.
+pub fn ours() -> Vec<MountEntry> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let entries = table.split(|&byte| byte == b'\n').rev().filter_map(parse);
+    entries.filter(MountEntry::is_ours).collect()
 }
 
 /// The topmost mount on `path`.
@@ -43,12 +54,14 @@ fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
 /// `id parent major:minor root mount-point options [optional...] - type source super-options`
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = text(fields.nth(2)?);
+    let id = text(fields.next()?).parse().ok()?;
+    let device = text(fields.nth(1)?);
     let mount_point = PathBuf::from(unescape(fields.nth(1)?));
+    let options = text(fields.next()?);
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?);
     let source = unescape(fields.next()?);
-    Some(MountEntry { device, mount_point, kind, source })
+    Some(MountEntry { id, device, mount_point, options, kind, source })
 }
 
 fn text(field: &[u8]) -> String {
@@ -88,8 +101,8 @@ mod tests {
     fn the_topmost_mount_is_found_by_its_unescaped_path() {
         let entry = find_in(TABLE, Path::new("/mnt/a b")).unwrap();
         assert_eq!(
-            (entry.device.as_str(), entry.source.to_str()),
-            ("0:50", Some("/images/x\\y.img"))
+            (entry.id, entry.device.as_str(), entry.source.to_str()),
+            (40, "0:50", Some("/images/x\\y.img"))
         );
         assert!(entry.is_ours());
         let entry = find_in(TABLE, Path::new("/mnt/two")).unwrap();

@@ -1,10 +1,10 @@
 //! GETATTR, STATX, STATFS, and attributes as the protocol shows them.
 
-use base::attributes::{Attributes, Timestamp};
+use base::attributes::{Attributes, FileType, Timestamp};
 
 use crate::protocol::{
-    Attr, AttrOut, GetAttrIn, InHeader, STATX_BASIC_STATS, STATX_BTIME, StatFsOut, Statx, StatxIn,
-    StatxOut, StatxTime, encode_device,
+    Attr, AttrOut, GetAttrIn, InHeader, InitFlags, STATX_BASIC_STATS, STATX_BTIME, StatFsOut,
+    Statx, StatxIn, StatxOut, StatxTime, encode_device,
 };
 use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
@@ -47,7 +47,7 @@ impl Server {
             valid_nanoseconds: self.options.valid.subsec_nanos(),
             flags: 0,
             spare: [0; 2],
-            statx: statx(&attributes, self.block_size),
+            statx: self.statx_record(&attributes),
         })?;
         Ok(Answer::Payload)
     }
@@ -78,10 +78,11 @@ impl Server {
 
     /// Attributes as LOOKUP and GETATTR show them.
     pub(crate) fn attr(&self, attributes: &Attributes) -> Attr {
+        let (uid, gid) = self.options.owners.shown(attributes);
         Attr {
             inode: attributes.inode.0,
             size: attributes.size,
-            blocks: attributes.blocks,
+            blocks: self.blocks(attributes),
             accessed: attributes.accessed.seconds as u64,
             modified: attributes.modified.seconds as u64,
             changed: attributes.changed.seconds as u64,
@@ -90,39 +91,53 @@ impl Server {
             changed_nanoseconds: attributes.changed.nanoseconds,
             mode: mode(attributes),
             links: attributes.links,
-            uid: attributes.uid,
-            gid: attributes.gid,
+            uid,
+            gid,
             device: encode_device(attributes.device.major, attributes.device.minor),
             block_size: self.block_size,
             flags: 0,
+        }
+    }
+
+    /// Attributes as STATX shows them.
+    fn statx_record(&self, attributes: &Attributes) -> Statx {
+        let (uid, gid) = self.options.owners.shown(attributes);
+        let mask = STATX_BASIC_STATS | if attributes.created.is_some() { STATX_BTIME } else { 0 };
+        Statx {
+            mask,
+            block_size: self.block_size,
+            links: attributes.links,
+            uid,
+            gid,
+            mode: mode(attributes) as u16,
+            inode: attributes.inode.0,
+            size: attributes.size,
+            blocks: self.blocks(attributes),
+            accessed: time(attributes.accessed),
+            created: time(attributes.created.unwrap_or_default()),
+            changed: time(attributes.changed),
+            modified: time(attributes.modified),
+            device_major: attributes.device.major,
+            device_minor: attributes.device.minor,
+            ..Statx::default()
+        }
+    }
+
+    /// Returns the number of allocated blocks that is reported. Programs do not read a file without blocks,
+    /// since it is all holes. So one block is reported while the kernel may hold data of the file.
+    fn blocks(&self, attributes: &Attributes) -> u64 {
+        let is_hole = attributes.kind == FileType::Regular && attributes.blocks == 0;
+        // Only a kernel that collects writes knows the file's size.
+        let may_have_data = attributes.size > 0 || self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        match is_hole && may_have_data && self.files.kernel_may_hold_data(attributes.inode) {
+            true => 1,
+            false => attributes.blocks,
         }
     }
 }
 
 fn mode(attributes: &Attributes) -> u32 {
     attributes.kind.mode_bits() | u32::from(attributes.permissions & 0o7777)
-}
-
-fn statx(attributes: &Attributes, block_size: u32) -> Statx {
-    let mask = STATX_BASIC_STATS | if attributes.created.is_some() { STATX_BTIME } else { 0 };
-    Statx {
-        mask,
-        block_size,
-        links: attributes.links,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        mode: mode(attributes) as u16,
-        inode: attributes.inode.0,
-        size: attributes.size,
-        blocks: attributes.blocks,
-        accessed: time(attributes.accessed),
-        created: time(attributes.created.unwrap_or_default()),
-        changed: time(attributes.changed),
-        modified: time(attributes.modified),
-        device_major: attributes.device.major,
-        device_minor: attributes.device.minor,
-        ..Statx::default()
-    }
 }
 
 fn time(time: Timestamp) -> StatxTime {

@@ -3,7 +3,7 @@
 use base::attributes::{AttributeChange, Timestamp};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use vfs::{Credentials, Privileges, XattrMode};
+use vfs::{Privileges, XattrMode};
 use zerocopy::FromBytes;
 
 use super::xattrs::check_namespace;
@@ -27,9 +27,10 @@ impl Server {
     ) -> Outcome {
         let node = &self.known(header.node)?.node;
         if operation.valid & FATTR_SIZE != 0 {
-            node.set_size(operation.size, privileges(operation.valid & FATTR_KILL_SUIDGID != 0))?;
+            let kill = operation.valid & FATTR_KILL_SUIDGID != 0;
+            node.set_size(operation.size, self.privileges(header, kill))?;
         }
-        let mut change = change(operation)?;
+        let mut change = self.attribute_change(operation)?;
         if operation.valid & !FATTR_CTIME == 0 {
             // What is left of chown to neither an owner nor a group, which takes privileges all the same.
             change.uid = Some(node.attributes().uid);
@@ -37,7 +38,8 @@ impl Server {
         if is_touch(operation) {
             node.touch()?;
         } else if change != AttributeChange::default() {
-            node.set_attributes(&change, &Credentials::ROOT)?;
+            let by = self.options.owners.credentials(header);
+            node.set_attributes(&change, &by)?;
         }
         reply.push(&self.attr_out(&node.attributes()))?;
         Ok(Answer::Payload)
@@ -69,8 +71,11 @@ impl Server {
             (false, true) => XattrMode::Replace,
             (true, true) => return Err(Errno::INVAL.into()),
         };
-        let privileges = privileges(extra_flags & SETXATTR_ACL_KILL_SGID != 0);
-        self.known(header.node)?.node.set_xattr(name, value, mode, privileges)?;
+        let privileges = self.privileges(header, extra_flags & SETXATTR_ACL_KILL_SGID != 0);
+        let node = &self.known(header.node)?.node;
+        let old = || node.get_xattr(name).ok();
+        let value = self.options.owners.stored_value(name, value, old)?;
+        node.set_xattr(name, &value, mode, privileges)?;
         Ok(Answer::Payload)
     }
 
@@ -87,11 +92,36 @@ impl Server {
         self.known(header.node)?.node.remove_xattr(name)?;
         Ok(Answer::Payload)
     }
-}
 
-/// What is to become of setuid and setgid, as the kernel says.
-pub(super) fn privileges(kill: bool) -> Privileges {
-    if kill { Privileges::Drop } else { Privileges::Keep }
+    /// Returns what happens to setuid and setgid, as the kernel asks for. The kernel passes the caller's
+    /// primary group, not the supplementary ones.
+    pub(super) fn privileges(&self, header: &InHeader, kill: bool) -> Privileges {
+        match kill {
+            true => Privileges::DropFor(self.options.owners.credentials(header).gid),
+            false => Privileges::Keep,
+        }
+    }
+
+    /// Returns the attributes to change, with owners translated to the image's.
+    fn attribute_change(&self, operation: &SetAttrIn) -> Result<AttributeChange, Errno> {
+        let has = |flag| operation.valid & flag != 0;
+        let time = |flag, seconds: u64, nanoseconds: u32| match has(flag) {
+            true if nanoseconds >= 1_000_000_000 => Err(Errno::INVAL),
+            true => Ok(Some(Timestamp { seconds: seconds as i64, nanoseconds })),
+            false => Ok(None),
+        };
+        let (now, owners) = (vfs::now(), &self.options.owners);
+        let accessed = time(FATTR_ATIME, operation.accessed, operation.accessed_nanoseconds)?;
+        let modified = time(FATTR_MTIME, operation.modified, operation.modified_nanoseconds)?;
+        Ok(AttributeChange {
+            permissions: has(FATTR_MODE).then_some((operation.mode & 0o7777) as u16),
+            uid: has(FATTR_UID).then(|| owners.user(operation.uid)).transpose()?,
+            gid: has(FATTR_GID).then(|| owners.group(operation.gid)).transpose()?,
+            accessed: if has(FATTR_ATIME_NOW) { Some(now) } else { accessed },
+            modified: if has(FATTR_MTIME_NOW) { Some(now) } else { modified },
+            changed: time(FATTR_CTIME, operation.changed, operation.changed_nanoseconds)?,
+        })
+    }
 }
 
 /// Whether nothing is asked for but that both times are now.
@@ -99,24 +129,4 @@ fn is_touch(operation: &SetAttrIn) -> bool {
     let now = FATTR_ATIME_NOW | FATTR_MTIME_NOW;
     let other = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_CTIME;
     operation.valid & now == now && operation.valid & other == 0
-}
-
-fn change(operation: &SetAttrIn) -> Result<AttributeChange, Errno> {
-    let has = |flag| operation.valid & flag != 0;
-    let time = |flag, seconds: u64, nanoseconds: u32| match has(flag) {
-        true if nanoseconds >= 1_000_000_000 => Err(Errno::INVAL),
-        true => Ok(Some(Timestamp { seconds: seconds as i64, nanoseconds })),
-        false => Ok(None),
-    };
-    let now = vfs::now();
-    let accessed = time(FATTR_ATIME, operation.accessed, operation.accessed_nanoseconds)?;
-    let modified = time(FATTR_MTIME, operation.modified, operation.modified_nanoseconds)?;
-    Ok(AttributeChange {
-        permissions: has(FATTR_MODE).then_some((operation.mode & 0o7777) as u16),
-        uid: has(FATTR_UID).then_some(operation.uid),
-        gid: has(FATTR_GID).then_some(operation.gid),
-        accessed: if has(FATTR_ATIME_NOW) { Some(now) } else { accessed },
-        modified: if has(FATTR_MTIME_NOW) { Some(now) } else { modified },
-        changed: time(FATTR_CTIME, operation.changed, operation.changed_nanoseconds)?,
-    })
 }

@@ -6,10 +6,11 @@ use base::Error;
 use base::attributes::{DeviceNumber, FileType};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::{Creation, Credentials, Node};
+use vfs::{Creation, Node, Privileges};
 
 use crate::protocol::{
-    CreateIn, EntryOut, InHeader, LinkIn, MkDirIn, MkNodIn, OpenOut, decode_device,
+    CreateIn, EntryOut, FOPEN_DIRECT_IO, InHeader, InitFlags, LinkIn, MkDirIn, MkNodIn,
+    OPEN_KILL_SUIDGID, OpenOut, decode_device,
 };
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::request;
@@ -93,8 +94,9 @@ impl Server {
         need_room::<(EntryOut, OpenOut)>(reply)?;
         let directory = self.known(header.node)?;
         let flags = OFlags::from_bits_retain(operation.flags);
-        let what = creation(FileType::Regular, operation.mode, operation.umask);
-        let made = self.volume.create(&directory.node, name, &what, &credentials(header));
+        let what = self.file_creation(operation);
+        let by = self.options.owners.creator(header)?;
+        let made = self.volume.create(&directory.node, name, &what, &by);
         let (node, truncates) = match made {
             Err(Error::Exists) if !flags.contains(OFlags::EXCL) => {
                 (self.volume.lookup(&directory.node, name)?, true)
@@ -102,7 +104,8 @@ impl Server {
             made => (made?, false),
         };
         let flags = if truncates { flags } else { flags - OFlags::TRUNC };
-        self.answer_created(&node, flags, operation.open_flags, reply)
+        let kill = operation.open_flags & OPEN_KILL_SUIDGID != 0;
+        self.answer_created(&node, flags, self.privileges(header, kill), reply)
     }
 
     /// TMPFILE: makes a regular file without a name and opens it.
@@ -115,10 +118,19 @@ impl Server {
     ) -> Outcome {
         need_room::<(EntryOut, OpenOut)>(reply)?;
         let directory = self.known(header.node)?;
-        let what = creation(FileType::Regular, operation.mode, operation.umask);
-        let node = self.volume.create_unnamed(&directory.node, &what, &credentials(header))?;
+        let what = self.file_creation(operation);
+        let by = self.options.owners.creator(header)?;
+        let node = self.volume.create_unnamed(&directory.node, &what, &by)?;
         let flags = OFlags::from_bits_retain(operation.flags) - OFlags::TRUNC;
-        self.answer_created(&node, flags, operation.open_flags, reply)
+        self.answer_created(&node, flags, Privileges::Keep, reply)
+    }
+
+    /// A regular file. A kernel that collects writes gives them the time of its last tick; the time of
+    /// creation must not be later.
+    fn file_creation(&self, operation: &CreateIn) -> Creation<'static> {
+        let what = creation(FileType::Regular, operation.mode, operation.umask);
+        let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        Creation { created: keeps_times.then(vfs::tick), ..what }
     }
 
     fn make(
@@ -130,7 +142,8 @@ impl Server {
     ) -> Outcome {
         need_room::<EntryOut>(reply)?;
         let directory = self.known(header.node)?;
-        let node = self.volume.create(&directory.node, name, what, &credentials(header))?;
+        let by = self.options.owners.creator(header)?;
+        let node = self.volume.create(&directory.node, name, what, &by)?;
         reply.push(&self.tell(&node))?;
         Ok(Answer::Payload)
     }
@@ -139,19 +152,19 @@ impl Server {
         &self,
         node: &Arc<Node>,
         flags: OFlags,
-        open_flags: u32,
+        privileges: Privileges,
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let opened = self.open_node(node, flags, open_flags)?;
-        reply.push(&self.tell(node))?;
+        let opened = self.open_node(node, flags, privileges)?;
+        let entry = self.tell(node);
+        let is_cached = opened.flags & FOPEN_DIRECT_IO == 0;
+        if let Some(known) = self.nodes.get(entry.node).filter(|_| is_cached) {
+            known.note_cached();
+        }
+        reply.push(&entry)?;
         reply.push(&opened)?;
         Ok(Answer::Payload)
     }
-}
-
-/// Who makes something. The kernel has checked what there is to check.
-pub(crate) fn credentials(header: &InHeader) -> Credentials {
-    Credentials { uid: header.uid, gid: header.gid, ..Credentials::ROOT }
 }
 
 fn creation(kind: FileType, mode: u32, umask: u32) -> Creation<'static> {

@@ -1,21 +1,19 @@
-//! OPEN, READ, WRITE, FALLOCATE, COPY_FILE_RANGE and LSEEK of regular files.
+//! OPEN, READ, WRITE, FALLOCATE and COPY_FILE_RANGE of regular files.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use base::FileOffset;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, RwFlags, WriteAt, WriteSync};
 
-use super::change::privileges;
-
 use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
-    FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitFlags, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, READ_LOCK_OWNER, ReadIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE,
-    WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitFlags, OPEN_KILL_SUIDGID, OpenIn,
+    OpenOut, READ_LOCK_OWNER, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -28,6 +26,11 @@ const SET_IDS: u16 = 0o6000;
 
 /// The most that is copied for one request. The kernel asks again for the rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
+
+/// Time that a handler waits until the kernel has invalidated contents. The kernel may wait for other
+/// requests meanwhile, which other threads serve. If all threads wait here, the time limit lets one of them
+/// go on.
+const PATIENCE_TO_FORGET: Duration = Duration::from_secs(1);
 
 /// What of a write is to be durable when it returns, by the O_* flags of the open file and of the call.
 fn asked_sync(flags: OFlags) -> WriteSync {
@@ -72,7 +75,17 @@ impl Server {
         let flags = OFlags::from_bits_retain(operation.flags);
         let known = self.known(header.node)?;
         let opened = if self.volume.is_writable() {
-            self.open_node(&known.node, flags, operation.open_flags)?
+            self.note_open(header.node, &known, flags);
+            let kill = operation.open_flags & OPEN_KILL_SUIDGID != 0;
+            let opened = self.open_node(&known.node, flags, self.privileges(header, kill))?;
+            if opened.flags & FOPEN_DIRECT_IO == 0 && flags & ACCESS_MODE != OFlags::RDONLY {
+                known.note_cached();
+            }
+            if self.kernel_may_hold_data(flags) && known.node.attributes().blocks == 0 {
+                // The kernel must ask again for the attributes, which now report a block.
+                self.note_stale(header.node);
+            }
+            opened
         } else {
             if flags & ACCESS_MODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC) {
                 return Err(Errno::ROFS.into());
@@ -90,19 +103,33 @@ impl Server {
         &self,
         node: &Arc<Node>,
         flags: OFlags,
-        kill: u32,
+        privileges: Privileges,
     ) -> Result<OpenOut, Failure> {
         let mode = OpenMode {
             write: flags & ACCESS_MODE != OFlags::RDONLY,
             append: flags.contains(OFlags::APPEND),
         };
         let file = node.open_for(mode)?;
+        let file = if flags.contains(OFlags::NOATIME) { file.without_access_time() } else { file };
         if flags.contains(OFlags::TRUNC) {
-            node.set_size(0, privileges(kill & OPEN_KILL_SUIDGID != 0))?;
+            node.set_size(0, privileges)?;
         }
-        let (sync, flags) = (asked_sync(flags), self.open_flags(flags));
-        let opened = OpenFile { file, sync, is_direct: flags & FOPEN_DIRECT_IO != 0 };
-        Ok(OpenOut { handle: self.files.add(opened), flags, backing: 0 })
+        let (sync, open_flags) = (asked_sync(flags), self.open_flags(flags));
+        let is_direct = open_flags & FOPEN_DIRECT_IO != 0;
+        let kernel_may_hold_data = self.kernel_may_hold_data(flags);
+        let opened = OpenFile { file, sync, is_direct, kernel_may_hold_data };
+        Ok(OpenOut { handle: self.files.add(opened), flags: open_flags, backing: 0 })
+    }
+
+    /// Returns whether the kernel may hold data that is written through a file opened with `flags`: collected
+    /// writes, or stores to shared mappings, for which the file is open for reading, too. The kernel writes
+    /// all of this data before it releases the file.
+    fn kernel_may_hold_data(&self, flags: OFlags) -> bool {
+        match flags & ACCESS_MODE {
+            OFlags::RDONLY => false,
+            OFlags::WRONLY => self.agreed_on(InitFlags::WRITEBACK_CACHE),
+            _ => true,
+        }
     }
 
     /// How the kernel is to treat an open file. What can only be written goes around its cache: one copy
@@ -143,6 +170,7 @@ impl Server {
             // Before it is read: see `forget_old_contents`.
             known.note_read();
         }
+        self.note_read(&known, operation.flags);
         let length = reply.room().min(operation.size as usize);
         let offset = FileOffset(operation.offset);
         Ok(Answer::Contents(Contents { file, offset, length, direct }))
@@ -178,7 +206,7 @@ impl Server {
     ) -> Result<usize, Failure> {
         let sync = sync_by_server(opened, operation.flags);
         let flags = RwFlags { sync, ..RwFlags::default() };
-        let privileges = privileges(operation.write_flags & WRITE_KILL_SUIDGID != 0);
+        let privileges = self.privileges(header, operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         // A mapping of a file that was opened with O_DIRECT writes out of the cache, too.
         let direct =
@@ -216,7 +244,7 @@ impl Server {
         opened: &OpenFile,
         privileges: Privileges,
     ) -> Option<impl Drop + use<'_>> {
-        let may_lose = privileges == Privileges::Drop
+        let may_lose = privileges != Privileges::Keep
             && opened.file.node().attributes().permissions & SET_IDS != 0;
         may_lose.then(|| OnDrop(move || self.note_stale(node)))
     }
@@ -232,8 +260,8 @@ impl Server {
         let Some(known) = self.nodes.get(node) else { return };
         // After the change, which a plain load must not go before.
         fence(Ordering::SeqCst);
-        if known.take_read() {
-            self.note_old_contents(node);
+        if known.take_read() && !self.have_written(node, FileOffset(0), PATIENCE_TO_FORGET) {
+            tracing::warn!("cached data of node {node} was not invalidated in time");
         }
     }
 
@@ -250,7 +278,7 @@ impl Server {
         let end = operation.offset.checked_add(operation.length).ok_or(Errno::FBIG)?;
         let range = FileOffset(operation.offset)..FileOffset(end);
         // The kernel does not say whether the caller may leave setuid and setgid.
-        let privileges = privileges(header.uid != 0);
+        let privileges = self.privileges(header, header.uid != 0);
         let _noting = self.noting_mode(header.node, &opened, privileges);
         opened.file.fallocate(mode, range.clone(), privileges)?;
         // The kernel syncs nothing after it.
@@ -293,30 +321,11 @@ impl Server {
         let (from, to) = (FileOffset(operation.offset), FileOffset(operation.to_offset));
         let length = operation.length.min(COPY_BYTES_MAX);
         // The kernel does not say whether the caller may leave setuid and setgid.
-        let privileges = privileges(header.uid != 0);
+        let privileges = self.privileges(header, header.uid != 0);
         let _noting = self.noting_mode(operation.to_node, &target, privileges);
         let copied = source.file.copy_to(from, &target.file, to, length, privileges)?;
         // The kernel syncs nothing after a copy.
         target.file.make_durable(to.0..to.0.saturating_add(copied), target.sync)?;
         Ok(copied)
-    }
-
-    /// LSEEK, for data and holes; the kernel does the rest.
-    pub(crate) fn lseek(
-        &self,
-        header: &InHeader,
-        operation: &LseekIn,
-        _rest: &[u8],
-        reply: &mut Reply<'_>,
-    ) -> Outcome {
-        let file = self.known(header.node)?.file()?;
-        let from = FileOffset(operation.offset);
-        let found = match operation.whence {
-            SEEK_DATA => file.seek_data(from)?,
-            SEEK_HOLE => file.seek_hole(from)?,
-            _ => return Err(Errno::INVAL.into()),
-        };
-        reply.push(&LseekOut { offset: found.0 })?;
-        Ok(Answer::Payload)
     }
 }

@@ -3,26 +3,39 @@
 use std::ops::ControlFlow;
 
 use base::attributes::{DirCursor, DirEntry, FileType};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::node_table::Known;
 use crate::protocol::{
-    DirentHeader, EntryOut, FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, InHeader, OpenIn, OpenOut, ReadIn,
-    align,
+    DirentHeader, EntryOut, FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, InHeader, InitFlags, OpenIn,
+    OpenOut, ReadIn, align,
 };
 use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
 impl Server {
-    /// OPENDIR.
+    /// OPENDIR. The server keeps no state for open directories, so a kernel that supports this is answered
+    /// ENOSYS. It then asks once per mount, sends no RELEASEDIR either, and opens directories as with the
+    /// flags below.
     pub(crate) fn open_dir(
         &self,
         header: &InHeader,
-        _operation: &OpenIn,
+        operation: &OpenIn,
         _rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        if self.known(header.node)?.node.kind() != FileType::Directory {
+        let directory = self.known(header.node)?;
+        if directory.node.kind() != FileType::Directory {
             return Err(Errno::NOTDIR.into());
+        }
+        // The kernel then serves cached listings without a request. That is enough if one access a day
+        // counts.
+        if self.agreed_on(InitFlags::NO_OPENDIR_SUPPORT) && !self.volume.notes_every_listing() {
+            return Err(Errno::NOSYS.into());
+        }
+        if directory.is_cached() {
+            self.note_open(header.node, &directory, OFlags::from_bits_retain(operation.flags));
         }
         let flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;
         reply.push(&OpenOut { handle: 0, flags, backing: 0 })?;
@@ -39,6 +52,7 @@ impl Server {
     ) -> Outcome {
         reply.limit(operation.size as usize);
         let directory = self.known(header.node)?;
+        self.note_listed(&directory, operation);
         let end = directory.node.read_dir(DirCursor(operation.offset), &mut |entry| {
             if reply.room() < align(size_of::<DirentHeader>() + entry.name.len()) {
                 return ControlFlow::Break(());
@@ -61,6 +75,7 @@ impl Server {
     ) -> Outcome {
         reply.limit(operation.size as usize);
         let directory = self.known(header.node)?;
+        self.note_listed(&directory, operation);
         // Names first, inodes afterwards: the directory is locked while it is listed.
         let mut names = Vec::new();
         let mut entries = Vec::new();
@@ -81,6 +96,11 @@ impl Server {
             self.push_entry_plus(reply, &directory.node, &entry)?;
         }
         finish(end, reply)
+    }
+
+    fn note_listed(&self, directory: &Known, operation: &ReadIn) {
+        directory.note_cached();
+        self.note_read(directory, operation.flags);
     }
 
     fn push_entry_plus(

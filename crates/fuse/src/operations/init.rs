@@ -28,10 +28,11 @@ const WANTED: InitFlags = InitFlags(
         | InitFlags::ABORT_ERROR.0
         | InitFlags::MAX_PAGES.0
         | InitFlags::CACHE_SYMLINKS.0
+        | InitFlags::NO_OPENDIR_SUPPORT.0
         | InitFlags::HANDLE_KILLPRIV_V2.0
         | InitFlags::INIT_EXT.0
         | InitFlags::DIRECT_IO_ALLOW_MMAP.0
-        | InitFlags::NO_EXPORT_SUPPORT.0,
+        | InitFlags::EXPORT_SUPPORT.0,
 );
 
 /// What is wanted where the volume can be written to. Nobody else changes the files: what the kernel
@@ -76,7 +77,8 @@ impl Server {
     ) -> Outcome {
         tracing::debug!("INIT of version {}.{}", init.major, init.minor);
         match negotiate(init, rest, self.wanted(), self.options.page_bytes) {
-            Ok((out, negotiated)) => {
+            Ok((mut out, negotiated)) => {
+                out.time_granularity = self.volume.time_granularity();
                 // A newer major version asks again with ours: nothing is agreed on before.
                 if let Some(negotiated) = negotiated {
                     let _ = self.negotiated.set(Ok(negotiated));
@@ -97,8 +99,12 @@ impl Server {
             (true, false) => WANTED_TO_WRITE,
             (true, true) => WANTED_TO_WRITE | InitFlags::WRITEBACK_CACHE,
         };
-        match self.options.over_io_uring {
-            true => wanted | InitFlags::OVER_IO_URING,
+        let with = |wanted, is_so, flag| if is_so { wanted | flag } else { wanted };
+        let wanted = with(wanted, self.options.over_io_uring, InitFlags::OVER_IO_URING);
+        let wanted = with(wanted, self.options.idmapped, InitFlags::ALLOW_IDMAP);
+        // With POSIX_ACL the kernel checks access whatever the mount says.
+        match self.options.owners.caller_is_root {
+            true => wanted.without(InitFlags::POSIX_ACL),
             false => wanted,
         }
     }

@@ -1,11 +1,12 @@
 //! IOCTL: inode flags, generation and project, as lsattr and xfs_io read them; inode flags, as chattr
-//! and xfs_io set them.
+//! and xfs_io set them; making the volume durable, as `bifolio sync` asks for.
 
 use base::attributes::Attributes;
 use rustix::io::Errno;
 use vfs::Credentials;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::owners::NO_ID;
 use crate::protocol::{InHeader, IoctlIn, IoctlOut};
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -20,6 +21,14 @@ const SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
 const FSGETXATTR: u32 = 0x801c_581f;
 /// FS_IOC_FSSETXATTR.
 const FSSETXATTR: u32 = 0x401c_5820;
+
+/// `_IO(0xBF, 1)`: makes the whole volume durable. A request of this server's own, since the kernel passes
+/// syncfs(2) only to servers of block devices.
+pub const SYNC_VOLUME: u32 = 0xBF01;
+
+/// `_IOR(0xBF, 2, u32)`: whether the volume is open for writing, which nothing else tells of a mount that was
+/// remounted.
+pub const IS_WRITABLE: u32 = 0x8004_BF02;
 
 /// `struct fsxattr`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -54,8 +63,17 @@ impl Server {
         rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
+        if let Some(answer) = self.volume_ioctl(header, operation, rest, reply)? {
+            return Ok(answer);
+        }
         let attributes = self.known(header.node)?.node.attributes();
         let command = operation.command;
+        if command == SYNC_VOLUME {
+            base::waiting::about_to_wait();
+            self.volume.sync()?;
+            reply.push(&IoctlOut::default())?;
+            return Ok(Answer::Payload);
+        }
         if let Some(flags) = flags_to_set(command, rest, &attributes)? {
             self.set_flags(header, flags)?;
             reply.push(&IoctlOut::default())?;
@@ -63,6 +81,7 @@ impl Server {
         }
         let number;
         let record;
+        let is_writable;
         // The first two are declared as `long` but have always moved an `int`.
         let data = if GETFLAGS.contains(&command) {
             number = attributes.flags;
@@ -70,6 +89,9 @@ impl Server {
         } else if GETVERSION.contains(&command) {
             number = attributes.generation;
             number.as_bytes()
+        } else if command == IS_WRITABLE {
+            is_writable = u32::from(self.volume.is_writable());
+            is_writable.as_bytes()
         } else if command == FSGETXATTR {
             record = fs_xattr(&attributes);
             record.as_bytes()
@@ -86,9 +108,11 @@ impl Server {
 
     fn set_flags(&self, header: &InHeader, flags: u32) -> Result<(), Failure> {
         // Since Linux 5.13 the kernel has checked this, too.
+        let owners = &self.options.owners;
         let by = match header.uid {
-            0 => Credentials::ROOT,
-            uid => Credentials { uid, gid: header.gid, groups: Vec::new(), privileged: false },
+            // Only the kernel knows the caller.
+            0 | NO_ID => Credentials::ROOT,
+            _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
         };
         self.known(header.node)?.node.set_flags(flags, &by)?;
         // The time of change is another one, too.

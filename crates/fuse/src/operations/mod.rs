@@ -1,6 +1,7 @@
 //! The operations: each translates one request to `vfs` and fills the reply. All have one shape:
 //! header, the operation's fixed part (`()` where there is none), what follows it, the reply.
 
+mod access;
 mod attributes;
 mod change;
 mod create;
@@ -10,8 +11,10 @@ mod init;
 mod ioctl;
 mod names;
 mod remove;
+mod seek;
 mod sync;
+mod volume_ioctl;
 mod xattrs;
 
-pub(crate) use create::credentials;
 pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};
+pub use ioctl::{IS_WRITABLE, SYNC_VOLUME};

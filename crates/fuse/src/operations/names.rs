@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::Error;
+use base::{Error, Result};
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
@@ -16,6 +16,9 @@ const TARGET_BYTES_MAX: usize = 4095;
 
 impl Server {
     /// LOOKUP. A name that is not there is told as such, for the kernel to remember.
+    ///
+    /// For file handles (NFS), the kernel looks up "." in nodes that it has forgotten, files included, and
+    /// ".." in directories.
     pub(crate) fn lookup(
         &self,
         header: &InHeader,
@@ -27,8 +30,14 @@ impl Server {
         if name.len() > self.name_bytes_max {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let directory = self.known(header.node)?;
-        let node = match self.volume.lookup(&directory.node, name) {
+        let found = match name {
+            b"." => self.kept_node(header.node),
+            b".." => self
+                .kept_node(header.node)
+                .and_then(|directory| self.volume.lookup(&directory, name)),
+            _ => self.volume.lookup(&self.known(header.node)?.node, name),
+        };
+        let node = match found {
             Ok(node) => node,
             Err(Error::NotFound) => {
                 reply.push(&self.entry(0, 0, Attr::default()))?;
@@ -41,6 +50,14 @@ impl Server {
         }
         reply.push(&self.tell(&node))?;
         Ok(Answer::Payload)
+    }
+
+    /// Returns the node of an id that the kernel may have forgotten.
+    fn kept_node(&self, id: u64) -> Result<Arc<vfs::Node>> {
+        match self.nodes.get(id) {
+            Some(known) => Ok(Arc::clone(&known.node)),
+            None => self.volume.kept_node(self.nodes.number(id)),
+        }
     }
 
     /// The entry that tells the kernel of `node`, counted as a lookup.
@@ -100,7 +117,9 @@ impl Server {
         _rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let target = self.known(header.node)?.node.read_link()?;
+        let known = self.known(header.node)?;
+        let target = known.node.read_link()?;
+        known.node.note_access();
         if target.len() > TARGET_BYTES_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }

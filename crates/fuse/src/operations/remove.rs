@@ -4,7 +4,6 @@ use rustix::fs::RenameFlags as HostFlags;
 use rustix::io::Errno;
 use vfs::RenameFlags;
 
-use super::create::credentials;
 use crate::protocol::{InHeader, Rename2In, RenameIn};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request;
@@ -20,7 +19,8 @@ impl Server {
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         let directory = self.known(header.node)?;
-        self.volume.unlink(&directory.node, request::name(rest)?, &credentials(header))?;
+        let by = self.options.owners.credentials(header);
+        self.volume.unlink(&directory.node, request::name(rest)?, &by)?;
         Ok(Answer::Payload)
     }
 
@@ -33,7 +33,8 @@ impl Server {
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         let directory = self.known(header.node)?;
-        self.volume.rmdir(&directory.node, request::name(rest)?, &credentials(header))?;
+        let by = self.options.owners.credentials(header);
+        self.volume.rmdir(&directory.node, request::name(rest)?, &by)?;
         Ok(Answer::Payload)
     }
 
@@ -80,7 +81,12 @@ impl Server {
         let directory = self.known(header.node)?;
         let to_directory = self.known(to_directory)?;
         let (from, to) = ((&directory.node, from), (&to_directory.node, to));
-        self.volume.rename(from, to, flags, &credentials(header))?;
+        // RENAME_WHITEOUT creates a device file.
+        let by = match flags.whiteout {
+            true => self.options.owners.creator(header)?,
+            false => self.options.owners.credentials(header),
+        };
+        self.volume.rename(from, to, flags, &by)?;
         Ok(Answer::Payload)
     }
 }

@@ -57,9 +57,13 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
-        self.files.remove(operation.handle);
+        let holds_no_more = self.files.remove(operation.handle);
         if let Some(known) = self.nodes.get(header.node) {
             known.stop_reading();
+            if holds_no_more && known.node.attributes().blocks == 0 {
+                // A block was reported while the kernel might have held data.
+                self.note_stale(header.node);
+            }
         }
         Ok(Answer::Payload)
     }

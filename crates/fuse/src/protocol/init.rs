@@ -13,6 +13,8 @@ impl InitFlags {
     pub const ASYNC_READ: Self = Self(1 << 0);
     /// Open with O_TRUNC truncates; no SETATTR follows.
     pub const ATOMIC_O_TRUNC: Self = Self(1 << 3);
+    /// The server answers LOOKUP of "." and ".." in nodes that the kernel has forgotten.
+    pub const EXPORT_SUPPORT: Self = Self(1 << 4);
     /// Writes may be larger than a page.
     pub const BIG_WRITES: Self = Self(1 << 5);
     /// Cached pages are dropped when size or time of change differ from what was known.
@@ -51,14 +53,20 @@ impl InitFlags {
     pub const INIT_EXT: Self = Self(1 << 30);
     /// Shared mappings of files opened for direct I/O work.
     pub const DIRECT_IO_ALLOW_MMAP: Self = Self(1 << 36);
-    /// Handles of files are of no use to others: the server forgets nodes.
-    pub const NO_EXPORT_SUPPORT: Self = Self(1 << 38);
+    /// Idmapped mounts are allowed. Then only requests that create files name their caller. The kernel
+    /// accepts this flag only with `default_permissions`.
+    pub const ALLOW_IDMAP: Self = Self(1 << 40);
     /// Requests can travel through io_uring.
     pub const OVER_IO_URING: Self = Self(1 << 41);
 
     /// Whether all of `other` are among these.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Returns these flags without those of `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 }
 

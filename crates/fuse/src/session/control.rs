@@ -12,13 +12,12 @@ use crate::socket;
 /// A message.
 #[derive(Debug)]
 pub enum Message {
-    /// Guard to server: I hear signals now.
+    /// Server to guard: the image is open, and nothing has been read from it.
+    Prepared,
+    /// Guard to server: signals are handled now, and the host holds the device.
     Watching,
-    /// Server to guard: there is a volume; it has blocks of so many bytes.
-    Opened {
-        /// The volume's block size.
-        block_size: u32,
-    },
+    /// Server to guard: the volume is open.
+    Opened,
     /// Guard to server: the volume is mounted, and this is the connection.
     Mounted(OwnedFd),
     /// Server to guard: INIT is done; the mount can be used.
@@ -63,12 +62,9 @@ impl Control {
 
     pub fn send(&self, message: &Message) -> Result<(), Errno> {
         match message {
+            Message::Prepared => self.send_raw(b"p", None),
             Message::Watching => self.send_raw(b"w", None),
-            Message::Opened { block_size } => {
-                let mut bytes = b"o".to_vec();
-                bytes.extend_from_slice(&block_size.to_ne_bytes());
-                self.send_raw(&bytes, None)
-            }
+            Message::Opened => self.send_raw(b"o", None),
             Message::Mounted(connection) => self.send_raw(b"m", Some(connection.as_fd())),
             Message::Serving => self.send_raw(b"s", None),
             Message::Asked => self.send_raw(b"a", None),
@@ -81,9 +77,8 @@ impl Control {
         let (length, descriptor) = socket::receive(&self.socket, &mut bytes)?;
         let message = match (&bytes[..length], descriptor) {
             ([], _) => return Ok(Event::Closed),
-            ([b'o', a, b, c, d], _) => {
-                Message::Opened { block_size: u32::from_ne_bytes([*a, *b, *c, *d]) }
-            }
+            (b"o", _) => Message::Opened,
+            (b"p", _) => Message::Prepared,
             (b"w", _) => Message::Watching,
             (b"m", Some(connection)) => Message::Mounted(connection),
             (b"s", _) => Message::Serving,

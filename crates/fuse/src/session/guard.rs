@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use super::control::{Control, Event, Message, wait};
 use super::process::{self, Child};
 use super::signals::Signals;
-use super::sync::Syncing;
+use super::task::{self, Task};
 use super::{Plan, SessionError};
-use crate::mount::{self, Force, MountError, MountRequest};
+use crate::mount::{self, Detached, Held, MountError, MountId, MountRequest};
 
 /// How long the kernel may take to have written what it has collected.
 const PATIENCE_TO_SYNC: Duration = Duration::from_secs(30);
@@ -43,42 +43,39 @@ pub fn run<E>(
             return Err(SessionError::Host("take signals", errno));
         }
     };
+    let mut guard = Guard { plan, control, signals, server, mount: None, presence: None };
+    match guard.wait() {
+        Ok(Event::Message(Message::Prepared)) => {}
+        Ok(Event::Signal) => return guard.give_up(PATIENCE, SessionError::Interrupted),
+        _ => return Err(guard.server.failure()),
+    }
+    let held = match hold(plan) {
+        Ok(held) => held,
+        Err(error) => return guard.give_up(PATIENCE, error.into()),
+    };
     // Should the server have gone, then the wait for its message will tell.
-    let _ = control.send(&Message::Watching);
-    let mut guard = Guard { plan, control, signals, server, device: None };
-    let block_size = match wait(Some(&guard.control), &guard.signals, None, None) {
-        Ok(Event::Message(Message::Opened { block_size })) => block_size,
+    let _ = guard.control.send(&Message::Watching);
+    match guard.wait() {
+        Ok(Event::Message(Message::Opened)) => {}
         // It is opening the volume, or waits until it may: what is written then outlives a kill.
         Ok(Event::Signal) => return guard.give_up(PATIENCE, SessionError::Interrupted),
         _ => return Err(guard.server.failure()),
-    };
-    match attach(plan, block_size, &guard.control) {
-        Ok(device) => guard.device = device,
-        Err(error) => return guard.give_up(PATIENCE_TO_WRITE, error),
     }
-    guard.report_and_watch(ready)
+    let (detached, _descriptor) = match held {
+        Some(Held::ByMount(detached)) => (Some(detached), None),
+        Some(Held::ByDescriptor(descriptor)) => (None, Some(descriptor)),
+        None => (None, None),
+    };
+    match guard.attach(detached) {
+        Ok(()) => guard.report_and_watch(ready),
+        Err(error) => guard.give_up(PATIENCE_TO_WRITE, error.into()),
+    }
 }
 
-/// Mounts and hands the connection over. Gives the mount's device number.
-fn attach<E>(
-    plan: &Plan,
-    block_size: u32,
-    control: &Control,
-) -> Result<Option<String>, SessionError<E>> {
-    let request = MountRequest {
-        source: plan.options.fsname.as_ref().map_or_else(|| plan.source.clone(), Into::into),
-        directory: &plan.directory,
-        options: &plan.options,
-        block_device: plan.block_device.then_some(block_size),
-    };
-    let connection = mount::mount(&request)?;
-    let device = mount::find_mount(&plan.directory).map(|entry| entry.device);
-    if let (true, Some(device)) = (plan.options.writeback, &device) {
-        mount::lift_limit_on_writeback(device);
-    }
-    // The guard keeps no connection: with the server's the last one must go.
-    let _ = control.send(&Message::Mounted(connection));
-    Ok(device)
+/// Has the host hold the device or image before anything is read from it.
+fn hold(plan: &Plan) -> Result<Option<Held>, MountError> {
+    mount::check_free(&plan.directory)?;
+    plan.hold.as_ref().map_or(Ok(None), |hold| hold.take(&plan.options))
 }
 
 struct Guard<'a> {
@@ -86,21 +83,57 @@ struct Guard<'a> {
     control: Control,
     signals: Signals,
     server: Child,
-    device: Option<String>,
+    /// The mount.
+    mount: Option<MountId>,
+    /// A socket whose name exists while this process runs, so that `umount` can wait for its end.
+    presence: Option<UnixListener>,
 }
 
 impl Guard<'_> {
+    /// Waits for the next message of the server, or a signal.
+    fn wait(&self) -> Result<Event, Errno> {
+        wait(Some(&self.control), &self.signals, None, None)
+    }
+
+    /// Mounts and hands the connection over.
+    fn attach(&mut self, detached: Option<Detached>) -> Result<(), MountError> {
+        let plan = self.plan;
+        let is_block_device = detached.is_some();
+        let source = plan.options.fsname.as_ref().map_or_else(|| plan.source.clone(), Into::into);
+        let connection = match detached {
+            Some(detached) => {
+                // Set before the mount can be unmounted.
+                self.mount = detached.id();
+                self.presence = self.mount.as_ref().and_then(|id| announce(&id.name(&source)));
+                detached.attach(&plan.directory)?
+            }
+            None => {
+                let (directory, options) = (&*plan.directory, &plan.options);
+                let request = MountRequest { source: source.clone(), directory, options };
+                let connection = mount::mount(&request)?;
+                self.mount = MountId::find(directory).map(|(id, _)| id);
+                self.presence = self.mount.as_ref().and_then(|id| announce(&id.name(&source)));
+                connection
+            }
+        };
+        if let (true, Some(mount)) = (plan.options.writeback, &self.mount) {
+            mount::lift_limit_on_writeback(&mount.device, is_block_device);
+        }
+        // The guard keeps no connection: the server's must be the last one.
+        let _ = self.control.send(&Message::Mounted(connection));
+        Ok(())
+    }
+
     /// From the mount on.
     fn report_and_watch<E>(self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
-        let served = match wait(Some(&self.control), &self.signals, None, None) {
+        let served = match self.wait() {
             Ok(Event::Message(Message::Serving)) => true,
             Ok(Event::Signal) => {
-                self.detach();
+                self.take_away();
                 return self.give_up(PATIENCE_TO_WRITE, SessionError::Interrupted);
             }
             _ => false,
         };
-        let _presence = self.device.as_deref().and_then(announce);
         if served {
             if let Some(ready) = ready {
                 self.go_into_background(&ready);
@@ -108,7 +141,7 @@ impl Guard<'_> {
             self.watch();
         }
         // Whatever happened to the server, nothing of the mount must stay behind.
-        self.detach();
+        self.take_away();
         self.server.wait()
     }
 
@@ -194,7 +227,7 @@ impl Guard<'_> {
         if !self.plan.options.writable || !self.is_mounted() {
             return true;
         }
-        let syncing = match Syncing::start(&self.plan.directory) {
+        let syncing = match self.start_sync() {
             Ok(syncing) => syncing,
             Err(errno) => {
                 tracing::warn!("cannot have the mount written: {errno}");
@@ -209,7 +242,7 @@ impl Guard<'_> {
                 Ok(Event::Closed) => return false,
                 Ok(Event::Other) => {
                     if let Some(Err(errno)) = syncing.outcome() {
-                        tracing::warn!("not all that was written could be made durable: {errno}");
+                        tracing::warn!("not all written data could be made durable: {errno}");
                     }
                     return true;
                 }
@@ -222,48 +255,53 @@ impl Guard<'_> {
         }
     }
 
+    fn start_sync(&self) -> Result<Task<Result<(), Errno>>, Errno> {
+        let directory = self.plan.directory.clone();
+        Task::start(move || task::sync(&directory))
+    }
+
     /// Takes the mount out of the tree, in use or not. Gives the time that its users get to end.
     fn unmount(&self) -> Duration {
         if !self.is_mounted() {
             return PATIENCE;
         }
-        match mount::unmount(&self.plan.directory, Force::None) {
-            Ok(()) => PATIENCE,
-            Err(MountError::Unmount(Errno::BUSY)) => {
-                tracing::warn!("the mount is in use: what is open on it will fail");
-                self.detach();
-                Duration::ZERO
-            }
-            Err(error) => {
-                tracing::warn!("{error}");
-                self.detach();
-                PATIENCE
-            }
+        let is_in_use = mount::is_in_use(&self.plan.directory);
+        if is_in_use {
+            tracing::warn!("the mount is in use: what is open on it will fail");
         }
+        self.take_away();
+        if is_in_use { Duration::ZERO } else { PATIENCE }
     }
 
-    fn detach(&self) {
-        if self.is_mounted() {
-            if let Err(error) = mount::unmount(&self.plan.directory, Force::Detach) {
-                tracing::error!("{}: {error}", self.plan.directory.display());
-            }
+    /// Detaches the mount, if it is still attached. Limits its wait, since the kernel may wait until the
+    /// server has written everything.
+    fn take_away(&self) {
+        let Some(mount) = self.mount.clone() else { return };
+        let directory = self.plan.directory.clone();
+        let taking = Task::start(move || mount::take_away(&directory, &mount));
+        let outcome = match taking {
+            Ok(taking) => taking.outcome_within(PATIENCE).unwrap_or(Ok(())),
+            Err(errno) => Err(MountError::Unmount(errno)),
+        };
+        if let Err(error) = outcome {
+            tracing::error!("{}: {error}", self.plan.directory.display());
         }
     }
 
     /// Whether the topmost mount on the directory is still the one that was made.
     fn is_mounted(&self) -> bool {
-        let entry = mount::find_mount(&self.plan.directory);
-        entry.is_some_and(|entry| entry.is_ours() && Some(entry.device) == self.device)
+        let found = MountId::find(&self.plan.directory).map(|(found, _)| found);
+        found.is_some() && found == self.mount
     }
 }
 
-/// Lets `umount` wait for this process: the name is taken as long as it runs.
-fn announce(device: &str) -> Option<UnixListener> {
-    let address = presence(device)?;
+/// Creates the socket, named after the mount, by which `umount` waits for this process.
+fn announce(name: &str) -> Option<UnixListener> {
+    let address = presence(name)?;
     UnixListener::bind_addr(&address).ok()
 }
 
-/// The abstract name of the socket that says that the guard of a mount is running.
-pub fn presence(device: &str) -> Option<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("bifolio-mount-{device}")).ok()
+/// Returns the abstract socket address that exists while the guard of the mount `name` runs.
+pub fn presence(name: &str) -> Option<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("bifolio-mount-{name}")).ok()
 }

@@ -1,15 +1,16 @@
 //! A mount from beginning to end, in two processes.
 //!
-//! The *server* opens the image and confines itself before it looks at a single byte of it. From
-//! then on it can read the image, answer the kernel, and do nothing else: it cannot even mount or
-//! unmount. That is left to the *guard*, its parent, which never sees the image: it mounts once
-//! the server has a volume to serve, passes the connection to it, and unmounts at a signal, or when
-//! the server has died, so that no dead mount stays behind. Before a signal's unmounting it has the kernel
-//! write what it has of the mount (`sync`), and the server answers all of that before it ends.
+//! The *server* opens the image and confines itself before it looks at a single byte of it. From then on it
+//! can read the image, answer the kernel, and do nothing else: it cannot even mount or unmount. That is left
+//! to the *guard*, its parent, which never sees the image. The guard has the kernel hold a block device
+//! before anything is read from it. It mounts once the volume is open, and passes the connection to the
+//! server. It unmounts at a signal, or when the server has died, so that no dead mount stays behind. Before
+//! it unmounts at a signal, it has the kernel write its data of the mount (`sync`), and the server answers
+//! these requests before it ends.
 //!
 //! ```text
 //! caller   fork ───────────────────────── wait ─────────────────────────────── exit
-//! guard     └─ fork ───── wait ───────────── mount ─── wait ─── report ── guard ── unmount ── exit
+//! guard     └─ fork ── hold, wait ────────── mount ─── wait ─── report ── guard ── unmount ── exit
 //! server        └─ open image, confine, open volume ──── INIT, serve ───────────────────────── exit
 //! ```
 //!
@@ -20,9 +21,11 @@ mod confine;
 mod control;
 mod guard;
 mod process;
+mod remount;
 mod server;
 mod signals;
 mod sync;
+mod task;
 mod umount;
 
 use std::ffi::OsString;
@@ -35,11 +38,13 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::mount::{MountError, MountOptions};
+use crate::mount::{Hold, MountError, MountOptions};
 use crate::operations::InitRefused;
 use crate::transport::NoRings;
 use process::Side;
 
+pub use remount::{Remount, RemountError, remount};
+pub use sync::{SyncError, sync};
 pub use umount::{UmountError, umount};
 
 /// What to do.
@@ -49,8 +54,8 @@ pub struct Plan {
     pub source: OsString,
     /// Where to mount: an existing directory, without symbolic links.
     pub directory: PathBuf,
-    /// Whether the volume is all of a block device.
-    pub block_device: bool,
+    /// The device or image that the host holds while the volume is mounted.
+    pub hold: Option<Hold>,
     /// The mount options.
     pub options: MountOptions,
     /// Stay in the foreground.

@@ -1,5 +1,6 @@
 //! The server's process: opens the image, confines itself, opens the volume, serves.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::mount::IoUring;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{
-    BusyPoll, Channel, Crew, End, Forgetter, NoRings, RingCrew, Rings, Wakeful, shake_hands,
+    BusyPoll, Channel, Crew, Crowd, End, Forgetter, NoRings, RingCrew, Rings, Wakeful, shake_hands,
 };
 
 /// How long requests are still served after the mount has gone.
@@ -43,24 +44,25 @@ pub fn run<P, E>(
     let null = process::open_null().map_err(host("open /dev/null"))?;
     let signals = Signals::take().map_err(host("take signals"))?;
     let control = Control::new(socket);
-    // Until the guard hears signals, one ends it, and would leave nobody to end this.
+    control.send(&Message::Prepared).map_err(host("talk to the guard"))?;
+    // Until the guard handles signals, a signal ends the guard, and this process would run on without it.
+    // Until the host holds the device, other programs may change its contents.
     match wait(Some(&control), &signals, None, None).map_err(host("wait"))? {
         Event::Message(Message::Watching) => {}
         Event::Signal => return Err(SessionError::Interrupted),
         _ => return Err(SessionError::Reported(1)),
     }
-    // Cannot be found out afterwards.
-    let page_bytes = rustix::param::page_size();
+    // Some facts of the host cannot be read after confinement.
+    let options = server_options(plan);
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let wakeful = if plan.options.low_latency { Some(Wakeful::open()) } else { None };
-    let poll = BusyPoll::new(processors, wakeful.transpose().map_err(SessionError::LowLatency)?);
+    let poll = busy_poll(plan, processors).map_err(SessionError::LowLatency)?;
     let rings = or_do_without(plan, || Rings::new(plan.threads))?;
     if plan.confine {
         let writable = plan.options.writable;
         confine::confine(confine::Needs { writable, rings: rings.is_some() });
     }
     let volume = open(prepared).map_err(SessionError::Open)?;
-    let (server, rings) = match make_server(plan, &volume, rings, page_bytes) {
+    let (server, rings) = match make_server(plan, &volume, rings, options) {
         Ok(made) => made,
         Err(error) => {
             volume.close().map_err(SessionError::Close)?;
@@ -74,24 +76,42 @@ pub fn run<P, E>(
     served
 }
 
+/// Returns the server's settings from the plan and the host.
+fn server_options(plan: &Plan) -> ServerOptions {
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    ServerOptions {
+        writeback_cache: plan.options.writeback,
+        uncached: plan.options.uncached,
+        owners: plan.options.owners(uid.as_raw(), gid.as_raw()),
+        idmapped: plan.options.idmapped,
+        page_bytes: rustix::param::page_size(),
+        ..ServerOptions::default()
+    }
+}
+
+/// How the readers wait for requests. They need files of the host for it, which are opened here.
+fn busy_poll(plan: &Plan, processors: usize) -> io::Result<BusyPoll> {
+    let wakeful = if plan.options.low_latency { Some(Wakeful::open()?) } else { None };
+    let poll = BusyPoll::new(processors, wakeful);
+    // Without /proc, other programs' need for the processors is not known.
+    Ok(match Crowd::open(processors) {
+        Ok(crowd) => poll.in_crowd(crowd),
+        Err(_) => poll,
+    })
+}
+
 /// A server for the volume, and the threads for its rings, if it is to have some.
 fn make_server<E>(
     plan: &Plan,
     volume: &Arc<vfs::Volume>,
     rings: Option<Rings>,
-    page_bytes: usize,
+    options: ServerOptions,
 ) -> Result<(Arc<Server>, Option<RingCrew>), SessionError<E>> {
     let rings = match rings {
         Some(rings) => or_do_without(plan, || RingCrew::new(rings))?,
         None => None,
     };
-    let options = ServerOptions {
-        over_io_uring: rings.is_some(),
-        writeback_cache: plan.options.writeback,
-        uncached: plan.options.uncached,
-        page_bytes,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { over_io_uring: rings.is_some(), ..options };
     let server = Server::new(Arc::clone(volume), options).map_err(SessionError::Root)?;
     Ok((Arc::new(server), rings))
 }
@@ -107,8 +127,7 @@ fn attend<E>(
     null: &OwnedFd,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
-    let opened = Message::Opened { block_size: server.block_size };
-    control.send(&opened).map_err(host("talk to the guard"))?;
+    control.send(&Message::Opened).map_err(host("talk to the guard"))?;
     let connection = match wait(Some(control), signals, None, None).map_err(host("wait"))? {
         Event::Message(Message::Mounted(connection)) => connection,
         Event::Signal => return Err(SessionError::Interrupted),
@@ -119,7 +138,9 @@ fn attend<E>(
     let notices = channel.clone();
     server.tell_of_stale(move |node| notices.forget_attributes(node));
     let forgetter = Forgetter::start(channel.clone()).map_err(|error| no_thread(&error))?;
-    server.tell_of_old_contents(move |node| forgetter.forget_contents(node));
+    server.tell_of_old_contents(move |node, from, patience| {
+        forgetter.forget_contents(node, from, patience)
+    });
     shake_hands(server, &channel).map_err(failure)?;
     match server.negotiated() {
         Some(Ok(_)) => {}

@@ -1,53 +1,42 @@
-//! Has the kernel write all that it has of a mount, from a thread of its own: that can take as long as the
-//! server takes. Not here: how long somebody waits for it.
+//! Syncs of a mount from outside: data that the kernel holds, then data that the server holds. Where the
+//! kernel passes sync(2) and syncfs(2) on to servers, these calls do the same.
+#![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::ioctl::NoArg;
 
-/// A syncfs(2) on its way. It ends, at the latest, with the connection to the kernel.
-pub struct Syncing {
-    /// Closed at the other end when it is over.
-    over: UnixStream,
-    outcome: mpsc::Receiver<Result<(), Errno>>,
+use crate::mount;
+use crate::operations::SYNC_VOLUME;
+
+/// An error of [`sync`].
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// There is no such directory, or it cannot be opened.
+    #[error("{}", mount::text(.0))]
+    Path(Errno),
+    /// There is no bifolio mount.
+    #[error("no bifolio mount")]
+    NotMounted,
+    /// Not everything could be made durable.
+    #[error("not all written data could be made durable: {}", mount::text(.0))]
+    Failed(Errno),
 }
 
-impl Syncing {
-    /// Begins with what is mounted on `directory`.
-    pub fn start(directory: &Path) -> Result<Self, Errno> {
-        let of = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        let (over, theirs) = UnixStream::pair().map_err(of)?;
-        let (sender, outcome) = mpsc::channel();
-        let directory = PathBuf::from(directory);
-        let thread = std::thread::Builder::new().name("fuse-sync".into());
-        let thread = thread.spawn(move || {
-            let _ = sender.send(sync(&directory));
-            drop(theirs);
-        });
-        thread.map_err(of)?;
-        Ok(Self { over, outcome })
-    }
-
-    /// How it ended, once it has.
-    pub fn outcome(&self) -> Option<Result<(), Errno>> {
-        self.outcome.try_recv().ok()
-    }
-}
-
-impl AsFd for Syncing {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.over.as_fd()
-    }
-}
-
-fn sync(directory: &Path) -> Result<(), Errno> {
+/// Makes all data written to the mount on `path` durable.
+pub fn sync(path: &Path) -> Result<(), SyncError> {
+    let of =
+        |error: io::Error| SyncError::Path(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
+    let path = mount::resolve_mount_point(path).map_err(of)?;
+    mount::find_mount(&path).filter(|entry| entry.is_ours()).ok_or(SyncError::NotMounted)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Closed at once: it keeps the mount in use.
-    let root = rustix::fs::open(directory, flags, Mode::empty())?;
-    rustix::fs::syncfs(&root)
+    let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(SyncError::Path)?;
+    // First the kernel sends its data to the server.
+    let passed_on = rustix::fs::syncfs(&root);
+    // SAFETY: the request has no argument.
+    let synced = unsafe { rustix::ioctl::ioctl(&root, NoArg::<SYNC_VOLUME>::new()) };
+    passed_on.and(synced).map_err(SyncError::Failed)
 }

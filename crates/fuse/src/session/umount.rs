@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::guard::{PATIENCE_TO_WRITE, presence};
-use crate::mount::{self, Force, MountError};
+use super::task::Task;
+use crate::mount::{self, MountError, MountId};
 use crate::server::PATIENCE_TO_CLOSE;
 
 /// How long the server may take: for the requests that it has, and to write what is not written yet.
@@ -27,6 +28,9 @@ pub enum UmountError {
     /// It could not be unmounted.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// Another file system was mounted on the directory meanwhile.
+    #[error("something else was mounted on it meanwhile, and that was unmounted")]
+    Another,
     /// It was unmounted, but whether its server has ended cannot be told.
     #[error("unmounted, but its server cannot be waited for: {}", .0)]
     Waiting(io::Error),
@@ -41,17 +45,30 @@ pub enum UmountError {
 /// most, since it may have much to write. `before_long` is called before a wait of more than a moment.
 pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
-    let entry = mount::find_mount(&path).filter(|entry| entry.is_ours());
-    let entry = entry.ok_or(UmountError::NotMounted)?;
+    let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
+    let (id, entry) = found.ok_or(UmountError::NotMounted)?;
     // Connected before, to be told by the hang-up that the guard has ended. No connection: the
     // guard was killed, or runs where it cannot be seen.
-    let guard = presence(&entry.device).and_then(|name| UnixStream::connect_addr(&name).ok());
-    mount::unmount(&path, Force::None)?;
+    let guard = presence(&id.name(&entry.source));
+    let guard = guard.and_then(|name| UnixStream::connect_addr(&name).ok());
+    let begun = Instant::now();
+    // On a thread, since the kernel may wait for the server.
+    let unmounting = Task::start(move || mount::unmount(&path));
+    let unmounting = unmounting.map_err(|errno| UmountError::Waiting(errno.into()))?;
+    let mut before_long = Some(before_long);
+    let outcome = unmounting.outcome_within(PATIENCE_OF_USERS).or_else(|| {
+        before_long.take().into_iter().for_each(|tell| tell());
+        unmounting.outcome_within(PATIENCE)
+    });
+    outcome.ok_or(UmountError::StillRunning)??;
+    if id.exists() == Some(true) {
+        return Err(UmountError::Another);
+    }
     let Some(guard) = guard else { return Ok(()) };
-    if ends_within(&guard, PATIENCE_OF_USERS)? {
+    if ends_within(&guard, PATIENCE_OF_USERS.saturating_sub(begun.elapsed()))? {
         return Ok(());
     }
-    before_long();
+    before_long.into_iter().for_each(|tell| tell());
     if ends_within(&guard, PATIENCE)? { Ok(()) } else { Err(UmountError::StillRunning) }
 }
 

@@ -2,6 +2,9 @@
 //! before it sleeps. A processor that went to sleep takes tens of microseconds to wake, several times
 //! as long as serving what is cached; on virtual machines above all.
 //!
+//! Where other programs need the processors, none of these sleeps, and polling takes time from those
+//! programs: the readers do not poll then (`crowd`).
+//!
 //! Not here: reading (`channel`).
 
 use std::fs::File;
@@ -11,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::time::Timespec;
+
+use crate::transport::crowd::Crowd;
 
 /// How long to look. Whoever waits for its answer comes back sooner, from a sleeping processor, too.
 const PATIENCE: Duration = Duration::from_micros(100);
@@ -37,6 +42,7 @@ pub struct BusyPoll {
     close: AtomicBool,
     /// Waits that are still to go by without looking.
     rest: AtomicU32,
+    crowd: Option<Crowd>,
     wakeful: Option<Wakeful>,
 }
 
@@ -54,9 +60,15 @@ impl BusyPoll {
         Self { possible: processors > 1, wakeful, ..Self::default() }
     }
 
+    /// The same, but the processors are left to other programs that need them.
+    pub fn in_crowd(self, crowd: Crowd) -> Self {
+        Self { crowd: Some(crowd), ..self }
+    }
+
     /// There is no request yet.
     pub fn begin(&self) -> Wait {
-        let looking = self.possible && self.close.load(Ordering::Relaxed) && !self.rests();
+        let is_close = self.possible && self.close.load(Ordering::Relaxed);
+        let looking = is_close && !self.rests() && !self.is_crowded();
         Wait { begin: Instant::now(), looking }
     }
 
@@ -96,8 +108,12 @@ impl BusyPoll {
         let close = waited < PATIENCE;
         self.close.store(close, Ordering::Relaxed);
         if let (true, Some(wakeful)) = (close, &self.wakeful) {
-            wakeful.set(true);
+            wakeful.set(!self.is_crowded());
         }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowd.as_ref().is_some_and(Crowd::is_crowded)
     }
 
     fn rests(&self) -> bool {

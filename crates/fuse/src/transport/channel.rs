@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use base::FileOffset;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -114,10 +115,12 @@ impl Channel {
         self.forget(InvalidateInode { node, offset: -1, length: 0 });
     }
 
-    /// Has the kernel ask for the attributes and all contents of `node` again. It waits for requests for
-    /// contents that are under way, so that a handler may not (a `Forgetter` may).
-    pub fn forget_contents(&self, node: u64) {
-        self.forget(InvalidateInode { node, offset: 0, length: 0 });
+    /// Invalidates the attributes of `node`, and its contents from byte `from` on, in the kernel's cache. The
+    /// kernel writes dirty contents first, and waits for requests for contents that are in flight. So a
+    /// handler must not call this (a `Forgetter` may).
+    pub fn forget_contents(&self, node: u64, from: FileOffset) {
+        let offset = i64::try_from(from.0).unwrap_or(i64::MAX);
+        self.forget(InvalidateInode { node, offset, length: 0 });
     }
 
     fn forget(&self, what: InvalidateInode) {

@@ -7,11 +7,9 @@ use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::channel::Channel;
+use base::FileOffset;
 
-/// How long a handler waits until the contents are forgotten. They are brought by other threads, unless
-/// every one of them waits here: then somebody has to go on.
-const PATIENCE: Duration = Duration::from_secs(1);
+use super::channel::Channel;
 
 /// The thread.
 #[derive(Debug)]
@@ -23,6 +21,7 @@ pub struct Forgetter {
 #[derive(Debug)]
 struct Wanted {
     node: u64,
+    from: FileOffset,
     done: mpsc::Sender<()>,
 }
 
@@ -31,8 +30,8 @@ impl Forgetter {
     pub fn start(channel: Channel) -> io::Result<Self> {
         let (wanted, all) = mpsc::channel::<Wanted>();
         std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(move || {
-            for Wanted { node, done } in all {
-                channel.forget_contents(node);
+            for Wanted { node, from, done } in all {
+                channel.forget_contents(node, from);
                 // Whoever does not wait any more was told so.
                 let _ = done.send(());
             }
@@ -40,13 +39,12 @@ impl Forgetter {
         Ok(Self { wanted })
     }
 
-    /// Has the kernel forget what it has cached of `node`, and waits for that.
-    pub fn forget_contents(&self, node: u64) {
+    /// Has the kernel write and invalidate the contents of `node` from byte `from` on. Returns whether it has
+    /// done so within `patience`.
+    pub fn forget_contents(&self, node: u64, from: FileOffset, patience: Duration) -> bool {
         base::waiting::about_to_wait();
         let (done, is_done) = mpsc::channel();
-        let asked = self.wanted.send(Wanted { node, done });
-        if asked.is_err() || is_done.recv_timeout(PATIENCE).is_err() {
-            tracing::warn!("what is cached of node {node} was not forgotten in time");
-        }
+        self.wanted.send(Wanted { node, from, done }).is_ok()
+            && is_done.recv_timeout(patience).is_ok()
     }
 }

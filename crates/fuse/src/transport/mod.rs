@@ -4,6 +4,7 @@
 mod busy_poll;
 mod channel;
 mod crew;
+mod crowd;
 mod desk;
 mod forgetter;
 mod post;
@@ -13,6 +14,7 @@ mod waits;
 pub use busy_poll::{BusyPoll, Wakeful};
 pub use channel::{Channel, End};
 pub use crew::{Crew, THREADS_DEFAULT};
+pub use crowd::Crowd;
 pub use desk::shake_hands;
 pub use forgetter::Forgetter;
 pub use ring::{ENABLE_RINGS, NoRings, RingCrew, Rings};

@@ -44,6 +44,31 @@ pub struct Format {
     pub panics: AtomicBool,
     /// What becomes of one mapping for writeback instead, after so many others.
     fails: Mutex<Option<Failure>>,
+    /// Done after the next reservation.
+    pub after_reservation: Hook,
+}
+
+/// Something to do once.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hook {
+    pub fn set(&self, work: impl FnOnce() + Send + 'static) {
+        *self.0.lock().expect("no panic") = Some(Box::new(work));
+    }
+
+    fn call(&self) {
+        let work = self.0.lock().expect("no panic").take();
+        if let Some(work) = work {
+            work();
+        }
+    }
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 /// How many mappings go well before one that does not, and what becomes of that.
@@ -84,6 +109,7 @@ impl Format {
             ended_by: Mutex::default(),
             panics: AtomicBool::new(false),
             fails: Mutex::default(),
+            after_reservation: Hook::default(),
         })
     }
 
@@ -267,7 +293,10 @@ impl MapWrite for Format {
         }
         state.reserved += new.len() as u64;
         state.blocks.extend(new.into_iter().map(|block| (block, Block::Delalloc)));
-        Ok(self.map(&state, at, length))
+        let map = self.map(&state, at, length);
+        drop(state);
+        self.after_reservation.call();
+        Ok(map)
     }
 
     fn end_write(&self, unused: Range<FileOffset>) {

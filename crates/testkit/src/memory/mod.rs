@@ -84,6 +84,7 @@ impl MemoryFileSystem {
             target: b"",
             xattrs: &[],
             time: Timestamp::default(),
+            created: Timestamp::default(),
         };
         let garbage = vec![0xee; (INODES_MAX * DATA_BYTES_MAX) as usize];
         let root = Record::new(ROOT, &new, 2, ROOT);

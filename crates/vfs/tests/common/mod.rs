@@ -8,7 +8,7 @@ use base::FileOffset;
 use base::attributes::FileType;
 use device::{OpenDevice, SharedDevice};
 use iomap::{CacheOptions, DirectOptions};
-use vfs::{Creation, Credentials, File, Follow, OpenMode, Volume, VolumeOptions};
+use vfs::{Creation, Credentials, File, FileMap, Follow, OpenMode, Volume, VolumeOptions};
 
 pub const WRITE: OpenMode = OpenMode { write: true, append: false };
 
@@ -51,4 +51,23 @@ pub fn close(volume: Volume, image: &Path) {
 
 pub fn bytes(range: Range<u64>) -> Range<FileOffset> {
     FileOffset(range.start)..FileOffset(range.end)
+}
+
+/// What lies in a map, as the processor sees it.
+pub fn load(map: &FileMap, range: &Range<u64>) -> Vec<u8> {
+    assert!(range.end <= map.len() as u64);
+    let at = |at: u64| {
+        // SAFETY: in the map. Others change it at any time, which volatile accesses allow for.
+        unsafe { map.as_ptr().add(at as usize).read_volatile() }
+    };
+    range.clone().map(at).collect()
+}
+
+/// Stores bytes as the processor does.
+pub fn store(map: &FileMap, at: u64, data: &[u8]) {
+    assert!(at as usize + data.len() <= map.len());
+    for (index, byte) in data.iter().enumerate() {
+        // SAFETY: in the map. Others change it at any time, which volatile accesses allow for.
+        unsafe { map.as_ptr().add(at as usize + index).write_volatile(*byte) };
+    }
 }

@@ -9,7 +9,7 @@ use vfs::{
     Fallocate, File, FileMap, MapAccess, Privileges, RwFlags, SyncRange, WriteAt, WriteSync,
 };
 
-use crate::common::{WRITE, bytes};
+use crate::common::{WRITE, bytes, load, store};
 use crate::operation::Operation;
 
 /// The largest file.
@@ -239,23 +239,4 @@ fn move_extents(
     // At once: nobody else may have noticed.
     subjects[index].read(at..at + length, RwFlags::default());
     subjects[donor].read(to..to + length, RwFlags::default());
-}
-
-/// What lies in a map, as the processor sees it.
-fn load(map: &FileMap, range: &Range<u64>) -> Vec<u8> {
-    assert!(range.end <= map.len() as u64);
-    let at = |at: u64| {
-        // SAFETY: in the map. Nobody stores to it meanwhile but the kernel, at other bytes.
-        unsafe { map.as_ptr().add(at as usize).read_volatile() }
-    };
-    range.clone().map(at).collect()
-}
-
-/// Stores bytes as the processor does.
-fn store(map: &FileMap, at: u64, data: &[u8]) {
-    assert!(at as usize + data.len() <= map.len());
-    for (index, byte) in data.iter().enumerate() {
-        // SAFETY: in the map, which nobody else stores to.
-        unsafe { map.as_ptr().add(at as usize + index).write_volatile(*byte) };
-    }
 }

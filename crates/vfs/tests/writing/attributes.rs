@@ -57,8 +57,13 @@ fn a_truncation_takes_privileges_that_the_caller_may_not_keep() {
     file.set_size(20, Privileges::Drop).unwrap();
     assert_eq!((permissions(&file), file.attributes().size), (0o755, 20));
     let file = privileged(&volume, "/b", 0o6745);
-    file.set_size(0, Privileges::Drop).unwrap();
+    let group = file.attributes().gid;
+    file.set_size(5, Privileges::DropFor(group)).unwrap();
     assert_eq!(permissions(&file), 0o2745, "without group execute setgid is a mark");
+    file.set_size(4, Privileges::DropFor(group)).unwrap();
+    assert_eq!(permissions(&file), 0o2745);
+    file.set_size(0, Privileges::DropFor(group + 1)).unwrap();
+    assert_eq!(permissions(&file), 0o745, "which the group's members alone may leave");
     // What is found once is not looked for again until it may have come back.
     set_xattr(&file, CAPABILITY, b"caps").unwrap();
     chmod(&file, 0o4711);

@@ -31,7 +31,7 @@ impl Side {
     /// Makes an image, mounts it and writes the file.
     pub fn new(name: &'static str, mounter: Mounter) -> Self {
         let image = Image::make(IMAGE_BYTES, 4096, "");
-        let mount = Mount::new(&image, mounter);
+        let mount = Mount::new(&image.path(), mounter);
         let mut file = File::create_new(mount.path().join(NAME)).expect("a new file");
         let piece: Vec<u8> =
             (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -47,7 +47,7 @@ impl Side {
         if row.state == State::Cold {
             drop(self.mount.take());
         }
-        let mount = self.mount.get_or_insert_with(|| Mount::new(&self.image, self.mounter));
+        let mount = self.mount.get_or_insert_with(|| Mount::new(&self.image.path(), self.mounter));
         let open = |flags: OFlags| {
             let mut options = File::options();
             options.read(true).custom_flags(flags.bits() as i32);

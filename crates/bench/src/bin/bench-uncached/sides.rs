@@ -112,7 +112,7 @@ pub struct Kernel {
 
 impl Kernel {
     pub fn new(image: Image) -> Self {
-        Self { mount: Mount::new(&image, Mounter::Kernel), _image: image }
+        Self { mount: Mount::new(&image.path(), Mounter::Kernel), _image: image }
     }
 
     /// The file `name`, made if it is not there.

@@ -46,7 +46,7 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts `image`.
     pub fn new(name: &'static str, image: Image, mounter: Mounter) -> Self {
-        Self { name, mount: Mount::new(&image, mounter), _image: image }
+        Self { name, mount: Mount::new(&image.path(), mounter), _image: image }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use bench::median;
+use bench::{median, succeed};
 
 use crate::notes::Notes;
 use crate::source::Archive;
@@ -62,12 +62,12 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
 }
 
 fn measure(image: &Image, mounter: Mounter, archive: &Archive, times: &mut [Vec<f64>]) {
-    let mut mount = Mount::new(image, mounter);
+    let mut mount = Mount::new(&image.path(), mounter);
     for (index, (name, work)) in WORKS.iter().enumerate() {
         if *name == "find + stat" {
             // Nothing of the tree is in memory then.
             drop(mount);
-            mount = Mount::new(image, mounter);
+            mount = Mount::new(&image.path(), mounter);
         }
         let begin = Instant::now();
         work(archive, mount.path());
@@ -95,11 +95,6 @@ fn create_small(_: &Archive, top: &Path) {
         let mut file = File::create_new(folder.join(format!("{number}"))).expect("a new file");
         file.write_all(&[7; SMALL_BYTES]).expect("a write");
     }
-}
-
-fn succeed(command: &mut Command) {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
-    assert!(status.success(), "{command:?}: {status}");
 }
 
 fn print_row(name: &str, medians: &[(&str, f64)]) {

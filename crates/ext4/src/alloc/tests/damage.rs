@@ -4,6 +4,7 @@ use base::{InodeNumber, Problem};
 
 use super::common::Image;
 use super::*;
+use crate::group::GroupDescriptor;
 
 fn problem<T: std::fmt::Debug>(result: Result<T>) -> Problem {
     match result {
@@ -23,7 +24,7 @@ fn what_is_free_or_the_formats_own_is_not_freed() {
         assert!(matches!(problem(volume.give((start, 1))), Problem::MarkedFree { count: 1 }));
         let descriptor = volume.group(GroupNumber(0)).unwrap();
         for block in [descriptor.block_bitmap, descriptor.inode_bitmap, descriptor.inode_table] {
-            assert!(matches!(problem(volume.give((block, 1))), Problem::Shared { .. }));
+            assert!(matches!(problem(volume.give((block, 1))), Problem::SystemZone { .. }));
         }
         let outside = FsBlock(volume.geometry().block_count);
         assert!(matches!(problem(volume.give((outside, 1))), Problem::Range { .. }));
@@ -48,7 +49,7 @@ fn a_group_whose_counts_lie_is_left_alone() {
     image.debugfs_write("set_bg 2 free_blocks_count 77\nset_bg 2 checksum calc\n");
     let volume = open_for_writing(&image);
     let geometry = volume.geometry();
-    let goal = geometry.group_start(GroupNumber(2)).0 + 100;
+    let goal = geometry.group_start(GroupNumber(2)).0 + 8000;
     let before = volume.statfs().blocks_free;
     let (start, count) = volume.take(goal, 20, Purpose::Data).unwrap();
     assert_ne!(geometry.group_of_block(start), Some(GroupNumber(2)));
@@ -98,26 +99,44 @@ fn counts_of_inodes_that_lie_are_met_with_errors() {
     }
 }
 
-/// An image of two groups that both say the same block is their bitmap, `kind` of it, and whose counts
-/// agree with it.
-fn sharing(kind: &str, count: &str) -> Image {
+/// A volume whose first two groups come to say, once it is open, that the same blocks are their bitmaps,
+/// and whose counts agree with those. It would not be opened for writing like this.
+fn sharing() -> (Image, Arc<Volume>) {
     let options = ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"];
     // The last of the three groups is shorter.
     let image = Image::make(24, &options);
     let volume = open_for_writing(&image);
     let [first, second] = [0, 1].map(|number| volume.group(GroupNumber(number)).unwrap());
-    let (block, free) = match kind {
-        "block_bitmap" => (first.block_bitmap, first.free_clusters),
-        _ => (second.inode_bitmap, second.free_inodes),
-    };
-    drop(volume);
-    for number in 0..2 {
-        image.debugfs_write(&format!(
-            "set_bg {number} {kind} {}\nset_bg {number} {count} {free}\n",
-            block.0
-        ));
+    for descriptor in [&first, &second] {
+        let (free_clusters, free_inodes) = (first.free_clusters, second.free_inodes);
+        let counts = GroupDescriptor { free_clusters, free_inodes, ..descriptor.clone() };
+        let (block, at) = volume.geometry().descriptor_position(descriptor.group);
+        let bytes = at..at + volume.geometry().descriptor_size as usize;
+        let store = |block: &mut [u8]| {
+            let bytes = &mut block[bytes];
+            counts.store(bytes, volume.geometry());
+            // Nothing else writes the locations of bitmaps.
+            for (at, bitmap) in [(0, first.block_bitmap), (4, second.inode_bitmap)] {
+                bytes[at..at + 4].copy_from_slice(&(bitmap.0 as u32).to_le_bytes());
+            }
+        };
+        let place = base::Place::block(block);
+        volume.metadata().change(block, "group descriptor", place, store).unwrap();
     }
-    image
+    (image, volume)
+}
+
+#[test]
+fn groups_that_share_a_bitmap_are_not_written() {
+    for kind in ["block_bitmap", "inode_bitmap"] {
+        let image = Image::make(24, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
+        let first = image.open().group(GroupNumber(0)).unwrap();
+        let block = if kind == "block_bitmap" { first.block_bitmap } else { first.inode_bitmap };
+        image.debugfs_write(&format!("set_bg 1 {kind} {}\nset_bg 1 checksum calc\n", block.0));
+        let opened = common::open_device_for_writing(image.device(false));
+        assert!(matches!(problem(opened), Problem::Shared { blocks: 1 }), "{kind}");
+        image.open();
+    }
 }
 
 /// Blocks in the middle of the first two groups, which are known as they were when the volume was
@@ -133,8 +152,7 @@ fn middles(volume: &Volume) -> [u64; 2] {
 
 #[test]
 fn groups_that_share_a_block_bitmap_are_met_with_errors() {
-    let image = sharing("block_bitmap", "free_blocks_count");
-    let volume = open_for_writing(&image);
+    let (_image, volume) = sharing();
     let [first, second] = middles(&volume);
     let group_of = |goal| {
         let (start, _) = volume.take(goal, 8, Purpose::Data).unwrap();
@@ -153,8 +171,7 @@ fn groups_that_share_a_block_bitmap_are_met_with_errors() {
 
 #[test]
 fn what_another_group_took_in_a_shared_bitmap_is_not_freed() {
-    let image = sharing("block_bitmap", "free_blocks_count");
-    let volume = open_for_writing(&image);
+    let (_image, volume) = sharing();
     let [first, second] = middles(&volume);
     let (start, count) = volume.take(first, 8, Purpose::Data).unwrap();
     assert_eq!(start.0, first);
@@ -166,8 +183,7 @@ fn what_another_group_took_in_a_shared_bitmap_is_not_freed() {
 
 #[test]
 fn groups_that_share_an_inode_bitmap_give_no_inode_twice() {
-    let image = sharing("inode_bitmap", "free_inodes_count");
-    let volume = open_for_writing(&image);
+    let (_image, volume) = sharing();
     let mut taken = Vec::new();
     let take = |parent, is_directory| {
         let take = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);

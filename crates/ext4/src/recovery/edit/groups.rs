@@ -133,6 +133,9 @@ impl Groups {
         if !in_use {
             self.search_from = self.search_from.min(clusters.start);
         }
+        if !in_use {
+            self.check_no_zone(&clusters)?;
+        }
         let mut at = clusters.start;
         while at < clusters.end {
             let group = at / per_group;
@@ -144,6 +147,16 @@ impl Groups {
             at = end;
         }
         Ok(())
+    }
+
+    /// Refuses to free blocks of system zones.
+    fn check_no_zone(&self, clusters: &Range<u64>) -> Result<()> {
+        let geometry = self.geometry();
+        let [start, end] = [clusters.start, clusters.end].map(|at| geometry.cluster_start(at).0);
+        let Some(zone) = self.volume.system_zones().first_within(start..end) else { return Ok(()) };
+        let (first, last) = (zone.start, zone.end - 1);
+        let problem = Problem::SystemZone { first, last };
+        Err(Error::corrupt("blocks to be freed", Place::block(FsBlock(first)), problem))
     }
 
     /// Whether a cluster is in use.

@@ -58,9 +58,10 @@ impl FileMap {
     ) -> Result<()> {
         const STRUCTURE: &str = "extent node";
         let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
+        let validity = volume.block_validity(record.number);
         let root = Node::parse(
             &record.block_area,
-            volume.geometry(),
+            validity,
             Expected::of_root(),
             Place::inode(record.number),
         )?;
@@ -81,7 +82,7 @@ impl FileMap {
                 let buffer = volume.read_metadata(block, STRUCTURE, place)?;
                 extent::verify_checksum(&buffer, record.checksum_seed, place)?;
                 let expected = Expected { depth: Some(node.depth - 1), range: start..end };
-                let child = Node::parse(&buffer, volume.geometry(), expected, place)?;
+                let child = Node::parse(&buffer, validity, expected, place)?;
                 self.nodes.push((start, block));
                 self.check_entries(entries_max)?;
                 ahead.push((child, start..end));
@@ -292,6 +293,7 @@ fn read_pointers(
 ) -> Result<()> {
     const STRUCTURE: &str = "indirect block";
     let geometry = volume.geometry();
+    let mut blocks = volume.block_validity(record.number).checker();
     let mut seen = HashSet::new();
     let mut ahead = root_pointers(geometry, &record.block_area);
     ahead.reverse();
@@ -302,7 +304,7 @@ fn read_pointers(
         map.check_entries(entries_max)?;
         let place =
             Place::inode(record.number).at_file_block(pointer.start).at_block(pointer.block);
-        geometry.check_run(STRUCTURE, place, pointer.block, 1)?;
+        blocks.check(STRUCTURE, place, pointer.block, 1)?;
         if pointer.level == 0 {
             let (start, block) = (pointer.start, pointer.block);
             map.push(Run { start, length: 1, block, unwritten: false });

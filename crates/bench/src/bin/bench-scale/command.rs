@@ -1,0 +1,49 @@
+//! Rows of the command line: trees of many files are copied into images and out, listed, checked and removed.
+
+use std::process::Command;
+
+use bench::mount::bifolio;
+
+use crate::cost::Costs;
+use crate::tree::{Shape, SparseImage, Tree, succeed};
+
+/// All files in one directory.
+pub fn one_directory(size: u64, costs: &mut Costs) {
+    tree(size, Shape::One, costs);
+}
+
+/// A hundred files in each directory.
+pub fn many_directories(size: u64, costs: &mut Costs) {
+    tree(size, Shape::Many, costs);
+}
+
+/// Paths that are given one by one in a single command.
+pub fn commands(size: u64, costs: &mut Costs) {
+    // More arguments are more than the host takes.
+    let size = size.min(10_000);
+    let image = SparseImage::make(size, 0);
+    let paths = || (0..size).map(|number| image.target(&format!("/d{number}")));
+    costs.measure("mkdir", size, || succeed(Command::new(bifolio()).arg("mkdir").args(paths())));
+    costs.measure("rm", size, || succeed(Command::new(bifolio()).args(["rm", "-r"]).args(paths())));
+}
+
+fn tree(size: u64, shape: Shape, costs: &mut Costs) {
+    let tree = Tree::make(size, shape);
+    let archive = tree.archive();
+    let image = SparseImage::make(size, 0);
+    let top = image.target("/tree");
+    let mut run = |row: &str, arguments: &[&str]| {
+        costs.measure(row, size, || succeed(Command::new(bifolio()).args(arguments)));
+    };
+    let [archive, source] = [&archive, &tree.path()].map(|path| path.display().to_string());
+    run("tar in", &["tar", &archive, &image.target("/")]);
+    run("ls -lR", &["ls", "-lR", &top]);
+    run("find", &["find", &top, "-type", "f"]);
+    run("du", &["du", "-s", &top]);
+    run("check", &["check", &image.path().display().to_string()]);
+    run("cp -a out", &["cp", "-a", &top, &image.out().display().to_string()]);
+    std::fs::remove_dir_all(image.out()).expect("the copy to go");
+    run("rm -r", &["rm", "-r", &top]);
+    run("cp -a in", &["cp", "-a", &source, &top]);
+    testkit::check_by_e2fsck(&image.path());
+}

@@ -1,0 +1,69 @@
+//! The output: the table, and the rows whose cost grows.
+
+use crate::cost::{Cost, Costs};
+
+/// The ratio of costs, between the largest size and the size of comparison, above which a row is reported.
+const GROWTH_MAX: f64 = 1.5;
+/// The size that the largest is compared with. Smaller ones have fixed costs in them.
+const COMPARED_WITH: u64 = 10_000;
+
+/// The table.
+pub struct Table {
+    sizes: Vec<u64>,
+    in_cpu: bool,
+    grown: Vec<String>,
+}
+
+impl Table {
+    /// Prints the heading.
+    pub fn new(sizes: &[u64], in_cpu: bool) -> Self {
+        let what = if in_cpu { "processor time" } else { "time" };
+        print!("\n{what} for each unit, µs; the largest size's to that of 10^4\n\n{:<36}", "");
+        sizes.iter().for_each(|size| print!("{:>10}", format!("10^{}", size.ilog10())));
+        println!(" |{:>8}", "ratio");
+        Self { sizes: sizes.to_vec(), in_cpu, grown: Vec::new() }
+    }
+
+    /// Prints the rows of a series, of which `columns` has the costs at each size.
+    pub fn add(&mut self, series: &str, columns: &[Costs]) {
+        let Some(first) = columns.first() else { return };
+        for (row, _) in &first.0 {
+            let cost = |costs: &Costs| -> Option<Cost> {
+                costs.0.iter().find(|(name, _)| name == row).map(|(_, cost)| *cost)
+            };
+            let number = |cost: Cost| 1e6 * if self.in_cpu { cost.cpu } else { cost.wall };
+            let costs: Vec<Option<f64>> =
+                columns.iter().map(|costs| cost(costs).map(number)).collect();
+            let name = format!("{series}: {row}");
+            print!("{name:<36}");
+            for cost in &costs {
+                match cost {
+                    Some(cost) => print!("{cost:>10.2}"),
+                    None => print!("{:>10}", "-"),
+                }
+            }
+            let at = self.sizes.iter().position(|size| *size == COMPARED_WITH);
+            let before = at.and_then(|at| costs[at]);
+            let last = costs.iter().skip(at.map_or(0, |at| at + 1)).rev().find_map(|cost| *cost);
+            match before.zip(last) {
+                Some((before, last)) => {
+                    let ratio = last / before;
+                    println!(" |{ratio:>8.2}");
+                    if ratio > GROWTH_MAX {
+                        self.grown.push(format!("{name}: {ratio:.2}"));
+                    }
+                }
+                None => println!(" |"),
+            }
+        }
+    }
+
+    /// Prints the rows that have grown by more than they may.
+    pub fn finish(&self) {
+        match self.grown.is_empty() {
+            true => println!("\nno unit is more than {GROWTH_MAX} times as dear as at 10^4"),
+            false => println!("\nmore than {GROWTH_MAX} times as dear as at 10^4:"),
+        }
+        self.grown.iter().for_each(|row| println!("  {row}"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Trees of small files, archives of them, and images with room for so many.
+
+use std::fs::{File, create_dir};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+use testkit::Mke2fs;
+
+/// The bytes of each file.
+pub const FILE_BYTES: usize = 1000;
+/// Files of a directory, where there are many directories.
+const FILES_PER_DIRECTORY: u64 = 100;
+
+/// How files are spread over directories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// All in one.
+    One,
+    /// A hundred in each.
+    Many,
+    /// Empty directories instead of files, two levels of them.
+    Directories,
+}
+
+/// A tree on tmpfs.
+pub struct Tree {
+    folder: TempDir,
+}
+
+impl Tree {
+    /// A tree of `count` files.
+    pub fn make(count: u64, shape: Shape) -> Self {
+        let tree = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
+        create_dir(tree.path()).expect("a directory");
+        let mut directory = tree.path();
+        for number in 0..count {
+            if shape != Shape::One && number % FILES_PER_DIRECTORY == 0 {
+                directory = tree.path().join(format!("d{}", number / FILES_PER_DIRECTORY));
+                create_dir(&directory).expect("a directory");
+            }
+            let path = directory.join(format!("file-{number}"));
+            match shape {
+                Shape::Directories => create_dir(path).expect("a directory"),
+                _ => {
+                    let mut file = File::create_new(path).expect("a new file");
+                    file.write_all(&[7; FILE_BYTES]).expect("room on tmpfs");
+                }
+            }
+        }
+        tree
+    }
+
+    /// Its top.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("tree")
+    }
+
+    /// An archive of it, beside it.
+    pub fn archive(&self) -> PathBuf {
+        let path = self.folder.path().join("tree.tar");
+        let mut command = Command::new("tar");
+        command.arg("-cf").arg(&path).arg("-C").arg(self.folder.path()).arg("tree");
+        succeed(&mut command);
+        path
+    }
+}
+
+/// An image on tmpfs with room for `files` files of a block, and as many bytes more.
+pub struct SparseImage {
+    folder: TempDir,
+}
+
+impl SparseImage {
+    /// An empty ext4 image.
+    pub fn make(files: u64, more_bytes: u64) -> Self {
+        let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
+        let inodes = files + files / 8 + 1000;
+        let mut options = Mke2fs::new("ext4", 4096)
+            .with("-E lazy_itable_init=0,lazy_journal_init=0 -J size=64")
+            .with(&format!("-N {inodes}"));
+        options.size = (256 << 20) + inodes * 8192 + more_bytes;
+        options.make(&image.path(), None);
+        image
+    }
+
+    /// The image file.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// A path in the image, as the command takes it.
+    pub fn target(&self, path: &str) -> String {
+        format!("{}:{path}", self.path().display())
+    }
+
+    /// A folder for what is copied out.
+    pub fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+}
+
+/// The host has written what is dirty: it is not part of the next measurement.
+pub fn settle(path: &Path) {
+    rustix::fs::syncfs(File::open(path).expect("a file")).expect("a sync");
+}
+
+/// Runs a command that must succeed, without its output.
+pub fn succeed(command: &mut Command) {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
+    assert!(status.success(), "{command:?}: {status}");
+}

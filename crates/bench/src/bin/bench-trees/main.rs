@@ -1,0 +1,135 @@
+//! `make bench-trees`: common programs on a tree of many small files, on mounts of ours with and without options,
+//! of the running kernel and of fuse2fs: on an idle machine, and beside as many busy loops as it has processors.
+//! All in one run, the sides in turn, medians.
+//!
+//! Not here: the tree (`source`).
+// A program for people to read.
+#![allow(clippy::print_stdout)]
+
+mod source;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use bench::image::Image;
+use bench::mount::{FUSE2FS, KERNEL, LOW_LATENCY, MOUNT, Mount, Mounter, WRITEBACK};
+use bench::selection::Selection;
+use bench::{median, succeed};
+
+use crate::source::{FILES, Source};
+
+/// How often each side is measured.
+const ROUNDS: usize = 5;
+const IMAGE_BYTES: u64 = 512 << 20;
+
+/// The sides: the kernel and fuse2fs; ours by default, with processors kept awake, and with collected writes, too.
+const SIDES: [(&str, Mounter); 5] = [
+    (KERNEL, Mounter::Kernel),
+    (FUSE2FS, Mounter::Fuse2fs),
+    (MOUNT, Mounter::Bifolio("rw,io_uring=off")),
+    (LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,low_latency")),
+    (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,low_latency,writeback")),
+];
+
+type Work = fn(&Source, &Path);
+
+/// What is done, in this order: each begins with what the one before left.
+const WORKS: [(&str, Work); 5] =
+    [("untar", untar), ("ls -lR", list), ("rsync", sync), ("git clone", clone), ("rm -rf", remove)];
+
+fn main() {
+    if let Some(warning) = bench::busy_warning() {
+        println!("{warning}");
+    }
+    let selection = Selection::new(std::env::args().skip(1));
+    testkit::private_mounts();
+    let source = Source::make();
+    let sides = SIDES.into_iter().filter(|(name, _)| selection.has_side(name));
+    let sides: Vec<_> =
+        sides.map(|(name, mounter)| (name, mounter, Image::make(IMAGE_BYTES, 4096, ""))).collect();
+    for state in ["idle", "busy"].into_iter().filter(|state| selection.has_row(state)) {
+        let mut times = vec![[const { Vec::new() }; WORKS.len()]; sides.len()];
+        beside(state == "busy", || {
+            for _ in 0..ROUNDS {
+                for ((_, mounter, image), times) in sides.iter().zip(&mut times) {
+                    measure(image, *mounter, &source, times);
+                }
+            }
+        });
+        print!("\n{state}, {FILES} files, ms; ratios of the others' times to ours\n\n{:<12}", "");
+        sides.iter().for_each(|(name, ..)| print!("{name:>12}"));
+        println!(" |{:>10}{:>10}", KERNEL, FUSE2FS);
+        for (row, (name, _)) in WORKS.iter().enumerate() {
+            let medians = sides.iter().zip(&times);
+            let medians = medians.map(|((side, ..), times)| (*side, median(times[row].clone())));
+            print_row(name, &medians.collect::<Vec<_>>());
+        }
+    }
+    println!("\nload at the end: {}", bench::load().unwrap_or_default());
+}
+
+/// Does `work` alone, or beside busy loops.
+fn beside(busy: bool, work: impl FnOnce()) {
+    let loops = if busy { thread::available_parallelism().map_or(1, usize::from) } else { 0 };
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..loops {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        work();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+fn measure(image: &Image, mounter: Mounter, source: &Source, times: &mut [Vec<f64>]) {
+    let mount = Mount::new(&image.path(), mounter);
+    for ((_, work), times) in WORKS.iter().zip(times) {
+        let begin = Instant::now();
+        work(source, mount.path());
+        times.push(begin.elapsed().as_secs_f64());
+    }
+}
+
+fn untar(source: &Source, top: &Path) {
+    succeed(Command::new("tar").arg("-xf").arg(source.archive()).arg("-C").arg(top));
+}
+
+fn list(_: &Source, top: &Path) {
+    succeed(Command::new("ls").arg("-lR").arg(top));
+}
+
+fn sync(_: &Source, top: &Path) {
+    succeed(Command::new("rsync").arg("-a").arg(top.join("tree/")).arg(top.join("copy")));
+}
+
+fn clone(source: &Source, top: &Path) {
+    let mut git = source::git(top);
+    succeed(git.args(["clone", "-q", "--no-local"]).arg(source.repository()).arg("clone"));
+}
+
+fn remove(_: &Source, top: &Path) {
+    succeed(
+        Command::new("rm").arg("-rf").args(["tree", "copy", "clone"].map(|name| top.join(name))),
+    );
+}
+
+fn print_row(name: &str, medians: &[(&str, f64)]) {
+    print!("{name:<12}");
+    medians.iter().for_each(|(_, seconds)| print!("{:>12.0}", seconds * 1e3));
+    print!(" |");
+    let of = |side: &str| medians.iter().find(|(name, _)| *name == side).map(|(_, time)| time);
+    for other in [KERNEL, FUSE2FS] {
+        match of(other).zip(of(MOUNT)) {
+            Some((other, ours)) => print!("{:>10.2}", other / ours),
+            None => print!("{:>10}", ""),
+        }
+    }
+    println!();
+}

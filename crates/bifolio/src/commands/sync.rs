@@ -1,0 +1,31 @@
+//! `bifolio sync`: makes all data written to mounts durable, also where the kernel does not pass sync(2) on.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+
+const AFTER_HELP: &str = "\
+Writes all data that was written to the mounts before to their images, and returns when it is durable. sync(1) \
+does this only for some mounts: see Durability in `bifolio help mount`.";
+
+/// The arguments of `bifolio sync`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// Mount points
+    #[arg(required = true)]
+    directories: Vec<PathBuf>,
+}
+
+/// Syncs each mount, and reports those that fail.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    for directory in &arguments.directories {
+        if let Err(error) = fuse::sync(directory) {
+            console.report(&Failure::new(&**directory, error.to_string()));
+        }
+    }
+    Ok(())
+}

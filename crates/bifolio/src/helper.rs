@@ -1,0 +1,306 @@
+//! The mount helper `mount.bifolio`: calls of mount(8), and so of fstab and systemd, translated to `bifolio
+//! mount`. Not here: mounting.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use fuse::{MountOptions, OptionError, Remount};
+
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::failure::{Failure, Result, Status};
+
+/// The names under which mount(8) finds this helper: for the type in fstab, and for the types in
+/// /proc/mounts.
+const NAMES: [&str; 3] = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"];
+
+/// Options for mount(8) and other readers of fstab, and options that hold anyway.
+const WITHOUT_EFFECT: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "_netdev",
+    "nofail",
+    "async",
+    "nodirsync",
+    "silent",
+    "loud",
+    "nomand",
+    "noiversion",
+    "symfollow",
+    "barrier",
+    "delalloc",
+    "acl",
+    "user_xattr",
+    "block_validity",
+    // Options of existing mounts, given at a remount.
+    "default_permissions",
+    "nolazytime",
+];
+
+/// Prefixes of options for other programs.
+const WITHOUT_EFFECT_BEGIN: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper="];
+
+/// Options that cannot be obeyed, and the reasons.
+const REFUSED: &[(&str, &str)] = &[
+    ("data=journal", "the journal gets no file data"),
+    ("nobarrier", "the device's cache is always flushed"),
+    ("barrier=0", "the device's cache is always flushed"),
+    ("nodelalloc", "blocks are always allocated late"),
+    ("noacl", "access control lists always count"),
+    ("nouser_xattr", "extended attributes are always there"),
+    ("mand", "Linux has no mandatory locks any more"),
+];
+
+/// Options that hold anyway, or ask for less: data is written before the metadata that refers to it.
+const ALWAYS_SO: &[&str] = &["barrier=1", "data=ordered", "data=writeback", "sizelimit=0"];
+
+/// A call of mount(8).
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Call {
+    /// Mount, with this command line.
+    Mount(Vec<OsString>),
+    /// Check the options only (`-f`).
+    Pretend,
+    /// Change the options of the mount on a directory.
+    Remount(PathBuf, Remount),
+}
+
+/// Returns whether the program was called by the name of a helper.
+pub fn is_called(program: Option<&OsString>) -> bool {
+    let name = program.and_then(|program| Path::new(program).file_name());
+    name.is_some_and(|name| NAMES.iter().any(|helper| name == *helper))
+}
+
+/// Runs the helper. Returns an exit status of mount(8).
+pub fn main(arguments: &[OsString]) -> ExitCode {
+    let mut console = Console::standard();
+    let outcome = run(arguments, &mut console);
+    ExitCode::from(match console.finish(outcome) {
+        Status::Success => 0,
+        Status::Usage => 1,
+        _ => 32,
+    })
+}
+
+fn run(arguments: &[OsString], console: &mut Console) -> Result<()> {
+    let refused = |what: String| Failure::new("mount.bifolio", what).usage();
+    match parse(arguments).map_err(refused)? {
+        Call::Pretend => Ok(()),
+        Call::Remount(directory, remount) => fuse::remount(&directory, remount)
+            .map_err(|error| Failure::new(&*directory, error.to_string())),
+        Call::Mount(line) => {
+            let cli = Cli::try_parse_from(line);
+            let cli = cli.map_err(|error| refused(error.to_string().trim_end().to_owned()))?;
+            cli.command.run(console)
+        }
+    }
+}
+
+/// `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+fn parse(arguments: &[OsString]) -> Result<Call, String> {
+    let mut paths = Vec::new();
+    let mut lists = Vec::new();
+    let (mut sloppy, mut pretend) = (false, false);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let Some(flags) = argument.as_bytes().strip_prefix(b"-").filter(|flags| !flags.is_empty())
+        else {
+            paths.push(argument);
+            continue;
+        };
+        for (at, flag) in flags.iter().enumerate() {
+            match flag {
+                b's' => sloppy = true,
+                b'f' => pretend = true,
+                b'n' | b'v' => {}
+                b'o' | b't' | b'N' => {
+                    let attached = &flags[at + 1..];
+                    let value = match attached {
+                        [] => rest.next().map(|value| value.as_bytes()),
+                        attached => Some(attached),
+                    };
+                    let value = value.ok_or(format!("-{} needs a value", char::from(*flag)))?;
+                    match flag {
+                        b'o' => lists.push(String::from_utf8_lossy(value).into_owned()),
+                        b'N' => return Err("other mount namespaces are not entered".to_owned()),
+                        _ => {}
+                    }
+                    break;
+                }
+                _ => return Err(format!("unknown option -{}", char::from(*flag))),
+            }
+        }
+    }
+    let [source, directory] = paths[..] else {
+        return Err("expected SOURCE DIRECTORY [-sfnv] [-o OPTIONS]".to_owned());
+    };
+    let list = lists.join(",");
+    let call = translate(source, directory, &list, sloppy)?;
+    Ok(if pretend { Call::Pretend } else { call })
+}
+
+fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Result<Call, String> {
+    let options: Vec<&str> = list.split(',').filter(|option| !option.is_empty()).collect();
+    if options.contains(&"remount") {
+        return Ok(Call::Remount(directory.into(), remount(&options)));
+    }
+    // The defaults of the kernel's file systems: for writing and, for root, with access for all users.
+    let mut ours = vec!["rw"];
+    if rustix::process::geteuid().is_root() {
+        ours.push("allow_other");
+    }
+    let mut line: Vec<OsString> = vec!["bifolio".into(), "mount".into()];
+    for option in options {
+        if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == option) {
+            return Err(format!("mount option `{option}`: {why}"));
+        }
+        let is_for_others = WITHOUT_EFFECT.contains(&option)
+            || ALWAYS_SO.contains(&option)
+            || WITHOUT_EFFECT_BEGIN.iter().any(|begin| option.starts_with(begin));
+        if is_for_others {
+            continue;
+        }
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let argument = match name {
+            "noload" | "norecovery" => {
+                line.push("--no-recovery".into());
+                continue;
+            }
+            "offset" => "--offset",
+            "partition" => "--partition",
+            "journal_path" => "--journal",
+            "log" => "--log",
+            "threads" => "--threads",
+            "cache_size" => "--cache-size",
+            // The kernel chooses the loop device, so its value is dropped.
+            "loop" => {
+                ours.push("loop");
+                continue;
+            }
+            _ => {
+                let known = MountOptions::default().add(option);
+                match known {
+                    Err(OptionError::Unknown(_)) if sloppy => {}
+                    Err(error) => return Err(error.to_string()),
+                    Ok(()) => ours.push(option),
+                }
+                continue;
+            }
+        };
+        line.push(format!("{argument}={value}").into());
+    }
+    line.push("-o".into());
+    line.push(ours.join(",").into());
+    line.push("--".into());
+    // A colon and a slash in the source are part of its name.
+    line.push(whole(source));
+    line.push(directory.into());
+    Ok(Call::Mount(line))
+}
+
+/// Returns the argument of `bifolio mount` for the whole image of this name.
+fn whole(source: &OsStr) -> OsString {
+    OsString::from_vec([source.as_bytes(), b":/"].concat())
+}
+
+fn remount(options: &[&str]) -> Remount {
+    let mut remount = Remount::default();
+    for option in options {
+        match *option {
+            "ro" => remount.writable = Some(false),
+            "rw" => remount.writable = Some(true),
+            "suid" => remount.suid = Some(true),
+            "nosuid" => remount.suid = Some(false),
+            "dev" => remount.dev = Some(true),
+            "nodev" => remount.dev = Some(false),
+            "exec" => remount.exec = Some(true),
+            "noexec" => remount.exec = Some(false),
+            // mount(8) adds the options of fstab and of the mount.
+            _ => {}
+        }
+    }
+    remount
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(line: &str) -> Result<Call, String> {
+        let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        parse(&arguments)
+    }
+
+    fn line(arguments: &str) -> String {
+        match call(arguments) {
+            Ok(Call::Mount(line)) => {
+                line.join(OsStr::new(" ")).into_string().unwrap().replace(",allow_other", "")
+            }
+            other => panic!("{arguments}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_names_of_helpers_are_known() {
+        assert!(is_called(Some(&"/sbin/mount.bifolio".into())));
+        assert!(is_called(Some(&"mount.fuseblk.bifolio".into())));
+        assert!(!is_called(Some(&"/usr/bin/bifolio".into())));
+        assert!(!is_called(None));
+    }
+
+    #[test]
+    fn what_mount_asks_for_becomes_a_command_line() {
+        assert_eq!(line("/i /d"), "bifolio mount -o rw -- /i:/ /d");
+        assert_eq!(line("/i /d -o ro"), "bifolio mount -o rw,ro -- /i:/ /d");
+        assert_eq!(
+            line("/i /d -nv -t bifolio -o rw,nosuid,offset=1024,commit=7,log=/l"),
+            "bifolio mount --offset=1024 --log=/l -o rw,rw,nosuid,commit=7 -- /i:/ /d"
+        );
+        // Options for mount(8) and systemd, and options that hold anyway.
+        assert_eq!(
+            line(
+                "-o defaults,user,noauto,nofail,_netdev,x-systemd.automount,comment=a,async,\
+                 data=ordered,barrier=1,acl /i /d -s -o noload,frobnicate"
+            ),
+            "bifolio mount --no-recovery -o rw -- /i:/ /d"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_obeyed_is_refused_with_a_reason() {
+        for (line, complaint) in [
+            ("/i /d -o data=journal", "mount option `data=journal`: the journal gets no file data"),
+            ("/i /d -o rw,nobarrier", "mount option `nobarrier`: the device's cache is always"),
+            ("/i /d -o frobnicate", "unknown mount option `frobnicate`"),
+            ("/i /d -N 7", "other mount namespaces"),
+            ("/i /d -o", "-o needs a value"),
+            ("/i /d -x", "unknown option -x"),
+            ("/i", "expected SOURCE DIRECTORY"),
+        ] {
+            let refused = call(line).unwrap_err();
+            assert!(refused.starts_with(complaint), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn remounts_and_pretences_mount_nothing() {
+        assert_eq!(call("/i /d -f -o rw"), Ok(Call::Pretend));
+        let remount = Remount { writable: Some(false), suid: Some(false), ..Remount::default() };
+        assert_eq!(
+            call("/i /d -o rw,nosuid,user_id=0,remount,ro"),
+            Ok(Call::Remount("/d".into(), remount))
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! Block devices mounted for writing: whole devices, partitions, and write-protected ones.
+
+mod mounting;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mounting::{LoopDevice, Place, bifolio, mount_entry};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use testkit::command::{Output, output, run};
+use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
+
+/// Where a disk's second partition begins and how long it is, in sectors of 512 bytes.
+const START: u64 = 65_536;
+const SECTORS: u64 = 131_072;
+
+/// A partition's node, which is there until this is dropped. Not every kernel reads partition tables, but
+/// all can be told of a partition.
+struct Partition<'a> {
+    disk: &'a Path,
+    node: PathBuf,
+}
+
+impl<'a> Partition<'a> {
+    fn new(disk: &'a Path) -> Self {
+        let node = PathBuf::from(format!("{}p2", disk.display()));
+        if !node.exists() {
+            let range = [START, SECTORS].map(|number| number.to_string());
+            run(Command::new("addpart").arg(disk).arg("2").args(range));
+        }
+        Self { disk, node }
+    }
+}
+
+impl Drop for Partition<'_> {
+    fn drop(&mut self) {
+        output(Command::new("delpart").arg(self.disk).arg("2"));
+    }
+}
+
+/// A disk with an empty volume in its second partition.
+fn disk(place: &Place) -> LoopDevice {
+    let volume = place.folder.path().join("volume");
+    Mke2fs { size: SECTORS * 512, ..Mke2fs::new("ext4", 1024) }.make(&volume, None);
+    let mut bytes = vec![0; (START * 512) as usize];
+    bytes.extend(fs::read(&volume).unwrap());
+    bytes.resize(bytes.len() + (1 << 20), 0);
+    fs::write(&place.image, bytes).unwrap();
+    let table = format!("label: gpt\nstart=2048,size=4096\nstart={START},size={SECTORS}\n");
+    let script = format!("printf '{table}' | sfdisk -q \"$0\"");
+    run(Command::new("sh").arg("-c").arg(script).arg(&place.image));
+    LoopDevice::with_partitions(&place.image)
+}
+
+fn mount(place: &Place, arguments: &[&str], device: &Path) -> Output {
+    output(bifolio("mount").args(arguments).arg(device).arg(&place.directory))
+}
+
+fn open_exclusively(device: &Path) -> Result<(), Errno> {
+    rustix::fs::open(device, OFlags::RDWR | OFlags::EXCL, Mode::empty()).map(drop)
+}
+
+#[test]
+fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_kernel() {
+    private_mounts();
+    let place = Place::new();
+    let disk = disk(&place);
+    let partition = Partition::new(disk.path());
+    let offset = (START * 512).to_string();
+    let ways: [(&[&str], &Path); 3] = [
+        (&["-o", "rw"], &partition.node),
+        (&["-o", "rw", "--partition", "2"], disk.path()),
+        (&["-o", "rw", "--offset", &offset], disk.path()),
+    ];
+    let other = place.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    for (turn, (arguments, device)) in ways.into_iter().enumerate() {
+        let mounted = mount(&place, arguments, device);
+        assert!(mounted.status.success(), "{}", mounted.text());
+        let mounted = place.mounted();
+        let entry = mount_entry(mounted.path()).unwrap();
+        assert!(entry.contains(&format!("fuseblk.bifolio {} rw", device.display())), "{entry}");
+        fs::write(mounted.path().join(format!("file {turn}")), arguments.concat()).unwrap();
+
+        assert_eq!(open_exclusively(device), Err(Errno::BUSY));
+        let mut kernels = Command::new("mount");
+        kernels.args(["-t", "ext4"]).arg(&partition.node).arg(&other);
+        assert!(!output(&mut kernels).status.success());
+        for options in ["rw", "ro"] {
+            let again = output(bifolio("mount").args(["-o", options]).arg(device).arg(&other));
+            assert_eq!(again.status.code(), Some(1), "{}", again.text());
+            assert!(again.text().contains("busy") || again.text().contains("in use"));
+            assert_eq!(mount_entry(&other), None);
+        }
+        place.umount();
+        mounted.assert_gone();
+        assert_eq!(open_exclusively(device), Ok(()));
+        check_by_e2fsck(&partition.node);
+        run(Command::new("mount").args(["-t", "ext4"]).arg(&partition.node).arg(&other));
+        let found = fs::read_to_string(other.join(format!("file {turn}"))).unwrap();
+        run(Command::new("umount").arg(&other));
+        assert_eq!(found, arguments.concat());
+    }
+}
+
+#[test]
+fn a_device_that_somebody_has_is_not_mounted_and_not_written() {
+    private_mounts();
+    let place = Place::with_tree();
+    let device = LoopDevice::new(&place.image);
+    let before = fs::read(&place.image).unwrap();
+    let held = rustix::fs::open(device.path(), OFlags::RDONLY | OFlags::EXCL, Mode::empty());
+    for options in ["rw", "ro"] {
+        let refused = mount(&place, &["-o", options], device.path());
+        assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
+        assert!(refused.text().contains("is in use"), "{}", refused.text());
+        assert_eq!(mount_entry(&place.directory), None);
+    }
+    drop(held);
+    assert!(fs::read(&place.image).unwrap() == before);
+}
+
+/// A device that refuses writes, until this is dropped: it would go on doing so over its next image.
+struct WriteProtected<'a>(&'a Path);
+
+impl<'a> WriteProtected<'a> {
+    fn new(device: &'a Path) -> Self {
+        run(Command::new("blockdev").arg("--setro").arg(device));
+        Self(device)
+    }
+}
+
+impl Drop for WriteProtected<'_> {
+    fn drop(&mut self) {
+        output(Command::new("blockdev").arg("--setrw").arg(self.0));
+    }
+}
+
+#[test]
+fn what_the_host_lets_nobody_write_to_is_mounted_read_only_and_that_is_said() {
+    private_mounts();
+    let place = Place::with_tree();
+    let device = LoopDevice::new(&place.image);
+    let _protected = WriteProtected::new(device.path());
+    // An image file on a file system that is mounted read-only is another such thing.
+    let host = place.folder.path().join("host");
+    fs::create_dir(&host).unwrap();
+    run(Command::new("mount").args(["--bind", "-o", "ro"]).arg(place.folder.path()).arg(&host));
+    let image = host.join("volume.img");
+    let before = fs::read(&place.image).unwrap();
+    for path in [device.path(), &image] {
+        let mounted = mount(&place, &["-o", "rw"], path);
+        assert!(mounted.status.success(), "{}", mounted.text());
+        assert!(mounted.text().contains("write-protected, mounted read-only"));
+        let mounted = place.mounted();
+        let error = fs::write(mounted.path().join("new"), "x").unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
+        assert_eq!(fs::read(mounted.path().join("small")).unwrap(), b"a few bytes\n");
+        place.umount();
+        mounted.assert_gone();
+        let refused = output(bifolio("mkdir").arg(format!("{}:/new", path.display())));
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(refused.text().contains("is write-protected"), "{}", refused.text());
+    }
+    assert!(fs::read(&place.image).unwrap() == before);
+}

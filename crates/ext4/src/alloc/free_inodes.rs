@@ -1,0 +1,179 @@
+//! Checks of inodes that a bitmap marks free: the bitmap against its group's descriptor, once, and the
+//! inode's record before the inode is allocated. No inode is allocated in a group that fails, as in the
+//! kernel. Not here: the choice of an inode.
+
+use base::view::view_at;
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+
+use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
+use super::{Allocator, bits};
+use crate::bitmap::Bitmap;
+use crate::geometry::Geometry;
+use crate::group::GroupDescriptor;
+use crate::ondisk::inode::RawInode;
+use crate::volume::Volume;
+
+impl Volume {
+    /// Compares a group's inode bitmap with its descriptor when the group is first used. A group whose bitmap
+    /// contradicts the descriptor is closed to allocation.
+    pub(super) fn load_inodes(
+        &self,
+        group: &mut Group,
+        descriptor: &GroupDescriptor,
+    ) -> Result<Bitmap> {
+        if let Some(error) = &group.inode_damage {
+            return Err(error.clone());
+        }
+        let checked = self.inode_bitmap(descriptor).and_then(|bitmap| {
+            check_counts(descriptor, self.geometry())?;
+            if !group.inodes_checked {
+                check_bitmap(&bitmap, descriptor, self.geometry())?;
+            }
+            Ok(bitmap)
+        });
+        group.inodes_checked = checked.is_ok();
+        checked.or_else(|error| self.give_up_inodes(group, descriptor, error))
+    }
+
+    /// Closes a group to inode allocation if `error` is corruption, and records the error. Returns `error`.
+    pub(super) fn give_up_inodes<R>(
+        &self,
+        group: &mut Group,
+        descriptor: &GroupDescriptor,
+        error: Error,
+    ) -> Result<R> {
+        if matches!(error, Error::Corrupt(_)) && group.inode_damage.is_none() {
+            let (writer, number) = (self.writer()?, descriptor.group);
+            tracing::warn!(%error, group = number.0, "no inode is allocated in a damaged group");
+            let directories = writer.allocator.tallies[number.0 as usize].directories();
+            writer.allocator.count_inodes(number, 0, directories);
+            group.inode_damage = Some(error.clone());
+            writer.journal.found(&error);
+        }
+        Err(error)
+    }
+
+    /// Refuses an inode that the bitmap marks free, but whose record is in use, or that was unlinked and is
+    /// still open. Returns its block of the inode table, if that block was never written.
+    pub(super) fn check_unused(
+        &self,
+        descriptor: &GroupDescriptor,
+        index: u32,
+    ) -> Result<Option<FsBlock>> {
+        let (geometry, number) = (self.geometry(), number_of(self.geometry(), descriptor, index));
+        if let Some(block) = unwritten_block(geometry, descriptor, index) {
+            return Ok(Some(block));
+        }
+        let (buffer, at, place) = self.raw_inode(number)?;
+        let raw: &RawInode = view_at(&buffer, at, "inode", place)?;
+        if raw.links_count.get() == 0 && !self.writer()?.orphans.contains(number) {
+            return Ok(None);
+        }
+        let place = Place::group(descriptor.group).in_inode(number);
+        let problem = Problem::MarkedFree { count: 1 };
+        Err(Error::corrupt(INODE_BITMAP, place.at_block(descriptor.inode_bitmap), problem))
+    }
+}
+
+impl Allocator {
+    /// Sets a group's counts, and updates the volume's.
+    pub(super) fn count_inodes(&self, number: GroupNumber, free: u32, directories: u32) {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let tally = &self.tallies[number.0 as usize];
+        let change = |sum: &AtomicU64, before: u32, now: u32| {
+            // The sum is modulo 2^64, so that it can also fall.
+            let difference = u64::from(now).wrapping_sub(u64::from(before));
+            sum.fetch_add(difference, Ordering::Relaxed);
+        };
+        change(&self.free_inodes, tally.free_inodes(), free);
+        change(&self.directories, tally.directories(), directories);
+        tally.set_inodes(free, directories);
+    }
+}
+
+/// Returns the number of an inode of a group.
+pub(super) fn number_of(
+    geometry: &Geometry,
+    descriptor: &GroupDescriptor,
+    index: u32,
+) -> InodeNumber {
+    let first = u64::from(descriptor.group.0) * u64::from(geometry.inodes_per_group) + 1;
+    InodeNumber(first + u64::from(index))
+}
+
+/// Returns the number of reserved inodes at the beginning of the group.
+pub(super) fn reserved_in(geometry: &Geometry, group: GroupNumber) -> u32 {
+    let before = u64::from(group.0) * u64::from(geometry.inodes_per_group);
+    let reserved = u64::from(geometry.first_inode).saturating_sub(before + 1);
+    // At most the inodes of a group.
+    reserved.min(geometry.inodes_per_group.into()) as u32
+}
+
+/// Returns the number of inodes at the beginning of a group that may have been used. Later ones never were.
+fn ever_used(geometry: &Geometry, descriptor: &GroupDescriptor) -> u32 {
+    match (geometry.has_group_checksums(), descriptor.inodes_uninitialised) {
+        (false, _) => geometry.inodes_per_group,
+        (true, true) => 0,
+        (true, false) => geometry.inodes_per_group.saturating_sub(descriptor.unused_inodes),
+    }
+}
+
+/// Returns the block of the inode table with this inode if it may never have been written: all its inodes are
+/// behind those that were ever used.
+fn unwritten_block(
+    geometry: &Geometry,
+    descriptor: &GroupDescriptor,
+    index: u32,
+) -> Option<FsBlock> {
+    let per_block = geometry.block_size.bytes() / geometry.inode_size;
+    let block = index / per_block;
+    let is_unwritten = !descriptor.inode_table_zeroed
+        && geometry.has_group_checksums()
+        && block * per_block >= ever_used(geometry, descriptor);
+    is_unwritten.then(|| FsBlock(descriptor.inode_table.0 + u64::from(block)))
+}
+
+/// Refuses counts that are greater than a group's inodes.
+fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
+    let in_group = geometry.inodes_per_group;
+    let place = Place::group(descriptor.group);
+    for (field, count, max) in [
+        ("free inode count", descriptor.free_inodes, in_group),
+        // Each directory is an inode in use.
+        (
+            "directory count",
+            descriptor.directories,
+            in_group.saturating_sub(descriptor.free_inodes),
+        ),
+    ] {
+        if count > max {
+            let problem = Problem::Range { field, found: count.into(), min: 0, max: max.into() };
+            return Err(Error::corrupt(DESCRIPTOR, place, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a bitmap that contradicts the descriptor, or marks reserved inodes free.
+fn check_bitmap(bitmap: &Bitmap, descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
+    let number = descriptor.group;
+    let place = Place::group(number).at_block(descriptor.inode_bitmap);
+    let reserved = 0..reserved_in(geometry, number);
+    if let Some(free) = bits::first_other(bitmap.bytes(), reserved, true) {
+        let problem = Problem::MarkedFree { count: free.length.into() };
+        return Err(Error::corrupt(INODE_BITMAP, place, problem));
+    }
+    let (found, expected) = (descriptor.free_inodes.into(), bitmap.free().into());
+    if found != expected {
+        let problem = Problem::Mismatch { field: "free inode count", found, expected };
+        return Err(Error::corrupt(DESCRIPTOR, place, problem));
+    }
+    let behind = ever_used(geometry, descriptor)..bitmap.length();
+    if let Some(index) = bits::first_from(bitmap.bytes(), behind, true) {
+        let (found, min) = (descriptor.unused_inodes.into(), 0);
+        let max = u64::from(bitmap.length() - 1 - index);
+        let problem = Problem::Range { field: "unused inode count", found, min, max };
+        return Err(Error::corrupt(DESCRIPTOR, place, problem));
+    }
+    Ok(())
+}

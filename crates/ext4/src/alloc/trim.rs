@@ -1,0 +1,75 @@
+//! Discards of all free space (FITRIM). Not here: space that was just freed (`journal/discard.rs`).
+
+use std::ops::Range;
+
+use base::{Error, FsBlock, GroupNumber, Result};
+
+use super::groups::Group;
+use crate::volume::Volume;
+
+impl Volume {
+    /// Discards the free blocks in `bytes` that are in runs of at least `bytes_min`. Returns the number of
+    /// discarded bytes.
+    ///
+    /// Fails with `InvalidArgument` if the range is shorter than a block or behind the volume's end, or if
+    /// `bytes_min` is more than a group.
+    pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        let block_bytes = u64::from(geometry.block_size.bytes());
+        let [start, end, min] = [bytes.start, bytes.end, bytes_min].map(|at| at / block_bytes);
+        let is_sound = bytes.end.saturating_sub(bytes.start) >= block_bytes
+            && start < geometry.block_count
+            && geometry.clusters_for(min) <= geometry.clusters_per_group().into();
+        if !is_sound {
+            return Err(Error::InvalidArgument("a range or a length that cannot be discarded"));
+        }
+        let blocks = start..end.min(geometry.block_count);
+        let mut trimmed = 0;
+        for number in (0..geometry.group_count).map(GroupNumber) {
+            let first = geometry.group_start(number).0;
+            let last = first + geometry.blocks_in_group(number);
+            if last <= blocks.start || first >= blocks.end {
+                continue;
+            }
+            self.check_writable()?;
+            // Held until the discard is done, so that no free block is allocated meanwhile.
+            let group = &mut *allocator.groups[number.0 as usize].lock();
+            match self.load_group(number, group) {
+                Ok(()) => {}
+                // Nothing is allocated in a damaged group, and its free blocks are unknown.
+                Err(Error::Corrupt(_)) => continue,
+                Err(error) => return Err(error),
+            }
+            trimmed += self.trim_group(number, group, &blocks, min)?;
+        }
+        allocator.trim();
+        Ok(trimmed * block_bytes)
+    }
+
+    /// Discards the free blocks of one group. Returns their number.
+    fn trim_group(
+        &self,
+        number: GroupNumber,
+        group: &Group,
+        blocks: &Range<u64>,
+        min: u64,
+    ) -> Result<u64> {
+        let geometry = self.geometry();
+        let shift = geometry.block_size.shift();
+        let base = u64::from(number.0) * u64::from(geometry.clusters_per_group());
+        let mut trimmed = 0;
+        for extent in group.free.iter().flat_map(|free| free.iter()) {
+            let start = geometry.cluster_start(base + u64::from(extent.start)).0;
+            let end = geometry.cluster_start(base + u64::from(extent.end())).0;
+            let (start, end) = (start.max(blocks.start), end.min(blocks.end));
+            let length = end.saturating_sub(start);
+            if length == 0 || length < min {
+                continue;
+            }
+            let at = geometry.block_size.device_offset(FsBlock(start));
+            self.device().discard(at.expect("it lies in the volume"), length << shift)?;
+            trimmed += length;
+        }
+        Ok(trimmed)
+    }
+}

@@ -1,0 +1,162 @@
+//! Block validity: which blocks the map of an inode may name. As in Linux, those are the blocks of the
+//! volume outside of its system zones; only the journal may have the journal's.
+//! Not here: where the zones lie (`system_zones.rs`).
+
+use std::ops::Range;
+
+use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+
+use crate::extent;
+use crate::geometry::Geometry;
+use crate::indirect;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::system_zones::Zones;
+use crate::volume::Volume;
+
+/// The blocks that one inode may have.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockValidity<'v> {
+    pub geometry: &'v Geometry,
+    fixed: Option<&'v Zones>,
+    journal: Option<&'v Zones>,
+}
+
+impl<'v> BlockValidity<'v> {
+    /// Accepts every block of the volume behind its superblock, for the consistency check, which finds blocks
+    /// with two owners itself.
+    pub(crate) fn of_any_block(geometry: &'v Geometry) -> Self {
+        Self { geometry, fixed: None, journal: None }
+    }
+
+    /// Refuses a run of blocks that `place` in `structure` refers to, if the inode cannot have them.
+    pub(crate) fn check(
+        self,
+        structure: &'static str,
+        place: Place,
+        start: FsBlock,
+        count: u64,
+    ) -> Result<()> {
+        self.checker().check(structure, place, start, count)
+    }
+
+    /// Returns a checker for runs that may lie near each other.
+    pub(crate) fn checker(self) -> Checker<'v> {
+        Checker { validity: self, valid: 0..0 }
+    }
+
+    /// Returns the valid blocks around one of the volume's, or else the zone that it lies in.
+    fn valid_around(&self, block: FsBlock) -> std::result::Result<Range<u64>, Range<u64>> {
+        let mut valid = self.geometry.first_data_block.0 + 1..self.geometry.block_count;
+        for zones in [self.fixed, self.journal].into_iter().flatten() {
+            let gap = zones.gap_around(block)?;
+            valid = valid.start.max(gap.start)..valid.end.min(gap.end);
+        }
+        Ok(valid)
+    }
+}
+
+/// Checks runs of one inode, most of which lie between the same two zones as the run before.
+pub(crate) struct Checker<'v> {
+    validity: BlockValidity<'v>,
+    /// Blocks that are known to be valid.
+    valid: Range<u64>,
+}
+
+impl Checker<'_> {
+    /// See [`BlockValidity::check`].
+    pub(crate) fn check(
+        &mut self,
+        structure: &'static str,
+        place: Place,
+        start: FsBlock,
+        count: u64,
+    ) -> Result<()> {
+        let end = start.0.saturating_add(count);
+        if self.valid.start <= start.0 && end <= self.valid.end {
+            return Ok(());
+        }
+        self.validity.geometry.check_run(structure, place, start, count)?;
+        let zone = match self.validity.valid_around(start) {
+            Ok(valid) if end <= valid.end => {
+                self.valid = valid;
+                return Ok(());
+            }
+            // The next zone begins where the valid blocks end.
+            Ok(valid) => valid.end..end,
+            Err(zone) => zone,
+        };
+        let (first, last) = (zone.start.max(start.0), zone.end.min(end) - 1);
+        Err(Error::corrupt(structure, place, Problem::SystemZone { first, last }))
+    }
+}
+
+impl Volume {
+    /// Returns the blocks that an inode may have.
+    pub(crate) fn block_validity(&self, inode: InodeNumber) -> BlockValidity<'_> {
+        // The journal's own zones are found by its map.
+        let is_journal = self.superblock().inodes.journal == Some(inode);
+        let journal = if is_journal { None } else { Some(self.journal_zones()) };
+        BlockValidity { geometry: self.geometry(), fixed: Some(self.fixed_zones()), journal }
+    }
+}
+
+impl Inode {
+    /// Verifies all block numbers in the record: the root of the map, and the attribute block. Linux does so
+    /// when it reads an inode.
+    pub(crate) fn check_block_references(&self) -> Result<()> {
+        let (volume, record) = (self.volume(), self.record());
+        let validity = volume.block_validity(self.number());
+        let place = Place::inode(self.number());
+        if let Some(block) = record.attribute_block {
+            validity.check("extended attribute block reference", place, block, 1)?;
+        }
+        if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        if self.has(InodeFlags::EXTENTS) {
+            extent::verify_root(&record, validity)
+        } else {
+            indirect::verify_root(&record, validity)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::tests::plain;
+
+    #[test]
+    fn runs_must_lie_between_zones() {
+        let geometry = plain();
+        let [fixed, journal] = [[(0, 10), (500, 2)], [(100, 10), (32_768, 1)]].map(Zones::of);
+        let others =
+            BlockValidity { geometry: &geometry, fixed: Some(&fixed), journal: Some(&journal) };
+        let its_own = BlockValidity { journal: None, ..others };
+        let place = Place::default();
+        let mut checker = others.checker();
+        let mut check = |start, count| checker.check("extent", place, FsBlock(start), count);
+        for (start, count) in [(10, 90), (50, 1), (110, 390), (502, 5), (39_999, 1), (32_769, 1)] {
+            check(start, count).unwrap();
+        }
+        for (start, count, first, last) in [
+            (9, 1, 9, 9),
+            (1, 1000, 1, 9),
+            (99, 2, 100, 100),
+            (105, 1, 105, 105),
+            (110, 391, 500, 500),
+            (400, 1000, 500, 1399),
+        ] {
+            let expected = Problem::SystemZone { first, last };
+            let expected = Error::corrupt("extent", place, expected);
+            assert_eq!(check(start, count), Err(expected), "{start} {count}");
+        }
+        for (start, count) in [(0, 1), (39_999, 2), (u64::MAX, 1), (u64::MAX - 1, 3)] {
+            let error = check(start, count).unwrap_err().to_string();
+            assert!(error.contains("outside"), "{error}");
+        }
+        its_own.check("extent", place, FsBlock(99), 300).unwrap();
+        its_own.check("extent", place, FsBlock(499), 2).unwrap_err();
+    }
+}

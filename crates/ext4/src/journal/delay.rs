@@ -1,0 +1,152 @@
+//! Commits that wait for data: data under writeback when a commit is requested becomes durable with that
+//! commit, and not with the next one. Not here: the choice of data (`vfs/replacing.rs`).
+//!
+//! The end of I/O opens handles, so the commit waits before it keeps new handles out. A thread that delays it
+//! may itself need a commit, since the transaction is full or freed space is not free before; so may the
+//! threads that it waits for. Such a commit waits for no thread: the data becomes durable with the next
+//! commit.
+
+use std::collections::BTreeSet;
+
+use base::locks::RankedGuard;
+
+use super::{Journal, State};
+
+/// The threads that delay commits, by ascending numbers.
+#[derive(Debug, Default)]
+pub(super) struct Delays {
+    open: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Delays {
+    /// Returns the number of delays that have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.next
+    }
+
+    /// Stops commits from waiting for the threads that delay them now. Returns whether there were any.
+    pub(super) fn end(&mut self) -> bool {
+        !std::mem::take(&mut self.open).is_empty()
+    }
+}
+
+/// A guard that delays the commits that are requested before it is dropped.
+#[derive(Debug)]
+pub(crate) struct Delay<'j> {
+    journal: &'j Journal,
+    number: u64,
+}
+
+impl Journal {
+    pub(crate) fn delay_commits(&self) -> Delay<'_> {
+        let mut state = self.state.lock();
+        let number = state.delays.next;
+        state.delays.next += 1;
+        state.delays.open.insert(number);
+        Delay { journal: self, number }
+    }
+
+    /// Waits for the first `end` delays. It does not wait for later ones, since there might be no end, and since
+    /// a thread that a later one waits for may itself wait for this commit to make room.
+    pub(super) fn wait_for_delays(&self, state: &mut RankedGuard<'_, State>, end: u64) {
+        while state.end.is_none() && state.delays.open.first().is_some_and(|&first| first < end) {
+            state.wait(&self.changed);
+        }
+    }
+}
+
+impl Drop for Delay<'_> {
+    fn drop(&mut self) {
+        let mut state = self.journal.state.lock();
+        if state.delays.open.remove(&self.number) && state.is_committing {
+            self.journal.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use base::{FsBlock, Place};
+
+    use super::*;
+    use crate::journal::handle::tests::journal;
+
+    fn wait_until_committing(journal: &Journal) {
+        while !journal.state.lock().is_committing {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_commit_has_what_comes_while_it_is_delayed() {
+        let journal = journal();
+        journal.start(1).unwrap().revoke(FsBlock(1));
+        let delay = journal.delay_commits();
+        thread::scope(|scope| {
+            let commit = scope.spawn(|| journal.commit_all().unwrap());
+            wait_until_committing(&journal);
+            let mut handle = journal.start(1).unwrap();
+            handle.edit(FsBlock(7), "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+            drop(handle);
+            // Later threads are not waited for.
+            let later = journal.delay_commits();
+            drop(delay);
+            commit.join().unwrap();
+            assert!(journal.state.lock().running.is_empty());
+            drop(later);
+        });
+    }
+
+    #[test]
+    fn who_needs_room_has_a_commit_though_it_is_delayed() {
+        let journal = journal();
+        let _delay = journal.delay_commits();
+        let first = journal.start(1).unwrap().transaction();
+        for block in 0..=journal.blocks_max {
+            journal.start(1).unwrap().revoke(FsBlock(block));
+        }
+        assert_eq!(journal.start(1).unwrap().transaction(), first.next());
+        journal.commit_for_room().unwrap();
+    }
+
+    #[test]
+    fn who_needs_room_has_those_not_waited_for_that_somebody_waits_for() {
+        let journal = journal();
+        journal.start(1).unwrap().revoke(FsBlock(1));
+        let _delay = journal.delay_commits();
+        thread::scope(|scope| {
+            let commit = scope.spawn(|| journal.commit_all().unwrap());
+            wait_until_committing(&journal);
+            journal.commit_for_room().unwrap();
+            commit.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_commit_does_not_wait_for_a_delay_that_begins_after_it() {
+        let journal = journal();
+        journal.start(1).unwrap().revoke(FsBlock(1));
+        let first = journal.delay_commits();
+        let begun = journal.state.lock().delays.begun();
+        let _later = journal.delay_commits();
+        drop(first);
+        // As if the later delay had begun between the decision to commit and the commit.
+        journal.wait_for_delays(&mut journal.state.lock(), begun);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_after_a_failure() {
+        let journal = journal();
+        journal.start(1).unwrap().revoke(FsBlock(1));
+        let _delay = journal.delay_commits();
+        thread::scope(|scope| {
+            let commit = scope.spawn(|| journal.commit_all());
+            wait_until_committing(&journal);
+            journal.fail_after_panic("as the test has it");
+            assert!(commit.join().unwrap().is_err());
+        });
+    }
+}

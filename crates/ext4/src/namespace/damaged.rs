@@ -1,0 +1,91 @@
+//! Deletion of inodes whose map or attributes are damaged. Blocks that can still be reached are freed. The
+//! rest is left to e2fsck, and the volume is marked with errors. As in the kernel, an inode that has lost its
+//! last name is deleted in spite of damage. Not here: inodes without damage, and inodes whose own record is
+//! damaged (`block_validity.rs`), which keep their names.
+
+use std::ops::Range;
+
+use base::{Error, FileBlock, Place, Result};
+
+use crate::extent::{self, Expected, Node, STRUCTURE};
+use crate::indirect;
+use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::map::FILE_BLOCKS_MAX;
+
+/// The number of leaves of one file that are examined.
+const BRANCHES_MAX: usize = 1 << 16;
+
+impl Inode {
+    /// Unmaps the reachable parts of a map in which `error` was met: each branch of its root, from its end
+    /// down to the damage. Returns other kinds of errors, and errors that made the volume read-only.
+    pub(super) fn free_sound_branches(&self, error: Error) -> Result<()> {
+        self.get_over(error)?;
+        for branch in self.branches().into_iter().rev() {
+            if let Err(error) = self.unmap_all(branch) {
+                self.get_over(error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the references of an inode to attribute blocks in which `error` was met.
+    pub(super) fn give_up_attributes(&self, error: Error) -> Result<()> {
+        self.get_over(error)?;
+        let forget = |handle: &mut _| self.update(handle, |record| record.attribute_block = None);
+        self.volume().change(1, forget)
+    }
+
+    /// Records corruption of the volume. Returns any other error, and errors that made the volume read-only.
+    fn get_over(&self, error: Error) -> Result<()> {
+        if !matches!(error, Error::Corrupt(_)) {
+            return Err(error);
+        }
+        self.volume().found(&error);
+        self.volume().check_writable()?;
+        tracing::warn!(%error, "inode {} is deleted as far as it can be read", self.number());
+        Ok(())
+    }
+
+    /// Returns the ranges of the file that are in different leaves of its map, if the nodes above them are
+    /// sound.
+    fn branches(&self) -> Vec<Range<FileBlock>> {
+        let (record, geometry) = (self.record(), self.volume().geometry());
+        if !record.flags.contains(InodeFlags::EXTENTS) {
+            return indirect::branches(geometry);
+        }
+        let place = Place::inode(self.number());
+        let validity = self.volume().block_validity(self.number());
+        let mut branches = Vec::new();
+        let root = Node::parse(&record.block_area, validity, Expected::of_root(), place);
+        if let Ok(root) = root {
+            self.add_branches(&root, FileBlock(FILE_BLOCKS_MAX), &mut branches);
+        }
+        branches
+    }
+
+    /// Adds the ranges below a node that ends at `end`. The depth falls with each call.
+    fn add_branches(&self, node: &Node, end: FileBlock, branches: &mut Vec<Range<FileBlock>>) {
+        let (volume, seed) = (self.volume(), self.record().checksum_seed);
+        let validity = volume.block_validity(self.number());
+        let ends = node.children().iter().skip(1).map(|&(next, _)| next).chain([end]);
+        for (&(start, block), end) in node.children().iter().zip(ends) {
+            if branches.len() >= BRANCHES_MAX {
+                return;
+            }
+            let range = start..end;
+            let place = Place::inode(self.number()).at_file_block(start).at_block(block);
+            let expected = || Expected { depth: node.depth.checked_sub(1), range: range.clone() };
+            let child = volume.read_metadata(block, STRUCTURE, place).and_then(|bytes| {
+                extent::verify_block(&bytes, validity, &expected(), seed, place)?;
+                Node::parse(&bytes, validity, expected(), place)
+            });
+            match child {
+                Ok(child) if child.depth > 0 => self.add_branches(&child, end, branches),
+                Ok(_) => branches.push(range),
+                // No leaf below this node can be reached.
+                Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The orphans that a volume has when it is opened: finds them, and judges each as Linux does.
+//! Not here: deleting and truncating them (`recovery/orphans.rs` in memory, `orphan_write.rs` in place).
+//!
+//! A list that leads to what is no orphan ends there. What follows cannot be found by it any more, and
+//! the list is emptied: a check of the volume has to find the rest.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use base::{Error, InodeNumber, Place, Problem, Result};
+
+use crate::inode::Inode;
+use crate::ondisk::superblock::STATE_ERRORS;
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "orphan list";
+
+/// What the orphan list of a volume leads to.
+#[derive(Debug, Default)]
+pub(crate) struct FoundList {
+    /// The orphans, the first one first.
+    pub orphans: Vec<Arc<Inode>>,
+    /// Why the list ends before its end.
+    pub cut: Option<Error>,
+}
+
+impl FoundList {
+    /// Follows the list from the superblock on. Only errors of the device are errors here.
+    pub(crate) fn read(volume: &Arc<Volume>) -> Result<Self> {
+        let (mut list, mut known) = (Self::default(), HashSet::new());
+        let mut next = volume.superblock().inodes.last_orphan;
+        while let Some(number) = next {
+            let inode = match judge(volume, number, STRUCTURE) {
+                Ok(inode) => inode,
+                Err(error @ Error::Io(_)) => return Err(error),
+                Err(error) => {
+                    list.cut = Some(error);
+                    break;
+                }
+            };
+            let record = inode.record();
+            if !known.insert(number) {
+                // An inode that was truncated ends the list when it comes again; one that was deleted
+                // is not in use any more.
+                if record.links == 0 {
+                    list.cut = Some(fault(STRUCTURE, number, Problem::Cycle));
+                }
+                break;
+            }
+            // The list is linked through the time of deletion.
+            next = (record.deleted != 0).then_some(InodeNumber(record.deleted.into()));
+            list.orphans.push(Arc::new(inode));
+        }
+        Ok(list)
+    }
+}
+
+/// Returns the inode that `structure` calls an orphan, if it can be one: an inode in use that is not
+/// reserved, with a sound root of its map, and if it has names, of a kind that can be truncated.
+pub(crate) fn judge(
+    volume: &Arc<Volume>,
+    number: InodeNumber,
+    structure: &'static str,
+) -> Result<Inode> {
+    let geometry = volume.geometry();
+    let (min, max) = (u64::from(geometry.first_inode), u64::from(geometry.inode_count));
+    let in_range = |field, found, min| match (min..=max).contains(&found) {
+        true => Ok(()),
+        false => Err(fault(structure, number, Problem::Range { field, found, min, max })),
+    };
+    in_range("inode", number.0, min)?;
+    let (group, index) = geometry.inode_position(number)?;
+    if !volume.inode_bitmap(&volume.group(group)?)?.is_set(index) {
+        return Err(fault(structure, number, Problem::Missing("mark in the inode bitmap")));
+    }
+    let inode = match volume.special_inode(number) {
+        Err(Error::NotFound) => return Err(fault(structure, number, Problem::Missing("inode"))),
+        inode => inode?,
+    };
+    inode.check_block_references()?;
+    let record = inode.record();
+    in_range("next orphan", record.deleted.into(), 0)?;
+    if record.links > 0 && !inode.has_map() {
+        return Err(fault(structure, number, Problem::Missing("data to be truncated")));
+    }
+    Ok(inode)
+}
+
+fn fault(structure: &'static str, number: InodeNumber, problem: Problem) -> Error {
+    Error::corrupt(structure, Place::inode(number), problem)
+}
+
+/// Whether a volume says that it has errors. Then Linux does not trust what it says of orphans.
+pub(crate) fn has_errors(volume: &Volume) -> bool {
+    volume.superblock().raw().state.get() & STATE_ERRORS != 0
+}

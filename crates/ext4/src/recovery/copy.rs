@@ -1,0 +1,74 @@
+//! Opens a volume by a copy of its superblock, to be read. Not here: finding the copy.
+//!
+//! A copy is as old as the last change of the volume's shape. It does not say whether the journal is to be
+//! replayed, what the orphans are, or which errors were met; its descriptors do not know how much is free.
+//! The journal says of itself whether it has transactions, as e2fsck takes it; and what they hold is mostly
+//! the superblock, too, after which everything goes on as usual.
+
+use std::sync::Arc;
+
+use base::Result;
+use device::{OverlayDevice, SharedDevice};
+use iomap::PageCache;
+
+use super::{EXTRA_BYTES_MAX, LOG_BYTES_MAX, OrphanReport, RecoveryReport};
+use crate::jbd2::Journal;
+use crate::superblock_copy::SuperblockCopy;
+use crate::volume::{OpenOptions, Probed, Volume};
+
+impl Volume {
+    /// Opens the volume by `copy`, with what its journal holds.
+    pub(crate) fn open_by_copy(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+        copy: SuperblockCopy,
+    ) -> Result<Arc<Self>> {
+        let volume = Self::with_copy(device, cache, copy.clone());
+        if options.no_recovery {
+            return Ok(volume);
+        }
+        let journal = match volume.journal(options.journal_device.as_ref()) {
+            Ok(Some(journal)) if journal.superblock().start.is_some() => journal,
+            Ok(_) => return Ok(volume),
+            Err(error) => {
+                tracing::warn!(%error, "what the journal holds is not seen");
+                return Ok(volume);
+            }
+        };
+        match replay(&volume, &journal, cache, options, copy) {
+            Ok(recovered) => Ok(recovered),
+            Err(error) => {
+                tracing::warn!(%error, "what the journal holds is not seen");
+                Ok(volume)
+            }
+        }
+    }
+}
+
+fn replay(
+    volume: &Arc<Volume>,
+    journal: &Journal,
+    cache: &Arc<PageCache>,
+    options: &OpenOptions,
+    copy: SuperblockCopy,
+) -> Result<Arc<Volume>> {
+    let block_size = volume.geometry().block_size;
+    let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
+    let base = Arc::clone(volume.device());
+    let overlay: SharedDevice =
+        Arc::new(OverlayDevice::new(base, block_size, bytes + EXTRA_BYTES_MAX));
+    let log = journal.recover(&overlay)?;
+    let first = match Volume::probe(Arc::clone(&overlay), cache) {
+        // What has been replayed already is so once more.
+        Ok(Probed::NeedsRecovery(first)) => {
+            first.recover(cache, options.journal_device.as_ref())?
+        }
+        Ok(Probed::Ready(first)) => first,
+        Err(_) => {
+            let report = RecoveryReport { log, fast_commits: 0, orphans: OrphanReport::default() };
+            return Ok(Volume::with_copy(overlay, cache, copy).recovered(report));
+        }
+    };
+    Ok(first.found_by(copy))
+}

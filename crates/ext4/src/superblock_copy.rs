@@ -1,0 +1,167 @@
+//! Copies of the superblock in other groups: finds one to read a volume by whose first superblock is
+//! damaged. Not here: what is read by it, and what copies lack.
+//!
+//! Where a copy lies hangs on the block size and the size of groups, which only a superblock says. As
+//! e2fsck does, those that mke2fs chooses by itself are tried; for others the user has to say where
+//! (`OpenOptions::superblock`). That takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
+
+use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Place, Problem, Result};
+use device::SharedDevice;
+
+use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+
+/// log2 of the block sizes that a volume can have.
+const BLOCK_SHIFTS: std::ops::RangeInclusive<u32> = 10..=16;
+/// The first groups with copies under `sparse_super`; the first of them is one under `sparse_super2`,
+/// whose other one is the last.
+const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
+/// log2 of the blocks in a cluster, at most.
+const CLUSTER_SHIFT_MAX: u32 = 6;
+/// Clusters in a group, at most, in volumes that mke2fs makes.
+const CLUSTERS_PER_GROUP_MAX: u64 = 65_528;
+/// Places that are looked at.
+pub(crate) const CANDIDATES_MAX: usize =
+    7 * (GROUPS.len() + 1) + 7 * 2 * CLUSTER_SHIFT_MAX as usize;
+
+/// Where to find a superblock, in the words of `e2fsck -b` and `-B`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SuperblockPlace {
+    /// The number of the block that it is in.
+    pub block: u64,
+    /// The size of blocks; all that there are are tried without.
+    pub block_size: Option<BlockSize>,
+}
+
+/// A superblock that is not the first, and sound.
+#[derive(Clone, Debug)]
+pub(crate) struct SuperblockCopy {
+    pub superblock: Superblock,
+    pub block: FsBlock,
+    pub group: GroupNumber,
+    /// What is wrong with the first one; `None` if nobody looked.
+    pub reason: Option<Error>,
+}
+
+impl SuperblockCopy {
+    /// Reads the superblock in a block.
+    fn read(device: &SharedDevice, block: FsBlock, block_size: BlockSize) -> Result<Self> {
+        let place = Place::block(block);
+        let offset = match (block.0, block_size.device_offset(block)) {
+            // The first block of larger ones holds the first superblock.
+            (0, _) => SUPERBLOCK_OFFSET,
+            (_, Some(offset)) => offset,
+            (_, None) => DeviceOffset(u64::MAX),
+        };
+        let available = device.size().saturating_sub(offset.0);
+        if available < SUPERBLOCK_BYTES as u64 {
+            let problem = Problem::Truncated { needed: SUPERBLOCK_BYTES as u64, available };
+            return Err(Error::corrupt("superblock", place, problem));
+        }
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        device.read_at(offset, &mut bytes)?;
+        let mut superblock = Superblock::parse(&bytes, device.size())?;
+        let found = superblock.geometry.block_size;
+        if found != block_size {
+            let (found, expected) = (found.bytes().into(), block_size.bytes().into());
+            let problem = Problem::Mismatch { field: "block size", found, expected };
+            return Err(Error::corrupt("superblock", place, problem));
+        }
+        let group = GroupNumber(superblock.raw().block_group_nr.get().into());
+        superblock.geometry.copy_in_use = (offset != SUPERBLOCK_OFFSET).then_some(block);
+        Ok(Self { superblock, block, group, reason: None })
+    }
+
+    /// Reads the superblock at a place that the user names.
+    pub(crate) fn read_at(device: &SharedDevice, place: SuperblockPlace) -> Result<Self> {
+        let sizes = BLOCK_SHIFTS.filter_map(BlockSize::from_shift);
+        let sizes = sizes.filter(|size| place.block_size.is_none_or(|wanted| wanted == *size));
+        let mut worst = None;
+        for size in sizes {
+            match Self::read(device, FsBlock(place.block), size) {
+                Ok(copy) => return Ok(copy),
+                Err(error @ Error::Io(_)) => return Err(error),
+                // What has the magic number says more.
+                Err(error) if is_magic(&error) => drop(worst.get_or_insert(error)),
+                Err(error) => worst = Some(error),
+            }
+        }
+        Err(worst.unwrap_or(Error::InvalidArgument("a block size that no volume can have")))
+    }
+
+    /// Finds copies, the most trustworthy one first: what was made last, in the lowest group. Remains of
+    /// an older file system may have some, too.
+    pub(crate) fn find(device: &SharedDevice) -> Vec<Self> {
+        let sound = candidates(device.size()).into_iter().filter_map(|(block, size, group)| {
+            let copy = Self::read(device, block, size).ok()?;
+            let geometry = &copy.superblock.geometry;
+            // Copies say which one they are; 16 bits of it.
+            let is_there = copy.group.0 == group & 0xFFFF
+                && group < geometry.group_count
+                && geometry.has_superblock(GroupNumber(group))
+                && geometry.group_start(GroupNumber(group)) == block;
+            is_there.then_some(Self { group: GroupNumber(group), ..copy })
+        });
+        let mut sound: Vec<Self> = sound.collect();
+        sound.sort_by_key(|copy| (std::cmp::Reverse(copy.superblock.created()), copy.group));
+        sound
+    }
+}
+
+fn is_magic(error: &Error) -> bool {
+    matches!(error, Error::Corrupt(corrupt) if matches!(corrupt.problem, Problem::Magic { .. } | Problem::Truncated { .. }))
+}
+
+/// Where copies lie in volumes that mke2fs made by itself: the block, its size, and the group.
+fn candidates(device_bytes: u64) -> Vec<(FsBlock, BlockSize, u32)> {
+    let mut candidates = Vec::new();
+    for shift in BLOCK_SHIFTS {
+        let Some(size) = BlockSize::from_shift(shift) else { continue };
+        let blocks = device_bytes >> shift;
+        let mut add = |first: u64, per_group: u64, group: u64| {
+            let block = first + group * per_group;
+            if let (true, Ok(group)) = (block < blocks, u32::try_from(group)) {
+                candidates.push((FsBlock(block), size, group));
+            }
+        };
+        // A bitmap is one block; and counts of 16 bits are to hold what is free.
+        let (bits, first) = ((8 << shift).min(CLUSTERS_PER_GROUP_MAX), u64::from(shift == 10));
+        GROUPS.into_iter().for_each(|group| add(first, bits, group.into()));
+        let last = blocks.saturating_sub(first + 1) / bits;
+        if !GROUPS.iter().any(|&group| u64::from(group) == last) && last > 0 {
+            add(first, bits, last);
+        }
+        for cluster_shift in 1..=CLUSTER_SHIFT_MAX {
+            [1, 3].into_iter().for_each(|group| add(0, bits << cluster_shift, group));
+        }
+    }
+    debug_assert!(candidates.len() <= CANDIDATES_MAX, "{} places", candidates.len());
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_places_are_looked_at_whatever_the_size() {
+        for bytes in [0, 1024, 1 << 20, 1 << 30, 1 << 45, u64::MAX] {
+            let candidates = candidates(bytes);
+            assert!(candidates.len() <= CANDIDATES_MAX);
+            let inside = |(block, size, _): &(FsBlock, BlockSize, u32)| {
+                block.0 > 0 && block.0 < bytes >> size.shift()
+            };
+            assert!(candidates.iter().all(inside), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn e2fscks_places_are_among_them() {
+        let candidates = candidates(1 << 34);
+        for (block, size) in
+            [(8193, 1024), (16_384, 2048), (32_768, 4096), (98_304, 4096), (24_577, 1024)]
+        {
+            let size = BlockSize::from_bytes(size).unwrap();
+            assert!(candidates.iter().any(|it| (it.0.0, it.1) == (block, size)), "{block}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Orphans that lie: lists and orphan files that lead to what is none, and volumes with errors. Opening
+//! for writing, recovery in memory and the running kernel leave the same inodes in use, and the volume
+//! can be written.
+
+mod common;
+
+use std::fs::Permissions;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use base::InodeNumber;
+use base::attributes::AttributeChange;
+use common::{Image, number_after, open_device, run};
+use ext4::Volume;
+use testkit::LoopMount;
+
+/// Inodes of the files that the cases are made of.
+struct Files {
+    first: u64,
+    second: u64,
+    /// The block of a leaf of the first file's map.
+    leaf: u64,
+    pipe: u64,
+    orphan_file_block: u64,
+}
+
+/// A volume and what its orphans are, as commands of debugfs.
+struct Case {
+    name: &'static str,
+    commands: fn(&Files) -> String,
+    /// Whether the first and the second file are in use afterwards.
+    in_use: [bool; 2],
+    has_errors: bool,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "one that is deleted, one that is truncated",
+        commands: |files| {
+            let Files { first, second, .. } = files;
+            format!(
+                "{}sif <{first}> dtime {second}\nsif <{second}> size 0\n{}",
+                deleted(*first),
+                head(*first)
+            )
+        },
+        in_use: [false, true],
+        has_errors: false,
+    },
+    Case {
+        name: "a corrupt root",
+        commands: |files| {
+            let Files { first, second, .. } = files;
+            let both = deleted(*first) + &deleted(*second);
+            format!(
+                "{both}sif <{first}> dtime {second}\nsif <{first}> block[4] 1\n{}",
+                head(*first)
+            )
+        },
+        in_use: [true, true],
+        has_errors: true,
+    },
+    Case {
+        name: "a corrupt root behind a sound one",
+        commands: |files| {
+            let Files { first, second, .. } = files;
+            let both = deleted(*first) + &deleted(*second);
+            format!(
+                "{both}sif <{first}> dtime {second}\nsif <{second}> block[5] 1\n{}",
+                head(*first)
+            )
+        },
+        in_use: [false, true],
+        has_errors: true,
+    },
+    Case {
+        name: "a corrupt leaf before a sound one",
+        commands: |files| {
+            let Files { first, second, leaf, .. } = files;
+            let both = deleted(*first) + &deleted(*second);
+            format!(
+                "{both}sif <{first}> dtime {second}\nzap_block -p 0x77 {leaf}\n{}",
+                head(*first)
+            )
+        },
+        in_use: [true, true],
+        has_errors: true,
+    },
+    Case {
+        name: "a number out of range",
+        commands: |_| head(99_999),
+        in_use: [true, true],
+        has_errors: true,
+    },
+    Case {
+        name: "a number out of range that follows",
+        commands: |files| format!("sif <{}> dtime 99999\n{}", files.first, head(files.first)),
+        in_use: [true, true],
+        has_errors: true,
+    },
+    Case { name: "the journal", commands: |_| head(8), in_use: [true, true], has_errors: true },
+    Case {
+        name: "an inode that is not in use",
+        commands: |_| head(100),
+        in_use: [true, true],
+        has_errors: true,
+    },
+    Case {
+        name: "a pipe with a name",
+        commands: |files| head(files.pipe),
+        in_use: [true, true],
+        has_errors: true,
+    },
+    Case {
+        name: "a cycle of files with names",
+        commands: |files| {
+            let Files { first, second, .. } = files;
+            format!("sif <{first}> dtime {second}\nsif <{second}> dtime {first}\n{}", head(*first))
+        },
+        in_use: [true, true],
+        has_errors: false,
+    },
+    Case {
+        name: "a cycle of files without names",
+        commands: |files| {
+            let Files { first, second, .. } = files;
+            let both = deleted(*first) + &deleted(*second);
+            format!(
+                "{both}sif <{first}> dtime {second}\nsif <{second}> dtime {first}\n{}",
+                head(*first)
+            )
+        },
+        in_use: [false, false],
+        has_errors: true,
+    },
+    Case {
+        name: "a volume with errors",
+        commands: |files| format!("{}{}ssv state 2\n", deleted(files.first), head(files.first)),
+        in_use: [true, true],
+        has_errors: true,
+    },
+];
+
+/// The same for orphan files.
+const FILE_CASES: &[Case] = &[
+    Case {
+        name: "two that are deleted",
+        commands: |files| in_file(files, &[files.first, files.second]),
+        in_use: [false, false],
+        has_errors: false,
+    },
+    Case {
+        name: "a number out of range between them",
+        commands: |files| in_file(files, &[files.first, 99_999, files.second]),
+        in_use: [false, false],
+        has_errors: true,
+    },
+    Case {
+        name: "an inode that is not in use, and the journal",
+        commands: |files| in_file(files, &[100, 8, files.second]),
+        in_use: [true, false],
+        has_errors: true,
+    },
+    Case {
+        name: "a volume with errors",
+        commands: |files| in_file(files, &[files.first]) + "ssv state 2\n",
+        in_use: [true, true],
+        has_errors: true,
+    },
+];
+
+fn head(number: u64) -> String {
+    format!("ssv last_orphan {number}\n")
+}
+
+fn deleted(number: u64) -> String {
+    format!("sif <{number}> links_count 0\n")
+}
+
+/// What lies in the orphan file cannot be said to debugfs: the numbers stand in a comment.
+fn in_file(files: &Files, numbers: &[u64]) -> String {
+    let mut commands = String::new();
+    for number in numbers {
+        if [files.first, files.second].contains(number) {
+            commands += &deleted(*number);
+        }
+        commands += &format!("# {number}\n");
+    }
+    commands
+}
+
+fn make(options: &str, case: &Case) -> (Image, Files) {
+    let image = Image::filled(16, options, |folder| {
+        // Five extents: a leaf.
+        let first = std::fs::File::create(folder.join("first")).unwrap();
+        (0..5).for_each(|index| first.write_all_at(&[1; 1024], index * 4096).unwrap());
+        std::fs::write(folder.join("second"), vec![2; 30_000]).unwrap();
+        run(Command::new("mkfifo").arg(folder.join("pipe")));
+    });
+    let inode = |name: &str| common::inode_of(&image, name).0;
+    let leaf = image.debugfs("ex /first");
+    let leaf = leaf.lines().nth(1).and_then(|line| line.split_whitespace().nth(7)).unwrap_or("0");
+    let orphan_file = number_after(&image.dumpe2fs(&["-h"]), "Orphan file inode:");
+    let block = orphan_file.map(|number| image.debugfs(&format!("bmap <{number}> 0")));
+    let files = Files {
+        first: inode("first"),
+        second: inode("second"),
+        pipe: inode("pipe"),
+        leaf: leaf.parse().unwrap(),
+        orphan_file_block: block.map_or(0, |block| block.trim().parse().unwrap()),
+    };
+    let commands = (case.commands)(&files);
+    let names = "unlink /first\nunlink /second\n";
+    let unlinks = commands.contains("links_count");
+    let (names, needs) = (if unlinks { names } else { "" }, "feature needs_recovery\n");
+    image.debugfs_write(&format!("{names}{commands}{needs}"));
+    let numbers: Vec<u32> =
+        commands.lines().filter_map(|line| line.strip_prefix("# ")?.parse().ok()).collect();
+    if !numbers.is_empty() {
+        image.debugfs_write("feature orphan_present\n");
+        let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+        for (slot, number) in (0..).zip(&numbers) {
+            let at = files.orphan_file_block * 1024 + slot * 4;
+            file.write_all_at(&number.to_le_bytes(), at).unwrap();
+        }
+    }
+    (image, files)
+}
+
+fn is_in_use(image: &Path, number: u64) -> bool {
+    let request = format!("testi <{number}>");
+    run(Command::new("debugfs").args(["-R", &request]).arg(image)).contains("marked in use")
+}
+
+/// What somebody has left of an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Left {
+    in_use: [bool; 2],
+    last_orphan: Option<u64>,
+    has_errors: bool,
+}
+
+fn left(image: &Path, files: &Files) -> Left {
+    let superblock = run(Command::new("dumpe2fs").arg("-h").arg(image));
+    Left {
+        in_use: [files.first, files.second].map(|number| is_in_use(image, number)),
+        last_orphan: number_after(&superblock, "First orphan inode:"),
+        has_errors: superblock.contains("with errors"),
+    }
+}
+
+fn in_use_in(volume: &Volume, number: u64) -> bool {
+    let (group, index) = volume.geometry().inode_position(InodeNumber(number)).unwrap();
+    let group = volume.group(group).unwrap();
+    volume.inode_bitmap(&group).unwrap().is_set(index)
+}
+
+fn check(options: &str, case: &Case) {
+    let what = format!("{options}: {}", case.name);
+    let (image, files) = make(options, case);
+    let expected = Left { in_use: case.in_use, last_orphan: None, has_errors: case.has_errors };
+
+    // Recovered in memory.
+    let volume = image.open();
+    let recovery = volume.recovery().expect("it needs recovery");
+    let with_errors = case.name == "a volume with errors";
+    assert_eq!(recovery.orphans.failure.is_some(), case.has_errors && !with_errors, "{what}");
+    assert_eq!([files.first, files.second].map(|n| in_use_in(&volume, n)), case.in_use, "{what}");
+    drop(volume);
+
+    // Recovered in place, whatever the policy says.
+    for policy in [1, 2] {
+        let ours = image.scratch.path("ours");
+        std::fs::copy(&image.path, &ours).unwrap();
+        run(Command::new("debugfs").args(["-w", "-R", &format!("ssv errors {policy}")]).arg(&ours));
+        let device =
+            device::open(&ours, device::OpenDevice { read_only: false, ..Default::default() });
+        let volume = common::open_device_for_writing(device.unwrap());
+        let volume = testkit::must(volume, &what);
+        // A new file would have the inode of one that was deleted.
+        let root = volume.inode(ext4::ROOT_INODE).unwrap();
+        std::sync::Arc::new(root).set_attributes(&AttributeChange::default()).unwrap();
+        volume.sync().unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        // In place, an inode goes whatever its leaves are, and what cannot be read of them stays in use.
+        let goes = case.name == "a corrupt leaf before a sound one";
+        let in_use = if goes { [false, false] } else { case.in_use };
+        let expected = Left { in_use, ..expected.clone() };
+        assert_eq!(left(&ours, &files), expected, "{what}, policy {policy}");
+        // What is left is for e2fsck to find, and then nothing is wrong any more.
+        testkit::command::output(Command::new("e2fsck").arg("-fy").arg(&ours));
+        testkit::check_by_e2fsck(&ours);
+        open_device(device::open(&ours, device::OpenDevice::default()).unwrap()).unwrap();
+    }
+
+    let theirs = image.scratch.path("theirs");
+    std::fs::copy(&image.path, &theirs).unwrap();
+    let mount = LoopMount::new(&theirs, "ext4", "rw,errors=continue");
+    std::fs::set_permissions(mount.path(), Permissions::from_mode(0o700)).unwrap();
+    mount.unmount();
+    assert_eq!(left(&theirs, &files), expected, "{what}, the kernel");
+}
+
+#[test]
+fn lists_that_lie_end_where_they_end_for_the_kernel() {
+    testkit::private_mounts();
+    for options in ["-t ext4 -b 1024 -J size=1 -O ^metadata_csum", "-t ext4 -b 1024 -J size=1"] {
+        CASES.iter().for_each(|case| check(options, case));
+    }
+}
+
+#[test]
+fn orphan_files_that_lie_lose_what_is_sound_in_them_as_for_the_kernel() {
+    testkit::private_mounts();
+    let options = "-t ext4 -b 1024 -J size=1 -O orphan_file,^metadata_csum";
+    FILE_CASES.iter().for_each(|case| check(options, case));
+}

@@ -1,0 +1,184 @@
+//! Identity of a mount. The kernel reuses device numbers and mount ids as soon as they are free; only 64-bit
+//! mount ids (Linux 6.8) are never reused.
+#![allow(unsafe_code)]
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::table::{self, MountEntry};
+
+/// STATX_MNT_ID_UNIQUE.
+const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+/// Numbers of statmount(2) and listmount(2), the same on every architecture.
+const STATMOUNT: libc::c_long = 457;
+const LISTMOUNT: libc::c_long = 458;
+/// STATMOUNT_MNT_BASIC: asks statmount(2) for the ids of the mount.
+const STATMOUNT_MNT_BASIC: u64 = 2;
+/// LSMT_ROOT: asks listmount(2) for all mounts.
+const LSMT_ROOT: u64 = u64::MAX;
+/// Mounts per call of listmount(2).
+const PAGE: usize = 128;
+/// Retries when the mounts on a directory change while they are read.
+const ATTEMPTS: usize = 8;
+
+/// A mount, distinct from all others; from later ones, too, where the kernel has 64-bit ids.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountId {
+    unique: Option<u64>,
+    /// The reusable id.
+    id: u32,
+    /// The device number, "major:minor".
+    pub device: String,
+}
+
+impl MountId {
+    /// Returns the topmost mount on `path`, and its entry in the mount table.
+    pub fn find(path: &Path) -> Option<(Self, MountEntry)> {
+        for _ in 0..ATTEMPTS {
+            let entry = table::find(path)?;
+            let found =
+                Self { unique: find_unique(entry.id), id: entry.id, device: entry.device.clone() };
+            if table::find(path).as_ref() == Some(&entry) {
+                return Some((found, entry));
+            }
+        }
+        None
+    }
+
+    /// Returns the mount of an open file or directory (O_PATH is enough).
+    pub fn of(opened: &OwnedFd) -> Option<Self> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let mask = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
+        // The mask asks for nothing that the server would have to answer.
+        let found = rustix::fs::statx(opened, "", flags, mask).ok()?;
+        let is_unique = found.stx_mask & STATX_MNT_ID_UNIQUE != 0;
+        let facts =
+            std::fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd())).ok()?;
+        let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+        Some(Self {
+            unique: is_unique.then_some(found.stx_mnt_id),
+            id: id.trim().parse().ok()?,
+            device: format!("{}:{}", found.stx_dev_major, found.stx_dev_minor),
+        })
+    }
+
+    /// Returns whether the mount is still attached. `None` if the kernel cannot tell.
+    pub fn exists(&self) -> Option<bool> {
+        match stat(self.unique?) {
+            Ok(_) => Some(true),
+            Err(Errno::NOENT) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    /// Returns a name for the mount. `source` is its source in the mount table, for kernels without unique
+    /// ids.
+    pub fn name(&self, source: &std::ffi::OsStr) -> String {
+        match self.unique {
+            Some(unique) => format!("id-{unique}"),
+            None => {
+                let mut hasher = DefaultHasher::new();
+                source.hash(&mut hasher);
+                format!("{}-{}-{:x}", self.id, self.device, hasher.finish())
+            }
+        }
+    }
+}
+
+/// `struct mnt_id_req`.
+#[repr(C)]
+struct Request {
+    size: u32,
+    spare: u32,
+    mount: u64,
+    parameter: u64,
+}
+
+/// The beginning of `struct statmount`, and room for the rest.
+#[repr(C)]
+struct Stat {
+    size: u32,
+    options: u32,
+    mask: u64,
+    device: [u32; 2],
+    magic: u64,
+    flags: u32,
+    kind: u32,
+    id: u64,
+    parent: u64,
+    old_id: u32,
+    old_parent: u32,
+    rest: [u64; 56],
+}
+const _: () = assert!(size_of::<Stat>() == 512);
+
+/// Returns the unique id of the mount with the reusable `id`.
+fn find_unique(id: u32) -> Option<u64> {
+    let mut last = 0;
+    loop {
+        let mut page = [0; PAGE];
+        let count = list(last, &mut page).ok()?;
+        for &mount in &page[..count] {
+            if stat(mount) == Ok(id) {
+                return Some(mount);
+            }
+        }
+        if count < PAGE {
+            return None;
+        }
+        last = page[PAGE - 1];
+    }
+}
+
+/// Lists mounts with unique ids above `last`, in ascending order.
+fn list(last: u64, page: &mut [u64; PAGE]) -> Result<usize, Errno> {
+    let size = size_of::<Request>() as u32;
+    let request = Request { size, spare: 0, mount: LSMT_ROOT, parameter: last };
+    // SAFETY: the kernel reads the request and stores at most as many ids as the page has room for.
+    let count = unsafe { libc::syscall(LISTMOUNT, &raw const request, page.as_mut_ptr(), PAGE, 0) };
+    usize::try_from(count).map_err(|_| last_error())
+}
+
+/// Returns the reusable id of the mount with a unique id.
+fn stat(unique: u64) -> Result<u32, Errno> {
+    let size = size_of::<Request>() as u32;
+    let request = Request { size, spare: 0, mount: unique, parameter: STATMOUNT_MNT_BASIC };
+    let mut found = std::mem::MaybeUninit::<Stat>::zeroed();
+    // SAFETY: the kernel reads the request and stores at most as many bytes as a `Stat` has.
+    let done = unsafe {
+        libc::syscall(STATMOUNT, &raw const request, found.as_mut_ptr(), size_of::<Stat>(), 0)
+    };
+    if done < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: it is made of integers, and all of it has been zeroes at least.
+    let found = unsafe { found.assume_init() };
+    if found.mask & STATMOUNT_MNT_BASIC == 0 { Err(Errno::NOSYS) } else { Ok(found.old_id) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    #[test]
+    fn a_mount_is_the_same_by_its_path_and_by_what_is_open_on_it() {
+        // The test needs a mount, which /proc is.
+        let (found, entry) = MountId::find(Path::new("/proc")).unwrap();
+        let opened = rustix::fs::open("/proc", OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(MountId::of(&opened), Some(found.clone()));
+        assert_eq!(found.name(&entry.source), MountId::of(&opened).unwrap().name(&entry.source));
+        assert_ne!(found.exists(), Some(false));
+        let gone = MountId { unique: Some(u64::MAX - 1), ..found };
+        assert_ne!(gone.exists(), Some(true));
+    }
+}

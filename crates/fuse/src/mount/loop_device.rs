@@ -1,0 +1,120 @@
+//! Loop devices that the kernel holds for mounts of image files. They carry no I/O. Not here: finding
+//! existing ones (`bifolio`).
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Requests to /dev/loop-control and to loop devices (linux/loop.h), and to block devices (linux/fs.h).
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const BLKROSET: libc::c_ulong = 0x125D;
+/// LO_FLAGS_AUTOCLEAR: the device detaches from its file when its last user closes it.
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+/// Retries when another program takes the free device first.
+const ATTEMPTS: usize = 16;
+
+/// `struct loop_config`, with the `struct loop_info64` in it.
+#[repr(C)]
+struct LoopConfig {
+    file: u32,
+    block_size: u32,
+    device: u64,
+    inode: u64,
+    real_device: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+/// A loop device over a file. Dropping this detaches it, unless another user has it open.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    _device: OwnedFd,
+}
+
+impl LoopDevice {
+    /// Attaches a free device to the file `image`, from the byte `offset` on, for reading and writing.
+    pub fn attach(image: &Path, offset: u64) -> Result<Self, Errno> {
+        let open =
+            |path: &Path| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let control = open(Path::new("/dev/loop-control"))?;
+        let image = open(image)?;
+        for _ in 0..ATTEMPTS {
+            let path = PathBuf::from(format!("/dev/loop{}", find_free(&control)?));
+            let device = open(&path)?;
+            match configure(&device, &image, offset) {
+                Ok(()) => return Ok(Self { path, _device: device }),
+                Err(Errno::BUSY) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Returns the path of the device node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn find_free(control: &OwnedFd) -> Result<i32, Errno> {
+    // SAFETY: the request takes no argument and touches no memory of this process.
+    done(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })
+}
+
+fn configure(device: &OwnedFd, image: &OwnedFd, offset: u64) -> Result<(), Errno> {
+    let config = LoopConfig {
+        file: image.as_raw_fd() as u32,
+        block_size: 0,
+        device: 0,
+        inode: 0,
+        real_device: 0,
+        offset,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: LO_FLAGS_AUTOCLEAR,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+        reserved: [0; 8],
+    };
+    // SAFETY: the request reads one `struct loop_config`, which lives until the call returns.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })?;
+    let writable: libc::c_int = 0;
+    // A read-only flag (`blockdev --setro`) outlives the file that the device was attached to. SAFETY: the
+    // request reads one `int`, which lives until the call returns.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET, &raw const writable) })?;
+    Ok(())
+}
+
+fn done(result: libc::c_int) -> Result<libc::c_int, Errno> {
+    let failed = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+    if result < 0 { Err(failed()) } else { Ok(result) }
+}
+
+/// Returns the file that the loop device at `node` is attached to, as the kernel names it.
+pub fn backing_file(node: &Path) -> Option<PathBuf> {
+    let device = Path::new("/sys/block").join(node.file_name()?);
+    let file = std::fs::read(device.join("loop/backing_file")).ok()?;
+    let file = file.strip_suffix(b"\n").unwrap_or(&file);
+    Some(OsStr::from_bytes(file).into())
+}

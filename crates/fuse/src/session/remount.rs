@@ -1,0 +1,102 @@
+//! Remounts: changes of the options of an existing mount. Not here: options of its server, which cannot
+//! change.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::Getter;
+use rustix::mount::MountFlags;
+
+use super::sync::{SyncError, sync};
+use crate::mount::{self, MountEntry};
+use crate::operations::IS_WRITABLE;
+
+/// The options to change; `None` leaves one as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remount {
+    /// Whether the mount is writable.
+    pub writable: Option<bool>,
+    /// Whether setuid and setgid count.
+    pub suid: Option<bool>,
+    /// Whether device files can be opened.
+    pub dev: Option<bool>,
+    /// Whether programs can be executed.
+    pub exec: Option<bool>,
+}
+
+/// An error of a remount.
+#[derive(Debug, thiserror::Error)]
+pub enum RemountError {
+    /// There is no such directory.
+    #[error("{}", .0)]
+    Path(io::Error),
+    /// There is no bifolio mount.
+    #[error("no bifolio mount")]
+    NotMounted,
+    /// The volume is open read-only.
+    #[error("it was mounted read-only: unmount it, and mount it for writing")]
+    OpenReadOnly,
+    /// The kernel refused.
+    #[error("cannot remount: {}", mount::text(.0))]
+    Refused(Errno),
+    /// The mount is read-only now, but not all data is durable.
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+}
+
+/// Changes the options of the mount on `path`. If it becomes read-only, makes all written data durable.
+pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
+    let path = mount::resolve_mount_point(path).map_err(RemountError::Path)?;
+    let entry = mount::find_mount(&path).filter(MountEntry::is_ours);
+    let entry = entry.ok_or(RemountError::NotMounted)?;
+    if change.writable == Some(true) && !is_writable(&path).map_err(RemountError::Refused)? {
+        return Err(RemountError::OpenReadOnly);
+    }
+    let flags = flags(&entry.options, change);
+    rustix::mount::mount_remount(&path, flags, c"").map_err(RemountError::Refused)?;
+    if flags.contains(MountFlags::RDONLY) {
+        sync(&path)?;
+    }
+    Ok(())
+}
+
+/// Returns whether the server has the volume open for writing.
+fn is_writable(path: &Path) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(path, flags, Mode::empty())?;
+    // SAFETY: the request stores one `u32`.
+    let answer = unsafe { rustix::ioctl::ioctl(&root, Getter::<IS_WRITABLE, u32>::new()) };
+    answer.map(|answer| answer != 0)
+}
+
+/// Returns all flags of the changed mount: the kernel clears flags that are not given.
+fn flags(options: &str, change: Remount) -> MountFlags {
+    let has = |option: &str| options.split(',').any(|other| other == option);
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, !change.writable.unwrap_or(!has("ro")));
+    flags.set(MountFlags::NOSUID, !change.suid.unwrap_or(!has("nosuid")));
+    flags.set(MountFlags::NODEV, !change.dev.unwrap_or(!has("nodev")));
+    flags.set(MountFlags::NOEXEC, !change.exec.unwrap_or(!has("noexec")));
+    flags.set(MountFlags::NOATIME, has("noatime"));
+    flags.set(MountFlags::NODIRATIME, has("nodiratime"));
+    flags.set(MountFlags::RELATIME, has("relatime"));
+    flags.set(MountFlags::STRICTATIME, !has("relatime") && !has("noatime"));
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_to_change_stays() {
+        let change = Remount { writable: Some(false), suid: Some(true), ..Remount::default() };
+        let found = flags("rw,nosuid,nodev,relatime", change);
+        assert_eq!(found, MountFlags::RDONLY | MountFlags::NODEV | MountFlags::RELATIME);
+        let found = flags("ro,noexec,noatime", Remount::default());
+        assert_eq!(found, MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME);
+    }
+}

@@ -1,0 +1,128 @@
+//! Reservations that writeback gives up during a write, since it finds no blocks for the data. The write has
+//! space all the same, and lost data does not come back.
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use base::{Error, FileOffset};
+use iomap::{
+    Caching, IomapKind, WritableFile, show_for_stores, truncate_cache, wait_for_writeback,
+    write_as, write_back, zero_range,
+};
+use support::gate::{Setup, setup};
+
+/// Has writeback of the folios with bytes of `range` find no place for the first mapping that it asks for.
+fn lose(setup: &Setup, range: std::ops::Range<u64>) -> impl FnOnce() + Send + use<> {
+    let (format, file) = (Arc::clone(&setup.format), Arc::clone(&setup.file));
+    move || {
+        format.fail(0, || Error::NoSpace);
+        write_back(&file, range.clone());
+        wait_for_writeback(&file, range);
+    }
+}
+
+/// The error that was lost is told; from now on all is well, and the device has `expected`.
+fn check(setup: &Setup, expected: &[u8]) {
+    let cursor = setup.file.errors().cursor();
+    assert_eq!(setup.file.errors().check(&cursor), Err(Error::NoSpace), "what was to be lost");
+    check_sound(setup, expected);
+}
+
+fn check_sound(setup: &Setup, expected: &[u8]) {
+    let cursor = setup.file.errors().cursor();
+    let _ = setup.file.errors().check(&cursor);
+    setup.sync();
+    assert_eq!(setup.file.errors().check(&cursor), Ok(()));
+    assert!(setup.format.on_disk() == expected);
+    assert_eq!(setup.format.reserved(), 0);
+}
+
+#[test]
+fn what_was_dirty_behind_a_write_and_lost_its_space_is_reserved_again() {
+    for caching in [Caching::Kept, Caching::Dropbehind] {
+        let setup = setup(0, 4096);
+        setup.write(8192, &[1; 8192]);
+        // The write reserves nothing for what is dirty, and comes there later.
+        setup.format.after_reservation.set(lose(&setup, 8192..16_384));
+        let written = write_as(&setup.file, FileOffset(0), &[2; 16_384], caching);
+        assert_eq!(written, Ok(16_384));
+        assert!(setup.format.kinds().iter().all(|(_, kind)| *kind != IomapKind::Hole));
+        check(&setup, &[2; 16_384]);
+    }
+}
+
+#[test]
+fn what_was_dirty_beside_a_store_and_lost_its_space_is_reserved_again() {
+    let setup = setup(0, 1024);
+    setup.write(0, &[1; 4096]);
+    setup.sync();
+    setup.format.punch(0..4096);
+    setup.write(0, &[2; 1024]);
+    let window = setup.file.mapping().open_window(0..1, true, 4096).expect("a window");
+    setup.format.after_reservation.set(lose(&setup, 0..1024));
+    assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1), Ok(1));
+    drop(window);
+    let contents = setup.read(0, 4096);
+    check(&setup, &contents);
+}
+
+/// Does `change` to a file of dirty data while writeback of it fails. Who comes first, and who sees what
+/// in which order, is chance.
+fn race(change: fn(&Arc<WritableFile>), expected: u8) {
+    for round in 0..40 {
+        let setup = setup(0, 4096);
+        setup.write(0, &[1; 4096]);
+        let (file, lose) = (&setup.file, lose(&setup, 0..4096));
+        thread::scope(|scope| {
+            let held = file.mapping().get_locked(0).expect("it is dirty");
+            let mut lose = Some(lose);
+            let late = if round % 2 == 0 { lose.take() } else { None };
+            if let Some(lose) = lose {
+                scope.spawn(lose);
+                thread::sleep(Duration::from_millis(2));
+            }
+            scope.spawn(|| change(file));
+            thread::sleep(Duration::from_millis(2));
+            if let Some(late) = late {
+                scope.spawn(late);
+                thread::sleep(Duration::from_millis(2));
+            }
+            drop(held);
+        });
+        let cursor = file.errors().cursor();
+        let lost = file.errors().check(&cursor).is_err();
+        let was_changed_before = lost && setup.file.mapping().bytes_dirty() == 0;
+        match was_changed_before {
+            // All that is left of it is in memory.
+            true => assert!(setup.read(0, 4096) == [expected; 4096]),
+            false => check_sound(&setup, &[expected; 4096]),
+        }
+    }
+}
+
+#[test]
+fn a_write_to_what_was_seen_dirty_has_space_whatever_writeback_does_meanwhile() {
+    race(|file| assert_eq!(write_as(file, FileOffset(0), &[2; 4096], Caching::Kept), Ok(4096)), 2);
+}
+
+#[test]
+fn zeroes_over_what_was_seen_dirty_have_space_whatever_writeback_does_meanwhile() {
+    race(|file| zero_range(file, 0..4096).expect("memory"), 0);
+}
+
+#[test]
+fn data_that_found_no_place_does_not_come_back_when_it_was_cut_off() {
+    for order_max in [0, 9] {
+        let setup = setup(order_max, 4096);
+        setup.write(0, &[1; 9000]);
+        lose(&setup, 0..u64::MAX)();
+        truncate_cache(&setup.file, 5000).expect("memory");
+        setup.format.truncate(5000);
+        truncate_cache(&setup.file, 8192).expect("memory");
+        setup.format.truncate(8192);
+        assert!(setup.read(5000, 4096) == [0; 3192]);
+    }
+}

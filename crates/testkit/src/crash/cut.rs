@@ -1,0 +1,139 @@
+//! Which power cuts are looked at: when, and what remains then of what was not durable.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::Random;
+use device::{RecordedWrite, Recording, Replay, SharedDevice};
+
+/// What remains of the writes that were not durable.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest {
+    /// None of them.
+    Nothing,
+    /// All of them.
+    All,
+    /// Each sector in so many of 8 cases: writes are torn, and missing from among later ones.
+    Sectors(u64),
+    /// Each write, as a whole, in so many of 8 cases.
+    Writes(u64),
+    /// The first ones, in order; the last of those is torn.
+    First,
+    /// All but one write.
+    AllButOne,
+    /// One write.
+    One,
+}
+
+/// A power cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// When: a point of the recording.
+    pub point: usize,
+    /// What remains of the writes that were not durable then.
+    pub rest: Rest,
+    seed: u64,
+}
+
+impl Cut {
+    /// `count` cuts at or after `begin`, in order of time: after every flush with nothing of what
+    /// followed it, if `count` allows, and in between with some of it.
+    pub fn choose(
+        recording: &Recording,
+        begin: usize,
+        count: usize,
+        random: &mut Random,
+    ) -> Vec<Self> {
+        // Until the next flush has ended, the same is durable, and ever more was promised.
+        let end = recording.crash_points().end;
+        let flushes = recording.flush_points().into_iter().filter(|&point| point > begin);
+        let lasts: Vec<usize> = flushes.map(|point| point - 1).chain([end - 1]).collect();
+        let step = (lasts.len() * 3).div_ceil(count.max(1));
+        let nothing = |&point| Self { point, rest: Rest::Nothing, seed: 0 };
+        let mut cuts: Vec<Self> = lasts.iter().step_by(step).map(nothing).collect();
+        let span = (end - begin) as u64;
+        while cuts.len() < count {
+            let point = begin + random.below(span) as usize;
+            let rest = match random.below(8) {
+                0 => Rest::All,
+                1 => Rest::First,
+                2 => Rest::AllButOne,
+                3 => Rest::One,
+                4..=5 => Rest::Writes(1 + random.below(7)),
+                _ => Rest::Sectors(1 + random.below(7)),
+            };
+            cuts.push(Self { point, rest, seed: random.draw() });
+        }
+        cuts.sort_by_key(|cut| cut.point);
+        cuts
+    }
+
+    /// The device as it leaves it, unless that is the same as with nothing of what followed a flush,
+    /// or one that was seen.
+    pub fn device(&self, replay: &mut Replay<'_>, seen: &mut HashSet<u64>) -> Option<SharedDevice> {
+        let writes = replay.volatile(self.point);
+        let mut keeper = Keeper {
+            rest: self.rest,
+            random: Random(self.seed),
+            chosen: 0,
+            next: 0,
+            keeps_write: false,
+            keeps_superblock: false,
+            keeps_anything: false,
+            hasher: DefaultHasher::new(),
+        };
+        keeper.chosen = keeper.random.below(writes.max(1));
+        replay.durable(self.point).hash(&mut keeper.hasher);
+        let device = replay.device(self.point, |write, sector| keeper.keep(write, sector)).unwrap();
+        let is_other = keeper.keeps_anything || matches!(self.rest, Rest::Nothing);
+        (is_other && seen.insert(keeper.hasher.finish())).then_some(device)
+    }
+}
+
+/// Decides about one sector after the other.
+struct Keeper {
+    rest: Rest,
+    random: Random,
+    chosen: u64,
+    /// The index of the next write.
+    next: u64,
+    keeps_write: bool,
+    keeps_superblock: bool,
+    keeps_anything: bool,
+    hasher: DefaultHasher,
+}
+
+impl Keeper {
+    /// The two sectors of the superblock are taken to be written together: the format has one
+    /// checksum over both, so that the kernel depends on that too.
+    fn keep(&mut self, write: &RecordedWrite, sector: u64) -> bool {
+        if sector == 0 {
+            let index = self.next;
+            self.next += 1;
+            self.keeps_write = match self.rest {
+                Rest::Nothing => false,
+                Rest::All | Rest::Sectors(_) => true,
+                Rest::Writes(of_8) => self.random.below(8) < of_8,
+                Rest::First => index <= self.chosen,
+                Rest::AllButOne => index != self.chosen,
+                Rest::One => index == self.chosen,
+            };
+        }
+        let mut keep = self.keeps_write;
+        match self.rest {
+            Rest::Sectors(of_8) => keep = self.random.below(8) < of_8,
+            Rest::First if self.next == self.chosen + 1 => keep &= self.random.below(2) == 0,
+            _ => {}
+        }
+        match write.offset.0 / 512 + sector {
+            2 => self.keeps_superblock = keep,
+            3 => keep = self.keeps_superblock,
+            _ => {}
+        }
+        if keep {
+            self.keeps_anything = true;
+            (self.next, sector).hash(&mut self.hasher);
+        }
+        keep
+    }
+}

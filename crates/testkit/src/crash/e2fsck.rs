@@ -1,0 +1,109 @@
+//! Runs e2fsck on images in memory.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use base::{DeviceOffset, Result};
+use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::disks::Disks;
+
+const CHUNK: usize = 1 << 18;
+
+thread_local! {
+    /// The image and the journal that e2fsck gets, and what it says: files without a file system,
+    /// made once.
+    static FILES: RefCell<Option<[Arc<File>; 3]>> = const { RefCell::new(None) };
+}
+
+/// How an e2fsck has ended.
+pub struct Outcome {
+    /// Its exit status.
+    pub code: i32,
+    /// What it printed.
+    pub text: String,
+    /// What it has left; good until the thread's next run.
+    pub disks: Disks,
+}
+
+/// Runs e2fsck on a copy of what `disks` hold.
+pub fn run(argument: &str, disks: &Disks) -> Outcome {
+    FILES.with_borrow_mut(|files| {
+        let new = |name| Arc::new(memfd_create(name, MemfdFlags::CLOEXEC).unwrap().into());
+        let files = files.get_or_insert_with(|| ["image", "journal", "said"].map(new));
+        let [image, journal, said] = files;
+        let volume = copy(&disks.volume, image);
+        let journal_copy = disks.journal.as_ref().map(|device| copy(device, journal));
+        said.set_len(0).unwrap();
+        let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let output = File::options().append(true).open(path(said)).unwrap();
+        let mut command = Command::new("e2fsck");
+        if journal_copy.is_some() {
+            command.args(["-j", &path(journal)]);
+        }
+        command.args([argument, &path(image)]).stdin(Stdio::null());
+        let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
+        let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
+        let text = std::fs::read_to_string(path(said)).unwrap();
+        Outcome { code, text, disks: Disks { volume, journal: journal_copy } }
+    })
+}
+
+/// Puts what `device` holds into `file`; gives that as a device.
+fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
+    let size = device.size();
+    file.set_len(size).unwrap();
+    let mut chunk = vec![0; CHUNK];
+    for at in (0..size).step_by(CHUNK) {
+        let chunk = &mut chunk[..CHUNK.min((size - at) as usize)];
+        device.read_at(DeviceOffset(at), chunk).unwrap();
+        file.write_all_at(chunk, at).unwrap();
+    }
+    Arc::new(FileImage { file: Arc::clone(file), size })
+}
+
+/// A file that is only read.
+#[derive(Debug)]
+struct FileImage {
+    file: Arc<File>,
+    size: u64,
+}
+
+impl BlockDevice for FileImage {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        for mut bio in batch {
+            assert_eq!(bio.operation(), BioOperation::Read);
+            let mut at = bio.offset().0;
+            for memory in bio.memory_mut() {
+                self.file.read_exact_at(memory, at).unwrap();
+                at += memory.len() as u64;
+            }
+            bio.end(Ok(()));
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
+        unreachable!("it is only read")
+    }
+}

@@ -1,0 +1,322 @@
+//! A model of a file that one thread writes at a time: its contents over time, and those that a power cut may
+//! leave.
+
+use std::ops::Range;
+
+use crate::Random;
+
+/// Where a file may be torn: parts of this many bytes are compared as a whole first.
+const PART: usize = 512;
+/// All bytes of a file.
+const WHOLE: Range<usize> = 0..usize::MAX;
+
+/// A file's contents over time.
+#[derive(Clone, Debug)]
+pub struct FileHistory {
+    /// A number of its own among the files of a volume.
+    number: u64,
+    versions: Vec<Vec<u8>>,
+    durable: Vec<Durable>,
+    shifts: Vec<Shifted>,
+    /// Whether each version begins with the one before.
+    is_appended_to: bool,
+}
+
+/// Bytes of a version that are durable from a point of the recording on.
+#[derive(Clone, Debug)]
+struct Durable {
+    point: usize,
+    version: usize,
+    range: Range<usize>,
+}
+
+/// A range was taken out or put in, or all replaced, which is all or nothing.
+#[derive(Clone, Copy, Debug)]
+struct Shifted {
+    /// The version that this made.
+    version: usize,
+    /// The first byte that may have moved.
+    from: usize,
+}
+
+impl FileHistory {
+    /// The history of an empty file. `number` is its own among the files of the volume.
+    pub fn new(number: u64, is_appended_to: bool) -> Self {
+        let (durable, shifts) = (Vec::new(), Vec::new());
+        Self { number, versions: vec![Vec::new()], durable, shifts, is_appended_to }
+    }
+
+    /// The contents of the file now.
+    pub fn now(&self) -> &[u8] {
+        self.versions.last().map_or(&[], Vec::as_slice)
+    }
+
+    /// The index of the version that there is now.
+    pub fn version(&self) -> usize {
+        self.versions.len() - 1
+    }
+
+    /// Bytes to be written at `at`, such as no other file and no other write has there, and no free
+    /// block before.
+    pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let seed = self.number << 32 | (self.versions.len() as u64) << 16;
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64);
+        (0..length).map(|_| 1 + random.below(200) as u8).collect()
+    }
+
+    /// Notes that `data` was written at `at`.
+    pub fn write(&mut self, at: usize, data: &[u8]) {
+        let mut next = self.now().to_vec();
+        next.resize(next.len().max(at + data.len()), 0);
+        next[at..at + data.len()].copy_from_slice(data);
+        self.versions.push(next);
+    }
+
+    /// Notes that the file has `size` bytes now.
+    pub fn set_size(&mut self, size: usize) {
+        let mut next = self.now().to_vec();
+        next.resize(size, 0);
+        self.versions.push(next);
+    }
+
+    /// Notes that what lies in `range` is zeroes now.
+    pub fn clear(&mut self, range: Range<usize>) {
+        let mut next = self.now().to_vec();
+        let end = range.end.min(next.len());
+        next[range.start.min(end)..end].fill(0);
+        self.versions.push(next);
+    }
+
+    /// Notes that `range` was taken out, or put in as a hole: a cut leaves that done or not done, and what
+    /// lay behind had reached the device before.
+    pub fn shift(&mut self, range: Range<usize>, inserts: bool) {
+        let mut next = self.now().to_vec();
+        let from = range.start;
+        if inserts {
+            next.splice(range.start..range.start, std::iter::repeat_n(0, range.len()));
+        } else {
+            next.drain(range);
+        }
+        self.versions.push(next);
+        self.shifts.push(Shifted { version: self.version(), from });
+    }
+
+    /// Notes that the file holds `data` now in the place of all that it held: a cut leaves that done or not
+    /// done.
+    pub fn replace(&mut self, data: &[u8]) {
+        self.versions.push(data.to_vec());
+        self.shifts.push(Shifted { version: self.version(), from: 0 });
+    }
+
+    /// Notes that `version` is durable from `point` on.
+    pub fn is_durable(&mut self, point: usize, version: usize) {
+        self.durable.push(Durable { point, version, range: WHOLE });
+    }
+
+    /// Notes that a range of `version` is durable from `point` on, and can be read back.
+    pub fn is_durable_in(&mut self, point: usize, version: usize, range: Range<usize>) {
+        self.durable.push(Durable { point, version, range });
+    }
+
+    /// When it was synced last before `point`.
+    pub fn synced(&self, point: usize) -> usize {
+        let syncs = self.durable.iter().filter(|one| one.range == WHOLE && one.point <= point);
+        syncs.map(|one| one.point).max().unwrap_or(0)
+    }
+
+    /// Checks whether a cut at `point` may have left this: each byte as it was when it was made durable
+    /// last or at some time since, or zero where it was not in the file at some time; and no fewer
+    /// or more bytes than at some time. What moved has moved as a whole. Of a file that was only appended
+    /// to, nothing but a part from its beginning.
+    pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
+        self.check_since(point, 0, found)
+    }
+
+    /// The same, where `version` is known to be durable, too.
+    pub fn check_since(&self, point: usize, version: usize, found: &[u8]) -> Result<(), String> {
+        let durable = self.durable.iter().filter(|one| one.point <= point).cloned();
+        let mut durable: Vec<Durable> = durable.collect();
+        durable.push(Durable { point: 0, version, range: WHOLE });
+        let newest = durable.iter().map(|one| one.version).max().unwrap_or(0);
+        let begins = self.shifts.iter().map(|shift| shift.version);
+        let ends = begins.clone().map(|begin| begin - 1).chain([self.version()]);
+        // Between two shifts everything keeps its place.
+        let between: Vec<_> = [0].into_iter().chain(begins).zip(ends).collect();
+        let (mut wrong_sizes, mut wrong_bytes) = (Vec::new(), Vec::new());
+        for (begin, end) in between.into_iter().rev().take_while(|(_, end)| *end >= newest) {
+            if let Err(what) = self.check_size(begin, end, &durable, found.len()) {
+                wrong_sizes.push(what);
+            } else if let Err(what) = self.check_bytes(end, &durable, found) {
+                wrong_bytes.push(what);
+            } else {
+                return Ok(());
+            }
+        }
+        // Where the size is right the bytes tell more.
+        wrong_bytes.append(&mut wrong_sizes);
+        Err(wrong_bytes.join("; or else "))
+    }
+
+    /// Checks whether there may be `length` bytes while the last shift that is there made version `begin`,
+    /// and the next one has not been made, which is after version `end`.
+    fn check_size(
+        &self,
+        begin: usize,
+        end: usize,
+        durable: &[Durable],
+        length: usize,
+    ) -> Result<(), String> {
+        let whole = durable.iter().filter(|one| one.range == WHOLE).map(|one| one.version).max();
+        let since = whole.unwrap_or(0).max(begin);
+        let sizes = |since: usize| self.versions[since..=end].iter().map(Vec::len);
+        let (mut min, max) = (sizes(since).min().unwrap_or(0), sizes(since).max().unwrap_or(0));
+        for one in durable.iter().filter(|one| one.version >= since) {
+            let kept = sizes(one.version).min().unwrap_or(0);
+            min = min.max(kept.min(one.range.end));
+        }
+        match (min..=max).contains(&length) {
+            true => Ok(()),
+            false => Err(format!("{length} bytes, not {min} to {max}")),
+        }
+    }
+
+    /// Checks whether these bytes may be there, of versions up to `end`.
+    fn check_bytes(&self, end: usize, durable: &[Durable], found: &[u8]) -> Result<(), String> {
+        let length = found.len();
+        if self.is_appended_to {
+            let differs =
+                found.iter().zip(self.now()).position(|(found, expected)| found != expected);
+            return match differs {
+                Some(at) => Err(format!("{:#x} at {at} of {length}, appended to", found[at])),
+                None => Ok(()),
+            };
+        }
+        for (start, part) in (0..).step_by(PART).zip(found.chunks(PART)) {
+            let (whole_part, bytes) = (start..start + part.len(), start..);
+            let since = self.since(&whole_part, end, durable);
+            let is_one = |version: &Vec<u8>| version.get(whole_part.clone()) == Some(part);
+            let is_torn_promise = durable.iter().any(|one| {
+                let covered = one.range.start <= start && one.range.end >= whole_part.end;
+                one.version > since
+                    && one.range.start < whole_part.end
+                    && !covered
+                    && one.range.end > start
+            });
+            if !is_torn_promise && self.versions[since..=end].iter().rev().any(is_one) {
+                continue;
+            }
+            for (at, byte) in bytes.zip(part) {
+                let since = self.since(&(at..at + 1), end, durable);
+                let mut versions = self.versions[since..=end].iter();
+                if !versions.any(|one| one.get(at).copied().unwrap_or(0) == *byte) {
+                    return Err(format!("{byte:#x} at {at} of {length}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest version, of those up to `end`, whose bytes may be in all of `range`.
+    fn since(&self, range: &Range<usize>, end: usize, durable: &[Durable]) -> usize {
+        let covers = |one: &&Durable| {
+            one.version <= end && one.range.start <= range.start && range.end <= one.range.end
+        };
+        let promised = durable.iter().filter(covers).map(|one| one.version);
+        let moved = self.shifts.iter().filter(|one| one.version <= end && one.from <= range.start);
+        promised.chain(moved.map(|one| one.version)).max().unwrap_or(0)
+    }
+
+    /// Whether there is nothing in `found` but zeroes and, in its place, what was in the file at some
+    /// time.
+    pub fn is_all_of_it(&self, found: &[u8]) -> bool {
+        found.iter().enumerate().all(|(at, byte)| {
+            *byte == 0 || self.versions.iter().any(|one| one.get(at) == Some(byte))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of 1,024 bytes of 1, durable at point 10.
+    fn synced() -> FileHistory {
+        let mut history = FileHistory::new(1, false);
+        history.write(0, &[1; 1024]);
+        history.is_durable(10, history.version());
+        history
+    }
+
+    #[test]
+    fn what_was_synced_is_there_and_what_followed_may_be() {
+        let mut history = synced();
+        history.write(512, &[2; 1024]);
+        let torn = [vec![1; 700], vec![2; 324]].concat();
+        for found in [vec![1; 1024], torn, [vec![1; 512], vec![2; 1024]].concat()] {
+            assert_eq!(history.check(10, &found), Ok(()));
+        }
+        let grown = [vec![1; 1024], vec![0; 512]].concat();
+        assert_eq!(history.check(10, &grown), Ok(()));
+        for found in [vec![1; 1000], vec![1; 1025], vec![3; 1024], vec![0; 1024], vec![]] {
+            assert!(history.check(10, &found).is_err(), "{} bytes", found.len());
+        }
+        assert_eq!(history.check(9, &[]), Ok(()));
+    }
+
+    #[test]
+    fn a_range_that_was_synced_is_there_in_a_file_that_is_long_enough() {
+        let mut history = synced();
+        history.write(1024, &[2; 1024]);
+        history.is_durable_in(20, history.version(), 1024..1400);
+        let found = [vec![1; 1024], vec![2; 376]].concat();
+        assert_eq!(history.check(20, &found), Ok(()));
+        assert!(history.check(20, &found[..1399]).is_err());
+        let rest = [vec![1; 1024], vec![2; 376], vec![0; 648]].concat();
+        assert_eq!(history.check(20, &rest), Ok(()));
+        let lost = [vec![1; 1024], vec![2; 300], vec![0; 724]].concat();
+        assert_eq!(history.check(19, &lost), Ok(()));
+        assert!(history.check(20, &lost).is_err());
+        history.set_size(1200);
+        assert_eq!(history.check(20, &found[..1200]), Ok(()));
+    }
+
+    #[test]
+    fn what_replaces_a_file_is_there_as_a_whole_or_not_at_all() {
+        let mut history = synced();
+        history.replace(&[2; 600]);
+        for found in [vec![1; 1024], vec![2; 600]] {
+            assert_eq!(history.check(10, &found), Ok(()));
+            assert_eq!(history.check_since(10, history.version(), &found).is_ok(), found[0] == 2);
+        }
+        for found in [vec![], vec![2; 512], vec![1; 600], [vec![2; 512], vec![0; 88]].concat()] {
+            assert!(history.check(10, &found).is_err(), "{} bytes", found.len());
+        }
+    }
+
+    #[test]
+    fn a_shift_is_there_as_a_whole_or_not_at_all() {
+        for inserts in [false, true] {
+            let mut history = FileHistory::new(1, false);
+            history.write(0, &[vec![1; 512], vec![2; 512], vec![3; 512]].concat());
+            history.is_durable(10, history.version());
+            let before = history.now().to_vec();
+            history.write(0, &[4; 512]);
+            let written = history.now().to_vec();
+            history.shift(512..1024, inserts);
+            let after = history.now().to_vec();
+            let mut unwritten = after.clone();
+            unwritten[..512].fill(1);
+            for found in [&before, &written, &after, &unwritten] {
+                assert_eq!(history.check(10, found), Ok(()));
+            }
+            let mut mixed = if inserts { after.clone() } else { before.clone() };
+            mixed[512..1024].copy_from_slice(&[3; 512]);
+            assert!(history.check(10, &mixed).is_err());
+            history.is_durable_in(20, history.version(), 0..1);
+            assert!(history.check(20, &before).is_err());
+            let mut partly = unwritten;
+            partly[0] = 4;
+            assert_eq!(history.check(20, &partly), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The kinds of volumes for power cuts, and their creation.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
+
+use super::disks::Disks;
+use super::fast::leave_fast_commits;
+use super::stale::with_stale_blocks;
+use crate::command::run;
+use crate::image::MKE2FS_CONF;
+use crate::must;
+
+const JOURNAL_UUID: &str = "12345678-1234-1234-1234-123456789abc";
+const LATENCY: Duration = Duration::from_micros(20);
+const QUEUE_DEPTH: usize = 4;
+/// One request in this number takes longer. Other requests, commits among them, are served meanwhile.
+const STRAGGLERS_EVERY: u64 = 7;
+/// The duration of such a request.
+const STRAGGLERS_LATENCY: Duration = Duration::from_millis(2);
+
+/// The way in which a device ends requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// Before the submitter continues.
+    AtOnce,
+    /// After some time, several at once, some of which overtake others.
+    Slow,
+}
+
+/// A kind of volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Its name, for the names of trials.
+    pub name: &'static str,
+    /// For mke2fs.
+    options: &'static str,
+    megabytes: u64,
+    /// The kernel has left fast commits in its journal.
+    pub has_fast_commits: bool,
+    /// Of a device of its own for the journal.
+    journal_megabytes: Option<u64>,
+}
+
+/// A new volume whose devices are recorded.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The recorder of all its devices.
+    pub recorder: Arc<RecordDevice>,
+    /// What the volume is to be opened on.
+    pub disks: Disks,
+}
+
+impl Kind {
+    const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
+        Self { name, options, megabytes, has_fast_commits: false, journal_megabytes: None }
+    }
+
+    /// Creates a volume, and fills its free blocks with contents that no file ever has. `wrap` can put a
+    /// device between the volume and the recorded devices.
+    pub fn record(&self, pace: Pace, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
+        let memory = Arc::new(self.memory());
+        let device: SharedDevice = match pace {
+            Pace::AtOnce => memory,
+            Pace::Slow => Arc::new(
+                LatencyDevice::new(memory, LATENCY, QUEUE_DEPTH)
+                    .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY),
+            ),
+        };
+        let Some(megabytes) = self.journal_megabytes else {
+            let recorder = Arc::new(must(RecordDevice::new(device), "recording"));
+            let disks = Disks { volume: wrap(recorder.clone()), journal: None };
+            return Recorded { recorder, disks };
+        };
+        let journal = Arc::new(journal(self.options, megabytes));
+        let [recorder, journal] = must(RecordDevice::pair(device, journal), "recording");
+        let recorder = Arc::new(recorder);
+        let disks =
+            Disks { volume: wrap(recorder.clone()), journal: Some(wrap(Arc::new(journal))) };
+        Recorded { recorder, disks }
+    }
+
+    /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
+    pub fn volume_bytes(&self) -> Option<u64> {
+        self.journal_megabytes.map(|_| self.megabytes << 20)
+    }
+
+    fn memory(&self) -> MemoryDevice {
+        let arguments: Vec<&str> = self.options.split_whitespace().collect();
+        let folder = must(tempfile::tempdir(), "a folder");
+        let image = folder.path().join("image");
+        make(&image, self.megabytes, &arguments);
+        if self.journal_megabytes.is_some() {
+            // mke2fs wants a block device for that.
+            let script = folder.path().join("commands");
+            let commands = format!(
+                "feature has_journal\nssv journal_uuid {JOURNAL_UUID}\nssv journal_dev 0x700\n"
+            );
+            must(std::fs::write(&script, commands), "commands");
+            run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(&image));
+        }
+        let features = run(Command::new("dumpe2fs").arg("-h").arg(&image));
+        let has_journal = String::from_utf8_lossy(&features).contains("has_journal");
+        assert_eq!(has_journal, self.has_journal(), "{self:?}");
+        let mut bytes = with_stale_blocks(&image);
+        if self.has_fast_commits {
+            must(std::fs::write(&image, bytes), "the image");
+            bytes = leave_fast_commits(&image);
+        }
+        MemoryDevice::new(bytes)
+    }
+
+    /// Returns whether commits are atomic.
+    pub fn has_journal(&self) -> bool {
+        self.journal_megabytes.is_some()
+            || !["^has_journal", "ext2"].iter().any(|without| self.options.contains(without))
+    }
+}
+
+/// Creates a journal device for one volume with these options.
+fn journal(options: &str, megabytes: u64) -> MemoryDevice {
+    let block_size = number_after(options, "-b").expect("a block size").to_string();
+    let arguments = ["-O", "journal_dev", "-b", &block_size, "-U", JOURNAL_UUID];
+    let folder = must(tempfile::tempdir(), "a folder");
+    let image = folder.path().join("image");
+    make(&image, megabytes, &arguments);
+    let mut bytes = must(std::fs::read(&image), "the journal");
+    // Its superblock follows the one that ext4 has for devices; there is the number of users.
+    let superblock = bytes.iter().skip(2048).step_by(1024).position(|byte| *byte == 0xC0);
+    let superblock = 2048 + 1024 * superblock.expect("a journal's superblock");
+    bytes[superblock + 64..][..4].copy_from_slice(&1_u32.to_be_bytes());
+    MemoryDevice::new(bytes)
+}
+
+/// Runs mke2fs at `image`, with a configuration of its own.
+fn make(image: &Path, megabytes: u64, options: &[&str]) {
+    let file = must(std::fs::File::create(image), "the image");
+    must(file.set_len(megabytes << 20), "the image");
+    let config = image.with_extension("conf");
+    must(std::fs::write(&config, MKE2FS_CONF), "a configuration");
+    let mut command = Command::new("mke2fs");
+    command.env("MKE2FS_CONFIG", config).args(["-q", "-F"]).args(options);
+    run(command.arg(image));
+}
+
+/// The first number in the text after `label`.
+pub(super) fn number_after(text: &str, label: &str) -> Option<u64> {
+    let rest = text.split_once(label)?.1.trim_start();
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// The defaults of mke2fs 1.47.4.
+pub const DEFAULT: Kind =
+    Kind::new("default", 9, "-t ext4 -b 4096 -O orphan_file,metadata_csum_seed -J size=4");
+/// Its log goes round.
+pub const SMALL_BLOCKS: Kind = Kind::new("blocks_of_1k", 5, "-t ext4 -b 1024 -g 1024 -J size=1");
+/// Whose log has no checksums.
+pub const WITHOUT_CHECKSUMS: Kind = Kind::new(
+    "without_checksums",
+    5,
+    "-t ext4 -b 1024 -O ^metadata_csum,^64bit,uninit_bg -J size=1",
+);
+/// Files with block maps.
+pub const EXT3: Kind = Kind::new("ext3", 5, "-t ext3 -b 1024 -J size=1");
+/// To be recovered first, so that cuts also come while we do that.
+pub const FAST_COMMITS: &[Kind] = &[
+    Kind {
+        has_fast_commits: true,
+        ..Kind::new("fast_commits", 6, "-t ext4 -b 1024 -O fast_commit -J size=2")
+    },
+    Kind {
+        has_fast_commits: true,
+        ..Kind::new("fast_commits_4k", 16, "-t ext4 -b 4096 -O fast_commit,orphan_file -J size=6")
+    },
+];
+/// A cut leaves of each device what was durable there, whatever there was on the other one.
+pub const JOURNAL_DEVICE: &[Kind] = &[
+    Kind {
+        journal_megabytes: Some(2),
+        ..Kind::new("journal_device", 5, "-t ext4 -b 1024 -O ^has_journal")
+    },
+    Kind {
+        journal_megabytes: Some(2),
+        ..Kind::new(
+            "journal_device_without_checksums",
+            5,
+            "-t ext4 -b 1024 -O ^has_journal,^metadata_csum,^64bit,uninit_bg",
+        )
+    },
+    Kind {
+        journal_megabytes: Some(6),
+        ..Kind::new("journal_device_4k", 8, "-t ext4 -b 4096 -O ^has_journal")
+    },
+];
+/// Kinds that promise only what was synced.
+pub const WITHOUT_JOURNAL: &[Kind] = &[
+    Kind::new("ext2", 5, "-t ext2 -b 1024"),
+    Kind::new("ext2_blocks_of_4k", 5, "-t ext2 -b 4096"),
+    Kind::new("without_journal", 5, "-t ext4 -b 1024 -O ^has_journal"),
+    Kind::new("without_both", 5, "-t ext4 -b 1024 -O ^has_journal,^metadata_csum"),
+];
+
+/// Every kind that has a journal and is small.
+pub const SMALL: &[Kind] = &[
+    SMALL_BLOCKS,
+    DEFAULT,
+    WITHOUT_CHECKSUMS,
+    EXT3,
+    Kind::new("blocks_of_2k", 7, "-t ext4 -b 2048 -J size=2"),
+    Kind::new("bigalloc", 8, "-t ext4 -b 1024 -O bigalloc -C 8192 -J size=1"),
+    Kind::new("inline_data", 5, "-t ext4 -b 1024 -O inline_data -J size=1"),
+];
+
+/// Kinds with large blocks, and so with large logs: judging a state takes longer.
+pub const LARGE: &[Kind] = &[
+    Kind::new("blocks_of_16k", 36, "-t ext4 -b 16384 -J size=16"),
+    Kind::new("blocks_of_64k", 136, "-t ext4 -b 65536 -J size=64"),
+];

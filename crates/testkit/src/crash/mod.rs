@@ -1,0 +1,40 @@
+//! Power cuts, for suites of workloads: the kinds of recorded volumes, the states that a cut may leave, and
+//! the judges of these states. Not here: workloads, and the volumes that they write to.
+//!
+//! `BIFOLIO_CRASH_FACTOR` multiplies the number of recordings, each with its own seed, and
+//! `BIFOLIO_CRASH_SEED` is the first seed. A failure prints its seed. With the same seed, every thread
+//! repeats the same operations; with one thread, the whole history is the same.
+
+mod appended;
+mod cut;
+mod disks;
+mod e2fsck;
+mod fast;
+mod file_history;
+mod journal_bugs;
+mod judge;
+mod kinds;
+mod promises;
+mod races;
+mod snapshot;
+mod stale;
+mod suite;
+
+pub use appended::Appended;
+pub use cut::{Cut, Rest};
+pub use disks::Disks;
+pub use file_history::FileHistory;
+pub use journal_bugs::{JournalBug, Written};
+pub use judge::{
+    History, Violation, cache, count_mended_state, judge, judge_in_memory, judge_without_journal,
+    mended, read,
+};
+pub use kinds::{
+    DEFAULT, EXT3, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL, SMALL_BLOCKS,
+    WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
+};
+pub use promises::{Node, Promises, Tree, parent_and_name};
+pub use races::{Begun, Races};
+pub use snapshot::{Entry, Paths, Snapshot, contents, findings, maps, read_tree};
+pub use stale::{STALE, with_stale_blocks};
+pub use suite::{Rounds, Suite};

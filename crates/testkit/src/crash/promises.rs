@@ -1,0 +1,210 @@
+//! What one thread has done to the tree, and what of that was promised to be durable.
+
+use std::collections::BTreeMap;
+
+use base::attributes::FileType;
+
+use super::file_history::FileHistory;
+use super::snapshot::Snapshot;
+
+/// What an inode is like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// The type.
+    pub kind: FileType,
+    /// The number of links.
+    pub links: u32,
+    /// The low 12 bits of the mode.
+    pub permissions: u16,
+    /// Where a symbolic link leads.
+    pub target: Vec<u8>,
+    /// The extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The contents of a regular file, among those of the thread.
+    pub file: Option<usize>,
+}
+
+impl Node {
+    /// One that has no name yet.
+    pub fn new(kind: FileType, target: Vec<u8>, file: Option<usize>) -> Self {
+        let links = if kind == FileType::Directory { 1 } else { 0 };
+        Self { kind, links, permissions: 0o644, target, xattrs: BTreeMap::new(), file }
+    }
+}
+
+/// The names that belong to a thread, and the inodes that they stand for.
+#[derive(Clone, Default, Debug)]
+pub struct Tree {
+    /// Paths, and the numbers of their inodes.
+    pub names: BTreeMap<String, u64>,
+    /// Inodes by their numbers.
+    pub nodes: BTreeMap<u64, Node>,
+}
+
+/// The parent's path and the name.
+pub fn parent_and_name(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').expect("paths begin with a slash")
+}
+
+impl Tree {
+    /// The inode at `path`.
+    pub fn node(&self, path: &str) -> &Node {
+        &self.nodes[&self.names[path]]
+    }
+
+    /// Adds a name of an inode that is known.
+    pub fn add_name(&mut self, path: &str, inode: u64) {
+        self.names.insert(path.into(), inode);
+        self.count_links(path, inode, 1);
+    }
+
+    /// Removes a name.
+    pub fn remove_name(&mut self, path: &str) {
+        let inode = self.names.remove(path).expect("it was there");
+        self.count_links(path, inode, -1);
+    }
+
+    /// Moves a name, and those below it.
+    pub fn rename(&mut self, from: &str, onto: &str) {
+        let prefix = format!("{from}/");
+        let all = self.names.keys().filter(|path| *path == from || path.starts_with(&prefix));
+        for path in all.cloned().collect::<Vec<_>>() {
+            let inode = self.names.remove(&path).expect("it was just there");
+            self.names.insert(format!("{onto}{}", &path[from.len()..]), inode);
+        }
+    }
+
+    fn count_links(&mut self, path: &str, inode: u64, by: i32) {
+        let node = self.nodes.get_mut(&inode).expect("names stand for inodes");
+        node.links = node.links.saturating_add_signed(by);
+        let parent = self.names.get(parent_and_name(path).0).copied();
+        let counts = node.kind == FileType::Directory;
+        if let Some(parent) = parent.filter(|_| counts).and_then(|one| self.nodes.get_mut(&one)) {
+            parent.links = parent.links.saturating_add_signed(by);
+        }
+    }
+
+    /// Whether this is what there is under the thread's names.
+    fn is(&self, found: &BTreeMap<&str, u64>, snapshot: &Snapshot) -> bool {
+        let names = self.names.iter().map(|(path, inode)| (path.as_str(), *inode));
+        self.names.len() == found.len()
+            && names.eq(found.iter().map(|(path, inode)| (*path, *inode)))
+            && self.names.iter().all(|(path, inode)| {
+                let (entry, node) = (&snapshot.tree[path], &self.nodes[inode]);
+                let xattrs = snapshot.xattrs.get(inode);
+                (entry.kind, entry.links, entry.permissions, &entry.target)
+                    == (node.kind, node.links, node.permissions, &node.target)
+                    && xattrs.map_or(node.xattrs.is_empty(), |found| *found == node.xattrs)
+            })
+    }
+}
+
+/// A version of a file that is durable when a version of the tree is.
+#[derive(Debug)]
+struct Implied {
+    tree: usize,
+    file: usize,
+    version: usize,
+}
+
+/// What a thread has done.
+#[derive(Debug)]
+pub struct Promises {
+    thread: usize,
+    /// The tree after each operation on names, and the point at which that had not begun yet; the
+    /// first one is that before any.
+    versions: Vec<(usize, Tree)>,
+    /// Points from which on the tree was at least of a version.
+    durable: Vec<(usize, usize)>,
+    implied: Vec<Implied>,
+    /// The contents of the thread's regular files.
+    pub files: Vec<FileHistory>,
+}
+
+impl Promises {
+    /// The promises of a thread that has done nothing.
+    pub fn new(thread: usize) -> Self {
+        let versions = vec![(0, Tree::default())];
+        Self { thread, versions, durable: Vec::new(), implied: Vec::new(), files: Vec::new() }
+    }
+
+    /// The version that there is now.
+    pub fn version(&self) -> usize {
+        self.versions.len() - 1
+    }
+
+    /// Adds a version, whose operation had not begun at `begun`; gives its number.
+    pub fn add(&mut self, begun: usize, tree: Tree) -> usize {
+        self.versions.push((begun, tree));
+        self.version()
+    }
+
+    /// Adds a regular file; gives its number.
+    pub fn new_file(&mut self) -> usize {
+        let number = self.files.len();
+        self.files.push(FileHistory::new((self.thread << 20 | number) as u64 + 1, false));
+        number
+    }
+
+    /// Notes that the tree is at least of `version` from `point` on.
+    pub fn are_durable(&mut self, point: usize, version: usize) {
+        self.durable.push((point, version));
+    }
+
+    /// Notes that the contents of a file, as they are now, are durable when the last version of the tree is.
+    pub fn imply(&mut self, file: usize) {
+        let (tree, version) = (self.version(), self.files[file].version());
+        self.implied.push(Implied { tree, file, version });
+    }
+
+    /// Says what is wrong with what was found after a cut at `point`. Operations of one thread become
+    /// durable in their order: the tree is as it was after one of them.
+    pub fn check(&self, point: usize, snapshot: &Snapshot) -> Result<(), String> {
+        let durable = self.durable.iter().filter(|(from, _)| *from <= point);
+        let durable = durable.map(|(_, version)| *version).max().unwrap_or(0);
+        let prefixes = [format!("/home{}/", self.thread), format!("/shared/{}-", self.thread)];
+        let found: BTreeMap<&str, u64> = snapshot
+            .tree
+            .iter()
+            .filter(|(path, _)| prefixes.iter().any(|prefix| path.starts_with(prefix)))
+            .map(|(path, entry)| (path.as_str(), entry.inode))
+            .collect();
+        let begun = self.versions.partition_point(|(begun, _)| *begun < point).max(1);
+        // Several may look alike: an inode's number can stand for one file, and then for another.
+        let mut wrong = None;
+        for version in (durable..begun.max(durable + 1)).rev() {
+            if !self.versions[version].1.is(&found, snapshot) {
+                continue;
+            }
+            match self.check_contents(point, version, snapshot) {
+                Ok(()) => return Ok(()),
+                Err(what) => wrong = wrong.or(Some(what)),
+            }
+        }
+        let thread = self.thread;
+        let which = self.versions.iter().position(|(_, tree)| tree.is(&found, snapshot));
+        Err(wrong.unwrap_or_else(|| {
+            format!("thread {thread} has none of its trees {durable} to {begun}, but {which:?}")
+        }))
+    }
+
+    fn check_contents(
+        &self,
+        point: usize,
+        version: usize,
+        snapshot: &Snapshot,
+    ) -> Result<(), String> {
+        let (_, tree) = &self.versions[version];
+        for (path, inode) in &tree.names {
+            if let Some(file) = tree.nodes[inode].file {
+                let contents = &snapshot.contents[inode];
+                let implied = self.implied.iter();
+                let implied = implied.filter(|one| one.file == file && one.tree <= version);
+                let since = implied.map(|one| one.version).max().unwrap_or(0);
+                let checked = self.files[file].check_since(point, since, contents);
+                checked.map_err(|what| format!("{path}, inode {inode}, has {what}"))?;
+            }
+        }
+        Ok(())
+    }
+}

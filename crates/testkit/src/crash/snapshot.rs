@@ -1,0 +1,145 @@
+//! The contents of a volume after a power cut, as a user sees them.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::attributes::{DirCursor, FileType};
+use base::{FileOffset, InodeNumber, Result};
+use device::SharedDevice;
+use ext4::{ROOT_INODE, Volume};
+use iomap::{Iomap, IomapKind, MapRead};
+
+use crate::must;
+
+/// A tree as a crash may leave it: paths, and what each stands for.
+pub type Paths = BTreeMap<String, Entry>;
+
+/// What a path stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The same for all names of one inode.
+    pub inode: u64,
+    /// The type.
+    pub kind: FileType,
+    /// The number of links.
+    pub links: u32,
+    /// The low 12 bits of the mode.
+    pub permissions: u16,
+    /// Where a symbolic link leads.
+    pub target: Vec<u8>,
+}
+
+/// What a volume holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// What each path stands for.
+    pub tree: Paths,
+    /// The extended attributes of inodes that have any.
+    pub xattrs: BTreeMap<u64, BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// The contents of regular files.
+    pub contents: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Snapshot {
+    /// Reads everything. The volume was found to be sound.
+    pub fn read(volume: &Arc<Volume>) -> Result<Self> {
+        let tree = read_tree(volume);
+        let (mut xattrs, mut files) = (BTreeMap::new(), BTreeMap::new());
+        for entry in tree.values() {
+            if xattrs.contains_key(&entry.inode) || files.contains_key(&entry.inode) {
+                continue;
+            }
+            let inode = volume.inode(InodeNumber(entry.inode))?;
+            if entry.kind == FileType::Regular {
+                files.insert(entry.inode, contents(volume.device(), &inode, inode.size()));
+            }
+            let names = inode.list_xattrs()?;
+            if !names.is_empty() {
+                let values =
+                    names.into_iter().map(|name| Ok((name.clone(), inode.get_xattr(&name)?)));
+                xattrs.insert(entry.inode, values.collect::<Result<_>>()?);
+            }
+        }
+        Ok(Self { tree, xattrs, contents: files })
+    }
+}
+
+/// What is wrong with the volume, by our own check.
+pub fn findings(volume: &Arc<Volume>) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    volume.check(&mut |error| {
+        wrong.push(error.to_string());
+        ControlFlow::Continue(())
+    });
+    if wrong.is_empty() { Ok(()) } else { Err(format!("the check finds {wrong:?}")) }
+}
+
+/// Everything in the volume.
+pub fn read_tree(volume: &Arc<Volume>) -> Paths {
+    let mut tree = Paths::new();
+    let mut ahead = vec![(String::new(), ROOT_INODE)];
+    while let Some((path, number)) = ahead.pop() {
+        let directory = volume.inode(number).unwrap();
+        let mut names = Vec::new();
+        directory
+            .read_dir(DirCursor::default(), &mut |entry| {
+                names.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.inode));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        for (name, number) in names.into_iter().filter(|(name, _)| name != "." && name != "..") {
+            let inode = volume.inode(number).unwrap();
+            let attributes = inode.attributes();
+            let path = format!("{path}/{name}");
+            assert_eq!(directory.lookup(name.as_bytes()), Ok(number), "{path}");
+            if attributes.kind == FileType::Directory {
+                assert_eq!(inode.lookup(b".."), Ok(directory.number()), "{path}");
+                ahead.push((path.clone(), number));
+            }
+            let target = match attributes.kind {
+                FileType::Symlink => inode.read_link().unwrap(),
+                _ => Vec::new(),
+            };
+            let entry = Entry {
+                inode: number.0,
+                kind: attributes.kind,
+                links: attributes.links,
+                permissions: attributes.permissions,
+                target,
+            };
+            assert!(tree.insert(path, entry).is_none());
+        }
+    }
+    tree
+}
+
+/// Every range of the file up to its last allocated block, each asked for by its first byte.
+pub fn maps(file: &dyn MapRead) -> Vec<Iomap> {
+    let mut maps: Vec<Iomap> = Vec::new();
+    while !maps.last().is_some_and(|map| map.flags.last) {
+        let at = maps.last().map_or(0, Iomap::end);
+        let map = must(file.map_read(FileOffset(at), u64::MAX - at), "a map");
+        assert!(map.offset.0 <= at && map.end() > at, "{map:?} at {at}");
+        maps.push(map);
+    }
+    maps
+}
+
+/// The contents of a file of `size` bytes, read by its map.
+pub fn contents(device: &SharedDevice, file: &dyn MapRead, size: u64) -> Vec<u8> {
+    let size = size as usize;
+    let mut data = vec![0; size];
+    for map in maps(file) {
+        let end = size.min(map.end() as usize);
+        let start = end.min(map.offset.0 as usize);
+        match map.kind {
+            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {}
+            IomapKind::Mapped => {
+                device.read_at(map.address.unwrap(), &mut data[start..end]).unwrap();
+            }
+            IomapKind::Inline => data.copy_from_slice(&file.inline_data().unwrap()),
+        }
+    }
+    data
+}

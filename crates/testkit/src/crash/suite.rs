@@ -1,0 +1,120 @@
+//! A suite of power cuts as a test program: its trials, their seeds, and the number of judged states.
+#![allow(clippy::print_stdout, reason = "a run says how much it has judged")]
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use super::judge::{CUT_AGAIN, History, IN_PLACE, MENDED, STATES, Violation, judge_in_memory};
+use super::kinds::Kind;
+
+/// The number of seeds that are tried, since a bug does not do harm with every seed.
+const SEEDS_OF_A_BUG: u64 = 16;
+
+/// The amount that a trial judges, before the environment multiplies the recordings.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounds {
+    /// Recordings.
+    pub recordings: u64,
+    /// Cuts of each.
+    pub states: usize,
+}
+
+/// Judges a number of states of a history, chosen by a seed. Returns the first violation.
+pub type Judge<H> = fn(&H, u64, usize) -> Option<Violation>;
+
+/// Trials.
+#[derive(Debug)]
+pub struct Suite {
+    trials: Vec<Trial>,
+    /// The folder for images of states that violate a promise.
+    folder: &'static Path,
+}
+
+/// Returns the factor of recordings over an everyday run, set by `make crash`.
+fn factor() -> u64 {
+    number("BIFOLIO_CRASH_FACTOR").unwrap_or(1)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}
+
+impl Suite {
+    /// Creates a suite without trials. `folder` is for images of states that violate a promise.
+    pub fn new(folder: &'static str) -> Self {
+        Self { trials: Vec::new(), folder: Path::new(folder) }
+    }
+
+    /// Adds the trial of a workload on a kind of volume. The trial's name is `name` and the kind's name.
+    pub fn add<H: History + 'static>(
+        &mut self,
+        kind: &'static Kind,
+        name: &str,
+        rounds: Rounds,
+        judge: Judge<H>,
+        record: fn(&Kind, u64) -> H,
+    ) {
+        let (name, folder) = (format!("{name}_on_{}", kind.name), self.folder);
+        let place = name.clone();
+        let run = move || {
+            let first = number("BIFOLIO_CRASH_SEED").unwrap_or(1);
+            for seed in first..first + rounds.recordings * factor() {
+                if let Some(violation) = judge(&record(kind, seed), seed, rounds.states) {
+                    let place = format!("{place}, seed {seed}");
+                    return Err(Failed::from(violation.report(&place, folder)));
+                }
+            }
+            Ok(())
+        };
+        self.trials.push(Trial::test(name, run));
+    }
+
+    /// Adds the trial of a bug: with the bug, some state violates a promise, and with `none`, no state does.
+    pub fn plant<H: History + 'static, B: Copy + Debug + Send + 'static>(
+        &mut self,
+        kind: &'static Kind,
+        (bug, none): (B, B),
+        states: usize,
+        record: fn(&Kind, B, u64) -> H,
+    ) {
+        let words = format!("{bug:?}").replace(|c: char| !c.is_alphanumeric(), "_");
+        let name = format!("{}_is_seen_on_{}", words.trim_end_matches('_'), kind.name);
+        let folder = self.folder;
+        let run = move || {
+            for seed in 1..=SEEDS_OF_A_BUG {
+                let sound = record(kind, none, seed);
+                if let Some(violation) = judge_in_memory(&sound, seed, states) {
+                    let place = format!("without {bug:?} on {}, seed {seed}", kind.name);
+                    return Err(Failed::from(violation.report(&place, folder)));
+                }
+                if let Some(violation) = judge_in_memory(&record(kind, bug, seed), seed, states) {
+                    println!("{bug:?}, seed {seed}: {}", violation.what);
+                    return Ok(());
+                }
+            }
+            Err("nobody saw it".into())
+        };
+        self.trials.push(Trial::test(name, run));
+    }
+
+    /// Runs the trials that the program's arguments select, and exits. Asserts that a run of all trials
+    /// judges at least `states_min` states.
+    pub fn run(self, states_min: usize) -> ! {
+        let arguments = Arguments::from_args();
+        let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list;
+        let conclusion = libtest_mimic::run(&arguments, self.trials);
+        let counts =
+            [&STATES, &MENDED, &IN_PLACE, &CUT_AGAIN].map(|count| count.load(Ordering::Relaxed));
+        let [states, mended, in_place, cut_again] = counts;
+        println!(
+            "{states} states were judged: all recovered in memory, {mended} also by e2fsck, and \
+             {in_place} in place and then seen by e2fsck; {cut_again} more cut off those recoveries\n"
+        );
+        assert!(conclusion.has_failed() || !is_whole || states >= states_min, "too few states");
+        conclusion.exit();
+    }
+}

@@ -1,0 +1,167 @@
+//! Access times: the accesses that change them, and when the change is written.
+
+use std::sync::Arc;
+
+use base::attributes::{Attributes, FileType, Timestamp};
+
+use crate::clock::last_tick;
+use crate::node::{Life, Node};
+use crate::volume::Volume;
+use crate::writeback::Lateness;
+
+/// FS_NOATIME_FL: the inode's access time stays as it is.
+const NO_ACCESS_TIME: u32 = 0x80;
+/// The age, in seconds, at which [`AccessTimes::Relative`] updates an access time in any case.
+const AGE_MAX: i64 = 24 * 60 * 60;
+
+/// Which accesses change the access time of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AccessTimes {
+    /// None (`noatime`).
+    #[default]
+    Never,
+    /// The first access after a change of the inode or its contents, and one access a day (`relatime`).
+    Relative,
+    /// All (`strictatime`).
+    Always,
+}
+
+/// How access times are kept on a volume that is open for writing.
+///
+/// Reading a file, listing a directory and reading a symbolic link are accesses. The default keeps no
+/// access times, so that reading a volume changes nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessOptions {
+    /// Which accesses change the access time.
+    pub times: AccessTimes,
+    /// Directories have access times, too. False is `nodiratime`.
+    pub directories: bool,
+    /// Access times stay in memory until the inode is written for another reason or synced, or until 12 hours
+    /// have passed (`lazytime`).
+    pub lazy: bool,
+}
+
+impl Default for AccessOptions {
+    fn default() -> Self {
+        Self { times: AccessTimes::Never, directories: true, lazy: false }
+    }
+}
+
+impl AccessOptions {
+    /// Returns whether an access at `now` changes the access time of an inode with these attributes.
+    fn wants(self, attributes: &Attributes, now: Timestamp) -> bool {
+        let is_left_out = attributes.kind == FileType::Directory && !self.directories;
+        if is_left_out || attributes.flags & NO_ACCESS_TIME != 0 || attributes.accessed == now {
+            return false;
+        }
+        match self.times {
+            AccessTimes::Never => false,
+            AccessTimes::Always => true,
+            AccessTimes::Relative => {
+                let changed = attributes.modified.max(attributes.changed);
+                let age = now.seconds.saturating_sub(attributes.accessed.seconds);
+                changed >= attributes.accessed || age >= AGE_MAX
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Returns whether every listing of a directory changes its access time.
+    pub fn notes_every_listing(&self) -> bool {
+        let access = self.shared.access;
+        self.shared.writeback.is_some() && access.times == AccessTimes::Always && access.directories
+    }
+}
+
+impl Node {
+    /// Notes that the contents were read, as the volume's [`AccessOptions`] say. Mostly writes nothing at once.
+    /// Returns whether the access time has changed.
+    ///
+    /// Open files call this themselves. Code that lists a directory or reads a symbolic link for a user calls
+    /// it explicitly.
+    ///
+    /// The caller must not hold the inode's lock.
+    pub fn note_access(self: &Arc<Self>) -> bool {
+        let options = self.volume().access;
+        let Some(writeback) = self.volume().writeback.as_ref() else { return false };
+        if options.times == AccessTimes::Never {
+            return false;
+        }
+        let now = last_tick();
+        let is_wanted = options.wants(&self.inode().attributes(), now);
+        // What cannot be written any more would wait for ever.
+        let is_writable = self.volume().file_system.check_writable().is_ok();
+        if !is_wanted || writeback.is_closed() || !is_writable {
+            return false;
+        }
+        let lateness = if options.lazy { Lateness::Lazy } else { Lateness::Usual };
+        let state = self.lock_state_shared();
+        self.inode().note_accessed(now);
+        let waits = state.life != Life::Named || writeback.note_access(self, lateness);
+        drop(state);
+        if !waits {
+            if let Err(error) = self.inode().write_pending() {
+                tracing::warn!("inode {}: {error}", self.number());
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::InodeNumber;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp { seconds, nanoseconds: 0 }
+    }
+
+    fn file(accessed: i64, modified: i64, changed: i64) -> Attributes {
+        Attributes {
+            inode: InodeNumber(12),
+            kind: FileType::Regular,
+            permissions: 0,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            device: Default::default(),
+            accessed: at(accessed),
+            modified: at(modified),
+            changed: at(changed),
+            created: None,
+            generation: 0,
+            flags: 0,
+            project: None,
+        }
+    }
+
+    #[test]
+    fn the_first_access_after_a_change_counts_and_one_a_day() {
+        let relative = AccessOptions { times: AccessTimes::Relative, ..Default::default() };
+        let wants = |file: &Attributes, now| relative.wants(file, at(now));
+        assert!(wants(&file(10, 10, 5), 20));
+        assert!(wants(&file(10, 5, 10), 20));
+        assert!(!wants(&file(10, 9, 9), 20));
+        assert!(!wants(&file(10, 9, 9), 10 + AGE_MAX - 1));
+        assert!(wants(&file(10, 9, 9), 10 + AGE_MAX));
+        assert!(!wants(&file(10, 10, 10), 10), "nothing would change");
+    }
+
+    #[test]
+    fn inodes_can_be_left_out() {
+        let always = AccessOptions { times: AccessTimes::Always, ..Default::default() };
+        let (now, mut inode) = (at(20), file(10, 1, 1));
+        assert!(always.wants(&inode, now));
+        assert!(!AccessOptions::default().wants(&inode, now));
+        inode.flags = NO_ACCESS_TIME;
+        assert!(!always.wants(&inode, now));
+        inode.flags = 0;
+        inode.kind = FileType::Directory;
+        assert!(always.wants(&inode, now));
+        assert!(!AccessOptions { directories: false, ..always }.wants(&inode, now));
+    }
+}

@@ -1,0 +1,114 @@
+//! One thread that changes the data of three files in every way (`subject.rs`), and syncs them. Their names
+//! stay, so that syncs promise something without a journal, too.
+
+use device::Recording;
+use testkit::Random;
+use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, Snapshot};
+
+use crate::common::make;
+use crate::planted::{Bug, Planted};
+use crate::stage::open;
+use crate::subject::{Notes, Subject, move_extents};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+pub struct Files {
+    recording: Recording,
+    volume_bytes: Option<u64>,
+    has_journal: bool,
+    begun: usize,
+    histories: Vec<FileHistory>,
+    /// Before which points which file was touched by an operation that follows.
+    touched: Vec<(usize, usize)>,
+}
+
+impl Files {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
+        let planted = Planted::new(bug);
+        let Recorded { recorder, disks } =
+            kind.record(Pace::AtOnce, |device| planted.device(device));
+        let volume = open(&disks, bug, seed);
+        let mut subjects: Vec<Subject> =
+            NAMES.iter().map(|name| Subject::new(make(&volume, name))).collect();
+        let mut histories: Vec<FileHistory> =
+            (1..).zip(NAMES).map(|(number, _)| FileHistory::new(number, false)).collect();
+        volume.sync().unwrap();
+        let begun = recorder.point();
+        let mut random = Random(seed);
+        let mut touched = Vec::new();
+        for _ in 0..steps {
+            let index = random.below(NAMES.len() as u64) as usize;
+            touched.push((recorder.point(), index));
+            let operation = random.below(100);
+            if operation < 5 {
+                let donor = (index + 1 + random.below(2) as usize) % NAMES.len();
+                touched.push((recorder.point(), donor));
+                // Both are needed at once.
+                let mut history = histories[index].clone();
+                let mut notes = Notes { history: &mut history, recorder: &recorder };
+                let donor_history = &mut histories[donor];
+                let mut donor_notes = Notes { history: donor_history, recorder: &recorder };
+                let blocks = subjects[index].sync_to_blocks(&mut notes);
+                let donor_blocks = subjects[donor].sync_to_blocks(&mut donor_notes);
+                touched.extend([(recorder.point(), index), (recorder.point(), donor)]);
+                move_extents(
+                    (&subjects[index], &notes, &blocks),
+                    (&subjects[donor], &mut donor_notes, &donor_blocks),
+                    &mut random,
+                );
+                histories[index] = history;
+                continue;
+            }
+            let (subject, history) = (&mut subjects[index], &mut histories[index]);
+            let mut notes = Notes { history, recorder: &recorder };
+            match operation {
+                5..=25 => {
+                    let version = notes.history.version();
+                    subject.file.sync(random.below(2) == 0).unwrap();
+                    notes.durable(version);
+                }
+                26..=45 => subject.store_and_sync(&mut notes, &mut random, &planted),
+                46..=47 => {
+                    volume.defragment(subject.file.node()).unwrap();
+                }
+                48..=53 => subject.rewrite(&mut notes, &mut random),
+                _ => {
+                    subject.change(&mut notes, &mut random);
+                }
+            }
+        }
+        let (volume_bytes, has_journal) = (kind.volume_bytes(), kind.has_journal());
+        let recording = recorder.recording();
+        Self { recording, volume_bytes, has_journal, begun, histories, touched }
+    }
+}
+
+impl History for Files {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    fn volume_bytes(&self) -> Option<u64> {
+        self.volume_bytes
+    }
+
+    /// Without a journal, only files that were not touched since they were synced are promised.
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        for (index, (file, name)) in self.histories.iter().zip(NAMES).enumerate() {
+            let synced = file.synced(point);
+            let is_touched =
+                |&(at, touched): &(usize, usize)| touched == index && (synced..point).contains(&at);
+            if self.has_journal || !self.touched.iter().any(is_touched) {
+                let entry = found.tree.get(&format!("/{name}"));
+                let entry = entry.ok_or_else(|| format!("{name} is missing"))?;
+                let checked = file.check(point, &found.contents[&entry.inode]);
+                checked.map_err(|what| format!("{name} has {what}"))?;
+            }
+        }
+        Ok(())
+    }
+}

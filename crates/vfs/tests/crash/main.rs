@@ -1,0 +1,84 @@
+//! Power cuts below open files. Threads write cached, directly and through mappings, punch, collapse and
+//! insert ranges, exchange blocks, and rename, all at once and while the background writes back and commits.
+//! Their writes are recorded. The images that a power cut could leave are rebuilt, recovered and compared
+//! with the promises, as in `ext4`'s own suite (`testkit::crash`, which also describes the environment
+//! variables).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod actor;
+mod files;
+mod planted;
+mod raced;
+mod reuse;
+mod stage;
+mod subject;
+mod threads;
+
+use testkit::crash::{
+    DEFAULT, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS,
+    Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
+};
+
+use crate::files::Files;
+use crate::planted::Bug;
+use crate::reuse::Reuse;
+use crate::threads::Threads;
+
+/// A run of everything judges as many.
+const STATES_MIN: usize = 4_500;
+
+fn rounds(recordings: u64, states: usize) -> Rounds {
+    Rounds { recordings, states }
+}
+
+fn main() {
+    let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    for (kinds, states) in [(SMALL, 230), (FAST_COMMITS, 120), (JOURNAL_DEVICE, 150), (LARGE, 30)] {
+        for kind in kinds {
+            let rounds = rounds(1, states);
+            suite.add(kind, "files_survive_power_cuts", rounds, judge, |kind, seed| {
+                Files::record(kind, Bug::None, seed, 150)
+            });
+            suite.add(kind, "one_thread_survives_power_cuts", rounds, judge, |kind, seed| {
+                Threads::record(kind, Bug::None, seed, 1, 150)
+            });
+            suite.add(kind, "threads_survive_power_cuts", rounds, judge, |kind, seed| {
+                Threads::record(kind, Bug::None, seed, 2 + seed as usize % 2, 100)
+            });
+        }
+    }
+    for kind in WITHOUT_JOURNAL {
+        let name = "synced_files_survive_power_cuts";
+        suite.add(kind, name, rounds(1, 80), judge_without_journal, |kind, seed| {
+            Files::record(kind, Bug::None, seed, 150)
+        });
+    }
+    for kind in [&SMALL_BLOCKS, &WITHOUT_CHECKSUMS] {
+        suite.add(kind, "reused_space_survives_power_cuts", rounds(1, 100), judge, |kind, seed| {
+            Reuse::record(kind, Bug::None, seed, 15)
+        });
+    }
+    plant_bugs(&mut suite);
+    suite.run(STATES_MIN);
+}
+
+fn plant_bugs(suite: &mut Suite) {
+    let files: fn(&Kind, Bug, u64) -> Files = |kind, bug, seed| Files::record(kind, bug, seed, 150);
+    let threads: fn(&Kind, Bug, u64) -> Threads =
+        |kind, bug, seed| Threads::record(kind, bug, seed, 2, 100);
+    let reuse: fn(&Kind, Bug, u64) -> Reuse = |kind, bug, seed| Reuse::record(kind, bug, seed, 15);
+    let journal = |bug| (Bug::Journal(bug), Bug::None);
+    let no_flush_after = |written| journal(JournalBug::NoFlushAfter(written));
+    suite.plant(&WITHOUT_CHECKSUMS, no_flush_after(Written::Body), 300, threads);
+    suite.plant(&SMALL_BLOCKS, no_flush_after(Written::Commit), 300, threads);
+    suite.plant(&DEFAULT, journal(JournalBug::NoFlushOfData), 300, files);
+    suite.plant(&SMALL_BLOCKS, journal(JournalBug::EarlyEnd), 300, files);
+    suite.plant(&DEFAULT, journal(JournalBug::EarlyEnd), 300, threads);
+    suite.plant(&SMALL_BLOCKS, journal(JournalBug::EarlyReuse), 300, reuse);
+    suite.plant(&WITHOUT_CHECKSUMS, journal(JournalBug::EarlyReuse), 300, reuse);
+    suite.plant(&DEFAULT, (Bug::CleanBeforeProtect, Bug::None), 300, files);
+    suite.plant(&DEFAULT, (Bug::LateReplacement, Bug::None), 300, files);
+    suite.plant(&SMALL_BLOCKS, (Bug::LateReplacement, Bug::None), 300, threads);
+}

@@ -1,0 +1,222 @@
+//! Files that several threads change at the same time: one that they write to at any offset, and one that
+//! they append to. Not here: the states that a power cut may leave.
+
+use std::ops::Range;
+use std::sync::mpsc;
+
+use base::{Error, FileOffset};
+use device::RecordDevice;
+use parking_lot::Mutex;
+use testkit::Random;
+use testkit::crash::{Appended, Races};
+use vfs::{
+    DirectIo, Fallocate, File, FileMap, MapAccess, MapSync, Privileges, SyncRange, WriteAt,
+    WriteSync,
+};
+
+use crate::common::{bytes, store};
+use crate::subject::{SECTOR, any_flags, any_sync};
+
+/// Bytes of the file that is written to anywhere, unless blocks are large.
+const SIZE_MIN: usize = 40 << 10;
+
+/// A file that is written to anywhere.
+pub struct RacedFile<'r> {
+    file: File,
+    map: FileMap,
+    size: usize,
+    recorder: &'r RecordDevice,
+    races: Mutex<Races>,
+}
+
+impl<'r> RacedFile<'r> {
+    /// Takes an empty file, half of which gets blocks.
+    pub fn new(file: File, recorder: &'r RecordDevice) -> Self {
+        let size = SIZE_MIN.max(3 * file.allocation_unit() as usize);
+        file.node().set_size(size as u64, Privileges::Keep).unwrap();
+        let (half, whole) = (bytes(0..size as u64 / 2), bytes(0..size as u64));
+        match file.fallocate(Fallocate::Allocate { keep_size: true }, half, Privileges::Keep) {
+            // Block maps have no unwritten blocks.
+            Ok(()) | Err(Error::Unsupported(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let map = file.map(whole, MapAccess::ReadWrite).unwrap();
+        Self { file, map, size, recorder, races: Mutex::new(Races::new(size)) }
+    }
+
+    pub fn into_races(self) -> Races {
+        self.races.into_inner()
+    }
+
+    /// Changes the file in some way.
+    pub fn change(&self, random: &mut Random) {
+        let range = self.place(random);
+        match random.below(16) {
+            0..=2 => self.write(range, random),
+            3..=5 => self.write_direct(range, random),
+            6..=7 => self.submit_direct(range, random),
+            8..=10 => self.store(range, random),
+            11 => self.clear(range, Fallocate::PunchHole),
+            12 => self.clear(range, Fallocate::ZeroRange { keep_size: true }),
+            13 => self.start_writeback(range),
+            14 => self.sync_map(range),
+            _ => self.sync(random),
+        }
+    }
+
+    /// Whole sectors, anywhere in the file.
+    fn place(&self, random: &mut Random) -> Range<usize> {
+        let sectors = self.size / SECTOR;
+        let first = random.below(sectors as u64) as usize;
+        let bits = random.below(5);
+        let end = (first + 1 + random.below(1 << bits) as usize).min(sectors);
+        first * SECTOR..end * SECTOR
+    }
+
+    /// Does a change that puts new data at a place; `change` says whether it is durable then.
+    fn put(&self, at: usize, data: Vec<u8>, change: impl FnOnce(Vec<u8>) -> bool) {
+        let begun = self.races.lock().begin(at, data.clone());
+        let is_durable = change(data);
+        let durable = is_durable.then(|| self.recorder.point());
+        self.races.lock().end(begun, durable);
+    }
+
+    fn write(&self, range: Range<usize>, random: &mut Random) {
+        // Not only whole sectors: what is left of them comes from the device or the cache.
+        let range = range.start + random.below(100) as usize..range.end;
+        let sync = any_sync(random);
+        let flags = any_flags(random, sync);
+        self.put(range.start, new_data(&range, random), |data| {
+            let at = WriteAt::Offset(FileOffset(range.start as u64));
+            let written = self.file.write_with(at, &data, Privileges::Keep, flags);
+            assert_eq!(written, Ok(data.len()));
+            sync > WriteSync::None
+        });
+    }
+
+    fn write_direct(&self, range: Range<usize>, random: &mut Random) {
+        let sync = any_sync(random);
+        self.put(range.start, new_data(&range, random), |data| {
+            let at = WriteAt::Offset(FileOffset(range.start as u64));
+            let written = self.file.write_direct(at, &data, Privileges::Keep, sync);
+            assert_eq!(written, Ok(data.len()));
+            sync > WriteSync::None
+        });
+    }
+
+    fn submit_direct(&self, range: Range<usize>, random: &mut Random) {
+        self.put(range.start, new_data(&range, random), |data| {
+            let (sender, ended) = mpsc::channel();
+            let at = FileOffset(range.start as u64);
+            let write = DirectIo::write(at, data, move |_, result| sender.send(result).unwrap());
+            self.file.submit_direct(vec![write], Privileges::Keep, false);
+            assert_eq!(ended.recv().unwrap(), Ok(range.len()));
+            false
+        });
+    }
+
+    fn store(&self, range: Range<usize>, random: &mut Random) {
+        self.put(range.start, new_data(&range, random), |data| {
+            store(&self.map, range.start as u64, &data);
+            false
+        });
+    }
+
+    fn clear(&self, range: Range<usize>, mode: Fallocate) {
+        if mode != Fallocate::PunchHole && !self.has_extents() {
+            return;
+        }
+        self.put(range.start, vec![0; range.len()], |_| {
+            let range = bytes(range.start as u64..range.end as u64);
+            self.file.fallocate(mode, range, Privileges::Keep).unwrap();
+            false
+        });
+    }
+
+    /// Whether more than holes can be made in the file: not in block maps.
+    fn has_extents(&self) -> bool {
+        let range = bytes(0..1);
+        let allocated =
+            self.file.fallocate(Fallocate::Allocate { keep_size: true }, range, Privileges::Keep);
+        !matches!(allocated, Err(Error::Unsupported(_)))
+    }
+
+    pub fn start_writeback(&self, range: Range<usize>) {
+        let how = SyncRange { write: true, ..SyncRange::default() };
+        self.file.sync_range(range.start as u64..range.end as u64, how).unwrap();
+    }
+
+    fn sync_map(&self, range: Range<usize>) {
+        self.sync_with(range.clone(), || self.map.sync(range, MapSync::Sync).unwrap());
+    }
+
+    fn sync(&self, random: &mut Random) {
+        let data_only = random.below(2) == 0;
+        self.sync_with(0..self.size, || self.file.sync(data_only).unwrap());
+    }
+
+    /// Has `sync` make all durable, of the whole volume.
+    pub fn sync_volume(&self, sync: impl FnOnce()) {
+        self.sync_with(0..self.size, sync);
+    }
+
+    fn sync_with(&self, range: Range<usize>, sync: impl FnOnce()) {
+        let begun = self.races.lock().now();
+        sync();
+        self.races.lock().synced(range, begun, self.recorder.point());
+    }
+}
+
+fn new_data(range: &Range<usize>, random: &mut Random) -> Vec<u8> {
+    range.clone().map(|_| 1 + random.below(200) as u8).collect()
+}
+
+/// A file that is appended to.
+pub struct Log<'r> {
+    file: File,
+    /// Records are whole sectors, so that they can go around the cache.
+    is_aligned: bool,
+    recorder: &'r RecordDevice,
+    appended: Mutex<Appended>,
+}
+
+impl<'r> Log<'r> {
+    pub fn new(file: File, threads: usize, is_aligned: bool, recorder: &'r RecordDevice) -> Self {
+        Self { file, is_aligned, recorder, appended: Mutex::new(Appended::new(threads)) }
+    }
+
+    pub fn into_appended(self) -> Appended {
+        self.appended.into_inner()
+    }
+
+    /// Appends a record of a thread.
+    pub fn append(&self, thread: usize, random: &mut Random) {
+        let length = 6 + random.below(1800) as usize;
+        let length = if self.is_aligned { length.next_multiple_of(SECTOR) } else { length };
+        let data = self.appended.lock().begin(thread, length);
+        let sync = any_sync(random);
+        let is_direct = self.is_aligned && random.below(2) == 0;
+        let written = match is_direct {
+            true => self.file.write_direct(WriteAt::End, &data, Privileges::Keep, sync),
+            false => {
+                let flags = any_flags(random, sync);
+                self.file.write_with(WriteAt::End, &data, Privileges::Keep, flags)
+            }
+        };
+        assert_eq!(written, Ok(data.len()));
+        let durable = (sync > WriteSync::None).then(|| self.recorder.point());
+        self.appended.lock().end(thread, durable);
+    }
+
+    pub fn sync(&self, random: &mut Random) {
+        let data_only = random.below(2) == 0;
+        self.sync_volume(|| self.file.sync(data_only).unwrap());
+    }
+
+    /// Has `sync` make all durable, of the whole volume.
+    pub fn sync_volume(&self, sync: impl FnOnce()) {
+        let ended = self.appended.lock().ended();
+        sync();
+        self.appended.lock().synced(self.recorder.point(), ended);
+    }
+}

@@ -1,0 +1,22 @@
+//! Opening a recorded volume.
+
+use iomap::{DirectOptions, SplitExtents};
+use pagecache::CacheOptions;
+use testkit::crash::Disks;
+use vfs::{Volume, VolumeOptions};
+
+use crate::planted::Bug;
+
+/// Opens a volume for writing that may have a bug, whose direct writes split extents as the seed says.
+pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
+    let split = if seed % 2 == 0 { SplitExtents::AtEnd } else { SplitExtents::Before };
+    let options = VolumeOptions {
+        writable: true,
+        cache: CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() },
+        direct: DirectOptions { split, ..DirectOptions::default() },
+        auto_da_alloc: bug != Bug::LateReplacement,
+        journal_device: disks.journal.clone(),
+        ..VolumeOptions::default()
+    };
+    Volume::open(disks.volume.clone(), &options).unwrap()
+}

@@ -1,0 +1,117 @@
+//! Several threads that change a volume at the same time (`actor.rs`), while another thread writes back and
+//! commits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base::attributes::FileType;
+use device::Recording;
+use parking_lot::Mutex;
+use testkit::crash::{Appended, History, Kind, Pace, Promises, Races, Recorded, Snapshot};
+use vfs::{Creation, Credentials, Node};
+
+use crate::actor::{Actor, Common};
+use crate::common::make;
+use crate::planted::{Bug, Planted};
+use crate::raced::{Log, RacedFile};
+use crate::stage::open;
+
+/// How long the background waits between two syncs of everything.
+const PAUSE: Duration = Duration::from_millis(15);
+
+pub struct Threads {
+    recording: Recording,
+    volume_bytes: Option<u64>,
+    begun: usize,
+    promises: Vec<Promises>,
+    raced: Races,
+    log: Appended,
+}
+
+impl Threads {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, threads: usize, steps: usize) -> Self {
+        let planted = Planted::new(bug);
+        // With one thread everything is the same again with the same seed.
+        let pace = if threads == 1 { Pace::AtOnce } else { Pace::Slow };
+        let Recorded { recorder, disks } = kind.record(pace, |device| planted.device(device));
+        let volume = open(&disks, bug, seed);
+        let folder = |name: &str| {
+            let (root, what) = (volume.root().unwrap(), Creation::of(FileType::Directory, 0o755));
+            volume.create(&root, name.as_bytes(), &what, &Credentials::ROOT).unwrap()
+        };
+        let homes: Vec<_> = (0..threads).map(|thread| folder(&format!("home{thread}"))).collect();
+        let common = Common {
+            volume: &volume,
+            recorder: &recorder,
+            shared: folder("shared"),
+            raced: RacedFile::new(make(&volume, "raced"), &recorder),
+            log: Log::new(make(&volume, "log"), threads, seed % 2 == 0, &recorder),
+            done: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
+            syncs: Mutex::default(),
+        };
+        common.sync_volume();
+        let begun = recorder.point();
+        let mut promises = run(&common, homes, seed, steps);
+        for (point, versions) in common.syncs.lock().iter() {
+            for (thread, version) in promises.iter_mut().zip(versions) {
+                thread.are_durable(*point, *version);
+            }
+        }
+        let (raced, log) = (common.raced.into_races(), common.log.into_appended());
+        let (recording, volume_bytes) = (recorder.recording(), kind.volume_bytes());
+        Self { recording, volume_bytes, begun, promises, raced, log }
+    }
+}
+
+/// Has the threads do so many operations each.
+fn run(common: &Common<'_>, homes: Vec<Arc<Node>>, seed: u64, steps: usize) -> Vec<Promises> {
+    let is_over = AtomicBool::new(false);
+    let has_background = homes.len() > 1;
+    std::thread::scope(|scope| {
+        let run = |(thread, home)| {
+            let actor = Actor::new(common, thread, home, seed);
+            scope.spawn(move || actor.run(steps))
+        };
+        let all: Vec<_> = homes.into_iter().enumerate().map(run).collect();
+        if has_background {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::thread::sleep(PAUSE);
+                    common.sync_volume();
+                }
+            });
+        }
+        let ended: Vec<_> = all.into_iter().map(|one| one.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        ended.into_iter().map(|one| one.unwrap()).collect()
+    })
+}
+
+impl History for Threads {
+    fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    fn begun(&self) -> usize {
+        self.begun
+    }
+
+    fn volume_bytes(&self) -> Option<u64> {
+        self.volume_bytes
+    }
+
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        for thread in &self.promises {
+            thread.check(point, found)?;
+        }
+        let contents = |name: &str| {
+            let entry = found.tree.get(name).ok_or_else(|| format!("{name} is missing"))?;
+            Ok::<_, String>(&found.contents[&entry.inode])
+        };
+        let raced = self.raced.check(point, contents("/raced")?);
+        raced.map_err(|what| format!("the file that all write to has {what}"))?;
+        let log = self.log.check(point, contents("/log")?);
+        log.map_err(|what| format!("the file that all append to: {what}"))
+    }
+}

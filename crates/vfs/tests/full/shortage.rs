@@ -1,0 +1,178 @@
+//! Volumes with files of every kind, and an exact number of free clusters or inodes.
+
+use std::path::Path;
+
+use base::{Error, FileOffset};
+use testkit::Mke2fs;
+use vfs::{Credentials, Follow, Privileges, Volume, XattrMode};
+
+use super::operations::{WRITE, acl, name};
+use super::{Kind, open};
+
+const ROOT: &Credentials = &Credentials::ROOT;
+
+/// What there is too little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shortage {
+    Clusters,
+    Inodes,
+}
+
+/// Clusters of the file that is cut off to have some free.
+const SPARE_CLUSTERS: u64 = 24;
+
+/// A full volume.
+pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Vec<u8> {
+    let source = folder.join("source");
+    let directory = source.join("small-directory");
+    let _ = std::fs::create_dir_all(&directory);
+    std::fs::write(source.join("small"), "a few bytes of data").unwrap();
+    std::fs::write(directory.join("file"), "").unwrap();
+    let image = folder.join("image");
+    let size = kind.mebibytes << 20;
+    let arguments = format!("{} -m 0 -N 160 -I 256", kind.arguments);
+    let made = Mke2fs { size, ..Mke2fs::new(kind.format, kind.block_size) }.with(&arguments);
+    made.make(&image, Some(&source));
+    let image = std::fs::read(image).unwrap();
+    // The directory with an index is to need a new block for its next name: tried out on a copy.
+    let (_, volume) = open(&image);
+    populate(&volume, kind);
+    let names = until_it_grows(&volume, "/indexed", u64::MAX);
+    drop(volume);
+    let (device, volume) = open(&image);
+    populate(&volume, kind);
+    until_it_grows(&volume, "/indexed", names);
+    match shortage {
+        Shortage::Clusters => fill_clusters(&volume, kind),
+        Shortage::Inodes => fill_inodes(&volume),
+    }
+    volume.close().unwrap();
+    drop(volume);
+    device.snapshot()
+}
+
+/// The same with so many clusters, or inodes, free.
+pub fn with_shortage(full: &[u8], shortage: Shortage, free: u64) -> Vec<u8> {
+    let (device, volume) = open(full);
+    match shortage {
+        Shortage::Clusters => {
+            let spare = volume.resolve(b"/spare", Follow::No).unwrap();
+            let left = SPARE_CLUSTERS - free;
+            let cluster = spare.attributes().size / SPARE_CLUSTERS;
+            spare.set_size(left * cluster, Privileges::Keep).unwrap();
+        }
+        Shortage::Inodes => {
+            for index in 0..free {
+                volume.remove(format!("/empty/{index}").as_bytes(), ROOT).unwrap();
+            }
+        }
+    }
+    volume.close().unwrap();
+    drop(volume);
+    device.snapshot()
+}
+
+fn write(volume: &Volume, path: &str, at: u64, data: &[u8]) -> base::Result<()> {
+    let node = volume.resolve(path.as_bytes(), Follow::No)?;
+    let file = node.open_for(WRITE)?;
+    file.write_at(FileOffset(at), data, Privileges::Keep)?;
+    file.sync(false)
+}
+
+fn create(volume: &Volume, path: &str) {
+    volume.create_file(path.as_bytes(), 0o644, ROOT).unwrap();
+}
+
+/// What the operations work on.
+fn populate(volume: &Volume, kind: &Kind) {
+    for directory in ["acl", "full", "indexed", "empty", "fill", "one", "two"] {
+        volume.mkdir(format!("/{directory}").as_bytes(), 0o755, ROOT).unwrap();
+    }
+    volume.mkdir(b"/one/directory", 0o755, ROOT).unwrap();
+    let inherited = volume.resolve(b"/acl", Follow::No).unwrap();
+    let default = b"system.posix_acl_default";
+    inherited.set_xattr(default, &acl(30), XattrMode::Either, Privileges::Keep).unwrap();
+    for file in ["/file", "/other", "/with-acl", "/many-links", "/two/file"] {
+        create(volume, file);
+    }
+    let with_acl = volume.resolve(b"/with-acl", Follow::No).unwrap();
+    let access = b"system.posix_acl_access";
+    with_acl.set_xattr(access, &acl(30), XattrMode::Either, Privileges::Keep).unwrap();
+    // Pieces with holes between them, as many as fit in an inode.
+    let block = u64::from(kind.block_size);
+    let unit = 64 << 10;
+    for piece in 0..4 {
+        write(volume, "/file", piece * 2 * unit, &vec![7; 4 * block as usize]).unwrap();
+    }
+    volume.symlink(b"somewhere", b"/link", ROOT).unwrap();
+    until_it_grows(volume, "/full", names_in_a_block(kind));
+    for index in 0..20 {
+        create(volume, &format!("/fill/{index}"));
+    }
+}
+
+/// Long names, as many as one block of a directory has room for.
+fn names_in_a_block(kind: &Kind) -> u64 {
+    u64::from(kind.block_size - 64) / 264
+}
+
+/// Gives one file so many names in a directory, or as many as there are before it grows the third time.
+fn until_it_grows(volume: &Volume, directory: &str, names: u64) -> u64 {
+    let size = || volume.resolve(directory.as_bytes(), Follow::No).unwrap().attributes().size;
+    let (mut before, mut growths) = (size(), 0);
+    for index in 0..names {
+        let path = format!("{directory}/{}", name(&format!("{index}")));
+        volume.link_at(b"/many-links", path.as_bytes()).unwrap();
+        if size() > before {
+            (before, growths) = (size(), growths + 1);
+            if growths == 3 {
+                return index;
+            }
+        }
+    }
+    names
+}
+
+/// Fills the volume to its last cluster.
+fn fill_clusters(volume: &Volume, kind: &Kind) {
+    let statfs = volume.statfs();
+    let cluster = match kind.name {
+        "bigalloc" => 16384,
+        _ => u64::from(statfs.block_size),
+    };
+    create(volume, "/spare");
+    write(volume, "/spare", 0, &vec![1; (SPARE_CLUSTERS * cluster) as usize]).unwrap();
+    // Large pieces first.
+    let (mut at, mut piece) = (0, 256 << 10);
+    while piece >= cluster {
+        match write(volume, "/fill/0", at, &vec![2; piece as usize]) {
+            Ok(()) => at += piece,
+            Err(Error::NoSpace) => piece /= 2,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // What blocks of the first file's map were kept for, now.
+    for index in 1..20 {
+        let path = format!("/fill/{index}");
+        for block in 0..12 {
+            match write(volume, &path, block * cluster, &vec![3; cluster as usize]) {
+                Ok(()) => {}
+                Err(Error::NoSpace) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    panic!("the volume does not get full");
+}
+
+/// Takes all inodes.
+fn fill_inodes(volume: &Volume) {
+    for index in 0.. {
+        let path = format!("/empty/{index}");
+        match volume.create_file(path.as_bytes(), 0o644, ROOT) {
+            Ok(_) => {}
+            Err(Error::NoSpace) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

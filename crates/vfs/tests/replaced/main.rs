@@ -1,0 +1,269 @@
+//! Power cuts around files whose contents are replaced without an fsync: by a rename, or by truncating and
+//! writing again. Each state that a cut may leave shows the old contents or the new ones. With
+//! `noauto_da_alloc`, the same judge finds violations.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod history;
+mod pause;
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use base::FileOffset;
+use device::{MemoryDevice, RecordDevice, SharedDevice};
+use testkit::{Mke2fs, Random};
+use vfs::{Credentials, File, Follow, Privileges, RenameFlags, Volume, VolumeOptions};
+
+use crate::common::{file, make};
+use crate::history::{History, Step};
+use crate::pause::PauseDevice;
+
+/// The file whose contents are replaced.
+const TARGET: &str = "target";
+const ROUNDS: u64 = 12;
+
+fn image(seed: u64, arguments: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let block_size = if seed % 2 == 0 { 1024 } else { 4096 };
+    let mke2fs = Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", block_size) };
+    mke2fs.with(arguments).make(&path, None);
+    std::fs::read(path).unwrap()
+}
+
+/// A volume on a device that is recorded.
+struct Stage {
+    device: Arc<RecordDevice>,
+    volume: Volume,
+    random: Random,
+}
+
+impl Stage {
+    fn new(seed: u64, auto_da_alloc: bool) -> Self {
+        Self::on(image(seed, ""), seed, auto_da_alloc, |device| device)
+    }
+
+    fn on(
+        image: Vec<u8>,
+        seed: u64,
+        auto_da_alloc: bool,
+        wrap: impl FnOnce(SharedDevice) -> SharedDevice,
+    ) -> Self {
+        let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image))).unwrap());
+        let mut options =
+            VolumeOptions { writable: true, auto_da_alloc, ..VolumeOptions::default() };
+        options.cache.bytes_max = 16 << 20;
+        let volume = Volume::open(wrap(device.clone()), &options).unwrap();
+        Self { device, volume, random: Random(seed) }
+    }
+
+    /// What a file of this number holds: some bytes to some blocks, or to some folios.
+    fn contents(&mut self, number: u64) -> Vec<u8> {
+        let length = 1 + match self.random.below(3) {
+            0 => self.random.below(200),
+            1 => self.random.below(20_000),
+            _ => self.random.below(300_000),
+        };
+        (0..length).map(|at| (at / 512 + number * 16 + 1) as u8).collect()
+    }
+
+    /// The target with its first contents, durable.
+    fn begin(&mut self) -> Vec<u8> {
+        let contents = self.contents(0);
+        write(&make(&self.volume, TARGET), &contents);
+        self.volume.sync().unwrap();
+        contents
+    }
+
+    /// Makes durable what was changed up to now, but no data.
+    fn commit(&self, number: u64) {
+        make(&self.volume, &format!("other {number}")).sync(false).unwrap();
+    }
+
+    /// Whether anything was made durable since `point`: the journal's own thread does that now and then.
+    fn was_flushed_since(&self, point: usize) -> bool {
+        self.device.recording().flush_points().into_iter().any(|flush| flush > point)
+    }
+}
+
+fn write(file: &File, data: &[u8]) {
+    for (index, part) in data.chunks(70_000).enumerate() {
+        let at = FileOffset(index as u64 * 70_000);
+        assert_eq!(file.write_at(at, part, Privileges::Keep).unwrap(), part.len());
+    }
+}
+
+fn rename(volume: &Volume, from: &str, to: &str, flags: RenameFlags) {
+    let root = volume.root().unwrap();
+    let [from, to] = [from, to].map(|name| (&root, name.as_bytes()));
+    volume.rename(from, to, flags, &Credentials::ROOT).unwrap();
+}
+
+/// New files take the target's place.
+fn renames(seed: u64, auto_da_alloc: bool) -> History {
+    let mut stage = Stage::new(seed, auto_da_alloc);
+    let (first, mut steps) = (stage.begin(), Vec::new());
+    for round in 1..=ROUNDS {
+        let new = stage.contents(round);
+        let begun = stage.device.point();
+        let written = make(&stage.volume, "new");
+        write(&written, &new);
+        // Most programs close it before; that makes no difference.
+        let open = (stage.random.below(3) == 0).then_some(written);
+        let volume = &stage.volume;
+        let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+        let whiteout = RenameFlags { whiteout: true, ..RenameFlags::default() };
+        match stage.random.below(4) {
+            0 => rename(volume, "new", TARGET, exchange),
+            1 => rename(volume, TARGET, "new", exchange),
+            2 => rename(volume, "new", TARGET, whiteout),
+            _ => rename(volume, "new", TARGET, RenameFlags::default()),
+        }
+        drop(open);
+        if volume.resolve(b"/new", Follow::No).is_ok() {
+            let root = volume.root().unwrap();
+            volume.unlink(&root, b"new", &Credentials::ROOT).unwrap();
+        }
+        let is_committed = round == ROUNDS || stage.random.below(3) > 0;
+        if is_committed {
+            stage.commit(round);
+        }
+        let durable = is_committed.then(|| stage.device.point());
+        steps.push(Step { begun, durable, may_be_short: false, new });
+    }
+    History { recording: stage.device.recording(), first, steps }
+}
+
+/// The target is truncated, written again, and closed.
+fn rewrites(seed: u64, auto_da_alloc: bool) -> History {
+    let mut stage = Stage::new(seed, auto_da_alloc);
+    let (first, mut steps) = (stage.begin(), Vec::new());
+    for round in 1..=ROUNDS {
+        let new = stage.contents(round);
+        let begun = stage.device.point();
+        let mut others: Vec<File> = Vec::new();
+        if stage.random.below(2) == 0 {
+            others.push(file(&stage.volume, TARGET));
+        }
+        let written = file(&stage.volume, TARGET);
+        written.node().set_size(0, Privileges::Keep).unwrap();
+        if stage.random.below(2) == 0 {
+            // An early close by one handle does not write back for later handles.
+            others.clear();
+        }
+        write(&written, &new);
+        drop(written);
+        let may_be_short = stage.was_flushed_since(begun);
+        drop(others);
+        stage.commit(round);
+        let durable = Some(stage.device.point());
+        steps.push(Step { begun, durable, may_be_short, new });
+    }
+    History { recording: stage.device.recording(), first, steps }
+}
+
+/// The target is truncated and written again. While closing it writes it back, another thread commits.
+fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
+    let mut pause = None;
+    let mut stage = Stage::on(image(seed, ""), seed, auto_da_alloc, |device| {
+        pause.insert(PauseDevice::new(device)).clone()
+    });
+    let pause = pause.unwrap();
+    let (first, mut steps) = (stage.begin(), Vec::new());
+    for round in 1..=ROUNDS {
+        let new = stage.contents(round);
+        let begun = stage.device.point();
+        let written = file(&stage.volume, TARGET);
+        written.node().set_size(0, Privileges::Keep).unwrap();
+        write(&written, &new);
+        let may_be_short = stage.was_flushed_since(begun);
+        let (reached, writing) = mpsc::channel();
+        let (finished, committed) = mpsc::channel();
+        pause.arm(reached, committed);
+        thread::scope(|scope| {
+            let stage = &stage;
+            scope.spawn(move || {
+                // Without anything that is written back it is the end of the round.
+                let _ = writing.recv();
+                stage.commit(round);
+                let _ = finished.send(());
+            });
+            drop(written);
+            pause.disarm();
+        });
+        stage.commit(ROUNDS + round);
+        let durable = Some(stage.device.point());
+        steps.push(Step { begun, durable, may_be_short, new });
+    }
+    History { recording: stage.device.recording(), first, steps }
+}
+
+/// Has nothing wrong with it as it is, and something without `auto_da_alloc`.
+fn check(record: fn(u64, bool) -> History) {
+    for seed in 1..=4 {
+        if let Err(wrong) = record(seed, true).judge(seed) {
+            panic!("seed {seed}: {wrong}");
+        }
+    }
+    for seed in 1..=2 {
+        let planted = record(seed, false).judge(seed);
+        assert!(planted.is_err(), "seed {seed}: nobody saw that data was not written back");
+    }
+}
+
+#[test]
+fn a_rename_over_a_file_leaves_the_old_contents_or_the_new_ones() {
+    check(renames);
+}
+
+#[test]
+fn a_file_that_is_truncated_rewritten_and_closed_has_the_old_contents_or_the_new_ones() {
+    check(rewrites);
+}
+
+#[test]
+fn a_commit_waits_for_what_closing_a_rewritten_file_writes_back() {
+    check(rewrites_amid_commits);
+}
+
+#[test]
+fn without_a_journal_the_data_of_a_file_is_written_before_it_is_renamed_over_another() {
+    for auto_da_alloc in [true, false] {
+        let image = image(0, "-O ^has_journal");
+        let stage = Stage::on(image, 0, auto_da_alloc, |device| device);
+        make(&stage.volume, TARGET);
+        write(&make(&stage.volume, "new"), &[0xA5; 5000]);
+        rename(&stage.volume, "new", TARGET, RenameFlags::default());
+        let recording = stage.device.recording();
+        let writes = recording.volatile_writes(stage.device.point());
+        let is_written = writes.iter().any(|write| write.data.starts_with(&[0xA5; 1024]));
+        assert_eq!(is_written, auto_da_alloc);
+    }
+}
+
+#[test]
+fn files_that_replace_nothing_are_not_written_back_early() {
+    let stage = Stage::new(1, true);
+    let volume = &stage.volume;
+    let begun = stage.device.point();
+    let new = make(volume, "new");
+    write(&new, &[0xA5; 5000]);
+    rename(volume, "new", "renamed", RenameFlags::default());
+    drop(new);
+    let appended = file(volume, "renamed");
+    write(&appended, &[0xA6; 6000]);
+    appended.node().set_size(1, Privileges::Keep).unwrap();
+    write(&appended, &[0xA7; 7000]);
+    drop(appended);
+    let gone = file(volume, "renamed");
+    gone.node().set_size(0, Privileges::Keep).unwrap();
+    write(&gone, &[0xA8; 8000]);
+    volume.unlink(&volume.root().unwrap(), b"renamed", &Credentials::ROOT).unwrap();
+    drop(gone);
+    let recording = stage.device.recording();
+    let writes = recording.volatile_writes(stage.device.point());
+    let is_data = |data: &[u8]| matches!(data, [0xA5..=0xA8, 0xA5..=0xA8, ..]);
+    assert!(stage.device.point() >= begun && !writes.iter().any(|write| is_data(&write.data)));
+}
