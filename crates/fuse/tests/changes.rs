@@ -132,13 +132,16 @@ fn create_makes_and_opens_or_opens_what_is_there() {
 fn a_file_without_a_name_goes_when_the_kernel_forgets_it() {
     let (server, file_system) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
+    assert_eq!(lookup(&server, file.node, ".").node, file.node);
     ask(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]);
+    // Handles do not lead to it, although the kernel has not said yet that it has forgotten it.
+    assert_eq!(lookup(&server, file.node, ".").node, 0);
     assert_eq!(fail(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]), ENOENT);
     let attr = set_attr(&server, file.node, SetAttrIn { valid: FATTR_SIZE, size: 7, ..EMPTY });
     assert_eq!((attr.size, attr.links), (7, 0));
     release(&server, file.node, handle);
     assert_eq!(file_system.released(), 0);
-    forget(&server, file.node, 1);
+    forget(&server, file.node, 2);
     assert_eq!(file_system.released(), 1);
     assert_eq!(fail(&server, Opcode::SetAttr, file.node, &[EMPTY.as_bytes()]), ESTALE);
 

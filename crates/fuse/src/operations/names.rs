@@ -52,9 +52,11 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns the node of an id that the kernel may have forgotten.
+    /// Returns the node of an id that the kernel has forgotten. That it has may not be known here yet. Fails with
+    /// `NotFound` if the file is deleted: the kernel knows those that are open itself.
     fn kept_node(&self, id: u64) -> Result<Arc<vfs::Node>> {
         match self.nodes.get(id) {
+            Some(known) if known.node.attributes().links == 0 => Err(Error::NotFound),
             Some(known) => Ok(Arc::clone(&known.node)),
             None => self.volume.kept_node(self.nodes.number(id)),
         }
