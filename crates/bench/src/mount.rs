@@ -28,8 +28,8 @@ pub fn mounters() -> Vec<(&'static str, Mounter)> {
         (KERNEL, Mounter::Kernel),
         (FUSE2FS, Mounter::Fuse2fs),
         (MOUNT, Mounter::Bifolio("rw,io_uring=off")),
-        (LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,low_latency")),
-        (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,low_latency,writeback")),
+        (NO_LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,nolow_latency")),
+        (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,writeback")),
     ];
     if RingOffer::put(true).is_some() {
         all.push((RINGS, Mounter::Bifolio("rw,io_uring=on")));
@@ -43,15 +43,15 @@ pub const KERNEL: &str = "kernel";
 pub const FUSE2FS: &str = "fuse2fs";
 /// That of our mount over /dev/fuse.
 pub const MOUNT: &str = "mount";
-/// The same with `low_latency`.
-pub const LOW_LATENCY: &str = "low-lat";
-/// The same with `low_latency` and `writeback`.
+/// The same with `nolow_latency`.
+pub const NO_LOW_LATENCY: &str = "nolow-lat";
+/// The same with `writeback`.
 pub const WRITEBACK: &str = "writeback";
 /// That of our mount over io_uring.
 pub const RINGS: &str = "io_uring";
 
 /// Our ways of mounting: which is best depends on the work, and aims are for the best of them.
-pub const OUR_MOUNTS: [&str; 4] = [MOUNT, LOW_LATENCY, WRITEBACK, RINGS];
+pub const OUR_MOUNTS: [&str; 4] = [MOUNT, NO_LOW_LATENCY, WRITEBACK, RINGS];
 
 /// A mounted image.
 pub enum Mount {

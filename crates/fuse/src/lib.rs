@@ -16,7 +16,7 @@ mod session;
 mod socket;
 mod transport;
 
-pub use mount::{Hold, IoUring, MountEntry, MountError, MountOptions, OptionError, mounts_of};
+pub use mount::{Hold, MountEntry, MountError, MountOptions, OptionError, Preference, mounts_of};
 pub use operations::{InitRefused, Negotiated};
 pub use owners::{IdMap, IdRange, Owners};
 pub use reply::{Answer, Contents, Reply};

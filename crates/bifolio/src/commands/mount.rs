@@ -100,7 +100,8 @@ Mount options, separated by commas. A later option overrides an earlier one.
       Keep the host's processors awake while requests without io_uring
       follow each other closely and no other program needs the
       processors. On virtual machines, requests take a fraction of the
-      time. Only for root. Default: nolow_latency.
+      time. Only for root, for whom it is the default where the host
+      has /dev/cpu_dma_latency.
   defaults, default_permissions
       Accepted; they change nothing.
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 pub use hold::{Held, Hold};
 pub use identity::MountId;
-pub use options::{IoUring, MountOptions, OptionError};
+pub use options::{MountOptions, OptionError, Preference};
 pub use system::{Detached, lift_limit_on_writeback};
 pub use table::MountEntry;
 

@@ -5,10 +5,10 @@ use vfs::{AccessOptions, AccessTimes, ErrorPolicy};
 
 use crate::owners::{IdMap, IdRange, Owners};
 
-/// Whether requests travel through io_uring.
+/// Whether the mount uses something that not every host has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IoUring {
-    /// Where the kernel offers it.
+pub enum Preference {
+    /// Where the host has it.
     #[default]
     Auto,
     /// Never.
@@ -33,7 +33,7 @@ pub struct MountOptions {
     /// What the mount shows as its source instead of the image's path.
     pub fsname: Option<String>,
     /// How requests travel.
-    pub io_uring: IoUring,
+    pub io_uring: Preference,
     /// The kernel collects what is written, and has it written later.
     pub writeback: bool,
     /// Neither the kernel nor the volume caches file data. The caller passes this on to the volume.
@@ -48,7 +48,7 @@ pub struct MountOptions {
     pub idmapped: bool,
     /// No processor of the host sleeps while requests follow each other closely and no other program needs the
     /// processors.
-    pub low_latency: bool,
+    pub low_latency: Preference,
     /// How access times are kept. The caller passes this on to the volume; the mount shows it.
     pub access: AccessOptions,
     /// A loop device is attached to an image file that is mounted for writing, so that the kernel passes
@@ -80,14 +80,14 @@ impl Default for MountOptions {
             dev: false,
             exec: true,
             fsname: None,
-            io_uring: IoUring::Auto,
+            io_uring: Preference::Auto,
             writeback: false,
             uncached: false,
             owner_mapped: false,
             users: Vec::new(),
             groups: Vec::new(),
             idmapped: false,
-            low_latency: false,
+            low_latency: Preference::Auto,
             access: AccessOptions { times: AccessTimes::Relative, ..AccessOptions::default() },
             loop_device: true,
             commit: 0,
@@ -194,9 +194,9 @@ impl MountOptions {
             }
             "io_uring" => {
                 self.io_uring = match value {
-                    Some("auto") => IoUring::Auto,
-                    Some("off") => IoUring::Off,
-                    Some("on") => IoUring::On,
+                    Some("auto") => Preference::Auto,
+                    Some("off") => Preference::Off,
+                    Some("on") => Preference::On,
                     _ => return Err(wrong("is `auto`, `off` or `on`")),
                 }
             }
@@ -259,8 +259,8 @@ impl MountOptions {
             "nodiscard" => self.discard = false,
             "auto_da_alloc" => self.auto_da_alloc = true,
             "noauto_da_alloc" => self.auto_da_alloc = false,
-            "low_latency" => self.low_latency = true,
-            "nolow_latency" => self.low_latency = false,
+            "low_latency" => self.low_latency = Preference::On,
+            "nolow_latency" => self.low_latency = Preference::Off,
             "nowriteback" => self.writeback = false,
             "uncached" => self.uncached = true,
             "nouncached" => self.uncached = false,
@@ -310,7 +310,7 @@ mod tests {
         assert!(options.allow_other && !options.suid && options.dev && !options.exec);
         assert!(parse("ro,rw").unwrap().writable && !parse("rw,ro").unwrap().writable);
         assert_eq!(options.fsname.as_deref(), Some("a=b"));
-        assert_eq!(parse("io_uring=on,io_uring=off").unwrap().io_uring, IoUring::Off);
+        assert_eq!(parse("io_uring=on,io_uring=off").unwrap().io_uring, Preference::Off);
         assert!(
             parse("writeback").unwrap().writeback
                 && !parse("writeback,nowriteback").unwrap().writeback
@@ -318,7 +318,7 @@ mod tests {
         assert!(
             parse("uncached").unwrap().uncached && !parse("uncached,nouncached").unwrap().uncached
         );
-        assert!(!parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert_eq!(parse("low_latency,nolow_latency").unwrap().low_latency, Preference::Off);
         assert!(
             parse("noauto_da_alloc,auto_da_alloc").unwrap().auto_da_alloc
                 && !parse("noauto_da_alloc").unwrap().auto_da_alloc

@@ -109,6 +109,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_set_robust_list,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
     libc::SYS_gettid,
     libc::SYS_getpid,
     // Signals.
@@ -140,8 +141,7 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
 
 /// What using rings needs besides. They pass nothing on but what travels over /dev/fuse, and no others
 /// can be made.
-const ALLOWED_WITH_RINGS: &[libc::c_long] =
-    &[libc::SYS_io_uring_enter, libc::SYS_sched_setaffinity];
+const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
 
 /// Everything else gets ENOSYS, to which the C library has an answer: it does without.
 fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
@@ -160,6 +160,8 @@ fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     // Threads, but no processes. The C library asks by clone3 first, whose flags no filter can see.
     let thread = libc::CLONE_THREAD as u64;
     rules.push((libc::SYS_clone, vec![masked(0, thread, thread)?]));
+    // The processors of the calling thread.
+    rules.push((libc::SYS_sched_setaffinity, vec![masked(0, u64::from(u32::MAX), 0)?]));
     // Signals, but only to this process (abort).
     let own = rustix::process::getpid().as_raw_nonzero().get() as u64;
     rules.push((libc::SYS_tgkill, vec![masked(0, u64::from(u32::MAX), own)?]));

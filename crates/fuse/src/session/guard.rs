@@ -12,7 +12,7 @@ use super::control::{Control, Event, Message, wait};
 use super::process::{self, Child};
 use super::signals::Signals;
 use super::task::{self, Task};
-use super::{Plan, SessionError};
+use super::{Plan, SessionError, Sockets, locate};
 use crate::mount::{self, Detached, Held, MountError, MountId, MountRequest};
 
 /// How long the kernel may take to have written what it has collected.
@@ -29,12 +29,12 @@ pub(super) const PATIENCE_TO_WRITE: Duration = Duration::from_secs(600);
 /// The guard's part: see the module above.
 pub fn run<E>(
     plan: &Plan,
-    socket: OwnedFd,
+    sockets: Sockets,
     server: Child,
     ready: Option<OwnedFd>,
 ) -> Result<(), SessionError<E>> {
     process::leave_directory();
-    let control = Control::new(socket);
+    let control = Control::new(sockets.control);
     let signals = match Signals::take() {
         Ok(signals) => signals,
         Err(errno) => {
@@ -43,6 +43,8 @@ pub fn run<E>(
             return Err(SessionError::Host("take signals", errno));
         }
     };
+    // Its thread inherits that signals are blocked.
+    locate::start(sockets.locate);
     let mut guard = Guard { plan, control, signals, server, mount: None, presence: None };
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}

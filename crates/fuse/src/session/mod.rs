@@ -20,6 +20,7 @@
 mod confine;
 mod control;
 mod guard;
+mod locate;
 mod process;
 mod remount;
 mod server;
@@ -32,6 +33,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -160,19 +162,35 @@ pub fn run<P, E>(
     }
 }
 
+/// A process's ends of the sockets between guard and server. Each keeps messages apart.
+struct Sockets {
+    /// For `control`.
+    control: OwnedFd,
+    /// For the server's questions to `locate`.
+    locate: OwnedFd,
+}
+
+impl Sockets {
+    /// Makes the guard's ends and the server's.
+    fn pair() -> Result<(Self, Self), Errno> {
+        let pair = || {
+            let flags = SocketFlags::CLOEXEC;
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        };
+        let (control, locate) = (pair()?, pair()?);
+        let guard = Self { control: control.0, locate: locate.0 };
+        Ok((guard, Self { control: control.1, locate: locate.1 }))
+    }
+}
+
 fn guard_and_serve<P, E>(
     plan: &Plan,
-    ready: Option<std::os::fd::OwnedFd>,
+    ready: Option<OwnedFd>,
     prepare: impl FnOnce() -> Result<P, E>,
     open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
 ) -> Result<(), SessionError<E>> {
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(|errno| SessionError::Host("make a socket", errno))?;
+    let (ours, theirs) =
+        Sockets::pair().map_err(|errno| SessionError::Host("make a socket", errno))?;
     match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
         Side::Child => {
             drop((ours, ready));

@@ -14,12 +14,13 @@ use super::confine;
 use super::control::{Control, Event, Message, wait};
 use super::process;
 use super::signals::Signals;
-use super::{Plan, SessionError};
-use crate::mount::IoUring;
+use super::{Plan, SessionError, Sockets};
+use crate::mount::Preference;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{
-    BusyPoll, Channel, Crew, Crowd, End, Forgetter, NoRings, RingCrew, Rings, Wakeful, shake_hands,
+    Affinity, BusyPoll, Channel, Contention, Crew, End, Forgetter, NoRings, RingCrew, Rings,
+    Wakeful, shake_hands,
 };
 
 /// How long requests are still served after the mount has gone.
@@ -32,7 +33,7 @@ const IDLE_LOOKS: u32 = 5;
 /// The server's part: see the module above.
 pub fn run<P, E>(
     plan: &Plan,
-    socket: OwnedFd,
+    sockets: Sockets,
     prepare: impl FnOnce() -> Result<P, E>,
     open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
 ) -> Result<(), SessionError<E>> {
@@ -43,7 +44,7 @@ pub fn run<P, E>(
     process::leave_directory();
     let null = process::open_null().map_err(host("open /dev/null"))?;
     let signals = Signals::take().map_err(host("take signals"))?;
-    let control = Control::new(socket);
+    let control = Control::new(sockets.control);
     control.send(&Message::Prepared).map_err(host("talk to the guard"))?;
     // Until the guard handles signals, a signal ends the guard, and this process would run on without it.
     // Until the host holds the device, other programs may change its contents.
@@ -55,7 +56,7 @@ pub fn run<P, E>(
     // Some facts of the host cannot be read after confinement.
     let options = server_options(plan);
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let poll = busy_poll(plan, processors).map_err(SessionError::LowLatency)?;
+    let poll = busy_poll(plan, processors, sockets.locate).map_err(SessionError::LowLatency)?;
     let rings = or_do_without(plan, || Rings::new(plan.threads))?;
     if plan.confine {
         let writable = plan.options.writable;
@@ -90,13 +91,18 @@ fn server_options(plan: &Plan) -> ServerOptions {
 }
 
 /// How the readers wait for requests. They need files of the host for it, which are opened here.
-fn busy_poll(plan: &Plan, processors: usize) -> io::Result<BusyPoll> {
-    let wakeful = if plan.options.low_latency { Some(Wakeful::open()?) } else { None };
-    let poll = BusyPoll::new(processors, wakeful);
+fn busy_poll(plan: &Plan, processors: usize, locate: OwnedFd) -> io::Result<BusyPoll> {
     // Without /proc, other programs' need for the processors is not known.
-    Ok(match Crowd::open(processors) {
-        Ok(crowd) => poll.in_crowd(crowd),
-        Err(_) => poll,
+    let contention = Contention::open(processors).ok();
+    let wakeful = match plan.options.low_latency {
+        Preference::On => Some(Wakeful::open()?),
+        Preference::Auto if contention.is_some() => Wakeful::open().ok(),
+        Preference::Auto | Preference::Off => None,
+    };
+    let poll = BusyPoll::new(processors, wakeful);
+    Ok(match contention {
+        Some(contention) => poll.beside_others(contention, Affinity::new(locate).ok()),
+        None => poll,
     })
 }
 
@@ -148,7 +154,7 @@ fn attend<E>(
         None => return Err(SessionError::NoInit),
     }
     let rings = rings.filter(|_| server.agreed_on(InitFlags::OVER_IO_URING));
-    if plan.options.io_uring == IoUring::On && rings.is_none() {
+    if plan.options.io_uring == Preference::On && rings.is_none() {
         return Err(SessionError::IoUring(NoRings::NotOffered));
     }
     if !plan.foreground {
@@ -170,12 +176,12 @@ fn or_do_without<T, E>(
     plan: &Plan,
     make: impl FnOnce() -> Result<T, NoRings>,
 ) -> Result<Option<T>, SessionError<E>> {
-    if plan.options.io_uring == IoUring::Off {
+    if plan.options.io_uring == Preference::Off {
         return Ok(None);
     }
     match make() {
         Ok(made) => Ok(Some(made)),
-        Err(error) if plan.options.io_uring == IoUring::On => Err(SessionError::IoUring(error)),
+        Err(error) if plan.options.io_uring == Preference::On => Err(SessionError::IoUring(error)),
         Err(error) => {
             tracing::debug!("{error}");
             Ok(None)

@@ -2,8 +2,8 @@
 //! before it sleeps. A processor that went to sleep takes tens of microseconds to wake, several times
 //! as long as serving what is cached; on virtual machines above all.
 //!
-//! Where other programs need the processors, none of these sleeps, and polling takes time from those
-//! programs: the readers do not poll then (`crowd`).
+//! Where other programs need the processors (`contention`), none of these sleeps, and polling takes time from those
+//! programs. The readers do not poll then, and stay close to their clients instead (`affinity`).
 //!
 //! Not here: reading (`channel`).
 
@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::time::Timespec;
 
-use crate::transport::crowd::Crowd;
+use crate::transport::affinity::Affinity;
+use crate::transport::contention::Contention;
 
 /// How long to look. Whoever waits for its answer comes back sooner, from a sleeping processor, too.
 const PATIENCE: Duration = Duration::from_micros(100);
@@ -42,7 +43,8 @@ pub struct BusyPoll {
     close: AtomicBool,
     /// Waits that are still to go by without looking.
     rest: AtomicU32,
-    crowd: Option<Crowd>,
+    contention: Option<Contention>,
+    affinity: Option<Affinity>,
     wakeful: Option<Wakeful>,
 }
 
@@ -60,15 +62,16 @@ impl BusyPoll {
         Self { possible: processors > 1, wakeful, ..Self::default() }
     }
 
-    /// The same, but the processors are left to other programs that need them.
-    pub fn in_crowd(self, crowd: Crowd) -> Self {
-        Self { crowd: Some(crowd), ..self }
+    /// The same, but the processors are left to other programs that need them. The readers stay close to their
+    /// clients then, with `affinity`.
+    pub fn beside_others(self, contention: Contention, affinity: Option<Affinity>) -> Self {
+        Self { contention: Some(contention), affinity, ..self }
     }
 
     /// There is no request yet.
     pub fn begin(&self) -> Wait {
         let is_close = self.possible && self.close.load(Ordering::Relaxed);
-        let looking = is_close && !self.rests() && !self.is_crowded();
+        let looking = is_close && !self.rests() && !self.is_contended();
         Wait { begin: Instant::now(), looking }
     }
 
@@ -108,12 +111,22 @@ impl BusyPoll {
         let close = waited < PATIENCE;
         self.close.store(close, Ordering::Relaxed);
         if let (true, Some(wakeful)) = (close, &self.wakeful) {
-            wakeful.set(!self.is_crowded());
+            wakeful.set(!self.is_contended());
         }
     }
 
-    fn is_crowded(&self) -> bool {
-        self.crowd.as_ref().is_some_and(Crowd::is_crowded)
+    /// The calling thread, a reader, has taken a request of the thread `client`.
+    pub fn taken(&self, client: u32) {
+        // The kernel's own requests have no client.
+        if let (Some(affinity), 1..) = (&self.affinity, client)
+            && self.is_contended()
+        {
+            affinity.follow(client);
+        }
+    }
+
+    fn is_contended(&self) -> bool {
+        self.contention.as_ref().is_some_and(Contention::is_contended)
     }
 
     fn rests(&self) -> bool {

@@ -228,9 +228,10 @@ impl Worker {
 
     fn serve(&mut self, length: usize) {
         let shared = &*self.shared;
-        let opcode =
-            Request::parse(&self.desk.request[..length]).map_or(0, |one| one.header.opcode);
+        let header = Request::parse(&self.desk.request[..length]).map(|request| request.header);
+        let (opcode, client) = header.map_or((0, 0), |header| (header.opcode, header.pid));
         self.opcode.set(opcode);
+        shared.poll.taken(client);
         self.entered.set(Some(shared.enter()));
         let before_long = || pass(shared, &self.reading, &self.entered);
         // The client has been told of an error.

@@ -1,6 +1,6 @@
 //! Prints the table.
 
-use bench::mount::{FUSE2FS, KERNEL, LOW_LATENCY, MOUNT, RINGS};
+use bench::mount::{FUSE2FS, KERNEL, MOUNT, NO_LOW_LATENCY, RINGS};
 
 use crate::row::Row;
 use crate::side::Side;
@@ -8,16 +8,16 @@ use crate::side::Side;
 /// The ratios that are printed: of one column to another.
 const RATIOS: [(&str, &str, &str); 6] = [
     (MOUNT, KERNEL, "m/kernel"),
-    (LOW_LATENCY, KERNEL, "l/kernel"),
+    (NO_LOW_LATENCY, KERNEL, "n/kernel"),
     (RINGS, KERNEL, "r/kernel"),
     (MOUNT, FUSE2FS, "m/fuse2fs"),
-    (LOW_LATENCY, FUSE2FS, "l/fuse2fs"),
+    (NO_LOW_LATENCY, FUSE2FS, "n/fuse2fs"),
     (RINGS, FUSE2FS, "r/fuse2fs"),
 ];
 
 /// Prints what the columns are.
 pub fn heading(sides: &[Side]) {
-    println!("\nreading, MiB/s; ratios of our mounts (m, l, r) to the others\n");
+    println!("\nreading, MiB/s; ratios of our mounts (m, n, r) to the others\n");
     print!("{:<26}", "");
     sides.iter().for_each(|side| print!("{:>10}", side.name));
     print!(" |");

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 use bench::image::Image;
-use bench::mount::{FUSE2FS, KERNEL, LOW_LATENCY, MOUNT, Mount, Mounter, WRITEBACK};
+use bench::mount::{FUSE2FS, KERNEL, MOUNT, Mount, Mounter, NO_LOW_LATENCY, WRITEBACK};
 use bench::selection::Selection;
 use bench::{median, succeed};
 
@@ -25,13 +25,13 @@ use crate::source::{FILES, Source};
 const ROUNDS: usize = 5;
 const IMAGE_BYTES: u64 = 512 << 20;
 
-/// The sides: the kernel and fuse2fs; ours by default, with processors kept awake, and with collected writes, too.
+/// The sides: the kernel and fuse2fs; ours by default, with processors that may sleep, and with collected writes.
 const SIDES: [(&str, Mounter); 5] = [
     (KERNEL, Mounter::Kernel),
     (FUSE2FS, Mounter::Fuse2fs),
     (MOUNT, Mounter::Bifolio("rw,io_uring=off")),
-    (LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,low_latency")),
-    (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,low_latency,writeback")),
+    (NO_LOW_LATENCY, Mounter::Bifolio("rw,io_uring=off,nolow_latency")),
+    (WRITEBACK, Mounter::Bifolio("rw,io_uring=off,writeback")),
 ];
 
 type Work = fn(&Source, &Path);

@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 const LOADS: &str = "/proc/loadavg";
 /// The time between two looks. Each takes a microsecond or two.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// The number of looks in a row that find too many runnable threads before the host counts as crowded, since
+/// The number of looks in a row that find too many runnable threads before the processors count as contended, since
 /// threads of the kernel come and go. As many that find fewer end that.
 const LOOKS: u32 = 3;
 
 /// What the readers of a channel know of other programs' need for the processors.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct Contention {
     loads: File,
     processors: u32,
     begin: Instant,
     /// When to look next, in microseconds from the beginning.
     next: AtomicU64,
     /// Looks that found too many threads, less those that did not: below twice [`LOOKS`].
-    crowded: AtomicU32,
+    contended: AtomicU32,
 }
 
-impl Crowd {
+impl Contention {
     /// Opens the source for a host with `processors` processors.
     pub fn open(processors: usize) -> io::Result<Self> {
         let loads = File::open(LOADS)?;
@@ -37,13 +37,13 @@ impl Crowd {
             processors,
             begin: Instant::now(),
             next: AtomicU64::new(0),
-            crowded: AtomicU32::new(0),
+            contended: AtomicU32::new(0),
         })
     }
 
     /// Returns whether more threads are runnable than there are processors. The calling thread is one of them,
     /// and mostly the client that it has just answered is another.
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_contended(&self) -> bool {
         let now = self.begin.elapsed().as_micros() as u64;
         let due = self.next.load(Ordering::Relaxed);
         let next = now + LOOK_EVERY.as_micros() as u64;
@@ -53,17 +53,17 @@ impl Crowd {
             let length = self.loads.read_at(&mut text, 0).unwrap_or(0);
             self.note(runnable(&text[..length]).is_some_and(|count| count > self.processors));
         }
-        self.crowded.load(order) >= LOOKS
+        self.contended.load(order) >= LOOKS
     }
 
     fn note(&self, is_too_much: bool) {
         // One thread at a time is here, unless one took 10 ms to get here.
-        let crowded = self.crowded.load(Ordering::Relaxed);
-        let crowded = match is_too_much {
-            true => (crowded + 1).min(2 * LOOKS - 1),
-            false => crowded.saturating_sub(1),
+        let contended = self.contended.load(Ordering::Relaxed);
+        let contended = match is_too_much {
+            true => (contended + 1).min(2 * LOOKS - 1),
+            false => contended.saturating_sub(1),
         };
-        self.crowded.store(crowded, Ordering::Relaxed);
+        self.contended.store(contended, Ordering::Relaxed);
     }
 }
 
@@ -86,31 +86,31 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_crowded_when_too_much_is_runnable_several_times() {
-        let crowd = Crowd::open(2).unwrap();
+    fn a_host_is_contended_when_too_much_is_runnable_several_times() {
+        let contention = Contention::open(2).unwrap();
         // Nobody looks meanwhile.
-        crowd.next.store(u64::MAX, Ordering::Relaxed);
-        crowd.note(true);
-        crowd.note(true);
-        crowd.note(false);
-        crowd.note(true);
-        assert!(!crowd.is_crowded());
-        crowd.note(true);
-        assert!(crowd.is_crowded());
+        contention.next.store(u64::MAX, Ordering::Relaxed);
+        contention.note(true);
+        contention.note(true);
+        contention.note(false);
+        contention.note(true);
+        assert!(!contention.is_contended());
+        contention.note(true);
+        assert!(contention.is_contended());
         for _ in 0..10 {
-            crowd.note(true);
+            contention.note(true);
         }
         for _ in 0..LOOKS {
-            assert!(crowd.is_crowded());
-            crowd.note(false);
+            assert!(contention.is_contended());
+            contention.note(false);
         }
-        assert!(!crowd.is_crowded());
+        assert!(!contention.is_contended());
     }
 
     #[test]
-    fn a_host_on_which_more_threads_run_than_there_are_processors_is_crowded() {
+    fn a_host_on_which_more_threads_run_than_there_are_processors_is_contended() {
         let processors = std::thread::available_parallelism().unwrap().get();
-        let crowd = Crowd::open(processors).unwrap();
+        let contention = Contention::open(processors).unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..processors * 3 {
@@ -120,7 +120,7 @@ mod tests {
                     }
                 });
             }
-            while !crowd.is_crowded() {
+            while !contention.is_contended() {
                 std::thread::yield_now();
             }
             done.store(true, Ordering::Relaxed);
