@@ -164,10 +164,15 @@ fn attend<E>(
     // Before the first request is answered: whoever has seen the mount at work may end it by a signal, which
     // the guard must not take for one that came before there was a mount.
     let _ = control.send(&Message::Serving);
-    if let Some(rings) = rings {
-        let over = over.clone();
-        rings.start(server, &channel, move |end| over.set(end));
-    }
+    let poll = match rings {
+        Some(rings) => {
+            let over = over.clone();
+            rings.start(server, &channel, poll.letting_sleep(), move |end| over.set(end));
+            // What still comes over /dev/fuse is not urgent.
+            BusyPoll::default()
+        }
+        None => poll,
+    };
     serve(plan, server, &channel, poll, &over, control, signals)
 }
 

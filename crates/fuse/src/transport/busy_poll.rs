@@ -68,6 +68,11 @@ impl BusyPoll {
         Self { contention: Some(contention), affinity, ..self }
     }
 
+    /// The same, but processors may sleep.
+    pub fn letting_sleep(self) -> Self {
+        Self { wakeful: None, ..self }
+    }
+
     /// There is no request yet.
     pub fn begin(&self) -> Wait {
         let is_close = self.possible && self.close.load(Ordering::Relaxed);

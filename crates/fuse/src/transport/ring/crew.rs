@@ -14,6 +14,7 @@ use super::delivery::{SPARE_BYTES, serve};
 use super::entry::{Command, Ring};
 use super::processors::{ENTRIES_MAX, Processors};
 use crate::server::Server;
+use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, End};
 
 /// Where the host says whether the kernel will offer rings to new connections.
@@ -58,6 +59,7 @@ pub struct RingCrew {
 struct Work {
     server: Arc<Server>,
     channel: Channel,
+    poll: Arc<BusyPoll>,
     at_failure: Arc<dyn Fn(End) + Send + Sync>,
 }
 
@@ -95,10 +97,11 @@ impl RingCrew {
         self,
         server: &Arc<Server>,
         channel: &Channel,
+        poll: BusyPoll,
         at_failure: impl Fn(End) + Send + Sync + 'static,
     ) {
-        let at_failure = Arc::new(at_failure);
-        let work = Work { server: Arc::clone(server), channel: channel.clone(), at_failure };
+        let (server, channel, poll) = (Arc::clone(server), channel.clone(), Arc::new(poll));
+        let work = Work { server, channel, poll, at_failure: Arc::new(at_failure) };
         for thread in &self.threads {
             // It waits for this.
             let _ = thread.send(work.clone());
@@ -113,7 +116,7 @@ fn run(mut ring: Ring, work: &Work) {
     let mut spare = vec![0; SPARE_BYTES];
     let mut command = Command::Register;
     let errno = loop {
-        match ring.exchange(work.channel.as_fd(), command) {
+        match ring.exchange(work.channel.as_fd(), command, &work.poll) {
             Ok(entry) => command = Command::Commit(serve(&work.server, entry, &mut spare)),
             Err(errno) => break errno,
         }

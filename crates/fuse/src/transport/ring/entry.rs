@@ -19,10 +19,13 @@ use zerocopy::IntoBytes;
 
 use super::delivery::{ENTRY_BYTES, PAYLOAD_AT};
 use crate::protocol::{RING_COMMIT_AND_FETCH, RING_REGISTER, RING_VECTORS, RingCommand};
+use crate::transport::busy_poll::BusyPoll;
 
 /// `IORING_REGISTER_ENABLE_RINGS`: the one thing that can still be asked of a ring by
 /// `io_uring_register` once it is made.
 pub const ENABLE_RINGS: u8 = 12;
+/// `IORING_ENTER_GETEVENTS`: completions that are there are handed over.
+const GET_EVENTS: u32 = 1;
 /// Where the number of vectors lies in a submission (`sqe->len`).
 const SUBMISSION_LENGTH_AT: usize = 24;
 
@@ -75,6 +78,7 @@ impl Ring {
         &mut self,
         device: BorrowedFd<'_>,
         command: Command,
+        poll: &BusyPoll,
     ) -> Result<&mut [u8], Errno> {
         let submission = self.submission(device, command);
         // SAFETY: the vectors, which the kernel reads on submission, live as long as the ring, and
@@ -82,12 +86,17 @@ impl Ring {
         let pushed = unsafe { self.ring.submission().push(&submission) };
         // Its only entry is not with the kernel.
         assert!(pushed.is_ok(), "the submission queue is full");
+        let mut wait = poll.begin();
+        let mut looking = true;
         let result = loop {
-            self.enter()?;
+            // Even without waiting, this is what has the kernel fill the entry.
+            self.enter(usize::from(!looking))?;
             if let Some(completion) = self.ring.completion().next() {
                 break completion.result();
             }
+            looking = looking && poll.look_again(&mut wait);
         };
+        poll.end(&wait);
         if result < 0 {
             return Err(Errno::from_raw_os_error(-result));
         }
@@ -120,9 +129,15 @@ impl Ring {
         submission
     }
 
-    fn enter(&self) -> Result<(), Errno> {
+    /// Submits what has not been submitted yet, and waits for so many completions.
+    fn enter(&mut self, count: usize) -> Result<(), Errno> {
         loop {
-            let Err(error) = self.ring.submit_and_wait(1) else { return Ok(()) };
+            let submissions = self.ring.submission().len() as u32;
+            // SAFETY: no argument is passed, and what is submitted is valid (see `exchange`).
+            let entered = unsafe {
+                self.ring.submitter().enter::<()>(submissions, count as u32, GET_EVENTS, None)
+            };
+            let Err(error) = entered else { return Ok(()) };
             match Errno::from_io_error(&error) {
                 Some(Errno::INTR) => {}
                 // Out of memory for now.
