@@ -105,7 +105,8 @@ pub enum Error {
     /// Something was changed, but the change did not become durable, and never will.
     #[error("changes were lost after an error: {0}")]
     Lost(Arc<Error>),
-    /// Somebody did not want to wait any longer ([`Patience`](crate::Patience)).
+    /// A wait was abandoned: its caller had no more patience ([`Patience`](crate::Patience)), or the request
+    /// was cancelled ([`cancellation`](crate::cancellation)).
     #[error("interrupted")]
     Interrupted,
     /// The cache limit is too small for what is in use at once.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attributes;
+pub mod cancellation;
 pub mod checksum;
 pub mod error;
 pub mod locks;

@@ -4,6 +4,7 @@
 
 pub mod protocol;
 
+mod interrupts;
 mod mount;
 mod node_table;
 mod open_files;

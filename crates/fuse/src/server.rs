@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+use crate::interrupts::Interrupts;
 use crate::node_table::{Known, NodeTable};
 use crate::open_files::OpenFiles;
 use crate::operations::{InitRefused, Negotiated};
 use crate::owners::Owners;
-use crate::protocol::{InHeader, Opcode};
+use crate::protocol::{InHeader, InterruptIn, Opcode};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
 
@@ -79,6 +80,7 @@ pub struct Server {
     at_work: AtomicUsize,
     /// The outcome of closing the volume.
     closed: Mutex<Option<Result<()>>>,
+    interrupts: Arc<Interrupts>,
     stale: OnceLock<Notice>,
     old_contents: OnceLock<ContentsNotice>,
 }
@@ -128,6 +130,7 @@ impl Server {
             negotiated: OnceLock::new(),
             at_work: AtomicUsize::new(0),
             closed: Mutex::new(None),
+            interrupts: Arc::default(),
             stale: OnceLock::new(),
             old_contents: OnceLock::new(),
         })
@@ -160,6 +163,12 @@ impl Server {
     /// done so in time.
     pub(crate) fn have_written(&self, node: u64, from: FileOffset, patience: Duration) -> bool {
         self.old_contents.get().is_none_or(|ContentsNotice(tell)| tell(node, from, patience))
+    }
+
+    /// Sets the function that tells whether a thread of the host, by its id, is being killed. Without it,
+    /// INTERRUPT has no effect. Only the first call of this method has an effect.
+    pub fn ask_who_is_killed(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
+        self.interrupts.ask(is_killed);
     }
 
     /// Counts a request until it is answered.
@@ -254,12 +263,29 @@ impl Server {
             | TmpFile | Fallocate | CopyFileRange | CopyFileRange64 => {
                 self.dispatch_change(opcode, request, reply)
             }
+            Interrupt => call(self, Self::interrupt, request, reply),
             // ENOSYS: the kernel never asks again. It checks access by itself
-            // (default_permissions), keeps locks by itself, and waits for the device
-            // are not cut short by an interrupt, as on the kernel's ext4.
-            Access | Interrupt | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping
-            | RemoveMapping => Err(Errno::NOSYS.into()),
+            // (default_permissions), and keeps locks by itself.
+            Access | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping | RemoveMapping => {
+                Err(Errno::NOSYS.into())
+            }
             NotifyReply => Ok(Answer::Silent),
+        }
+    }
+
+    /// INTERRUPT. Its id is that of the interrupted request, plus one.
+    fn interrupt(
+        &self,
+        _header: &InHeader,
+        operation: &InterruptIn,
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        // Requests that change nothing wait for the device alone.
+        match self.volume.is_writable() && self.interrupts.note(operation.unique) {
+            true => Ok(Answer::Silent),
+            // The kernel sends no more of them.
+            false => Err(Errno::NOSYS.into()),
         }
     }
 
@@ -279,6 +305,7 @@ impl Server {
             };
         }
         let _acting = self.volume.act_for(&self.options.owners.credentials(&request.header));
+        let _serving = self.interrupts.serve(&request.header);
         match opcode {
             SetAttr => call(self, Self::set_attr, request, reply),
             SymLink => call(self, Self::make_symlink, request, reply),

@@ -22,7 +22,7 @@ use pagecache::PAGE_SHIFT;
 use parking_lot::{Condvar, Mutex};
 
 use crate::file::WritableFile;
-use crate::writeback::{wait_for_writeback, write_back};
+use crate::writeback::{wait_for_writeback_cancellable, write_back};
 
 /// From so many bytes on, neighbouring writes are written back without waiting for more.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -102,15 +102,25 @@ impl WriteBehind {
         }
     }
 
-    /// Waits until a writer may go on. It holds no lock that the end of a write takes.
-    pub fn throttle(&self) {
+    /// Waits until a writer may go on, unless the request that this thread serves is cancelled
+    /// ([`base::cancellation`]). The caller holds no lock that the end of a write takes.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted`.
+    pub fn throttle(&self) -> Result<()> {
         loop {
-            let Some(oldest) = self.shared.queue.lock().take_beyond(self.bytes_max) else { return };
-            if let Some(file) = oldest.file.upgrade() {
-                base::waiting::about_to_wait();
-                // It may not have been started, or not all of it.
-                write_back(&file, oldest.range.clone());
-                wait_for_writeback(&file, oldest.range);
+            let oldest = self.shared.queue.lock().take_beyond(self.bytes_max);
+            let Some(oldest) = oldest else { return Ok(()) };
+            let Some(file) = oldest.file.upgrade() else { continue };
+            base::waiting::about_to_wait();
+            // It may not have been started, or not all of it.
+            write_back(&file, oldest.range.clone());
+            let waited = wait_for_writeback_cancellable(&file, oldest.range.clone());
+            if waited.is_err() {
+                // The next writer waits for it.
+                self.shared.queue.lock().put_back(oldest);
+                return waited;
             }
         }
     }
@@ -276,6 +286,12 @@ impl Queue {
         let oldest = self.started.pop_front().or_else(|| self.waiting.pop_front())?;
         self.bytes -= oldest.len();
         Some(oldest)
+    }
+
+    /// Puts back what [`take_beyond`](Self::take_beyond) has taken, which has been started.
+    fn put_back(&mut self, oldest: Chunk) {
+        self.bytes += oldest.len();
+        self.started.push_front(oldest);
     }
 
     /// Forgets what has arrived, from the oldest on; whether that is all.

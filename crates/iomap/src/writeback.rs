@@ -2,7 +2,7 @@
 //! bytes, over as many folios as it covers.
 //! Not here: the end of the requests (`end_io.rs`), and when to write back.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
@@ -33,7 +33,7 @@ pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 /// What is dirty before the range and past the size on the disk goes first: nothing counts as written
 /// before that is (invariant 4).
 pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
-    collect(Collector::new(file, range.end), range);
+    collect(&mut Collector::new(file, range.end), range, || ControlFlow::Continue(()));
 }
 
 /// [`write_back`] and [`wait_for_writeback`] in one: the caller, who would only wait, does what it
@@ -41,13 +41,39 @@ pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
     let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
-    collect(collector, range.clone());
+    collect(&mut collector, range.clone(), || ControlFlow::Continue(()));
     wait_for_writeback(file, range);
 }
 
-fn collect(mut collector: Collector<'_>, range: Range<u64>) {
+/// [`write_back_and_wait`], unless the request that this thread serves is cancelled
+/// ([`base::cancellation`]). What is not on its way to the device by then stays dirty.
+///
+/// # Errors
+///
+/// `Interrupted`. Errors of the device reach the file's [`errors`](WritableFile::errors).
+pub fn write_back_and_wait_cancellable(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
+    let mut collector = Collector::new(file, range.end);
+    collector.waiter = Some(thread::current().id());
+    let mut checked = Ok(());
+    collect(&mut collector, range.clone(), || {
+        checked = base::cancellation::check();
+        if checked.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    checked?;
+    wait_for_writeback_cancellable(file, range)
+}
+
+/// Begins the writeback of dirty folios until `go_on`, which is called before each of them, ends that.
+fn collect(
+    collector: &mut Collector<'_>,
+    range: Range<u64>,
+    mut go_on: impl FnMut() -> ControlFlow<()>,
+) {
     let (file, mut pages) = (collector.file, pages_of(&range));
     while let Some(folio) = file.mapping.next_dirty(pages.clone()) {
+        if go_on().is_break() {
+            break;
+        }
         let folio = match file.mapping.try_lock(&folio) {
             Some(folio) => folio,
             None => {
@@ -80,6 +106,20 @@ pub fn wait_for_writeback(file: &WritableFile, range: Range<u64>) {
         folio.wait_writeback();
         pages.start = folio.index() + folio.pages();
     }
+}
+
+/// [`wait_for_writeback`], unless the request that this thread serves is cancelled ([`base::cancellation`]).
+///
+/// # Errors
+///
+/// `Interrupted`.
+pub fn wait_for_writeback_cancellable(file: &WritableFile, range: Range<u64>) -> Result<()> {
+    let mut pages = pages_of(&range);
+    while let Some(folio) = file.mapping.next_under_writeback(pages.clone()) {
+        folio.wait_writeback_cancellable()?;
+        pages.start = folio.index() + folio.pages();
+    }
+    Ok(())
 }
 
 fn pages_of(range: &Range<u64>) -> Range<u64> {

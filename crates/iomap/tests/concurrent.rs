@@ -71,7 +71,7 @@ impl Subject {
                     (0..length).map(|at| (at as u8 ^ random.0 as u8) & 0x7f).collect();
                 let caching = any_caching(random);
                 if caching == Caching::Dropbehind {
-                    self.behind.throttle();
+                    self.behind.throttle().expect("no cancellation");
                 }
                 let written = write_as(&self.file, FileOffset(at), &data, caching).unwrap_or(0);
                 if caching == Caching::Dropbehind {

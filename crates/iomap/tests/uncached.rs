@@ -290,7 +290,7 @@ fn writing() -> Writing {
 
 impl Writing {
     fn write(&self, at: u64, data: &[u8]) {
-        self.behind.throttle();
+        self.behind.throttle().expect("no cancellation");
         let written = write_as(&self.file, FileOffset(at), data, Caching::Dropbehind);
         assert_eq!(written, Ok(data.len()));
         self.behind.push(&self.file, at..at + data.len() as u64);

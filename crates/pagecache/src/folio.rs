@@ -136,6 +136,12 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.frame().wait_writeback(self.cache().bucket(self.frame));
     }
 
+    /// Waits while blocks are on their way to the device, unless the request that this thread serves is
+    /// cancelled ([`base::cancellation`]).
+    pub fn wait_writeback_cancellable(&self) -> base::Result<()> {
+        self.frame().wait_writeback_cancellable(self.cache().bucket(self.frame))
+    }
+
     /// Waits while somebody fills the folio.
     pub fn wait_unlocked(&self) {
         self.frame().wait_unlocked(self.cache().bucket(self.frame));

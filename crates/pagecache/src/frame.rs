@@ -407,6 +407,23 @@ impl Frame {
         self.wait_for(WRITEBACK, bucket);
     }
 
+    /// Waits until no blocks are on their way to the device, or until the request that this thread serves is
+    /// cancelled.
+    pub(crate) fn wait_writeback_cancellable(&self, bucket: &Bucket) -> base::Result<()> {
+        if !self.is_under_writeback() {
+            return Ok(());
+        }
+        base::waiting::about_to_wait();
+        let is_over = || self.flags.fetch_or(WAITERS, Ordering::Acquire) & WRITEBACK == 0;
+        loop {
+            base::cancellation::check()?;
+            // A wait that is abandoned leaves WAITERS behind: the end then wakes nobody, or others.
+            if bucket.wait_until_or_for(base::cancellation::CHECK_EVERY, is_over) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Clears `flag` and wakes who waits for that in `bucket`. Who waits there for the other flag
     /// says so again.
     fn end(&self, flag: u32, bucket: &Bucket) {

@@ -21,6 +21,21 @@ mod real {
             }
         }
 
+        /// Waits until `done` says so, for about `time` at most. Returns whether it does.
+        pub(crate) fn wait_until_or_for(
+            &self,
+            time: std::time::Duration,
+            mut done: impl FnMut() -> bool,
+        ) -> bool {
+            let mut guard = self.lock.lock();
+            while !done() {
+                if self.changed.wait_for(&mut guard, time).timed_out() {
+                    return false;
+                }
+            }
+            true
+        }
+
         /// Has every waiter ask again.
         pub(crate) fn wake_all(&self) {
             drop(self.lock.lock());
@@ -45,6 +60,16 @@ mod real {
             while !done() {
                 guard = self.changed.wait(guard).expect("no panic under the lock");
             }
+        }
+
+        /// Models a wait without an end, which finds more.
+        pub(crate) fn wait_until_or_for(
+            &self,
+            _time: std::time::Duration,
+            done: impl FnMut() -> bool,
+        ) -> bool {
+            self.wait_until(done);
+            true
         }
 
         pub(crate) fn wake_all(&self) {

@@ -59,7 +59,7 @@ impl Node {
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         // Without the lock, which readers wait for; what comes after one part waits with it.
-        writeback.throttle(self, caching);
+        writeback.throttle(self, caching)?;
         let mut state = self.lock();
         let keeps_times = matches!(at, WriteAt::FromCache(_));
         let at = match at {
@@ -113,8 +113,8 @@ impl Node {
             Caching::Dropbehind => PART_BYTES.min(writeback.behind.part_bytes()),
         };
         for part in data.chunks(part_bytes) {
-            if done > 0 {
-                writeback.throttle(self, caching);
+            if done > 0 && writeback.throttle(self, caching).is_err() {
+                break;
             }
             let written = match iomap::write_as(file, at, part, caching) {
                 Ok(written) => written,
@@ -207,7 +207,8 @@ impl Node {
     }
 
     /// Makes the inode, and its data in `range`, durable; with `data_only`, as far as the data can
-    /// be read back. An error of writing data back is told once to each `cursor`.
+    /// be read back. An error of writing data back is told once to each `cursor`; not by a call that fails with
+    /// `Interrupted`, since the request that this thread serves was cancelled.
     pub(crate) fn sync_with(
         &self,
         range: Range<u64>,
@@ -217,11 +218,11 @@ impl Node {
         if self.volume().writeback.is_none() {
             return Ok(());
         }
-        if let Some(file) = self.writable.get() {
-            iomap::write_back_and_wait(file, range);
+        self.write_back_and_wait_cancellable(range)?;
+        match self.inode().sync(data_only) {
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            synced => self.check_errors(cursor).and(synced),
         }
-        let synced = self.inode().sync(data_only);
-        self.check_errors(cursor).and(synced)
     }
 
     /// The error of writing data back that `cursor` has not heard of.
@@ -254,17 +255,24 @@ impl Node {
         }
     }
 
-    /// Waits for what is on its way to the device of the folios that have bytes of `range`.
-    pub(crate) fn wait_for_writeback(&self, range: Range<u64>) {
-        if let Some(file) = self.writable.get() {
-            iomap::wait_for_writeback(file, range);
-        }
+    /// Waits for what is on its way to the device of the folios that have bytes of `range`. Fails with
+    /// `Interrupted` if the request that this thread serves is cancelled.
+    pub(crate) fn wait_for_writeback(&self, range: Range<u64>) -> Result<()> {
+        let file = self.writable.get();
+        file.map_or(Ok(()), |file| iomap::wait_for_writeback_cancellable(file, range))
     }
 
     pub(crate) fn write_back_and_wait(&self) {
         if let Some(file) = self.writable.get() {
             iomap::write_back_and_wait(file, 0..self.end_to_write_back());
         }
+    }
+
+    /// Writes back what is dirty in `range`, and waits for it. Fails with `Interrupted` if the request that this
+    /// thread serves is cancelled.
+    pub(crate) fn write_back_and_wait_cancellable(&self, range: Range<u64>) -> Result<()> {
+        let file = self.writable.get();
+        file.map_or(Ok(()), |file| iomap::write_back_and_wait_cancellable(file, range))
     }
 
     /// Whether the device has all of the file's data.

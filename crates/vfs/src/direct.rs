@@ -286,7 +286,7 @@ impl File {
         data: &[u8],
         privileges: Privileges,
     ) -> Result<(FileOffset, usize)> {
-        node.writeback()?.throttle(node, Caching::Dropbehind);
+        node.writeback()?.throttle(node, Caching::Dropbehind)?;
         let mut state = node.lock();
         node.writeback()?;
         let at = match at {

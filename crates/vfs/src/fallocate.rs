@@ -127,7 +127,7 @@ impl Node {
         let writeback = self.writeback()?;
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        writeback.throttle(self, Caching::Kept);
+        writeback.throttle(self, Caching::Kept)?;
         let mut state = self.lock();
         match mode.only_adds() {
             true => rights::may_change(&self.attributes())?,

@@ -246,7 +246,7 @@ impl Map {
         let writeback = node.writeback()?;
         node.volume().file_system.check_writable()?;
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
-        writeback.throttle(node, Caching::Kept);
+        writeback.throttle(node, Caching::Kept)?;
         let state = node.lock();
         let shown = iomap::show_for_stores(file, self.readahead(), &self.window, page, pages)?;
         self.note_stored(&state);
@@ -284,7 +284,7 @@ impl Map {
         let data = off_maps(data);
         let mut done = 0;
         while done < data.len() {
-            writeback.throttle(node, Caching::Kept);
+            writeback.throttle(node, Caching::Kept)?;
             let state = node.lock();
             if file.size() < at + data.len() as u64 {
                 return Err(Error::NoSuchOffset);

@@ -108,13 +108,13 @@ impl File {
     pub fn sync_range(&self, range: Range<u64>, how: SyncRange) -> Result<()> {
         let node = self.node();
         if how.wait_before {
-            node.wait_for_writeback(range.clone());
+            node.wait_for_writeback(range.clone())?;
         }
         if how.write {
             node.start_writeback(range.clone());
         }
         if how.wait_after {
-            node.wait_for_writeback(range);
+            node.wait_for_writeback(range)?;
         }
         if how.wait_before || how.wait_after { node.check_errors(self.errors()) } else { Ok(()) }
     }

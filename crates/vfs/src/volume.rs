@@ -299,6 +299,9 @@ impl Volume {
     /// last time is told here, too.
     pub fn sync(&self) -> Result<()> {
         let flushed = self.flush_data();
+        if matches!(flushed, Err(Error::Interrupted)) {
+            return flushed;
+        }
         flushed.and(self.shared.file_system.sync())
     }
 

@@ -168,20 +168,22 @@ impl Writeback {
     }
 
     /// Waits until so little is dirty that more may be, by writing back what `node` has, or, if what
-    /// comes is not to stay in the cache, what was written in that way longest ago.
-    pub(crate) fn throttle(&self, node: &Node, caching: Caching) {
+    /// comes is not to stay in the cache, what was written in that way longest ago. Fails with `Interrupted`
+    /// if the request that this thread serves is cancelled.
+    pub(crate) fn throttle(&self, node: &Node, caching: Caching) -> Result<()> {
         if caching == Caching::Dropbehind {
-            self.behind.throttle();
+            self.behind.throttle()?;
         }
         if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
             self.shared.wish(Wish::Flush);
-            node.write_back_and_wait();
+            node.write_back_and_wait_cancellable(0..node.end_to_write_back())?;
         }
         // What others have dirty is theirs to write, unless it leaves no room at all.
         if self.shared.limits.must_throttle(&self.shared.cache.dirty_stats()) {
             let others = self.shared.all();
-            write_back_all(&others);
+            write_back_all(&others)?;
         }
+        Ok(())
     }
 
     /// Forgets a file that has lost its last name: nobody wants its data on the device.
@@ -197,10 +199,11 @@ impl Writeback {
     }
 
     /// Writes back all files, and waits for it. Gives the first error since the last time, of
-    /// whatever file, also where that file's users hear of it themselves.
+    /// whatever file, also where that file's users hear of it themselves. If the request that this thread serves
+    /// is cancelled, the next call gives that error.
     pub(crate) fn flush_all(&self) -> Result<()> {
         let (begun, all) = (Instant::now(), self.shared.all());
-        write_back_all(&all);
+        write_back_all(&all)?;
         self.shared.settle(all, begun);
         self.shared.failed.lock().take().map_or(Ok(()), Err)
     }
@@ -306,7 +309,8 @@ impl Dirty {
             return;
         }
         let due = self.dirty_nodes(|dirty| dirty.lateness == Lateness::Usual || is_old(dirty));
-        write_back_all(&due);
+        // The flusher serves no request that could be cancelled.
+        let _ = write_back_all(&due);
         self.settle(due, begun);
         if !has_old {
             self.uncommitted.lock().get_or_insert(begun);
@@ -319,11 +323,15 @@ impl Dirty {
     }
 }
 
-/// Writes back what files have dirty when this is called, and waits for it.
-fn write_back_all(nodes: &[Arc<Node>]) {
+/// Writes back what files have dirty when this is called, and waits for it. Fails with `Interrupted` if the
+/// request that this thread serves is cancelled.
+fn write_back_all(nodes: &[Arc<Node>]) -> Result<()> {
     let ends: Vec<u64> = nodes.iter().map(|node| node.end_to_write_back()).collect();
-    nodes.iter().zip(&ends).for_each(|(node, &end)| node.start_writeback(0..end));
-    nodes.iter().zip(&ends).for_each(|(node, &end)| node.wait_for_writeback(0..end));
+    for (node, &end) in nodes.iter().zip(&ends) {
+        base::cancellation::check()?;
+        node.start_writeback(0..end);
+    }
+    nodes.iter().zip(&ends).try_for_each(|(node, &end)| node.wait_for_writeback(0..end))
 }
 
 fn work(dirty: &Weak<Dirty>) {

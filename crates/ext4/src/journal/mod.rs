@@ -27,6 +27,7 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::cancellation::CHECK_EVERY;
 use base::locks::{Held, Rank, RankedMutex};
 use base::{Error, Result, TransactionId};
 use device::{BlockDevice, LatchDevice};
@@ -162,7 +163,8 @@ impl Journal {
     }
 
     /// Makes everything up to transaction `id` durable. Nobody who waits here has a handle open. Says
-    /// whether this call has flushed the device, after all that it was to make durable.
+    /// whether this call has flushed the device, after all that it was to make durable. Fails with `Interrupted`
+    /// if the request that this thread serves is cancelled while another thread commits.
     pub(crate) fn commit(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(Rank::Transaction);
         self.commit_through(id, Urgency::None)
@@ -217,7 +219,14 @@ impl Journal {
             if !state.is_committing {
                 break;
             }
-            state.wait(&self.changed);
+            if urgency == Urgency::NeedsRoom {
+                state.wait(&self.changed);
+                continue;
+            }
+            state.wait_for(&self.changed, CHECK_EVERY);
+            drop(state);
+            base::cancellation::check()?;
+            state = self.state.lock();
         }
         state.is_committing = true;
         // Taken here, not later: a thread that needs room and finds this commit under way has ended these, and

@@ -57,6 +57,14 @@ pub struct ForgetOne {
     pub lookups: u64,
 }
 
+/// INTERRUPT (`fuse_interrupt_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct InterruptIn {
+    /// The id of the request whose caller has received a signal.
+    pub unique: u64,
+}
+
 /// OPEN and OPENDIR (`fuse_open_in`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]

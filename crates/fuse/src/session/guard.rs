@@ -12,7 +12,7 @@ use super::control::{Control, Event, Message, wait};
 use super::process::{self, Child};
 use super::signals::Signals;
 use super::task::{self, Task};
-use super::{Plan, SessionError, Sockets, locate};
+use super::{Plan, SessionError, Sockets, locate, witness};
 use crate::mount::{self, Detached, Held, MountError, MountId, MountRequest};
 
 /// How long the kernel may take to have written what it has collected.
@@ -43,8 +43,9 @@ pub fn run<E>(
             return Err(SessionError::Host("take signals", errno));
         }
     };
-    // Its thread inherits that signals are blocked.
+    // Their threads inherit that signals are blocked.
     locate::start(sockets.locate);
+    witness::start(sockets.witness);
     let mut guard = Guard { plan, control, signals, server, mount: None, presence: None };
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}

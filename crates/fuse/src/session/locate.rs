@@ -2,36 +2,20 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use super::questions;
 
 /// The answer for a thread that has ended, or that this process cannot see.
 const NOWHERE: u32 = u32::MAX;
 /// The number of the field of /proc/PID/stat that holds the processor, from the state of the process on.
 const PROCESSOR: usize = 36;
 
-/// Answers, on a thread of its own, until the other end of `socket` is closed. Without it, the server does without.
+/// Answers, until the other end of `socket` is closed.
 pub fn start(socket: OwnedFd) {
-    let thread = std::thread::Builder::new().name("fuse-locate".into());
-    if let Err(error) = thread.spawn(move || answer(&socket)) {
-        tracing::debug!("no thread to locate clients: {error}");
-    }
+    questions::start("fuse-locate", socket, answer);
 }
 
-fn answer(socket: &OwnedFd) {
-    let mut question = [0; size_of::<u32>()];
-    loop {
-        match rustix::net::recv(socket, &mut question, RecvFlags::empty()) {
-            Ok((length, _)) if length == question.len() => {}
-            Err(Errno::INTR) => continue,
-            // Closed, or nothing to answer.
-            _ => return,
-        }
-        let processor = processor_of(u32::from_ne_bytes(question)).unwrap_or(NOWHERE);
-        if rustix::net::send(socket, &processor.to_ne_bytes(), SendFlags::NOSIGNAL).is_err() {
-            return;
-        }
-    }
+fn answer(thread: u32) -> u32 {
+    processor_of(thread).unwrap_or(NOWHERE)
 }
 
 /// Returns the number of the processor on which a thread runs, or ran last.
@@ -48,7 +32,7 @@ fn processor_in(stat: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
     use super::*;
 
@@ -77,7 +61,7 @@ mod tests {
             u32::from_ne_bytes(answer)
         };
         std::thread::scope(|scope| {
-            let answering = scope.spawn(|| answer(&guard));
+            let answering = scope.spawn(|| questions::serve(&guard, answer));
             let here = rustix::thread::gettid().as_raw_nonzero().get() as u32;
             let mut allowed = rustix::thread::sched_getaffinity(None).unwrap();
             let last = (0..1024).rev().find(|&processor| allowed.is_set(processor)).unwrap();

@@ -15,19 +15,21 @@
 //! ```
 //!
 //! In the foreground the caller is the guard. The messages between guard and server are in
-//! `control`.
+//! `control`, and the server's questions about other processes in `witness`.
 
 mod confine;
 mod control;
 mod guard;
 mod locate;
 mod process;
+mod questions;
 mod remount;
 mod server;
 mod signals;
 mod sync;
 mod task;
 mod umount;
+mod witness;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -168,6 +170,8 @@ struct Sockets {
     control: OwnedFd,
     /// For the server's questions to `locate`.
     locate: OwnedFd,
+    /// For the server's questions to `witness`.
+    witness: OwnedFd,
 }
 
 impl Sockets {
@@ -177,9 +181,9 @@ impl Sockets {
             let flags = SocketFlags::CLOEXEC;
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         };
-        let (control, locate) = (pair()?, pair()?);
-        let guard = Self { control: control.0, locate: locate.0 };
-        Ok((guard, Self { control: control.1, locate: locate.1 }))
+        let (control, locate, witness) = (pair()?, pair()?, pair()?);
+        let guard = Self { control: control.0, locate: locate.0, witness: witness.0 };
+        Ok((guard, Self { control: control.1, locate: locate.1, witness: witness.1 }))
     }
 }
 

@@ -14,6 +14,7 @@ use super::confine;
 use super::control::{Control, Event, Message, wait};
 use super::process;
 use super::signals::Signals;
+use super::witness::Witness;
 use super::{Plan, SessionError, Sockets};
 use crate::mount::Preference;
 use crate::protocol::InitFlags;
@@ -70,6 +71,8 @@ pub fn run<P, E>(
             return Err(error);
         }
     };
+    let witness = Witness::new(sockets.witness);
+    server.ask_who_is_killed(move |thread| witness.is_killed(thread));
     let served = attend(plan, &server, rings, poll, &control, &signals, &null);
     // The kernel does not say that it has gone, and a mount may not have come about: what is not durable
     // yet becomes so here, and the volume says that it is sound.

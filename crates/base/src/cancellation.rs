@@ -1,0 +1,78 @@
+//! Cancellation of waits for the request that a thread serves. Not here: the reasons for a cancellation, and
+//! the waits.
+//!
+//! A wait that can be abandoned wakes every [`CHECK_EVERY`], and ends if [`check`] fails. Most waits cannot be:
+//! their callers would leave a change half done.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// The interval at which a wait that can be abandoned calls [`check`].
+pub const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+type IsCancelled = Box<dyn Fn() -> bool>;
+
+thread_local! {
+    static IS_CANCELLED: RefCell<Option<IsCancelled>> = const { RefCell::new(None) };
+}
+
+/// Fails if the request that this thread serves was cancelled. Costs next to nothing in threads that serve
+/// none.
+///
+/// # Errors
+///
+/// [`Error::Interrupted`].
+pub fn check() -> Result<()> {
+    let is_cancelled =
+        IS_CANCELLED.with_borrow(|function| function.as_ref().is_some_and(|function| function()));
+    if is_cancelled { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// Makes [`check`] in this thread ask `is_cancelled`, until the result is dropped.
+#[must_use]
+pub fn ask(is_cancelled: impl Fn() -> bool + 'static) -> Cancellable {
+    IS_CANCELLED.set(Some(Box::new(is_cancelled)));
+    Cancellable { _not_send: PhantomData }
+}
+
+/// A guard that keeps the function of [`ask`] in place.
+pub struct Cancellable {
+    _not_send: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Cancellable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cancellable")
+    }
+}
+
+impl Drop for Cancellable {
+    fn drop(&mut self) {
+        IS_CANCELLED.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn only_the_thread_with_a_cancelled_request_is_interrupted() {
+        let is_cancelled = Rc::new(Cell::new(false));
+        let asked = Rc::clone(&is_cancelled);
+        let cancellable = ask(move || asked.get());
+        assert_eq!(check(), Ok(()));
+        is_cancelled.set(true);
+        assert_eq!(check(), Err(Error::Interrupted));
+        assert_eq!(std::thread::spawn(check).join().unwrap(), Ok(()));
+        drop(cancellable);
+        assert_eq!(check(), Ok(()));
+    }
+}

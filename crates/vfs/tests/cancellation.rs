@@ -1,0 +1,218 @@
+//! Requests that are cancelled while they wait for others' writes, on a device that does not answer.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use base::{DeviceOffset, Error, FileOffset, Result, cancellation};
+use common::{WRITE, close, make, open_on};
+use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use iomap::DirectOptions;
+use parking_lot::{Condvar, Mutex};
+use tempfile::TempDir;
+use testkit::{Mke2fs, wait_until};
+use vfs::{File, Privileges, Volume};
+
+/// More than what may be dirty in the cache of [`common::open_on`] before writers wait.
+const MANY: usize = 7 << 19;
+const EIO: i32 = 5;
+
+/// A device that, while it is told to, does not answer writes.
+#[derive(Debug)]
+struct Gate {
+    inner: SharedDevice,
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+    waiting: AtomicUsize,
+    writes: AtomicUsize,
+    /// The next write fails.
+    fails: AtomicBool,
+}
+
+impl Gate {
+    fn shut(&self) {
+        *self.is_shut.lock() = true;
+    }
+
+    fn open(&self) {
+        *self.is_shut.lock() = false;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut is_shut = self.is_shut.lock();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        while *is_shut {
+            self.opened.wait(&mut is_shut);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn wait_until_used(&self) {
+        wait_until("a write to the device", || self.waiting.load(Ordering::Relaxed) > 0);
+    }
+}
+
+impl BlockDevice for Gate {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let mut sound = Vec::with_capacity(batch.len());
+        for bio in batch {
+            if bio.operation() == BioOperation::Write {
+                self.writes.fetch_add(1, Ordering::Relaxed);
+                self.pass();
+                if self.fails.swap(false, Ordering::Relaxed) {
+                    bio.end(Err(EIO));
+                    continue;
+                }
+            }
+            sound.push(bio);
+        }
+        self.inner.submit(sound);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+struct Place {
+    _folder: TempDir,
+    image: PathBuf,
+    gate: Arc<Gate>,
+    volume: Volume,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+        let gate = Arc::new(gate(&image));
+        let volume = open_on(Arc::clone(&gate) as _, DirectOptions::default());
+        Self { _folder: folder, image, gate, volume }
+    }
+
+    fn close(self) {
+        close(self.volume, &self.image);
+    }
+}
+
+fn gate(image: &Path) -> Gate {
+    let (inner, is_shut, opened) = (common::device(image), Mutex::new(false), Condvar::new());
+    let (waiting, writes, fails) = Default::default();
+    Gate { inner, is_shut, opened, waiting, writes, fails }
+}
+
+fn write(file: &File, data: &[u8]) -> Result<usize> {
+    file.write_at(FileOffset(0), data, Privileges::Keep)
+}
+
+/// Calls `call` in a thread, and cancels its request once it waits.
+fn cancelled_while_it_waits<T: Send>(call: impl FnOnce() -> T + Send) -> T {
+    let (asked, is_cancelled) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    std::thread::scope(|scope| {
+        let (count, answer) = (Arc::clone(&asked), Arc::clone(&is_cancelled));
+        let thread = scope.spawn(move || {
+            let _cancellable = cancellation::ask(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+                answer.load(Ordering::Relaxed)
+            });
+            call()
+        });
+        wait_until("a wait", || asked.load(Ordering::Relaxed) > 2);
+        is_cancelled.store(true, Ordering::Relaxed);
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn a_cancelled_fsync_does_not_take_note_of_an_error() {
+    let place = Place::new();
+    let file = make(&place.volume, "file");
+    let other = file.node().open_for(WRITE).unwrap();
+    write(&file, &[1; 100_000]).unwrap();
+    place.gate.shut();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| file.sync(true));
+        place.gate.wait_until_used();
+        assert_eq!(cancelled_while_it_waits(|| other.sync(true)), Err(Error::Interrupted));
+        assert!(!first.is_finished(), "the device answers");
+        place.gate.fails.store(true, Ordering::Relaxed);
+        place.gate.open();
+        assert!(matches!(first.join().unwrap(), Err(Error::Io(_))));
+    });
+    assert!(matches!(other.sync(true), Err(Error::Io(_))), "the error was told already");
+    assert_eq!(other.sync(true), Ok(()));
+    assert!(matches!(place.volume.sync(), Err(Error::Io(_))));
+    drop((file, other));
+    place.close();
+}
+
+#[test]
+fn a_write_that_is_cancelled_before_it_begins_changes_nothing() {
+    let place = Place::new();
+    let (others, file) = (make(&place.volume, "others"), make(&place.volume, "file"));
+    place.gate.shut();
+    write(&others, &[1; MANY]).unwrap();
+    place.gate.wait_until_used();
+    let written = cancelled_while_it_waits(|| write(&file, &[2; 100_000]));
+    assert_eq!(written, Err(Error::Interrupted));
+    assert_eq!(file.node().attributes().size, 0);
+    place.gate.open();
+    assert_eq!(write(&file, &[3; 100_000]), Ok(100_000));
+    others.sync(false).unwrap();
+    drop((others, file));
+    place.close();
+}
+
+#[test]
+fn a_write_that_is_cancelled_on_its_way_is_short() {
+    const PART: usize = 4 << 20;
+    let place = Place::new();
+    let file = make(&place.volume, "file");
+    // The flusher does not make room, and the writer does not wait for the device itself.
+    place.gate.shut();
+    let cancellable = cancellation::ask(|| true);
+    assert_eq!(write(&file, &[1; 2 * PART]), Ok(PART));
+    drop(cancellable);
+    place.gate.open();
+    file.sync(false).unwrap();
+    assert_eq!(file.node().attributes().size, PART as u64);
+    drop(file);
+    place.close();
+}
+
+#[test]
+fn a_request_that_was_cancelled_starts_no_write() {
+    let place = Place::new();
+    let file = make(&place.volume, "file");
+    write(&file, &[1; 100_000]).unwrap();
+    let before = place.gate.writes.load(Ordering::Relaxed);
+    let cancellable = cancellation::ask(|| true);
+    assert_eq!(file.sync(true), Err(Error::Interrupted));
+    assert_eq!(place.volume.sync(), Err(Error::Interrupted));
+    assert_eq!(place.gate.writes.load(Ordering::Relaxed), before);
+    drop(cancellable);
+    file.sync(true).unwrap();
+    assert!(place.gate.writes.load(Ordering::Relaxed) > before);
+    drop(file);
+    place.close();
+}
