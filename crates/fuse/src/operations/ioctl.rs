@@ -135,8 +135,8 @@ fn flags_to_set(
         return Ok(None);
     }
     let (wanted, _) = FsXattr::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
-    let known = FLAG_PAIRS.iter().fold(0, |flags, (_, xflag)| flags | xflag);
-    if wanted.flags & !known != 0 || wanted.project != attributes.project.unwrap_or(0) {
+    // As on the kernel's ext4, flags of other file systems have no effect.
+    if wanted.project != attributes.project.unwrap_or(0) {
         return Err(Errno::OPNOTSUPP);
     }
     let set = |pair: &&(u32, u32)| wanted.flags & pair.1 != 0;

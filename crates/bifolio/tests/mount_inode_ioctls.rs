@@ -1,0 +1,149 @@
+//! lsattr, chattr and their ioctls, on a mount of ours and on one of the kernel's.
+
+mod mounting;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use mounting::side_by_side::{Notes, side_by_side};
+use mounting::{NOBODY, Place, as_user};
+use rustix::io::Errno;
+use testkit::check_by_e2fsck;
+use testkit::command::{output, run};
+
+const FSGETXATTR: libc::c_ulong = 0x801c_581f;
+const FSSETXATTR: libc::c_ulong = 0x401c_5820;
+
+/// The letters that chattr knows, but for `e` and `j`, which change how a file's contents are kept.
+const LETTERS: &str = "aAcCdDFimPsStTux";
+/// What stands for each kind of inode.
+const KINDS: [&str; 4] = ["file", "directory", "link", "fifo"];
+
+/// `struct fsxattr`: flags, extent size, extents, project, extent size of copies.
+type FsXattr = [u32; 7];
+
+fn get(path: &Path) -> Result<FsXattr, Errno> {
+    ioctl(path, FSGETXATTR, [0xff; 7])
+}
+
+fn set(path: &Path, wanted: FsXattr) -> Result<FsXattr, Errno> {
+    ioctl(path, FSSETXATTR, wanted)
+}
+
+fn ioctl(path: &Path, command: libc::c_ulong, mut record: FsXattr) -> Result<FsXattr, Errno> {
+    let file = File::open(path).unwrap();
+    // SAFETY: both commands take a record of this size.
+    match unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut record) } {
+        0 => Ok(record),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
+    }
+}
+
+/// Runs a command in the directory of the mount; notes its exit status and all that it says.
+fn note(notes: &mut Notes, mount: &Path, mut command: Command, line: &str) {
+    let output = output(command.current_dir(mount).args(line.split_whitespace()));
+    notes.note(line, Ok((output.status.code(), output.text())));
+}
+
+fn make(mount: &Path) {
+    fs::write(mount.join("file"), "some data").unwrap();
+    fs::create_dir_all(mount.join("directory/below")).unwrap();
+    fs::write(mount.join("directory/below/file"), "").unwrap();
+    std::os::unix::fs::symlink("file", mount.join("link")).unwrap();
+    run(Command::new("mkfifo").arg(mount.join("fifo")));
+}
+
+#[test]
+fn chattr_and_lsattr_do_the_same_as_on_the_kernels_mount() {
+    side_by_side(|mount, notes: &mut Notes| {
+        make(mount);
+        for name in KINDS {
+            for letter in LETTERS.chars() {
+                for change in ['+', '-'] {
+                    let line = format!("{change}{letter} {name}");
+                    note(notes, mount, Command::new("chattr"), &line);
+                    note(notes, mount, Command::new("lsattr"), &format!("-dp {name}"));
+                }
+            }
+            for line in [
+                format!("=eS {name}"),
+                format!("-S {name}"),
+                format!("-p 7 {name}"),
+                format!("+d -p 8 {name}"),
+                format!("-p 4294967295 {name}"),
+                format!("+Z {name}"),
+            ] {
+                note(notes, mount, Command::new("chattr"), &line);
+                note(notes, mount, Command::new("lsattr"), &format!("-dp {name}"));
+            }
+        }
+        for line in ["-R +dA directory", "-R -p 9 directory", "+i file", "+i missing"] {
+            note(notes, mount, Command::new("chattr"), line);
+        }
+        // Of an immutable file, and of one that another user owns.
+        for line in ["+A file", "-p 3 file", "-i file"] {
+            note(notes, mount, Command::new("chattr"), line);
+            note(notes, mount, as_user(NOBODY, "chattr"), line);
+        }
+        for line in ["-Rp directory", "-Rl directory", "-dlp file", "-d missing", "-d link"] {
+            note(notes, mount, Command::new("lsattr"), line);
+        }
+    });
+}
+
+#[test]
+fn records_of_attributes_are_read_and_set_as_on_the_kernels_mount() {
+    side_by_side(|mount, notes: &mut Notes| {
+        make(mount);
+        for name in ["file", "directory"] {
+            let path = mount.join(name);
+            notes.note(format!("{name} at first"), get(&path));
+            for bit in 0..32 {
+                notes.note(format!("{name}: bit {bit}"), set(&path, [1 << bit, 0, 0, 0, 0, 0, 0]));
+                notes.note(format!("{name} after bit {bit}"), get(&path));
+                notes.note(format!("{name}: no bit"), set(&path, [0; 7]));
+            }
+            for field in 1..7 {
+                let mut wanted = [0; 7];
+                wanted[field] = 4096;
+                notes.note(format!("{name}: field {field}"), set(&path, wanted));
+                notes.note(format!("{name} after field {field}"), get(&path));
+            }
+            // Sizes of extents, of which ext4 knows nothing.
+            for (flag, field) in [(0x800, 1), (0x1000, 1), (0x1_0000, 4)] {
+                let mut wanted = [0; 7];
+                wanted[0] = flag;
+                wanted[field] = 8192;
+                notes.note(format!("{name}: {flag:#x} and field {field}"), set(&path, wanted));
+                notes.note(format!("{name} after {flag:#x}"), get(&path));
+            }
+        }
+    });
+}
+
+#[test]
+fn chattr_does_not_change_how_contents_are_kept() {
+    // The kernel's ext4 makes a block map of an extent tree, and has data go through the journal. The kernel gives
+    // up a file of a FUSE mount whose generation changes.
+    let place = Place::with_tree();
+    let mount = place.mount(&["-o", "rw"]);
+    let path = mount.path().join("kept");
+    fs::write(&path, "some data").unwrap();
+    let flags = || run(Command::new("lsattr").arg("-v").arg(&path));
+    let before = flags();
+    for (change, said) in [
+        (["-e"].as_slice(), "Operation not supported"),
+        (&["=S"], "Operation not supported"),
+        (&["+j"], "Operation not supported"),
+        (&["-v", "7"], "Inappropriate ioctl"),
+    ] {
+        let refused = output(Command::new("chattr").args(change).arg(&path));
+        assert!(refused.text().contains(said), "{change:?}: {}", refused.text());
+        assert_eq!(flags(), before, "{change:?}");
+    }
+    place.umount();
+    mount.assert_gone();
+    check_by_e2fsck(&place.image);
+}
