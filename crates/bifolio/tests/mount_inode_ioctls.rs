@@ -1,20 +1,24 @@
-//! lsattr, chattr and their ioctls, on a mount of ours and on one of the kernel's.
+//! lsattr, chattr and their ioctls, on a mount of ours and on one of the kernel's; and FIBMAP and swapon.
 
 mod mounting;
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side};
 use mounting::{NOBODY, Place, as_user};
 use rustix::io::Errno;
-use testkit::check_by_e2fsck;
 use testkit::command::{output, run};
+use testkit::{check_by_e2fsck, private_mounts};
 
 const FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const FSSETXATTR: libc::c_ulong = 0x401c_5820;
+const FIBMAP: libc::c_ulong = 1;
 
 /// The letters that chattr knows, but for `e` and `j`, which change how a file's contents are kept.
 const LETTERS: &str = "aAcCdDFimPsStTux";
@@ -146,4 +150,38 @@ fn chattr_does_not_change_how_contents_are_kept() {
     place.umount();
     mount.assert_gone();
     check_by_e2fsck(&place.image);
+}
+
+#[test]
+fn swap_files_are_refused() {
+    private_mounts();
+    // As a block device, and without one.
+    for options in ["rw", "rw,noloop"] {
+        let place = Place::with_tree();
+        let mount = place.mount(&["-o", options]);
+        let path = mount.path().join("swap");
+        fs::write(&path, vec![0; 1 << 20]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        run(Command::new("mkswap").arg(&path));
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        let mut block = 0_u32;
+        // SAFETY: the request reads and writes a number of this size.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), FIBMAP, &raw mut block) };
+        assert_eq!((done, block), (0, 0), "{options}: the block of a file");
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path ends with a NUL.
+        let done = unsafe { libc::swapon(name.as_ptr(), 0) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        if done == 0 {
+            // SAFETY: as above. Before the server ends.
+            unsafe { libc::swapoff(name.as_ptr()) };
+        }
+        assert_eq!((done, errno), (-1, Some(libc::EINVAL)), "{options}");
+        drop(file);
+        fs::write(&path, "a file as before").unwrap();
+        place.umount();
+        mount.assert_gone();
+        check_by_e2fsck(&place.image);
+    }
 }

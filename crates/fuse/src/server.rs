@@ -265,7 +265,8 @@ impl Server {
             }
             Interrupt => call(self, Self::interrupt, request, reply),
             // ENOSYS: the kernel never asks again. It checks access by itself
-            // (default_permissions), and keeps locks by itself.
+            // (default_permissions), and keeps locks by itself. With an answer to BMAP, it would
+            // swap to the blocks of a file even after this server has ended.
             Access | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping | RemoveMapping => {
                 Err(Errno::NOSYS.into())
             }
