@@ -4,8 +4,9 @@
 //! writes that it could not do: the next flush would seem to work, and who waits for it would take
 //! what is lost for durable.
 
+use base::cancellation::{self, CHECK_EVERY};
 use base::{DeviceOffset, Error, Result};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Bio, BlockDevice, SharedDevice};
 
@@ -43,6 +44,50 @@ impl LatchDevice {
     pub fn failure(&self) -> Option<Error> {
         self.flushes.lock().failure.clone()
     }
+
+    /// [`flush`](BlockDevice::flush), unless the request that this thread serves is cancelled
+    /// ([`base::cancellation`]) while another thread's flush is under way.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted`, and those of `flush`.
+    pub fn flush_cancellable(&self) -> Result<()> {
+        self.flush_after(|flushes| {
+            self.ended.wait_for(flushes, CHECK_EVERY);
+            MutexGuard::unlocked(flushes, cancellation::check)
+        })
+    }
+
+    /// Flushes, or shares a flush. Calls `wait` as long as an earlier one is under way.
+    fn flush_after(
+        &self,
+        mut wait: impl FnMut(&mut MutexGuard<'_, Flushes>) -> Result<()>,
+    ) -> Result<()> {
+        let mut flushes = self.flushes.lock();
+        // The one under way may have begun before the last write ended.
+        let wanted = flushes.begun + 1;
+        loop {
+            if let Some(error) = &flushes.failure {
+                return Err(error.clone());
+            }
+            if flushes.ended >= wanted {
+                return Ok(());
+            }
+            if flushes.ended == flushes.begun {
+                break;
+            }
+            wait(&mut flushes)?;
+        }
+        flushes.begun += 1;
+        drop(flushes);
+        let result = self.inner.flush();
+        let mut flushes = self.flushes.lock();
+        flushes.ended += 1;
+        flushes.failure = result.as_ref().err().cloned();
+        drop(flushes);
+        self.ended.notify_all();
+        result
+    }
 }
 
 impl BlockDevice for LatchDevice {
@@ -59,30 +104,10 @@ impl BlockDevice for LatchDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        let mut flushes = self.flushes.lock();
-        // The one under way may have begun before the last write ended.
-        let wanted = flushes.begun + 1;
-        loop {
-            if let Some(error) = &flushes.failure {
-                return Err(error.clone());
-            }
-            if flushes.ended >= wanted {
-                return Ok(());
-            }
-            if flushes.ended == flushes.begun {
-                break;
-            }
-            self.ended.wait(&mut flushes);
-        }
-        flushes.begun += 1;
-        drop(flushes);
-        let result = self.inner.flush();
-        let mut flushes = self.flushes.lock();
-        flushes.ended += 1;
-        flushes.failure = result.as_ref().err().cloned();
-        drop(flushes);
-        self.ended.notify_all();
-        result
+        self.flush_after(|flushes| {
+            self.ended.wait(flushes);
+            Ok(())
+        })
     }
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
@@ -188,5 +213,23 @@ mod tests {
             second.join().unwrap().unwrap_err();
         });
         assert_eq!(slow.flushes.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_cancelled_request_does_not_wait_for_a_flush_under_way() {
+        let (reached, told) = (Barrier::new(2), Barrier::new(2));
+        let slow = Arc::new(Slow { reached, told, flushes: AtomicU64::new(0) });
+        let latch = LatchDevice::new(slow.clone());
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| latch.flush());
+            slow.reached.wait();
+            let cancellable = cancellation::ask(|| true);
+            assert_eq!(latch.flush_cancellable(), Err(Error::Interrupted));
+            drop(cancellable);
+            assert_eq!(latch.failure(), None, "a cancellation is no failure");
+            slow.told.wait();
+            first.join().unwrap().unwrap_err();
+        });
+        assert!(matches!(latch.flush_cancellable(), Err(Error::Io(_))));
     }
 }

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use base::{Error, Place, Result, Unsupported};
-use device::BlockDevice;
 
 use super::{End, Journal};
 use crate::error_log::ErrorPolicy;
@@ -64,9 +63,14 @@ impl Journal {
         }
     }
 
-    /// Makes durable what was written. Where that fails nothing can be relied upon any more.
+    /// Makes durable what was written. Where that fails nothing can be relied upon any more. Fails with
+    /// `Interrupted`, without consequences, if the request that this thread serves is cancelled while another
+    /// thread flushes.
     pub(crate) fn flush_device(&self) -> Result<()> {
-        self.device.flush().inspect_err(|error| self.fail(error))
+        match self.device.flush_cancellable() {
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            flushed => flushed.inspect_err(|error| self.fail(error)),
+        }
     }
 
     /// Refuses when nothing can be changed any more.
