@@ -1,4 +1,4 @@
-//! Errors of writeback, kept until every open file has heard of them.
+//! Errors of writeback, kept until every open file has reported them.
 //! Not here: what follows from one (the format's and the volume's policy).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{Error, Result};
 use parking_lot::Mutex;
 
-/// The errors of one file's writeback: the first one reaches the fsync of each open file once, and
-/// so does the first one after somebody heard of that.
+/// The errors of one file's writeback. Each open file's fsync reports the first error once. After any open file
+/// has reported it, the next error replaces it.
 #[derive(Debug, Default)]
 pub struct WritebackErrors {
     latest: Mutex<Latest>,
@@ -18,33 +18,33 @@ struct Latest {
     /// How many errors were kept so far.
     number: u64,
     error: Option<Error>,
-    /// Whether some open file has heard of the error.
-    heard: bool,
+    /// Whether an open file has reported the error.
+    is_reported: bool,
 }
 
-/// Which errors one open file has heard of; see [`WritebackErrors::cursor`].
+/// Position of one open file in the sequence of errors; see [`WritebackErrors::cursor`].
 #[derive(Debug, Default)]
 pub struct ErrorCursor(AtomicU64);
 
 impl WritebackErrors {
-    /// Keeps an error, unless there is one before it that nobody has heard of.
+    /// Keeps `error`, unless an earlier one is still unreported.
     pub fn record(&self, error: Error) {
-        // Who wrote in time, before nothing could be changed any more, has lost something.
+        // Data that was written before the volume was shut down is lost.
         let error = match error {
             Error::ShutDown(cause) => Error::Lost(cause),
             other => other,
         };
         let mut latest = self.latest.lock();
-        if latest.error.is_none() || latest.heard {
-            *latest = Latest { number: latest.number + 1, error: Some(error), heard: false };
+        if latest.error.is_none() || latest.is_reported {
+            *latest = Latest { number: latest.number + 1, error: Some(error), is_reported: false };
         }
     }
 
-    /// A cursor for a file that is being opened. It will hear of an error that nobody has heard of.
+    /// Returns a cursor for a file that is being opened. The file will report an error that is still unreported.
     pub fn cursor(&self) -> ErrorCursor {
         let latest = self.latest.lock();
-        let unheard = u64::from(latest.error.is_some() && !latest.heard);
-        ErrorCursor(AtomicU64::new(latest.number - unheard))
+        let unreported = u64::from(latest.error.is_some() && !latest.is_reported);
+        ErrorCursor(AtomicU64::new(latest.number - unreported))
     }
 
     /// Returns whether any error was ever recorded.
@@ -52,29 +52,23 @@ impl WritebackErrors {
         self.latest.lock().number > 0
     }
 
-    /// The error that [`check`](Self::check) would give, of which nobody has heard by this.
-    pub fn peek(&self, cursor: &ErrorCursor) -> Option<Error> {
-        let latest = self.latest.lock();
-        let is_news = cursor.0.load(Ordering::Relaxed) != latest.number;
-        if is_news { latest.error.clone() } else { None }
-    }
-
-    /// The error that [`peek`](Self::peek) gives, once for this cursor.
+    /// Returns the error that [`check`](Self::check) would return, once for this cursor. The error stays
+    /// unreported: files that are opened later report it, too.
     pub fn peek_once(&self, cursor: &ErrorCursor) -> Option<Error> {
         let latest = self.latest.lock();
         // Cursors change under the lock only.
-        let is_news = cursor.0.swap(latest.number, Ordering::Relaxed) != latest.number;
-        if is_news { latest.error.clone() } else { None }
+        let is_new = cursor.0.swap(latest.number, Ordering::Relaxed) != latest.number;
+        if is_new { latest.error.clone() } else { None }
     }
 
-    /// The error that the open file with this cursor has to hear of, if there is one.
+    /// Marks the error as reported and returns it, unless the open file with this cursor has reported it before.
     pub fn check(&self, cursor: &ErrorCursor) -> Result<()> {
         let mut latest = self.latest.lock();
         // Cursors change under the lock only.
         if cursor.0.swap(latest.number, Ordering::Relaxed) == latest.number {
             return Ok(());
         }
-        latest.heard = true;
+        latest.is_reported = true;
         latest.error.clone().map_or(Ok(()), Err)
     }
 }
@@ -88,25 +82,26 @@ mod tests {
     const THIRD: Error = Error::Exists;
 
     #[test]
-    fn every_open_file_hears_of_the_first_error_once() {
+    fn each_open_file_reports_the_first_error_once() {
         let errors = WritebackErrors::default();
         let (one, other) = (errors.cursor(), errors.cursor());
         assert_eq!(errors.check(&one), Ok(()));
         errors.record(FIRST);
         errors.record(SECOND);
-        assert_eq!((errors.peek(&one), errors.peek(&one)), (Some(FIRST), Some(FIRST)));
         let watcher = errors.cursor();
         assert_eq!((errors.peek_once(&watcher), errors.peek_once(&watcher)), (Some(FIRST), None));
+        let late_watcher = errors.cursor();
         assert_eq!(errors.check(&one), Err(FIRST));
-        assert_eq!(errors.peek(&one), None);
         assert_eq!(errors.check(&one), Ok(()));
-        assert_eq!(errors.check(&errors.cursor()), Ok(()), "opened after it was heard of");
+        assert_eq!(errors.peek_once(&late_watcher), Some(FIRST), "opened before it was reported");
+        assert_eq!(errors.peek_once(&errors.cursor()), None, "opened after it was reported");
+        assert_eq!(errors.check(&errors.cursor()), Ok(()), "opened after it was reported");
         assert_eq!(errors.check(&other), Err(FIRST));
         assert_eq!(errors.check(&other), Ok(()));
     }
 
     #[test]
-    fn an_error_that_nobody_heard_of_waits_for_the_next_open_file() {
+    fn an_unreported_error_waits_for_the_next_open_file() {
         let errors = WritebackErrors::default();
         errors.record(FIRST);
         let late = errors.cursor();
@@ -115,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_after_one_that_was_heard_of_is_news() {
+    fn an_error_after_a_reported_one_is_reported() {
         let errors = WritebackErrors::default();
         let (one, slow) = (errors.cursor(), errors.cursor());
         errors.record(FIRST);

@@ -225,7 +225,7 @@ impl Node {
         }
     }
 
-    /// The error of writing data back that `cursor` has not heard of.
+    /// Returns the writeback error that the open file with `cursor` has not reported, as an error.
     pub(crate) fn check_errors(&self, cursor: Option<&ErrorCursor>) -> Result<()> {
         match (self.writable.get(), cursor) {
             (Some(file), Some(cursor)) => file.errors().check(cursor),
@@ -233,12 +233,12 @@ impl Node {
         }
     }
 
-    /// A cursor for somebody who wants to hear of errors from now on, and of those nobody has heard.
+    /// Returns a cursor that reports writeback errors from now on, and those that are still unreported.
     pub(crate) fn error_cursor(&self) -> ErrorCursor {
         self.writable.get().map(|file| file.errors().cursor()).unwrap_or_default()
     }
 
-    /// Returns the error in writing back that came after `cursor`, once. Open files still hear of it.
+    /// Returns the writeback error that came after `cursor`, once. Open files still report it.
     pub(crate) fn error_since(&self, cursor: &ErrorCursor) -> Option<Error> {
         self.writable.get().and_then(|file| file.errors().peek_once(cursor))
     }
