@@ -1,4 +1,4 @@
-//! What the benchmarks share: the machine's state, medians, names, and images and their mounts.
+//! What the benchmarks share: the machine's state, medians, names, tables of times, and images and their mounts.
 //! Not here: what is measured.
 
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 pub mod image;
 pub mod mount;
 pub mod selection;
+pub mod times;
 
 use std::process::{Command, Stdio};
 

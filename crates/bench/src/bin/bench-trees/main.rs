@@ -17,6 +17,7 @@ use std::time::Instant;
 use bench::image::Image;
 use bench::mount::{FUSE2FS, KERNEL, MOUNT, Mount, Mounter, NO_LOW_LATENCY, WRITEBACK};
 use bench::selection::Selection;
+use bench::times::TimesTable;
 use bench::{median, succeed};
 
 use crate::source::{FILES, Source};
@@ -24,6 +25,8 @@ use crate::source::{FILES, Source};
 /// How often each side is measured.
 const ROUNDS: usize = 5;
 const IMAGE_BYTES: u64 = 512 << 20;
+
+const TABLE: TimesTable = TimesTable { name_width: 12, side_width: 12, decimals: 0 };
 
 /// The sides: the kernel and fuse2fs; ours by default, with processors that may sleep, and with collected writes.
 const SIDES: [(&str, Mounter); 5] = [
@@ -59,13 +62,12 @@ fn main() {
                 }
             }
         });
-        print!("\n{state}, {FILES} files, ms; ratios of the others' times to ours\n\n{:<12}", "");
-        sides.iter().for_each(|(name, ..)| print!("{name:>12}"));
-        println!(" |{:>10}{:>10}", KERNEL, FUSE2FS);
+        println!("\n{state}, {FILES} files, ms; ratios of the others' times to ours\n");
+        TABLE.print_heading(sides.iter().map(|(name, ..)| *name));
         for (row, (name, _)) in WORKS.iter().enumerate() {
             let medians = sides.iter().zip(&times);
             let medians = medians.map(|((side, ..), times)| (*side, median(times[row].clone())));
-            print_row(name, &medians.collect::<Vec<_>>());
+            TABLE.print_row(name, &medians.collect::<Vec<_>>());
         }
     }
     println!("\nload at the end: {}", bench::load().unwrap_or_default());
@@ -118,18 +120,4 @@ fn remove(_: &Source, top: &Path) {
     succeed(
         Command::new("rm").arg("-rf").args(["tree", "copy", "clone"].map(|name| top.join(name))),
     );
-}
-
-fn print_row(name: &str, medians: &[(&str, f64)]) {
-    print!("{name:<12}");
-    medians.iter().for_each(|(_, seconds)| print!("{:>12.0}", seconds * 1e3));
-    print!(" |");
-    let of = |side: &str| medians.iter().find(|(name, _)| *name == side).map(|(_, time)| time);
-    for other in [KERNEL, FUSE2FS] {
-        match of(other).zip(of(MOUNT)) {
-            Some((other, ours)) => print!("{:>10.2}", other / ours),
-            None => print!("{:>10}", ""),
-        }
-    }
-    println!();
 }

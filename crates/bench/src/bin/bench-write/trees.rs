@@ -11,8 +11,9 @@ use bench::{median, succeed};
 use crate::notes::Notes;
 use crate::source::Archive;
 use bench::image::Image;
-use bench::mount::{FUSE2FS, KERNEL, MOUNT, Mount, Mounter, mounters};
+use bench::mount::{Mount, Mounter, mounters};
 use bench::selection::Selection;
+use bench::times::TimesTable;
 
 /// How often each side is measured.
 const ROUNDS: usize = 5;
@@ -20,6 +21,8 @@ const IMAGE_BYTES: u64 = 256 << 20;
 /// Small files that are made, and their bytes.
 const SMALL_FILES: u32 = 1000;
 const SMALL_BYTES: usize = 1000;
+
+const TABLE: TimesTable = TimesTable { name_width: 20, side_width: 10, decimals: 1 };
 
 /// What is done, in this order: each begins with what the one before left.
 const WORKS: [(&str, Work); 4] = [
@@ -47,16 +50,15 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
             measure(image, *mounter, &archive, times);
         }
     }
-    print!("\nmounted, ms; ratios of the others' times to ours\n\n{:<20}", "");
-    sides.iter().for_each(|(name, ..)| print!("{name:>10}"));
-    println!(" |{:>10}{:>10}", "kernel", "fuse2fs");
+    println!("\nmounted, ms; ratios of the others' times to ours\n");
+    TABLE.print_heading(sides.iter().map(|(name, ..)| *name));
     for (row, (name, _)) in WORKS.iter().enumerate().filter(|(row, _)| rows[*row]) {
         let medians: Vec<(&str, f64)> = sides
             .iter()
             .zip(&times)
             .map(|((side, ..), times)| (*side, median(times[row].clone())))
             .collect();
-        print_row(name, &medians);
+        TABLE.print_row(name, &medians);
         notes.judge_tree(name, &medians);
     }
 }
@@ -95,18 +97,4 @@ fn create_small(_: &Archive, top: &Path) {
         let mut file = File::create_new(folder.join(format!("{number}"))).expect("a new file");
         file.write_all(&[7; SMALL_BYTES]).expect("a write");
     }
-}
-
-fn print_row(name: &str, medians: &[(&str, f64)]) {
-    print!("{name:<20}");
-    medians.iter().for_each(|(_, seconds)| print!("{:>10.1}", seconds * 1e3));
-    print!(" |");
-    let of = |side: &str| medians.iter().find(|(name, _)| *name == side).map(|(_, time)| time);
-    for other in [KERNEL, FUSE2FS] {
-        match of(other).zip(of(MOUNT)) {
-            Some((other, ours)) => print!("{:>10.2}", other / ours),
-            None => print!("{:>10}", ""),
-        }
-    }
-    println!();
 }
