@@ -2,22 +2,20 @@
 //! in many directories.
 
 use base::attributes::FileType;
-use device::Recording;
 use ext4::ROOT_INODE;
 use testkit::Random;
 
 use crate::common::{TIME, new_file, new_inode};
 use crate::planted::Bug;
-use testkit::crash::{History, Kind, Pace, Snapshot};
+use testkit::crash::{History, Kind, Pace, RecordedRun, Snapshot};
 
 const DIRECTORIES: usize = 220;
 const CHANGED: usize = 100;
 
 pub struct Bulk {
-    recording: Recording,
+    run: RecordedRun,
     /// Of each directory the names that it had, and from which point on each may be there and must.
     names: Vec<Vec<(String, usize, usize)>>,
-    begun: usize,
 }
 
 impl Bulk {
@@ -57,17 +55,13 @@ impl Bulk {
                 names[index].last_mut().unwrap().2 = device.point();
             }
         }
-        Self { recording: device.recording(), names, begun }
+        Self { run: RecordedRun::new(kind, &device, begun), names }
     }
 }
 
 impl History for Bulk {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     /// A directory has one name, or between linking and unlinking two, and none from before a round

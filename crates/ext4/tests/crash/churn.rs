@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use base::attributes::FileType;
-use device::Recording;
 use ext4::ROOT_INODE;
 use parking_lot::Mutex;
 
@@ -12,15 +11,12 @@ use crate::actor::{Actor, Common};
 use crate::common::cached_file::Cache;
 use crate::common::new_inode;
 use crate::planted::Bug;
-use testkit::crash::{FileHistory, History, Kind, Pace, Promises, Snapshot};
-
-const LOG: &str = "/log";
+use testkit::crash::{FileHistory, History, Kind, Pace, Promises, RecordedRun, Snapshot};
 
 pub struct Churn {
-    recording: Recording,
+    run: RecordedRun,
     threads: Vec<Promises>,
     log: FileHistory,
-    begun: usize,
 }
 
 impl Churn {
@@ -59,24 +55,19 @@ impl Churn {
             }
         }
         let log = common.log.1.into_inner();
-        Self { recording: device.recording(), threads: promises, log, begun }
+        Self { run: RecordedRun::new(kind, &device, begun), threads: promises, log }
     }
 }
 
 impl History for Churn {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         for thread in &self.threads {
             thread.check(point, found)?;
         }
-        let log = found.tree.get(LOG).ok_or("the log is missing")?;
-        self.log.check(point, &found.contents[&log.inode]).map_err(|what| format!("log: {what}"))
+        self.log.check_at("/log", point, found)
     }
 }

@@ -2,7 +2,6 @@
 //! out, has them exchange blocks and syncs them at random, and appends to a fourth one.
 
 use base::Error;
-use device::Recording;
 use iomap::Caching;
 use testkit::Random;
 
@@ -10,7 +9,7 @@ use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::new_file;
 use crate::direct;
 use crate::planted::Bug;
-use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
+use testkit::crash::{FileHistory, History, Kind, NamedFiles, Pace, RecordedRun, Snapshot};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "log"];
 /// The index of the file that is only appended to.
@@ -18,13 +17,8 @@ const LOG: usize = 3;
 const SIZE_MAX: u64 = 60_000;
 
 pub struct Data {
-    recording: Recording,
-    files: Vec<FileHistory>,
-    begun: usize,
-    /// Before which points which file was touched by an operation that follows.
-    touched: Vec<(usize, usize)>,
-    has_journal: bool,
-    volume_bytes: Option<u64>,
+    run: RecordedRun,
+    pub files: NamedFiles,
 }
 
 impl Data {
@@ -96,10 +90,9 @@ impl Data {
             }
             is_clean[index] = matches!(operation, 11..=12 | 14..=15 | 32);
         }
-        let files = files.into_iter().map(|(_, history)| history).collect();
-        let has_journal = kind.has_journal();
-        let volume_bytes = kind.volume_bytes();
-        Self { recording: device.recording(), files, begun, touched, has_journal, volume_bytes }
+        let histories = files.into_iter().map(|(_, history)| history).collect();
+        let files = NamedFiles::new(kind, &NAMES, histories, touched);
+        Self { run: RecordedRun::new(kind, &device, begun), files }
     }
 }
 
@@ -158,49 +151,11 @@ fn move_extents(
 }
 
 impl History for Data {
-    fn recording(&self) -> &Recording {
-        &self.recording
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
-    fn volume_bytes(&self) -> Option<u64> {
-        self.volume_bytes
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
-    }
-
-    /// Without a journal, only files that were not touched since they were synced are promised.
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        self.judge_files(point, found, |index, synced| {
-            let is_touched =
-                |&(at, touched): &(usize, usize)| touched == index && (synced..point).contains(&at);
-            self.has_journal || !self.touched.iter().any(is_touched)
-        })
-    }
-}
-
-impl Data {
-    /// Judges files that were touched since they were synced, too.
-    pub fn judge_all(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        self.judge_files(point, found, |_, _| true)
-    }
-
-    /// Judges the files for which `is_promised` says so, by their index and when they were synced.
-    fn judge_files(
-        &self,
-        point: usize,
-        found: &Snapshot,
-        is_promised: impl Fn(usize, usize) -> bool,
-    ) -> Result<(), String> {
-        for (index, (file, name)) in self.files.iter().zip(NAMES).enumerate() {
-            if is_promised(index, file.synced(point)) {
-                let entry = found.tree.get(&format!("/{name}"));
-                let entry = entry.ok_or(format!("{name} is missing"))?;
-                let checked = file.check(point, &found.contents[&entry.inode]);
-                checked.map_err(|what| format!("{name} has {what}"))?;
-            }
-        }
-        Ok(())
+        self.files.check(point, found)
     }
 }

@@ -3,29 +3,25 @@
 
 use std::collections::BTreeMap;
 
-use device::Recording;
 use testkit::Random;
 
 use crate::namespace::{Tree, World};
 use crate::planted::Bug;
-use testkit::crash::{History, Kind, Pace, Snapshot};
+use testkit::crash::{History, Kind, Pace, RecordedRun, Snapshot};
 
 pub struct Names {
-    recording: Recording,
+    run: RecordedRun,
     /// The tree after each operation; the first one is that before any.
     trees: Vec<Tree>,
     /// Points of the recording from which on a number of operations was durable.
     durable: Vec<(usize, usize)>,
     /// What was in files at the beginning.
     contents: BTreeMap<u64, Vec<u8>>,
-    e2fsck_from: usize,
-    volume_bytes: Option<u64>,
 }
 
 impl Names {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
         let (device, volume) = bug.open(kind, Pace::AtOnce);
-        let volume_bytes = kind.volume_bytes();
         let e2fsck_from = if kind.has_fast_commits { device.point() } else { 0 };
         let contents = Snapshot::read(&volume).unwrap().contents;
         let mut world = World::new(volume, seed, 12);
@@ -40,25 +36,14 @@ impl Names {
                 durable.push((device.point(), trees.len() - 1));
             }
         }
-        Self { recording: device.recording(), trees, durable, contents, e2fsck_from, volume_bytes }
+        let run = RecordedRun::new(kind, &device, 0).with_e2fsck_from(e2fsck_from);
+        Self { run, trees, durable, contents }
     }
 }
 
 impl History for Names {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        0
-    }
-
-    fn volume_bytes(&self) -> Option<u64> {
-        self.volume_bytes
-    }
-
-    fn e2fsck_from(&self) -> usize {
-        self.e2fsck_from
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {

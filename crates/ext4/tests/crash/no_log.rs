@@ -12,17 +12,18 @@ use testkit::crash::{Disks, History, STALE, Violation, count_mended_state, mende
 /// Judges what cuts leave that come when all of a commit has been written, and nothing of it need be
 /// durable: of that, only metadata is there.
 pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
-    let recording = history.recording();
+    let run = history.run();
+    let recording = &run.recording;
     let before = recording.image(0, |_, _| false);
     let mut replay = Replay::new(recording);
     let points = recording.flush_points().into_iter().map(|point| point - 1);
-    for point in points.filter(|point| *point > history.begun()) {
+    for point in points.filter(|point| *point > run.begun) {
         let keep = |write: &RecordedWrite, _| is_metadata(&before, write);
         let device = replay.device(point, keep).unwrap();
         count_mended_state();
         let disks = Disks::of(Arc::clone(&device), None);
         let found = mended(&disks).and_then(|mended| read(&mended));
-        if let Err(what) = found.and_then(|found| history.judge_all(point, &found)) {
+        if let Err(what) = found.and_then(|found| history.files.check_all(point, &found)) {
             return Some(Violation::new(format!("cut at {point}: {what}"), None, &device));
         }
     }

@@ -2,7 +2,6 @@
 //! one has just given up. Nothing is promised to be durable; but neither ever shows what the other
 //! one held.
 
-use device::Recording;
 use iomap::SplitExtents;
 use testkit::Random;
 
@@ -11,16 +10,15 @@ use crate::common::new_file;
 use crate::direct::SECTOR;
 use crate::planted::Bug;
 use crate::space::fill;
-use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
+use testkit::crash::{FileHistory, History, Kind, Pace, RecordedRun, Snapshot};
 
 const NAMES: [&str; 2] = ["one", "other"];
 /// What each file has at least, of somewhat more that is left free.
 const FILE_MIN: u64 = 90 << 10;
 
 pub struct Reuse {
-    recording: Recording,
+    run: RecordedRun,
     files: [FileHistory; 2],
-    begun: usize,
 }
 
 impl Reuse {
@@ -61,25 +59,17 @@ impl Reuse {
             files[written].write_back();
             volume.sync().unwrap();
         }
-        Self { recording: device.recording(), files: histories, begun }
+        Self { run: RecordedRun::new(kind, &device, begun), files: histories }
     }
 }
 
 impl History for Reuse {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        for (file, name) in self.files.iter().zip(NAMES) {
-            let entry = found.tree.get(&format!("/{name}")).ok_or(format!("{name} is missing"))?;
-            let checked = file.check(point, &found.contents[&entry.inode]);
-            checked.map_err(|what| format!("{name} has {what}"))?;
-        }
-        Ok(())
+        let mut files = self.files.iter().zip(NAMES);
+        files.try_for_each(|(file, name)| file.check_at(&format!("/{name}"), point, found))
     }
 }

@@ -2,14 +2,13 @@
 //! the log still has transactions from before: those must not be written over the data.
 
 use base::attributes::FileType;
-use device::Recording;
 use ext4::{Inode, ROOT_INODE};
 use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::{TIME, new_file, new_inode};
 use crate::planted::Bug;
-use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
+use testkit::crash::{FileHistory, History, Kind, Pace, RecordedRun, Snapshot};
 
 const CHUNK: usize = 64 << 10;
 /// What is left free, and how much of that the file takes.
@@ -17,9 +16,8 @@ const FREE: usize = 160 << 10;
 const FILE_MAX: u64 = 100 << 10;
 
 pub struct Space {
-    recording: Recording,
+    run: RecordedRun,
     file: FileHistory,
-    begun: usize,
 }
 
 impl Space {
@@ -60,7 +58,7 @@ impl Space {
             file.sync(false);
             history.is_durable(device.point(), history.version());
         }
-        Self { recording: device.recording(), file: history, begun }
+        Self { run: RecordedRun::new(kind, &device, begun), file: history }
     }
 }
 
@@ -79,16 +77,11 @@ fn make_fifo(directory: &Inode, name: &str) -> std::sync::Arc<Inode> {
 }
 
 impl History for Space {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        let entry = found.tree.get("/file").ok_or("the file is missing")?;
-        self.file.check(point, &found.contents[&entry.inode])
+        self.file.check_at("/file", point, found)
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use base::Result;
 use base::attributes::FileType;
-use device::{RecordDevice, Recording};
+use device::RecordDevice;
 use ext4::{Inode, Named, ROOT_INODE, RenameMode, Volume};
 use testkit::Random;
 
 use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::{TIME, new_inode};
 use crate::planted::Bug;
-use testkit::crash::{FileHistory, History, Kind, Pace, Snapshot};
+use testkit::crash::{FileHistory, History, Kind, Pace, RecordedRun, Snapshot};
 
 const SIZE_MAX: u64 = 20_000;
 const DIRECTORIES: usize = 5;
@@ -39,9 +39,8 @@ impl File {
 }
 
 pub struct Unlogged {
-    recording: Recording,
+    run: RecordedRun,
     files: Vec<File>,
-    begun: usize,
 }
 
 impl Unlogged {
@@ -61,17 +60,13 @@ impl Unlogged {
         for _ in 0..steps {
             worker.step().unwrap();
         }
-        Self { recording: worker.device.recording(), files: worker.files, begun }
+        Self { run: RecordedRun::new(kind, &worker.device, begun), files: worker.files }
     }
 }
 
 impl History for Unlogged {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {

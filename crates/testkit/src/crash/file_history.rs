@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::snapshot::Snapshot;
 use crate::Random;
 
 /// Where a file may be torn: parts of this many bytes are compared as a whole first.
@@ -130,6 +131,12 @@ impl FileHistory {
     /// to, nothing but a part from its beginning.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         self.check_since(point, 0, found)
+    }
+
+    /// The same for the file at `path`.
+    pub fn check_at(&self, path: &str, point: usize, found: &Snapshot) -> Result<(), String> {
+        let checked = self.check(point, found.file(path)?);
+        checked.map_err(|what| format!("{path} has {what}"))
     }
 
     /// The same, where `version` is known to be durable, too.

@@ -15,34 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::cut::Cut;
 use super::disks::Disks;
 use super::e2fsck;
+use super::history::History;
 use super::snapshot::{Snapshot, findings};
 use crate::Random;
 use base::DeviceOffset;
 use device::{RecordDevice, Recording, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
-
-/// A workload that was recorded.
-pub trait History {
-    /// What was recorded.
-    fn recording(&self) -> &Recording;
-
-    /// The point from which on there is something to be judged.
-    fn begun(&self) -> usize;
-
-    /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
-    fn volume_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    /// The point from which on e2fsck is a judge. Before, there are fast commits to be recovered: 1.47
-    /// does not do that as the kernel does, and replays no log that has older ones behind it.
-    fn e2fsck_from(&self) -> usize {
-        0
-    }
-
-    /// Returns what is wrong with `found` after a cut at `point`.
-    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String>;
-}
 
 /// What was judged in this run: states; those that e2fsck recovered; those that we recovered in
 /// place; and how often a recovery was cut off.
@@ -135,12 +113,13 @@ fn judge_by(
     mut judge: impl FnMut(&Cut, Disks, &mut Random) -> Result<(), String>,
 ) -> Option<Violation> {
     let mut random = Random(seed ^ 0xAAAA);
-    let recording = history.recording();
+    let run = history.run();
+    let recording = &run.recording;
     let (mut replay, mut seen) = (Replay::new(recording), HashSet::new());
-    let cuts = Cut::choose(recording, history.begun(), count, &mut random);
+    let cuts = Cut::choose(recording, run.begun, count, &mut random);
     for cut in cuts {
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
-        let disks = Disks::of(device, history.volume_bytes());
+        let disks = Disks::of(device, run.volume_bytes);
         let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, disks, &mut random)));
         let judged = judged.unwrap_or_else(|_| Err("a panic, told above".into()));
         if let Err(what) = judged {
@@ -163,7 +142,7 @@ fn judge_one(
         history.judge(cut.point, found).map_err(|what| format!("{by}: {what}"))
     };
     check("recovered", &recovered)?;
-    if number % 2 == 0 && cut.point >= history.e2fsck_from() {
+    if number % 2 == 0 && cut.point >= history.run().e2fsck_from {
         let outcome = e2fsck::run("-fy", disks);
         if !is_mishandled(&outcome.text, &recovered, &disks.volume) {
             MENDED.fetch_add(1, Ordering::Relaxed);
@@ -180,8 +159,8 @@ fn judge_one(
     recover_in_place(disks, &recorded, &recovered, || {
         recovery = Some(recorder.recording());
     })?;
-    recovery
-        .map_or(Ok(()), |recovery| cut_again(&recovery, history.volume_bytes(), &recovered, random))
+    let volume_bytes = history.run().volume_bytes;
+    recovery.map_or(Ok(()), |recovery| cut_again(&recovery, volume_bytes, &recovered, random))
 }
 
 /// A recorder of all that is written to `disks` by way of what else it gives.

@@ -11,9 +11,11 @@ mod disks;
 mod e2fsck;
 mod fast;
 mod file_history;
+mod history;
 mod journal_bugs;
 mod judge;
 mod kinds;
+mod named_files;
 mod promises;
 mod races;
 mod snapshot;
@@ -24,15 +26,17 @@ pub use appended::Appended;
 pub use cut::{Cut, Rest};
 pub use disks::Disks;
 pub use file_history::FileHistory;
+pub use history::{History, RecordedRun};
 pub use journal_bugs::{JournalBug, Written};
 pub use judge::{
-    History, Violation, cache, count_mended_state, judge, judge_in_memory, judge_without_journal,
-    mended, read,
+    Violation, cache, count_mended_state, judge, judge_in_memory, judge_without_journal, mended,
+    read,
 };
 pub use kinds::{
     DEFAULT, EXT3, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL, SMALL_BLOCKS,
     WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
 };
+pub use named_files::NamedFiles;
 pub use promises::{Node, Promises, Tree, parent_and_name};
 pub use races::{Begun, Races};
 pub use snapshot::{Entry, Paths, Snapshot, contents, findings, maps, read_tree};

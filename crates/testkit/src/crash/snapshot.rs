@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{FileOffset, InodeNumber, Result};
+use base::{FileOffset, InodeNumber};
 use device::SharedDevice;
 use ext4::{ROOT_INODE, Volume};
 use iomap::{Iomap, IomapKind, MapRead};
@@ -43,7 +43,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Reads everything. The volume was found to be sound.
-    pub fn read(volume: &Arc<Volume>) -> Result<Self> {
+    pub fn read(volume: &Arc<Volume>) -> base::Result<Self> {
         let tree = read_tree(volume);
         let (mut xattrs, mut files) = (BTreeMap::new(), BTreeMap::new());
         for entry in tree.values() {
@@ -58,10 +58,20 @@ impl Snapshot {
             if !names.is_empty() {
                 let values =
                     names.into_iter().map(|name| Ok((name.clone(), inode.get_xattr(&name)?)));
-                xattrs.insert(entry.inode, values.collect::<Result<_>>()?);
+                xattrs.insert(entry.inode, values.collect::<base::Result<_>>()?);
             }
         }
         Ok(Self { tree, xattrs, contents: files })
+    }
+
+    /// Returns the contents of the regular file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such path.
+    pub fn file(&self, path: &str) -> Result<&[u8], String> {
+        let entry = self.tree.get(path).ok_or_else(|| format!("{path} is missing"))?;
+        Ok(&self.contents[&entry.inode])
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use super::judge::{CUT_AGAIN, History, IN_PLACE, MENDED, STATES, Violation, judge_in_memory};
+use super::history::History;
+use super::judge::{CUT_AGAIN, IN_PLACE, MENDED, STATES, Violation, judge_in_memory};
 use super::kinds::Kind;
 
 /// The number of seeds that are tried, since a bug does not do harm with every seed.

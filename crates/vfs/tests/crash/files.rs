@@ -1,9 +1,10 @@
 //! One thread that changes the data of three files in every way (`subject.rs`), and syncs them. Their names
 //! stay, so that syncs promise something without a journal, too.
 
-use device::Recording;
 use testkit::Random;
-use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, Snapshot};
+use testkit::crash::{
+    FileHistory, History, Kind, NamedFiles, Pace, Recorded, RecordedRun, Snapshot,
+};
 
 use crate::common::make;
 use crate::planted::{Bug, Planted};
@@ -13,13 +14,8 @@ use crate::subject::{Notes, Subject, move_extents};
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 pub struct Files {
-    recording: Recording,
-    volume_bytes: Option<u64>,
-    has_journal: bool,
-    begun: usize,
-    histories: Vec<FileHistory>,
-    /// Before which points which file was touched by an operation that follows.
-    touched: Vec<(usize, usize)>,
+    run: RecordedRun,
+    files: NamedFiles,
 }
 
 impl Files {
@@ -77,38 +73,17 @@ impl Files {
                 }
             }
         }
-        let (volume_bytes, has_journal) = (kind.volume_bytes(), kind.has_journal());
-        let recording = recorder.recording();
-        Self { recording, volume_bytes, has_journal, begun, histories, touched }
+        let files = NamedFiles::new(kind, &NAMES, histories, touched);
+        Self { run: RecordedRun::new(kind, &recorder, begun), files }
     }
 }
 
 impl History for Files {
-    fn recording(&self) -> &Recording {
-        &self.recording
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
-    fn begun(&self) -> usize {
-        self.begun
-    }
-
-    fn volume_bytes(&self) -> Option<u64> {
-        self.volume_bytes
-    }
-
-    /// Without a journal, only files that were not touched since they were synced are promised.
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        for (index, (file, name)) in self.histories.iter().zip(NAMES).enumerate() {
-            let synced = file.synced(point);
-            let is_touched =
-                |&(at, touched): &(usize, usize)| touched == index && (synced..point).contains(&at);
-            if self.has_journal || !self.touched.iter().any(is_touched) {
-                let entry = found.tree.get(&format!("/{name}"));
-                let entry = entry.ok_or_else(|| format!("{name} is missing"))?;
-                let checked = file.check(point, &found.contents[&entry.inode]);
-                checked.map_err(|what| format!("{name} has {what}"))?;
-            }
-        }
-        Ok(())
+        self.files.check(point, found)
     }
 }

@@ -2,9 +2,8 @@
 //! that the other one has just freed by a hole, a collapsed range or a truncation. None of this is promised
 //! to be durable, but neither file ever shows contents of the other.
 
-use device::Recording;
 use testkit::Random;
-use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, Snapshot};
+use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, RecordedRun, Snapshot};
 use vfs::{Fallocate, File, Privileges, RwFlags, WriteAt, WriteSync};
 
 use base::FileOffset;
@@ -22,9 +21,8 @@ const FREE: u64 = 160 << 10;
 const CHUNK: usize = 64 << 10;
 
 pub struct Reuse {
-    recording: Recording,
+    run: RecordedRun,
     histories: [FileHistory; 2],
-    begun: usize,
 }
 
 impl Reuse {
@@ -53,7 +51,7 @@ impl Reuse {
             histories[written].write(0, &data);
             volume.sync().unwrap();
         }
-        Self { recording: recorder.recording(), histories, begun }
+        Self { run: RecordedRun::new(kind, &recorder, begun), histories }
     }
 }
 
@@ -103,20 +101,12 @@ fn fill(ballast: &File) {
 }
 
 impl History for Reuse {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        for (file, name) in self.histories.iter().zip(NAMES) {
-            let entry = found.tree.get(&format!("/{name}")).ok_or(format!("{name} is missing"))?;
-            let checked = file.check(point, &found.contents[&entry.inode]);
-            checked.map_err(|what| format!("{name} has {what}"))?;
-        }
-        Ok(())
+        let mut files = self.histories.iter().zip(NAMES);
+        files.try_for_each(|(file, name)| file.check_at(&format!("/{name}"), point, found))
     }
 }

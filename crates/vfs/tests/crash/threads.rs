@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::attributes::FileType;
-use device::Recording;
 use parking_lot::Mutex;
-use testkit::crash::{Appended, History, Kind, Pace, Promises, Races, Recorded, Snapshot};
+use testkit::crash::{
+    Appended, History, Kind, Pace, Promises, Races, Recorded, RecordedRun, Snapshot,
+};
 use vfs::{Creation, Credentials, Node};
 
 use crate::actor::{Actor, Common};
@@ -21,9 +22,7 @@ use crate::stage::open;
 const PAUSE: Duration = Duration::from_millis(15);
 
 pub struct Threads {
-    recording: Recording,
-    volume_bytes: Option<u64>,
-    begun: usize,
+    run: RecordedRun,
     promises: Vec<Promises>,
     raced: Races,
     log: Appended,
@@ -59,8 +58,7 @@ impl Threads {
             }
         }
         let (raced, log) = (common.raced.into_races(), common.log.into_appended());
-        let (recording, volume_bytes) = (recorder.recording(), kind.volume_bytes());
-        Self { recording, volume_bytes, begun, promises, raced, log }
+        Self { run: RecordedRun::new(kind, &recorder, begun), promises, raced, log }
     }
 }
 
@@ -89,29 +87,17 @@ fn run(common: &Common<'_>, homes: Vec<Arc<Node>>, seed: u64, steps: usize) -> V
 }
 
 impl History for Threads {
-    fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    fn begun(&self) -> usize {
-        self.begun
-    }
-
-    fn volume_bytes(&self) -> Option<u64> {
-        self.volume_bytes
+    fn run(&self) -> &RecordedRun {
+        &self.run
     }
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         for thread in &self.promises {
             thread.check(point, found)?;
         }
-        let contents = |name: &str| {
-            let entry = found.tree.get(name).ok_or_else(|| format!("{name} is missing"))?;
-            Ok::<_, String>(&found.contents[&entry.inode])
-        };
-        let raced = self.raced.check(point, contents("/raced")?);
+        let raced = self.raced.check(point, found.file("/raced")?);
         raced.map_err(|what| format!("the file that all write to has {what}"))?;
-        let log = self.log.check(point, contents("/log")?);
+        let log = self.log.check(point, found.file("/log")?);
         log.map_err(|what| format!("the file that all append to: {what}"))
     }
 }
