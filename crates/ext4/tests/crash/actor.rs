@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::attributes::{AttributeChange, FileType, XattrMode};
 use base::{Error, Result};
@@ -17,7 +16,7 @@ use crate::common::cached_file::{Cache, CachedFile};
 use crate::common::{TIME, new_inode};
 use crate::direct;
 use crate::planted::Bug;
-use testkit::crash::{FileHistory, Node, Promises, Tree, parent_and_name};
+use testkit::crash::{FileHistory, Promises, Rename, ThreadNames, VolumeSyncs, parent_and_name};
 
 const SIZE_MAX: u64 = 24_000;
 const NAMES_OF_A_BURST: u64 = 24;
@@ -32,11 +31,7 @@ pub struct Common {
     pub shared: (Arc<Inode>, Mutex<()>),
     /// A file that all append to, and the lock that its inode would have.
     pub log: (CachedFile, Mutex<FileHistory>),
-    /// How many operations each thread has done.
-    pub done: Vec<AtomicUsize>,
-    /// What was promised by syncs of the volume: from which point on how many operations of each
-    /// thread are durable.
-    pub syncs: Mutex<Vec<(usize, Vec<usize>)>>,
+    pub syncs: VolumeSyncs,
 }
 
 /// What is in memory of an inode.
@@ -56,33 +51,19 @@ impl Open {
 
 pub struct Actor<'c> {
     common: &'c Common,
-    number: usize,
+    names: ThreadNames,
     home: Arc<Inode>,
-    random: Random,
-    counter: u64,
-    tree: Tree,
+    /// By inode; the thread's own directory and the shared one included.
     open: BTreeMap<u64, Open>,
-    /// Files that are written to and have no name any more.
-    unnamed: Vec<u64>,
-    /// By inode: the version of the tree that it was changed by last.
-    changed_by: BTreeMap<u64, usize>,
-    promises: Promises,
 }
 
 impl<'c> Actor<'c> {
     pub fn new(common: &'c Common, number: usize, home: Arc<Inode>, seed: u64) -> Self {
-        Self {
-            common,
-            number,
-            home,
-            random: Random(seed.wrapping_mul(31) + number as u64),
-            counter: 0,
-            tree: Tree::default(),
-            open: BTreeMap::new(),
-            unnamed: Vec::new(),
-            changed_by: BTreeMap::new(),
-            promises: Promises::new(number),
-        }
+        let shared = &common.shared.0;
+        let names = ThreadNames::new(number, home.number().0, shared.number().0, seed);
+        let directories = [&home, shared];
+        let open = directories.map(|it| (it.number().0, Open::Other(Arc::clone(it)))).into();
+        Self { common, names, home, open }
     }
 
     /// Does so many operations; gives what may be there after a cut.
@@ -91,15 +72,14 @@ impl<'c> Actor<'c> {
             match self.step() {
                 // What finds no space does nothing.
                 Ok(()) | Err(Error::NoSpace) => {}
-                Err(error) => panic!("thread {}: {error}", self.number),
+                Err(error) => panic!("thread {}: {error}", self.names.thread),
             }
         }
-        self.promises
+        self.names.promises
     }
 
     fn step(&mut self) -> Result<()> {
-        self.counter += 1;
-        match self.random.below(100) {
+        match self.names.begin_operation() {
             0..=11 => self.make(FileType::Regular),
             12..=14 => self.make(FileType::Directory),
             15..=17 => self.make(FileType::Symlink),
@@ -134,69 +114,18 @@ impl<'c> Actor<'c> {
         let lock = is_shared.then(|| self.common.shared.1.lock());
         let changed = change(self)?;
         drop(lock);
-        let version = self.promises.add(begun, self.tree.clone());
-        for path in paths {
-            let number = self.directory(parent_and_name(path).0).number().0;
-            self.changed_by.insert(number, version);
-        }
-        self.changed_by.extend(changed.into_iter().map(|number| (number, version)));
-        self.common.done[self.number].store(version, Ordering::Release);
+        let version = self.names.end_operation(begun, paths, &changed);
+        self.common.syncs.operation_ended(self.names.thread, version);
         Ok(())
     }
 
     fn directory(&self, path: &str) -> Arc<Inode> {
-        match path {
-            "/shared" => Arc::clone(&self.common.shared.0),
-            path if path == self.home_path() => Arc::clone(&self.home),
-            path => Arc::clone(self.open[&self.tree.names[path]].inode()),
-        }
-    }
-
-    fn home_path(&self) -> String {
-        format!("/home{}", self.number)
-    }
-
-    fn pick(&mut self, is_wanted: impl Fn(&Node) -> bool) -> Option<String> {
-        let all: Vec<&String> = self
-            .tree
-            .names
-            .iter()
-            .filter(|(_, inode)| is_wanted(&self.tree.nodes[*inode]))
-            .map(|(path, _)| path)
-            .collect();
-        self.random.pick(&all).map(|path| (*path).clone())
-    }
-
-    /// A regular file to be written to, with a name or without.
-    fn pick_file(&mut self) -> Option<u64> {
-        if self.random.below(8) == 0 {
-            if let Some(&number) = self.random.pick(&self.unnamed) {
-                return Some(number);
-            }
-        }
-        let path = self.pick(|node| node.file.is_some())?;
-        Some(self.tree.names[&path])
-    }
-
-    fn new_path(&mut self, kind: FileType) -> String {
-        let name = format!("{}-{}", self.counter, "n".repeat(self.random.below(60) as usize));
-        // Directories are made at home only, so that those that are shared count none.
-        let directory = match self.random.below(4) {
-            0 | 1 if kind != FileType::Directory => {
-                return format!("/shared/{}-{name}", self.number);
-            }
-            2 if kind != FileType::Directory => self.pick(|node| node.kind == FileType::Directory),
-            _ => None,
-        };
-        format!("{}/{name}", directory.unwrap_or(self.home_path()))
+        Arc::clone(self.open[&self.names.directory(path)].inode())
     }
 
     fn make(&mut self, kind: FileType) -> Result<()> {
-        let path = self.new_path(kind);
-        let target = match kind {
-            FileType::Symlink => vec![b't'; 1 + self.random.below(150) as usize],
-            _ => Vec::new(),
-        };
+        let path = self.names.new_path(kind);
+        let target = self.names.new_target(kind);
         self.make_at(&path, kind, target).map(drop)
     }
 
@@ -207,7 +136,7 @@ impl<'c> Actor<'c> {
             let new = NewInode { target: &target, ..new_inode(kind) };
             let inode = this.directory(parent).create(name.as_bytes(), &new)?;
             made = this.take(inode, target.clone());
-            this.tree.add_name(path, made);
+            this.names.tree.add_name(path, made);
             Ok(vec![made])
         })?;
         Ok(made)
@@ -216,28 +145,26 @@ impl<'c> Actor<'c> {
     /// Takes in a new inode; gives its number.
     fn take(&mut self, inode: Arc<Inode>, target: Vec<u8>) -> u64 {
         let (number, kind) = (inode.number().0, inode.kind());
-        let (open, file) = if kind == FileType::Regular {
-            let Common { cache, bug, .. } = self.common;
-            let open = cache.file(&inode, bug.mapper(&inode));
-            (Open::File(open), Some(self.promises.new_file()))
-        } else {
-            (Open::Other(inode), None)
+        let Common { cache, bug, .. } = self.common;
+        let open = match kind {
+            FileType::Regular => Open::File(cache.file(&inode, bug.mapper(&inode))),
+            _ => Open::Other(inode),
         };
         assert!(self.open.insert(number, open).is_none(), "an inode in use was given away");
-        self.tree.nodes.insert(number, Node::new(kind, target, file));
+        self.names.add_inode(number, kind, 0o644, target);
         number
     }
 
     fn file(&mut self, number: u64) -> (CachedFile, &mut FileHistory) {
-        let index = self.tree.nodes[&number].file.expect("a regular file");
+        let index = self.names.tree.nodes[&number].file.expect("a regular file");
         let Open::File(file) = &self.open[&number] else { panic!("a regular file") };
-        (file.clone(), &mut self.promises.files[index])
+        (file.clone(), &mut self.names.promises.files[index])
     }
 
     fn write(&mut self) -> Result<()> {
-        let Some(number) = self.pick_file() else { return Ok(()) };
-        let mut random = self.random.clone();
-        self.random.draw();
+        let Some(number) = self.names.pick_file() else { return Ok(()) };
+        let mut random = self.names.random.clone();
+        self.names.random.draw();
         let (file, history) = self.file(number);
         match random.below(3) {
             0 => direct::write_somewhere(&file, history, &mut random, SIZE_MAX).map(drop),
@@ -246,32 +173,33 @@ impl<'c> Actor<'c> {
     }
 
     fn set_size(&mut self) -> Result<()> {
-        let Some(number) = self.pick_file() else { return Ok(()) };
-        let (by, version) = (self.random.draw(), self.promises.version());
+        let Some(number) = self.names.pick_file() else { return Ok(()) };
+        let by = self.names.random.draw();
         let (file, history) = self.file(number);
         let size = (by % (history.now().len() as u64 * 5 / 4 + 1)).min(SIZE_MAX) as usize;
         file.set_size(size);
         history.set_size(size);
-        self.changed_by.insert(number, version);
+        self.names.inode_changed(number);
         Ok(())
     }
 
     fn write_back(&mut self) -> Result<()> {
-        let Some(number) = self.pick_file() else { return Ok(()) };
+        let Some(number) = self.names.pick_file() else { return Ok(()) };
         self.file(number).0.write_back();
         Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
-        let Some(number) = self.pick_file() else { return Ok(()) };
-        let data_only = self.random.below(4) == 0;
+        let Some(number) = self.names.pick_file() else { return Ok(()) };
+        let data_only = self.names.random.below(4) == 0;
         self.sync_file(number, data_only);
         Ok(())
     }
 
     fn sync_file(&mut self, number: u64, data_only: bool) {
         let Common { device, volume, .. } = self.common;
-        let by_another = self.random.below(3) == 0 && self.tree.nodes[&number].links > 0;
+        let by_another =
+            self.names.random.below(3) == 0 && self.names.tree.nodes[&number].links > 0;
         let (file, history) = self.file(number);
         let version = history.version();
         if by_another {
@@ -284,100 +212,68 @@ impl<'c> Actor<'c> {
         let point = device.point();
         history.is_durable(point, version);
         // Its names with it; those it got last need not be where only data was asked for.
-        if let Some(&version) = self.changed_by.get(&number).filter(|_| !data_only) {
-            self.promises.are_durable(point, version);
+        if !data_only {
+            self.names.inode_is_durable(number, point);
         }
     }
 
     fn sync_directory(&mut self) -> Result<()> {
-        let path = match self.random.below(3) {
-            0 => "/shared".into(),
-            1 => self.home_path(),
-            _ => self.pick(|node| node.kind == FileType::Directory).unwrap_or(self.home_path()),
-        };
-        let directory = self.directory(&path);
-        let version = self.changed_by.get(&directory.number().0).copied().unwrap_or(0);
-        directory.sync(false)?;
-        self.promises.are_durable(self.common.device.point(), version);
+        let number = self.names.pick_directory_to_sync();
+        self.open[&number].inode().sync(false)?;
+        self.names.inode_is_durable(number, self.common.device.point());
         Ok(())
     }
 
     fn sync_volume(&mut self) -> Result<()> {
-        let done = &self.common.done;
-        let done = done.iter().map(|version| version.load(Ordering::Acquire)).collect();
-        self.common.volume.sync()?;
-        let point = self.common.device.point();
-        self.common.syncs.lock().push((point, done));
+        let Common { volume, device, syncs, .. } = self.common;
+        let versions = syncs.begin();
+        volume.sync()?;
+        syncs.end(versions, device.point());
         Ok(())
     }
 
     fn rename(&mut self) -> Result<()> {
-        let Some(from) = self.pick(|_| true) else { return Ok(()) };
-        let kind = self.tree.node(&from).kind;
-        let is_file = |node: &Node| node.kind != FileType::Directory;
-        let existing = match kind {
-            FileType::Directory => None,
-            _ if self.random.below(2) == 0 => self.pick(is_file),
-            _ => None,
-        };
-        let exchange = existing.is_some() && self.random.below(3) == 0;
-        let onto = match existing {
-            Some(path) => path,
-            None => self.new_path(kind),
-        };
-        self.rename_to(&from, &onto, exchange)
+        match self.names.pick_rename() {
+            Some(rename) => self.rename_to(&rename),
+            None => Ok(()),
+        }
     }
 
-    fn rename_to(&mut self, from: &str, onto: &str, exchange: bool) -> Result<()> {
-        if from == onto {
-            return Ok(());
-        }
-        let moved = self.tree.names[from];
-        let replaced = self.tree.names.get(onto).copied();
-        if replaced == Some(moved) {
-            return Ok(());
-        }
+    fn rename_to(&mut self, rename: &Rename) -> Result<()> {
+        let Rename { from, onto, is_exchange, moved, replaced } = rename;
         self.change(&[from, onto], |this| {
             let [(from_parent, from_name), (onto_parent, onto_name)] =
-                [from, onto].map(parent_and_name);
+                [from, onto].map(|path| parent_and_name(path));
             let [from_parent, onto_parent] =
                 [from_parent, onto_parent].map(|it| this.directory(it));
-            let mode = if exchange { RenameMode::Exchange } else { RenameMode::Move };
-            Arc::clone(this.open[&moved].inode()).rename(
+            let mode = if *is_exchange { RenameMode::Exchange } else { RenameMode::Move };
+            Arc::clone(this.open[moved].inode()).rename(
                 Named { directory: &from_parent, name: from_name.as_bytes() },
                 Named { directory: &onto_parent, name: onto_name.as_bytes() },
                 replaced.map(|number| this.open[&number].inode()),
                 &mode,
                 TIME,
             )?;
-            if let Some(replaced) = replaced {
-                this.tree.remove_name(onto);
-                if exchange {
-                    this.tree.add_name(onto, moved);
-                    this.tree.remove_name(from);
-                    this.tree.add_name(from, replaced);
-                    return Ok(vec![moved, replaced]);
-                }
-            }
-            this.tree.rename(from, onto);
-            Ok([moved].into_iter().chain(replaced).collect())
+            Ok(this.names.renamed(rename))
         })?;
         replaced.map_or(Ok(()), |replaced| self.forget(replaced))
     }
 
     /// As programs replace a file: a new one is written, synced as a rule, and renamed.
     fn replace(&mut self) -> Result<()> {
-        let Some(onto) = self.pick(|node| node.file.is_some()) else { return Ok(()) };
-        let path = self.new_path(FileType::Regular);
+        let Some(onto) = self.names.pick(|node| node.file.is_some()) else { return Ok(()) };
+        let path = self.names.new_path(FileType::Regular);
         let number = self.make_at(&path, FileType::Regular, Vec::new())?;
-        let mut random = Random(self.random.draw());
+        let mut random = Random(self.names.random.draw());
         let (file, history) = self.file(number);
         file.write_somewhere(history, &mut random, SIZE_MAX, 13)?;
         drop(file);
         if random.below(4) > 0 {
             self.sync_file(number, false);
         }
-        self.rename_to(&path, &onto, false)?;
+        if let Some(rename) = self.names.rename(path, onto, false) {
+            self.rename_to(&rename)?;
+        }
         if random.below(2) == 0 {
             self.sync_file(number, false);
         }
@@ -385,9 +281,11 @@ impl<'c> Actor<'c> {
     }
 
     fn link(&mut self) -> Result<()> {
-        let Some(from) = self.pick(|node| node.kind != FileType::Directory) else { return Ok(()) };
-        let path = self.new_path(FileType::Regular);
-        self.link_at(self.tree.names[&from], &path)
+        let Some(from) = self.names.pick(|node| node.kind != FileType::Directory) else {
+            return Ok(());
+        };
+        let path = self.names.new_path(FileType::Regular);
+        self.link_at(self.names.tree.names[&from], &path)
     }
 
     fn link_at(&mut self, number: u64, path: &str) -> Result<()> {
@@ -395,7 +293,7 @@ impl<'c> Actor<'c> {
             let (parent, name) = parent_and_name(path);
             let inode = this.open[&number].inode();
             this.directory(parent).link(name.as_bytes(), inode, TIME)?;
-            this.tree.add_name(path, number);
+            this.names.tree.add_name(path, number);
             Ok(vec![number])
         })
     }
@@ -404,7 +302,7 @@ impl<'c> Actor<'c> {
     fn make_unnamed(&mut self) -> Result<()> {
         let inode = self.home.create_unnamed(&new_inode(FileType::Regular))?;
         let number = self.take(inode, Vec::new());
-        let mut random = Random(self.random.draw());
+        let mut random = Random(self.names.random.draw());
         let (file, history) = self.file(number);
         // It is linked whether or not there was room for that.
         let _ = file.write_somewhere(history, &mut random, SIZE_MAX, 13);
@@ -412,7 +310,7 @@ impl<'c> Actor<'c> {
         if random.below(2) == 0 {
             self.sync_file(number, false);
         }
-        let path = self.new_path(FileType::Regular);
+        let path = self.names.new_path(FileType::Regular);
         match self.link_at(number, &path) {
             Ok(()) => Ok(()),
             Err(error) => self.forget(number).and(Err(error)),
@@ -420,7 +318,7 @@ impl<'c> Actor<'c> {
     }
 
     fn remove(&mut self) -> Result<()> {
-        match self.pick(|node| node.kind != FileType::Directory) {
+        match self.names.pick(|node| node.kind != FileType::Directory) {
             Some(path) => {
                 let number = self.unlink(&path)?;
                 self.forget(number)
@@ -430,12 +328,12 @@ impl<'c> Actor<'c> {
     }
 
     fn unlink(&mut self, path: &str) -> Result<u64> {
-        let number = self.tree.names[path];
+        let number = self.names.tree.names[path];
         self.change(&[path], |this| {
             let (parent, name) = parent_and_name(path);
             let inode = Arc::clone(this.open[&number].inode());
             this.directory(parent).unlink(name.as_bytes(), &inode, TIME)?;
-            this.tree.remove_name(path);
+            this.names.tree.remove_name(path);
             Ok(vec![number])
         })?;
         Ok(number)
@@ -443,29 +341,26 @@ impl<'c> Actor<'c> {
 
     /// Removes a file's name and goes on to write to it, or ends that.
     fn remove_open(&mut self) -> Result<()> {
-        if self.unnamed.len() > 2 {
-            let number = self.unnamed.remove(0);
+        if self.names.unnamed.len() > 2 {
+            let number = self.names.unnamed.remove(0);
             return self.forget(number);
         }
-        let Some(path) = self.pick(|node| node.file.is_some() && node.links == 1) else {
+        let Some(path) = self.names.pick(|node| node.file.is_some() && node.links == 1) else {
             return Ok(());
         };
         let number = self.unlink(&path)?;
-        self.unnamed.push(number);
+        self.names.unnamed.push(number);
         Ok(())
     }
 
     fn remove_directory(&mut self) -> Result<()> {
-        let Some(path) = self.pick(|node| node.kind == FileType::Directory) else { return Ok(()) };
-        if self.tree.names.keys().any(|other| parent_and_name(other).0 == path) {
-            return Ok(());
-        }
-        let number = self.tree.names[&path];
+        let Some(path) = self.names.pick_empty_directory() else { return Ok(()) };
+        let number = self.names.tree.names[&path];
         self.change(&[&path], |this| {
             let (parent, name) = parent_and_name(&path);
             let inode = Arc::clone(this.open[&number].inode());
             this.directory(parent).rmdir(name.as_bytes(), &inode, TIME)?;
-            this.tree.remove_name(&path);
+            this.names.tree.remove_name(&path);
             Ok(vec![number])
         })?;
         self.forget(number)
@@ -473,11 +368,9 @@ impl<'c> Actor<'c> {
 
     /// Ends the use of an inode that has no name any more.
     fn forget(&mut self, number: u64) -> Result<()> {
-        if self.tree.names.values().any(|named| *named == number) {
+        if !self.names.remove_nameless(number) {
             return Ok(());
         }
-        self.tree.nodes.remove(&number);
-        self.changed_by.remove(&number);
         match self.open.remove(&number).expect("it was in use") {
             Open::File(file) => file.release(),
             Open::Other(inode) => inode.release(),
@@ -485,13 +378,15 @@ impl<'c> Actor<'c> {
     }
 
     fn change_attribute(&mut self) -> Result<()> {
-        let Some(path) = self.pick(|node| node.kind != FileType::Symlink) else { return Ok(()) };
-        let number = self.tree.names[&path];
-        let (which, bits) = (self.random.below(4), self.random.draw());
+        let Some(path) = self.names.pick(|node| node.kind != FileType::Symlink) else {
+            return Ok(());
+        };
+        let number = self.names.tree.names[&path];
+        let (which, bits) = (self.names.random.below(4), self.names.random.draw());
         let name = format!("user.{}", bits % 3);
         self.change(&[], |this| {
             let inode = Arc::clone(this.open[&number].inode());
-            let node = this.tree.nodes.get_mut(&number).expect("it has a name");
+            let node = this.names.tree.nodes.get_mut(&number).expect("it has a name");
             let none = AttributeChange::default();
             if which == 0 {
                 let permissions = Some((bits % 0o1000) as u16);
@@ -511,9 +406,15 @@ impl<'c> Actor<'c> {
 
     /// Makes or removes many names in the shared directory, so that it is split and emptied.
     fn burst(&mut self) -> Result<()> {
-        let prefix = format!("/shared/{}-burst", self.number);
-        let there: Vec<String> =
-            self.tree.names.keys().filter(|path| path.starts_with(&prefix)).cloned().collect();
+        let prefix = format!("/shared/{}-burst", self.names.thread);
+        let there: Vec<String> = self
+            .names
+            .tree
+            .names
+            .keys()
+            .filter(|path| path.starts_with(&prefix))
+            .cloned()
+            .collect();
         if there.is_empty() {
             for index in 0..NAMES_OF_A_BURST {
                 let path = format!("{prefix}-{index}-{}", "n".repeat(180));
@@ -530,7 +431,7 @@ impl<'c> Actor<'c> {
     fn append_to_log(&mut self) -> Result<()> {
         let (file, history) = &self.common.log;
         let mut history = history.lock();
-        direct::append(file, &mut history, &mut self.random)
+        direct::append(file, &mut history, &mut self.names.random)
     }
 
     fn sync_log(&mut self) -> Result<()> {

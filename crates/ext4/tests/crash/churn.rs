@@ -1,7 +1,6 @@
 //! Several threads that change a volume at the same time (`actor.rs`).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use base::attributes::FileType;
 use ext4::ROOT_INODE;
@@ -11,7 +10,9 @@ use crate::actor::{Actor, Common};
 use crate::common::cached_file::Cache;
 use crate::common::new_inode;
 use crate::planted::Bug;
-use testkit::crash::{FileHistory, History, Kind, Pace, Promises, RecordedRun, Snapshot};
+use testkit::crash::{
+    FileHistory, History, Kind, Pace, Promises, RecordedRun, Snapshot, VolumeSyncs,
+};
 
 pub struct Churn {
     run: RecordedRun,
@@ -36,8 +37,7 @@ impl Churn {
             device: device.clone(),
             cache,
             bug,
-            done: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
-            syncs: Mutex::default(),
+            syncs: VolumeSyncs::new(threads),
         };
         volume.sync().unwrap();
         let begun = device.point();
@@ -49,11 +49,7 @@ impl Churn {
             let all: Vec<_> = homes.into_iter().enumerate().map(run).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
-        for (point, versions) in common.syncs.lock().iter() {
-            for (thread, version) in promises.iter_mut().zip(versions) {
-                thread.are_durable(*point, *version);
-            }
-        }
+        common.syncs.add_to(&mut promises);
         let log = common.log.1.into_inner();
         Self { run: RecordedRun::new(kind, &device, begun), threads: promises, log }
     }

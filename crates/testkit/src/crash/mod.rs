@@ -21,6 +21,8 @@ mod races;
 mod snapshot;
 mod stale;
 mod suite;
+mod thread_names;
+mod volume_syncs;
 
 pub use appended::Appended;
 pub use cut::{Cut, Rest};
@@ -42,3 +44,5 @@ pub use races::{Begun, Races};
 pub use snapshot::{Entry, Paths, Snapshot, contents, findings, maps, read_tree};
 pub use stale::{STALE, with_stale_blocks};
 pub use suite::{Rounds, Suite};
+pub use thread_names::{Rename, ThreadNames};
+pub use volume_syncs::VolumeSyncs;

@@ -26,9 +26,9 @@ pub struct Node {
 
 impl Node {
     /// One that has no name yet.
-    pub fn new(kind: FileType, target: Vec<u8>, file: Option<usize>) -> Self {
+    pub fn new(kind: FileType, permissions: u16, target: Vec<u8>, file: Option<usize>) -> Self {
         let links = if kind == FileType::Directory { 1 } else { 0 };
-        Self { kind, links, permissions: 0o644, target, xattrs: BTreeMap::new(), file }
+        Self { kind, links, permissions, target, xattrs: BTreeMap::new(), file }
     }
 }
 

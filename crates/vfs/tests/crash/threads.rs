@@ -2,13 +2,12 @@
 //! commits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::attributes::FileType;
-use parking_lot::Mutex;
 use testkit::crash::{
-    Appended, History, Kind, Pace, Promises, Races, Recorded, RecordedRun, Snapshot,
+    Appended, History, Kind, Pace, Promises, Races, Recorded, RecordedRun, Snapshot, VolumeSyncs,
 };
 use vfs::{Creation, Credentials, Node};
 
@@ -46,17 +45,12 @@ impl Threads {
             shared: folder("shared"),
             raced: RacedFile::new(make(&volume, "raced"), &recorder),
             log: Log::new(make(&volume, "log"), threads, seed % 2 == 0, &recorder),
-            done: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
-            syncs: Mutex::default(),
+            syncs: VolumeSyncs::new(threads),
         };
         common.sync_volume();
         let begun = recorder.point();
         let mut promises = run(&common, homes, seed, steps);
-        for (point, versions) in common.syncs.lock().iter() {
-            for (thread, version) in promises.iter_mut().zip(versions) {
-                thread.are_durable(*point, *version);
-            }
-        }
+        common.syncs.add_to(&mut promises);
         let (raced, log) = (common.raced.into_races(), common.log.into_appended());
         Self { run: RecordedRun::new(kind, &recorder, begun), promises, raced, log }
     }
