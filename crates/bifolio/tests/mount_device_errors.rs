@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base::{DeviceOffset, IoError, IoOperation, Result};
-use bifolio::{BlockDevice, FileOffset, Follow, Part, SharedDevice, VolumeOptions};
+use bifolio::{FileOffset, Follow, Part, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
 use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::command::output;
-use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
+use testkit::{DeviceHooks, HookedDevice, Mke2fs, check_by_e2fsck, private_mounts};
 
 const EIO: i32 = Errno::IO.raw_os_error();
 const EROFS: i32 = Errno::ROFS.raw_os_error();
@@ -36,11 +36,10 @@ const FAULT: &str = "BIFOLIO_TEST_FAULT";
 const THREADS: usize = 3;
 const FILES: usize = 5;
 
-/// The image's device, one request of which fails. Notes each request in a file, by a letter, which is
-/// a capital for the one that fails.
+/// Hooks by which one request fails. Notes each request in a file, by a letter, which is a capital for the one
+/// that fails.
 #[derive(Debug)]
 struct Failing {
-    inner: SharedDevice,
     fault: Option<(u8, u64)>,
     log: Mutex<([u64; 2], File)>,
 }
@@ -57,16 +56,8 @@ impl Failing {
     }
 }
 
-impl BlockDevice for Failing {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Failing {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         let mut sound = Vec::with_capacity(batch.len());
         for bio in batch {
             match bio.operation() == BioOperation::Write && self.fails(b'w') {
@@ -74,23 +65,15 @@ impl BlockDevice for Failing {
                 false => sound.push(bio),
             }
         }
-        self.inner.submit(sound);
+        device.submit(sound);
     }
 
-    fn flush(&self) -> Result<()> {
+    fn flush(&self, device: &SharedDevice) -> Result<()> {
         if self.fails(b'f') {
             let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
-            return Err(IoError { operation, offset, length: self.size(), errno: EIO }.into());
+            return Err(IoError { operation, offset, length: device.size(), errno: EIO }.into());
         }
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
+        device.flush()
     }
 }
 
@@ -128,7 +111,8 @@ fn mount(folder: PathBuf) -> ExitCode {
         let log = Mutex::new(([0; 2], File::create(folder.join("log")).unwrap()));
         let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         options.cache.bytes_max = 16 << 20;
-        vfs::Volume::open(Arc::new(Failing { inner, fault, log }), &options).map(Arc::new)
+        let device = Arc::new(HookedDevice::new(inner, Failing { fault, log }));
+        vfs::Volume::open(device, &options).map(Arc::new)
     };
     match fuse::run(&plan, || Ok::<_, base::Error>(()), open) {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{IoError, IoOperation};
-use device::{Bio, BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
+use device::{BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
+use testkit::{DeviceHooks, HookedDevice};
 
 use super::*;
 use crate::common::{self, Image};
@@ -138,48 +139,27 @@ fn a_flush_that_fails_does_not_make_the_volume_somebody_elses() {
     claim.give_up().unwrap();
 }
 
-/// A device that forgets what it was to flush, and says so to whoever asks first, as hosts do.
-#[derive(Debug)]
+/// A device that forgets what it was to flush, and reports that to the first caller of flush, as hosts do.
+#[derive(Default, Debug)]
 struct Forgetful {
-    inner: MemoryDevice,
     forgets: AtomicBool,
 }
 
-impl BlockDevice for Forgetful {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        self.inner.submit(batch);
-    }
-
-    fn flush(&self) -> Result<()> {
+impl DeviceHooks for Forgetful {
+    fn flush(&self, _: &SharedDevice) -> Result<()> {
         if !self.forgets.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
         let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
         Err(IoError { operation, offset, length: 0, errno: 5 }.into())
     }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
-    }
 }
 
 #[test]
 fn a_failed_flush_of_the_block_is_one_of_the_volume() {
     let image = Image::make(16, &["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
-    let (inner, forgets) = (MemoryDevice::new(image.bytes()), AtomicBool::new(false));
-    let device = Arc::new(Forgetful { inner, forgets });
+    let inner = Arc::new(MemoryDevice::new(image.bytes()));
+    let device = Arc::new(HookedDevice::new(inner, Forgetful::default()));
     let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
     device.forgets.store(true, Ordering::SeqCst);
     let deadline = Instant::now() + Duration::from_secs(60);

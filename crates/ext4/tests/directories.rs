@@ -6,13 +6,11 @@ mod common;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::attributes::{DirCursor, FileType};
-use base::{DeviceOffset, Error, InodeNumber, Unsupported};
+use base::{Error, InodeNumber, Unsupported};
+use common::counting_device::Counter;
 use common::{Image, Scratch, run};
-use device::{Bio, BlockDevice, MemoryDevice};
 use ext4::dir::hash::{HashAlgorithm, NameHash, NameHasher};
 use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
@@ -124,50 +122,16 @@ fn hash_anew(image: &Image) {
 
 /// How many reads of the device the lookup of one of these names takes, at most.
 fn reads_at_most(image: &Image, directory: InodeNumber, names: &[Vec<u8>]) -> u64 {
-    let inner = MemoryDevice::new(image.bytes());
-    let device = Arc::new(CountingDevice { inner, reads: AtomicU64::new(0) });
+    let device = Counter::before(image.bytes());
     let cache = PageCache::new(CacheOptions::default()).unwrap();
     let volume = Volume::open(device.clone(), &cache, &OpenOptions::default()).unwrap();
     let inode = volume.inode(directory).unwrap();
     let count = |name: &Vec<u8>| {
-        let before = device.reads.load(Ordering::Relaxed);
+        let before = device.requests();
         inode.lookup(name).unwrap();
-        device.reads.load(Ordering::Relaxed) - before
+        device.requests() - before
     };
     names.iter().map(count).max().unwrap()
-}
-
-#[derive(Debug)]
-struct CountingDevice {
-    inner: MemoryDevice,
-    reads: AtomicU64,
-}
-
-impl BlockDevice for CountingDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        true
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        self.reads.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.inner.submit(batch);
-    }
-
-    fn flush(&self) -> base::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> base::Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> base::Result<()> {
-        self.inner.write_zeroes(offset, length)
-    }
 }
 
 #[test]

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use base::{DeviceOffset, IoError, IoOperation, Result};
 use common::cached_file::{Cache, CachedFile};
 use common::{Image, new_file};
-use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
+use device::{MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
-use testkit::Random;
 use testkit::crash::{FileHistory, STALE, with_stale_blocks};
+use testkit::{DeviceHooks, HookedDevice, Random};
 
 const EOPNOTSUPP: i32 = 95;
 const KINDS: &[&str] = &[
@@ -66,49 +66,28 @@ fn freed_blocks_are_discarded_when_that_is_durable() {
 }
 
 /// A device that keeps what it is told of, or knows nothing of discards.
+type WatchedDevice = HookedDevice<Watched>;
+
 #[derive(Debug)]
 struct Watched {
-    inner: MemoryDevice,
     told: Mutex<Vec<Range<u64>>>,
     refuses: bool,
 }
 
-impl Watched {
-    fn new(options: &str, refuses: bool) -> Arc<Self> {
-        let arguments: Vec<&str> = options.split_whitespace().collect();
-        let inner = MemoryDevice::new(Image::make(16, &arguments).bytes());
-        Arc::new(Self { inner, told: Mutex::default(), refuses })
-    }
+fn watched(options: &str, refuses: bool) -> Arc<WatchedDevice> {
+    let arguments: Vec<&str> = options.split_whitespace().collect();
+    let inner = Arc::new(MemoryDevice::new(Image::make(16, &arguments).bytes()));
+    Arc::new(HookedDevice::new(inner, Watched { told: Mutex::default(), refuses }))
 }
 
-impl BlockDevice for Watched {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        self.inner.submit(batch);
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+impl DeviceHooks for Watched {
+    fn discard(&self, device: &SharedDevice, offset: DeviceOffset, length: u64) -> Result<()> {
         self.told.lock().unwrap().push(offset.0..offset.0 + length);
         if self.refuses {
             let (operation, errno) = (IoOperation::Discard, EOPNOTSUPP);
             return Err(IoError { operation, offset, length, errno }.into());
         }
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
+        device.discard(offset, length)
     }
 }
 
@@ -134,7 +113,7 @@ fn make_and_delete(volume: &Arc<Volume>, count: usize, bytes: usize) {
 
 #[test]
 fn extents_that_touch_are_told_as_one() {
-    let device = Watched::new("-t ext4 -b 1024 -J size=1", false);
+    let device = watched("-t ext4 -b 1024 -J size=1", false);
     let volume = open(device.clone(), true);
     make_and_delete(&volume, 40, 3000);
     let told = device.told.lock().unwrap();
@@ -145,7 +124,7 @@ fn extents_that_touch_are_told_as_one() {
 #[test]
 fn a_device_that_takes_no_discards_is_asked_once_and_warned_of_once() {
     let _ = tracing::subscriber::set_global_default(Warnings);
-    let device = Watched::new("-t ext4 -b 1024 -J size=1", true);
+    let device = watched("-t ext4 -b 1024 -J size=1", true);
     let volume = open(device.clone(), true);
     for _ in 0..3 {
         make_and_delete(&volume, 5, 3000);

@@ -4,12 +4,12 @@ mod common;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use base::{DeviceOffset, Error, InodeNumber};
+use common::counting_device::Counter;
 use common::{Image, inode_of, open_device, run};
-use device::{Bio, BlockDevice, MemoryDevice, SharedDevice};
+use device::{MemoryDevice, SharedDevice};
 use ext4::InodeFlags;
 use testkit::{LoopMount, private_mounts};
 
@@ -58,40 +58,6 @@ fn check_against_kernel(image: &Image, format: &str, names: &[&str]) {
     }
 }
 
-/// A device that counts reads.
-#[derive(Debug)]
-struct Counting {
-    inner: MemoryDevice,
-    reads: AtomicUsize,
-}
-
-impl BlockDevice for Counting {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        true
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        self.reads.fetch_add(batch.len(), Ordering::Relaxed);
-        self.inner.submit(batch);
-    }
-
-    fn flush(&self) -> base::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: DeviceOffset, _: u64) -> base::Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> base::Result<()> {
-        Err(Error::ReadOnly)
-    }
-}
-
 #[test]
 fn inodes_that_lie_together_are_read_together() {
     // With and without a count of the inodes that were never used.
@@ -100,14 +66,13 @@ fn inodes_that_lie_together_are_read_together() {
             Image::filled(16, &format!("-t ext4 -b 4096 -I 256 -N 2048 {features}"), |top| {
                 (0..480).for_each(|name| std::fs::write(top.join(format!("{name}")), "").unwrap());
             });
-        let inner = MemoryDevice::new(image.bytes());
-        let device = Arc::new(Counting { inner, reads: 0.into() });
+        let device = Counter::before(image.bytes());
         let volume = open_device(device.clone()).unwrap();
-        device.reads.store(0, Ordering::Relaxed);
+        let before = device.requests();
         for number in 13..480 {
             volume.inode(InodeNumber(number)).unwrap();
         }
-        let reads = device.reads.load(Ordering::Relaxed);
+        let reads = device.requests() - before;
         assert!(reads <= 4, "{reads} requests for {} blocks", 480 * 256 / 4096);
     }
 }

@@ -15,7 +15,7 @@ use common::{Image, new_file, open_device_for_writing};
 use device::{MemoryDevice, SharedDevice};
 use ext4::{Inode, Volume};
 use iomap::{FinishedRange, Iomap, MapRead, MapWrite};
-use testkit::PanicDevice;
+use testkit::{PanicDevice, PanicOnce};
 
 /// A volume whose use by a thread is going to panic.
 fn volume(
@@ -23,7 +23,7 @@ fn volume(
     thread: &'static str,
 ) -> (Arc<MemoryDevice>, Arc<PanicDevice>, Arc<Volume>) {
     let memory = Arc::new(MemoryDevice::new(Image::make(16, options).bytes()));
-    let device = Arc::new(PanicDevice::new(memory.clone(), thread));
+    let device = Arc::new(PanicDevice::new(memory.clone(), PanicOnce::new(thread)));
     let volume = open_device_for_writing(device.clone() as SharedDevice).unwrap();
     (memory, device, volume)
 }

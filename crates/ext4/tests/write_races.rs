@@ -10,13 +10,14 @@ use base::attributes::FileType;
 use base::{DeviceOffset, Error, FileOffset, Result};
 use common::cached_file::writable_file;
 use common::{Image, TIME, new_file, new_inode, open_device_for_writing, open_for_writing};
-use device::{Bio, BlockDevice, MemoryDevice, RecordDevice, SharedDevice};
+use device::{MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
 use iomap::{
     CacheOptions, EndIo, PageCache, WritableFile, truncate_cache, wait_for_writeback, write,
     write_back,
 };
 use parking_lot::{Condvar, Mutex};
+use testkit::{DeviceHooks, HookedDevice};
 
 fn data_of(inode: &Arc<Inode>) -> Arc<WritableFile> {
     let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
@@ -91,43 +92,30 @@ fn data_is_durable_before_a_journal_on_another_device_says_so() {
     assert!(recording.volatile_writes(end).is_empty(), "synced data that a power cut can lose");
 }
 
-/// A device that, while it is told to, waits before it writes zeroes.
-#[derive(Debug)]
+/// A device that waits before it writes zeroes while it is shut.
+#[derive(Default, Debug)]
 struct Gate {
-    inner: MemoryDevice,
     is_shut: Mutex<bool>,
     opened: Condvar,
     is_waiting: AtomicBool,
 }
 
-impl BlockDevice for Gate {
-    fn size(&self) -> u64 {
-        self.inner.size()
+impl Gate {
+    /// Puts a gate before a device that holds `image`.
+    fn before(image: &Image, is_shut: bool) -> Arc<HookedDevice<Self>> {
+        let gate = Self { is_shut: Mutex::new(is_shut), ..Self::default() };
+        Arc::new(HookedDevice::new(Arc::new(MemoryDevice::new(image.bytes())), gate))
     }
+}
 
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
-        self.inner.submit(batch);
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+impl DeviceHooks for Gate {
+    fn write_zeroes(&self, device: &SharedDevice, offset: DeviceOffset, length: u64) -> Result<()> {
         let mut is_shut = self.is_shut.lock();
         while *is_shut {
             self.is_waiting.store(true, Ordering::Release);
             self.opened.wait(&mut is_shut);
         }
-        self.inner.write_zeroes(offset, length)
+        device.write_zeroes(offset, length)
     }
 }
 
@@ -135,12 +123,7 @@ impl BlockDevice for Gate {
 fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
     const PAGE: u64 = 4096;
     let image = Image::make(16, &["-t", "ext3", "-b", "1024"]);
-    let device = Arc::new(Gate {
-        inner: MemoryDevice::new(image.bytes()),
-        is_shut: Mutex::new(false),
-        opened: Condvar::new(),
-        is_waiting: AtomicBool::new(false),
-    });
+    let device = Gate::before(&image, false);
     let volume = open_device_for_writing(device.clone()).unwrap();
     let free = volume.statfs().blocks_free;
     let inode = new_file(&volume, "file");
@@ -174,12 +157,7 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
 #[test]
 fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
     let image = Image::make(16, &["-t", "ext3", "-b", "1024"]);
-    let device = Arc::new(Gate {
-        inner: MemoryDevice::new(image.bytes()),
-        is_shut: Mutex::new(true),
-        opened: Condvar::new(),
-        is_waiting: AtomicBool::new(false),
-    });
+    let device = Gate::before(&image, true);
     let volume = open_device_for_writing(device.clone()).unwrap();
     let inode = new_file(&volume, "file");
     let file = data_of(&inode);

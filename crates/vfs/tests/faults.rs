@@ -9,7 +9,7 @@ use device::{
     BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice,
     SharedDevice,
 };
-use testkit::{Mke2fs, PanicDevice, check_by_e2fsck};
+use testkit::{Mke2fs, PanicDevice, PanicOnce, check_by_e2fsck};
 use vfs::{
     Credentials, File, Follow, Node, OpenMode, Privileges, RwFlags, SyncRange, Volume,
     VolumeOptions, WriteAt, WriteSync, errno,
@@ -171,7 +171,7 @@ fn fail_a_truncation(features: &str, forgets: bool) {
 #[test]
 fn a_panic_in_writing_back_in_the_background_ends_all_changes() {
     let memory = Arc::new(MemoryDevice::new(image()));
-    let device = Arc::new(PanicDevice::new(memory, "bifolio-flush"));
+    let device = Arc::new(PanicDevice::new(memory, PanicOnce::new("bifolio-flush")));
     let volume = open(device.clone(), true);
     let node = create(&volume, "/file").unwrap();
     let file = node.open_for(WRITE).unwrap();

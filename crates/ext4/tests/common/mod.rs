@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod cached_file;
+pub mod counting_device;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use base::{DeviceOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::Mutex;
+
+use crate::hooked_device::{DeviceHooks, HookedDevice};
 
 /// A bug that a device can imitate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +31,7 @@ pub enum JournalBug {
 impl JournalBug {
     /// `device` for a volume that has the bug.
     pub fn device(self, device: SharedDevice) -> SharedDevice {
-        Arc::new(BuggyDevice { inner: device, bug: self, state: Mutex::default() })
+        Arc::new(HookedDevice::new(device, Buggy { bug: self, state: Mutex::default() }))
     }
 }
 
@@ -73,8 +75,7 @@ impl Written {
 
 /// Passes on what a volume with a bug in its journal would have done.
 #[derive(Debug)]
-struct BuggyDevice {
-    inner: SharedDevice,
+struct Buggy {
     bug: JournalBug,
     state: Mutex<State>,
 }
@@ -88,23 +89,23 @@ struct State {
     waiting: Vec<(DeviceOffset, Vec<u8>)>,
 }
 
-impl BuggyDevice {
-    fn write_waiting(&self, state: &mut State) -> Result<()> {
+impl Buggy {
+    fn write_waiting(device: &SharedDevice, state: &mut State) -> Result<()> {
         for (offset, bytes) in std::mem::take(&mut state.waiting) {
             let completes = is_control_block(&bytes, COMMIT);
             if completes {
-                self.inner.flush()?;
+                device.flush()?;
             }
-            self.inner.write_at(offset, &bytes)?;
+            device.write_at(offset, &bytes)?;
             if completes {
-                self.inner.flush()?;
+                device.flush()?;
             }
         }
         Ok(())
     }
 
     /// Whether the write was done here, in another way.
-    fn replace(&self, bio: &Bio, bytes: &[u8]) -> Result<bool> {
+    fn replace(&self, device: &SharedDevice, bio: &Bio, bytes: &[u8]) -> Result<bool> {
         let mut state = self.state.lock();
         let written = Written::of(bytes);
         // The rest of a transaction that goes round the end of the log is not looked at.
@@ -118,24 +119,24 @@ impl BuggyDevice {
             (JournalBug::EarlyReuse, Written::Body | Written::Commit) => {
                 let next = written == Written::Body;
                 if next && state.waiting.iter().any(|it| is_control_block(&it.1, COMMIT)) {
-                    self.write_waiting(&mut state)?;
+                    Self::write_waiting(device, &mut state)?;
                 }
                 state.waiting.push((bio.offset(), bytes.to_vec()));
                 Ok(true)
             }
             (JournalBug::EarlyReuse, Written::LogState | Written::Other) if !is_data(bytes) => {
                 // What goes where it belongs must not come before the log.
-                self.write_waiting(&mut state).map(|()| false)
+                Self::write_waiting(device, &mut state).map(|()| false)
             }
             (JournalBug::CommitFirst, Written::Commit) => {
-                self.inner.write_at(bio.offset(), bytes)?;
-                self.inner.flush()?;
-                self.write_waiting(&mut state).map(|()| true)
+                device.write_at(bio.offset(), bytes)?;
+                device.flush()?;
+                Self::write_waiting(device, &mut state).map(|()| true)
             }
             (JournalBug::NoRevokes, Written::Body) if is_control_block(bytes, REVOKE) => {
                 let mut bytes = bytes.to_vec();
                 bytes[12..16].copy_from_slice(&[0, 0, 0, REVOKE_HEADER_BYTES]);
-                self.inner.write_at(bio.offset(), &bytes)?;
+                device.write_at(bio.offset(), &bytes)?;
                 Ok(true)
             }
             (JournalBug::EarlyEnd, Written::Other) if is_data(bytes) => {
@@ -147,7 +148,7 @@ impl BuggyDevice {
     }
 
     /// Writes the data that waits, if any of it is to be read.
-    fn before_read(&self, bio: &Bio) -> Result<()> {
+    fn before_read(&self, device: &SharedDevice, bio: &Bio) -> Result<()> {
         let mut state = self.state.lock();
         if self.bug != JournalBug::EarlyEnd || state.waiting.is_empty() {
             return Ok(());
@@ -157,7 +158,11 @@ impl BuggyDevice {
         let is_read = |(at, bytes): &(DeviceOffset, Vec<u8>)| {
             at.0 < end && bio.offset().0 < at.0 + bytes.len() as u64
         };
-        if state.waiting.iter().any(is_read) { self.write_waiting(&mut state) } else { Ok(()) }
+        if state.waiting.iter().any(is_read) {
+            Self::write_waiting(device, &mut state)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -166,33 +171,25 @@ fn is_data(bytes: &[u8]) -> bool {
     bytes.iter().take(16).all(|byte| (1..=200).contains(byte))
 }
 
-impl BlockDevice for BuggyDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Buggy {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         for bio in batch {
             let done = match bio.operation() {
-                BioOperation::Read => self.before_read(&bio).map(|()| false),
+                BioOperation::Read => self.before_read(device, &bio).map(|()| false),
                 BioOperation::Write => {
                     let bytes: Vec<u8> =
                         bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
-                    self.replace(&bio, &bytes)
+                    self.replace(device, &bio, &bytes)
                 }
             };
             match done.unwrap() {
                 true => bio.end(Ok(())),
-                false => self.inner.submit(vec![bio]),
+                false => device.submit(vec![bio]),
             }
         }
     }
 
-    fn flush(&self) -> Result<()> {
+    fn flush(&self, device: &SharedDevice) -> Result<()> {
         let mut state = self.state.lock();
         let has_metadata = std::mem::take(&mut state.has_metadata);
         let is_left_out = match self.bug {
@@ -204,17 +201,9 @@ impl BlockDevice for BuggyDevice {
         }
         if self.bug != JournalBug::EarlyEnd {
             drop(state);
-            return self.inner.flush();
+            return device.flush();
         }
-        self.inner.flush()?;
-        self.write_waiting(&mut state)
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
+        device.flush()?;
+        Self::write_waiting(device, &mut state)
     }
 }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use base::{DeviceOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::Mutex;
 use testkit::crash::JournalBug;
+use testkit::{DeviceHooks, HookedDevice};
 
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,12 +24,12 @@ pub enum Bug {
 /// A bug on its way into a volume.
 pub struct Planted {
     bug: Bug,
-    late: Arc<Late>,
+    late: Arc<LateStore>,
 }
 
-/// A store that comes late.
+/// A store that comes after its page was made clean: the old bytes and the new ones.
 #[derive(Debug, Default)]
-pub struct Late(Mutex<Option<(Vec<u8>, Vec<u8>)>>);
+struct LateStore(Mutex<Option<(Vec<u8>, Vec<u8>)>>);
 
 impl Planted {
     pub fn new(bug: Bug) -> Self {
@@ -42,7 +42,7 @@ impl Planted {
             Bug::None | Bug::LateReplacement => device,
             Bug::Journal(bug) => bug.device(device),
             Bug::CleanBeforeProtect => {
-                Arc::new(LateDevice { inner: device, late: Arc::clone(&self.late) })
+                Arc::new(HookedDevice::new(device, WithoutLateStore(Arc::clone(&self.late))))
             }
         }
     }
@@ -56,17 +56,14 @@ impl Planted {
     }
 }
 
-/// A device that does not get what is stored late.
+/// Keeps a late store from the device.
 #[derive(Debug)]
-struct LateDevice {
-    inner: SharedDevice,
-    late: Arc<Late>,
-}
+struct WithoutLateStore(Arc<LateStore>);
 
-impl LateDevice {
+impl WithoutLateStore {
     /// The bytes of a write as they were before the late store, if they have that.
     fn before_store(&self, bio: &Bio) -> Option<Vec<u8>> {
-        let mut late = self.late.0.lock();
+        let mut late = self.0.0.lock();
         let (old, new) = late.as_ref()?;
         let mut bytes: Vec<u8> =
             bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
@@ -77,16 +74,8 @@ impl LateDevice {
     }
 }
 
-impl BlockDevice for LateDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for WithoutLateStore {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         for bio in batch {
             let before = match bio.operation() {
                 BioOperation::Write => self.before_store(&bio),
@@ -94,23 +83,11 @@ impl BlockDevice for LateDevice {
             };
             match before {
                 Some(bytes) => {
-                    self.inner.write_at(bio.offset(), &bytes).unwrap();
+                    device.write_at(bio.offset(), &bytes).unwrap();
                     bio.end(Ok(()));
                 }
-                None => self.inner.submit(vec![bio]),
+                None => device.submit(vec![bio]),
             }
         }
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
     }
 }

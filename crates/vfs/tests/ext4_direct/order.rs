@@ -5,18 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use base::{DeviceOffset, FileOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use base::{FileOffset, Result};
+use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::{Condvar, Mutex};
+use testkit::{DeviceHooks, HookedDevice};
 use vfs::{DirectIo, File, Privileges};
 
 use crate::common::make;
 use crate::{Stage, allocate, write_direct};
 
 /// A device that holds writes that come while it is shut, and panics when it is broken.
-#[derive(Debug)]
+type GatedDevice = HookedDevice<Gate>;
+
+#[derive(Default, Debug)]
 struct Gate {
-    inner: SharedDevice,
     is_shut: AtomicBool,
     is_broken: AtomicBool,
     held: Mutex<Vec<Bio>>,
@@ -24,11 +26,6 @@ struct Gate {
 }
 
 impl Gate {
-    fn new(inner: SharedDevice) -> Arc<Self> {
-        let (is_shut, is_broken, held, more) = Default::default();
-        Arc::new(Self { inner, is_shut, is_broken, held, more })
-    }
-
     fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
     }
@@ -41,49 +38,32 @@ impl Gate {
             assert!(!waited.timed_out(), "{} of {count} writes came", held.len());
         }
     }
-
-    fn open(&self) {
-        self.is_shut.store(false, Ordering::SeqCst);
-        self.inner.submit(std::mem::take(&mut *self.held.lock()));
-    }
 }
 
-impl BlockDevice for Gate {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+/// Submits what the gate of `device` has held, and holds no more.
+fn open(device: &GatedDevice) {
+    device.is_shut.store(false, Ordering::SeqCst);
+    device.inner().submit(std::mem::take(&mut *device.held.lock()));
+}
 
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Gate {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         let is_shut = self.is_shut.load(Ordering::SeqCst);
         let is_held = |bio: &Bio| is_shut && bio.operation() == BioOperation::Write;
         let (held, others) = batch.into_iter().partition(is_held);
         self.held.lock().extend(held);
         self.more.notify_all();
         assert!(!self.is_broken.load(Ordering::SeqCst), "as the test has it");
-        self.inner.submit(others);
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
+        device.submit(others);
     }
 }
 
 /// A file of 1 MiB on such a device.
-fn gated() -> (Stage, Arc<Gate>, File) {
+fn gated() -> (Stage, Arc<GatedDevice>, File) {
     let mut gate = None;
-    let wrap = |device| -> SharedDevice { gate.insert(Gate::new(device)).clone() };
+    let wrap = |device| -> SharedDevice {
+        gate.insert(Arc::new(HookedDevice::new(device, Gate::default()))).clone()
+    };
     let (stage, file) = Stage::with_file(1 << 20, wrap);
     (stage, gate.unwrap(), file)
 }
@@ -117,7 +97,7 @@ fn overwrites_of_allocated_blocks_go_on_side_by_side() {
             }
             // All of them: none holds up another.
             gate.wait_for(4);
-            gate.open();
+            open(&gate);
         });
         let found = [0, 1, 2, 3].map(|writer| read(&file, writer * 65_536));
         assert_eq!(found, [fill; 4], "{state}");
@@ -134,7 +114,7 @@ fn what_was_read_while_it_was_written_is_read_again() {
         let written = start(&file, 8192, vec![fill; 4096]);
         gate.wait_for(1);
         assert_eq!(read(&file, 8192), old, "the cache has it now");
-        gate.open();
+        open(&gate);
         assert_eq!(written.recv(), Ok(Ok(4096)));
         assert_eq!(read(&file, 8192), fill);
     }
@@ -162,7 +142,7 @@ fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
             });
             // Whether it waits or not.
             let early = wrote.recv_timeout(Duration::from_millis(100));
-            gate.open();
+            open(&gate);
             assert_eq!(written.recv(), Ok(Ok(4096)));
             early.or_else(|_| wrote.recv()).unwrap().unwrap();
         });
@@ -207,7 +187,7 @@ fn blocks_stay_the_file_s_while_they_are_written() {
             // Not before the write has ended. (A machine that is slow makes this see less, not more.)
             let early = taken.recv_timeout(Duration::from_millis(100));
             assert!(early.is_err(), "blocks were taken away under a write");
-            gate.open();
+            open(&gate);
             assert_eq!(written.recv(), Ok(Ok(4096)));
             assert_eq!(taken.recv(), Ok(Ok(())));
         });
@@ -236,7 +216,7 @@ fn a_request_that_panics_on_its_way_is_waited_for_and_not_in_flight_afterwards()
         let early = ended.recv_timeout(Duration::from_millis(100));
         assert!(early.is_err(), "the memory went while it was written");
         gate.is_broken.store(false, Ordering::SeqCst);
-        gate.open();
+        open(&gate);
         assert_eq!(ended.recv(), Ok(true));
     });
     // Waits for what is in flight.

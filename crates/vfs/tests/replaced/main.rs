@@ -13,12 +13,12 @@ use std::thread;
 
 use base::FileOffset;
 use device::{MemoryDevice, RecordDevice, SharedDevice};
-use testkit::{Mke2fs, Random};
+use testkit::{HookedDevice, Mke2fs, Random};
 use vfs::{Credentials, File, Follow, Privileges, RenameFlags, Volume, VolumeOptions};
 
 use crate::common::{file, make};
 use crate::history::{History, Step};
-use crate::pause::PauseDevice;
+use crate::pause::Pause;
 
 /// The file whose contents are replaced.
 const TARGET: &str = "target";
@@ -168,7 +168,7 @@ fn rewrites(seed: u64, auto_da_alloc: bool) -> History {
 fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
     let mut pause = None;
     let mut stage = Stage::on(image(seed, ""), seed, auto_da_alloc, |device| {
-        pause.insert(PauseDevice::new(device)).clone()
+        pause.insert(Arc::new(HookedDevice::new(device, Pause::default()))).clone()
     });
     let pause = pause.unwrap();
     let (first, mut steps) = (stage.begin(), Vec::new());

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::{DeviceOffset, FileOffset, Result};
+use base::FileOffset;
 use bench::image::Image;
 use bench::mount::{Mount, Mounter};
-use device::{Bio, BioOperation, BlockDevice, OpenDevice, SharedDevice};
+use device::{Bio, BioOperation, OpenDevice, SharedDevice};
 use pagecache::CacheOptions;
 use rustix::io::ReadWriteFlags;
+use testkit::{DeviceHooks, HookedDevice};
 use vfs::{Creation, Credentials, OpenMode, Privileges, RwFlags, Volume, VolumeOptions, WriteAt};
 
 /// RWF_DONTCACHE.
@@ -30,7 +31,7 @@ pub trait Target: Send + Sync {
 /// The library's volume on an image.
 pub struct Library {
     pub volume: Volume,
-    device: Arc<Counted>,
+    device: Arc<HookedDevice<Counted>>,
     _image: Image,
 }
 
@@ -38,11 +39,7 @@ impl Library {
     pub fn new(image: Image, cache_bytes: u64) -> Self {
         let open = OpenDevice { read_only: false, ..OpenDevice::default() };
         let inner = device::open(&image.path(), open).expect("the image");
-        let device = Arc::new(Counted {
-            inner,
-            read: AtomicU64::new(0),
-            moves_nothing: AtomicBool::new(false),
-        });
+        let device = Arc::new(HookedDevice::new(inner, Counted::default()));
         let cache = CacheOptions { bytes_max: cache_bytes, ..CacheOptions::default() };
         let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
         let shared = Arc::clone(&device) as SharedDevice;
@@ -147,10 +144,9 @@ impl Target for Theirs {
     }
 }
 
-/// A device that counts the bytes read, and may move none.
-#[derive(Debug)]
+/// Counts the bytes read, and may move none.
+#[derive(Default, Debug)]
 struct Counted {
-    inner: SharedDevice,
     read: AtomicU64,
     moves_nothing: AtomicBool,
 }
@@ -163,41 +159,21 @@ fn be_there(memory: &mut [u8]) {
 /// Requests for data of a stream; those for metadata are smaller.
 const LARGE: u64 = 64 << 10;
 
-impl BlockDevice for Counted {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Counted {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         let reads = batch.iter().filter(|bio| bio.operation() == BioOperation::Read);
         self.read.fetch_add(reads.map(Bio::length).sum(), Ordering::Relaxed);
         if !self.moves_nothing.load(Ordering::Relaxed) {
-            return self.inner.submit(batch);
+            return device.submit(batch);
         }
         let (large, small): (Vec<Bio>, _) =
             batch.into_iter().partition(|bio| bio.length() >= LARGE);
-        self.inner.submit(small);
+        device.submit(small);
         for mut bio in large {
             if bio.operation() == BioOperation::Read {
                 bio.memory_mut().for_each(be_there);
             }
             bio.end(Ok(()));
         }
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
     }
 }
