@@ -1,12 +1,11 @@
 //! The errors that a superblock keeps, and what it says is to be done when one is met.
 //! Not here: when they are written (`journal/failure.rs`).
 
-use std::time::SystemTime;
-
 use base::attributes::Timestamp;
 use base::{Error, IoError, Problem};
 use parking_lot::Mutex;
 
+use crate::clock;
 use crate::geometry::Geometry;
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS};
 use crate::superblock::{time, until_nul};
@@ -110,7 +109,7 @@ impl RecordedError {
     }
 
     fn new(error: &Error, geometry: &Geometry) -> Self {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = clock::since_1970();
         let (function, inode, block) = match error {
             Error::Corrupt(corrupt) => {
                 (corrupt.structure, corrupt.place.inode, corrupt.place.block.map(|block| block.0))

@@ -24,6 +24,7 @@ mod alloc;
 mod bitmap;
 mod block_validity;
 mod check;
+mod clock;
 mod data_write;
 mod delayed;
 mod error_log;

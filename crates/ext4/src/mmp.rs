@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use base::checksum::crc32c;
 use base::{DeviceOffset, Error, FsBlock, Patience, Place, Problem, Result, Unsupported};
@@ -15,6 +15,7 @@ use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::clock;
 use crate::features::Feature;
 use crate::journal::Journal;
 use crate::ondisk::mmp::{
@@ -103,8 +104,7 @@ impl MmpBlock {
         let mut raw = RawMmp::new_zeroed();
         raw.magic = MMP_MAGIC.into();
         raw.sequence = sequence.into();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        raw.time = now.as_secs().into();
+        raw.time = clock::since_1970().as_secs().into();
         put_name(&mut raw.node_name, &node_name());
         put_name(&mut raw.device_name, "bifolio");
         let interval = (CHECK_FACTOR * self.update_interval).max(CHECK_INTERVAL_MIN);

@@ -66,6 +66,27 @@ fn call_free(image: &Image, number: InodeNumber, counted: bool) {
     image.debugfs_write(&commands);
 }
 
+/// An image with files, the `free`th of which has an inode that its bitmap and its descriptor call free.
+fn image_with_free(image: Image, files: &[&str], free: usize) -> (Image, InodeNumber) {
+    let volume = open_for_writing(&image);
+    let numbers: Vec<_> = files.iter().map(|name| new_file(&volume, name).number()).collect();
+    volume.close().unwrap();
+    drop(volume);
+    call_free(&image, numbers[free], true);
+    (image, numbers[free])
+}
+
+/// Creates a file that must not be created; the error.
+fn fail_to_create(root: &Inode) -> Error {
+    root.create(b"new", &new_inode(FileType::Regular)).map(drop).expect_err("it was created")
+}
+
+/// e2fsck has something to mend, and mends all of it.
+fn mend_with_e2fsck(image: &Image) {
+    let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+    assert_eq!(mended.status.code(), Some(1), "{}", String::from_utf8_lossy(&mended.stdout));
+}
+
 /// As many new files as the volume has inodes for; their numbers, and why there are no more.
 fn fill(volume: &Arc<Volume>) -> (BTreeSet<u64>, Error) {
     let root = volume.inode(ROOT_INODE).unwrap();
@@ -81,9 +102,7 @@ fn fill(volume: &Arc<Volume>) -> (BTreeSet<u64>, Error) {
 
 /// e2fsck mends the image, and all that was on it is still there.
 fn mend(image: &Image) {
-    let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-    let text = String::from_utf8_lossy(&mended.stdout);
-    assert_eq!(mended.status.code(), Some(1), "{text}");
+    mend_with_e2fsck(image);
     image.check_by_e2fsck();
     let volume = image.open();
     let at =
@@ -131,15 +150,11 @@ fn an_inode_in_use_is_given_to_nobody_though_its_bitmap_calls_it_free() {
 #[test]
 fn with_one_group_there_is_an_error_instead_of_a_new_file() {
     let image = Image::make(4, &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
-    let volume = open_for_writing(&image);
-    let number = new_file(&volume, "file").number();
-    volume.close().unwrap();
-    drop(volume);
-    call_free(&image, number, true);
+    let (image, number) = image_with_free(image, &["file"], 0);
     let volume = open_for_writing(&image);
     let root = volume.inode(ROOT_INODE).unwrap();
-    let created = root.create(b"new", &new_inode(FileType::Regular));
-    let Err(Error::Corrupt(corrupt)) = created.map(drop) else { panic!("it was created") };
+    let error = fail_to_create(&root);
+    let Error::Corrupt(corrupt) = error else { panic!("{error}") };
     assert_eq!(corrupt.place.inode, Some(number));
     assert_eq!(root.lookup(b"new"), Err(Error::NotFound));
     // What is there can still be changed, and removed: its inode is left to e2fsck.
@@ -150,29 +165,25 @@ fn with_one_group_there_is_an_error_instead_of_a_new_file() {
     volume.check_writable().unwrap();
     volume.close().unwrap();
     drop((volume, root, file));
-    let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-    assert_eq!(mended.status.code(), Some(1), "{mended:?}");
+    mend_with_e2fsck(&image);
 }
 
 #[test]
 fn an_unlinked_file_with_users_keeps_its_inode_whatever_the_bitmap_says() {
     for options in ["-t ext2 -b 1024", "-t ext4 -b 1024 -O orphan_file"] {
         let image = Image::make(4, &options.split_whitespace().collect::<Vec<_>>());
-        let volume = open_for_writing(&image);
-        let files = ["first", "second", "third"].map(|name| new_file(&volume, name).number());
-        volume.close().unwrap();
-        drop(volume);
-        call_free(&image, files[1], true);
+        let files = ["first", "second", "third"];
+        let (image, _) = image_with_free(image, &files, 1);
         let volume = open_for_writing(&image);
         let root = volume.inode(ROOT_INODE).unwrap();
         // In the middle of the orphans, where its time of deletion is the next one's number.
-        let users = ["first", "second", "third"].map(|name| {
+        let users = files.map(|name| {
             let file = Arc::new(volume.inode(root.lookup(name.as_bytes()).unwrap()).unwrap());
             root.unlink(name.as_bytes(), &file, TIME).unwrap();
             file
         });
-        let created = root.create(b"new", &new_inode(FileType::Regular));
-        assert!(matches!(created, Err(Error::Corrupt(_))), "{options}: {created:?}");
+        let error = fail_to_create(&root);
+        assert!(matches!(error, Error::Corrupt(_)), "{options}: {error}");
         users.iter().for_each(|file| file.release().unwrap());
         volume.close().unwrap();
     }
@@ -182,15 +193,10 @@ fn an_unlinked_file_with_users_keeps_its_inode_whatever_the_bitmap_says() {
 fn the_error_policy_is_obeyed() {
     let options = ["-t", "ext4", "-b", "1024", "-e", "remount-ro"];
     let image = Image::make(40, &options);
+    let (image, _) = image_with_free(image, &["file"], 0);
     let volume = open_for_writing(&image);
-    let number = new_file(&volume, "file").number();
-    volume.close().unwrap();
-    drop(volume);
-    call_free(&image, number, true);
-    let volume = open_for_writing(&image);
-    let root = volume.inode(ROOT_INODE).unwrap();
-    let created = root.create(b"new", &new_inode(FileType::Regular));
-    assert!(matches!(created, Err(Error::ShutDown(_))), "{created:?}");
+    let error = fail_to_create(&volume.inode(ROOT_INODE).unwrap());
+    assert!(matches!(error, Error::ShutDown(_)), "{error}");
     assert!(matches!(volume.check_writable(), Err(Error::ShutDown(_))));
 }
 

@@ -2,13 +2,13 @@
 //! their blocks where they belong, which is what makes room in the log.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use base::{DeviceOffset, Error, FsBlock, Result, TransactionId, Unsupported};
 
 use super::Journal;
 use super::encode::Encoder;
 use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
+use crate::clock;
 
 /// A transaction takes at most one part in so many of the log, so that there is room for one more
 /// while the ones before it are being put in place.
@@ -125,7 +125,7 @@ impl LogWriter {
             self.write_superblock(LogState { start: Some(self.head), sequence: id })?;
             self.is_empty_on_disk = false;
         }
-        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let time = clock::since_1970();
         let encoded = self.encoder.encode(id, blocks, revoked, time);
         let length = encoded.body.len() as u32;
         let device = Arc::clone(self.journal.blocks.device());

@@ -5,13 +5,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use base::attributes::Timestamp;
 use base::{Error, FileBlock, Result};
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
+use crate::clock::now;
 use crate::inline;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -177,9 +177,4 @@ pub(super) fn say_deleted(record: &mut InodeRecord) {
     record.size = 0;
     // The field has 32 bits, and zero stands for an inode that was not deleted.
     record.deleted = (now().seconds as u32).max(1);
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use base::attributes::{FileType, Timestamp};
 use base::checksum::crc32c;
@@ -17,6 +16,7 @@ use super::body::{Attribute, Stored, hash};
 use super::set::Attributes;
 use super::value;
 use crate::alloc::{ALLOCATE_INODE_CREDITS, FREE_CREDITS, FREE_INODE_CREDITS, Purpose};
+use crate::clock::now;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
@@ -308,9 +308,4 @@ impl Holder {
 /// Deletes inodes that were made in this handle.
 pub(super) fn unmake(handle: &mut Handle<'_>, made: &[Inode]) -> Result<()> {
     made.iter().try_for_each(|holder| holder.unmake_holder(handle))
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }
