@@ -5,6 +5,7 @@ mod helper;
 mod hold;
 mod identity;
 mod loop_device;
+mod option_list;
 mod options;
 mod system;
 mod table;
@@ -19,7 +20,8 @@ use rustix::io::Errno;
 
 pub use hold::{Held, Hold};
 pub use identity::MountId;
-pub use options::{MountOptions, OptionError, Preference};
+pub use option_list::OptionError;
+pub use options::{MountOptions, Preference};
 pub use system::{Detached, lift_limit_on_writeback};
 pub use table::MountEntry;
 

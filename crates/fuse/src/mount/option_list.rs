@@ -1,0 +1,226 @@
+//! Parser of the `-o` list. Not here: what the options mean (`options.rs`).
+
+use vfs::{AccessTimes, ErrorPolicy};
+
+use super::options::{MountOptions, Preference};
+use crate::owners::IdRange;
+
+/// An error in the list.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OptionError {
+    /// No such option.
+    #[error("unknown mount option `{0}`")]
+    Unknown(String),
+    /// The option takes no value, or needs one.
+    #[error("mount option `{0}` {1}")]
+    Value(String, &'static str),
+}
+
+impl MountOptions {
+    /// Adds the options of a comma-separated list, as it follows `-o`. Later options override earlier ones.
+    pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            if self.set_value(name, value)? {
+                continue;
+            }
+            self.set(name, option)?;
+            if value.is_some() {
+                return Err(OptionError::Value(name.to_owned(), "takes no value"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets an option that needs a value. Returns false if `name` is no such option.
+    fn set_value(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
+        let wrong = |what| OptionError::Value(name.to_owned(), what);
+        match name {
+            "fsname" => {
+                let value = value.filter(|value| !value.is_empty());
+                self.fsname = Some(value.ok_or_else(|| wrong("needs a value"))?.to_owned());
+            }
+            "io_uring" => {
+                self.io_uring = match value {
+                    Some("auto") => Preference::Auto,
+                    Some("off") => Preference::Off,
+                    Some("on") => Preference::On,
+                    _ => return Err(wrong("is `auto`, `off` or `on`")),
+                }
+            }
+            "owner" => {
+                self.owner_mapped = match value {
+                    Some("image") => false,
+                    Some("mapped") => true,
+                    _ => return Err(wrong("is `image` or `mapped`")),
+                }
+            }
+            "errors" => {
+                self.errors = match value {
+                    Some("continue") => Some(ErrorPolicy::Continue),
+                    // There is no kernel of ours to panic.
+                    Some("remount-ro" | "panic") => Some(ErrorPolicy::ReadOnly),
+                    _ => return Err(wrong("is `continue`, `remount-ro` or `panic`")),
+                }
+            }
+            "commit" => {
+                let seconds = value.and_then(|value| value.parse().ok());
+                self.commit = seconds.ok_or_else(|| wrong("needs a number of seconds"))?;
+            }
+            "uidmap" => add_range(&mut self.users, value).map_err(wrong)?,
+            "gidmap" => add_range(&mut self.groups, value).map_err(wrong)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Sets an option without a value. `option` is all of its text, for the error.
+    fn set(&mut self, name: &str, option: &str) -> Result<(), OptionError> {
+        match name {
+            // Accepted without effect: `owner` alone decides whether the kernel checks access.
+            "default_permissions" | "defaults" => {}
+            "noatime" => self.access.times = AccessTimes::Never,
+            "atime" | "relatime" | "norelatime" | "nostrictatime" => {
+                self.access.times = AccessTimes::Relative;
+            }
+            "strictatime" => self.access.times = AccessTimes::Always,
+            "nodiratime" => self.access.directories = false,
+            "diratime" => self.access.directories = true,
+            "lazytime" => self.access.lazy = true,
+            "nolazytime" => self.access.lazy = false,
+            "ro" => self.writable = false,
+            "rw" => self.writable = true,
+            "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "writeback" => self.writeback = true,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "loop" => self.loop_device = true,
+            "noloop" => self.loop_device = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            "auto_da_alloc" => self.auto_da_alloc = true,
+            "noauto_da_alloc" => self.auto_da_alloc = false,
+            "low_latency" => self.low_latency = Preference::On,
+            "nolow_latency" => self.low_latency = Preference::Off,
+            "nowriteback" => self.writeback = false,
+            "uncached" => self.uncached = true,
+            "nouncached" => self.uncached = false,
+            "idmap" => self.idmapped = true,
+            "noidmap" => self.idmapped = false,
+            _ => return Err(OptionError::Unknown(option.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// Adds the range in the value of `uidmap` or `gidmap`.
+fn add_range(ranges: &mut Vec<IdRange>, value: Option<&str>) -> Result<(), &'static str> {
+    let range = value.and_then(IdRange::parse).ok_or("is IMAGE:HOST:COUNT, three numbers")?;
+    if ranges.iter().any(|other| other.overlaps(&range)) {
+        return Err("names an id twice");
+    }
+    ranges.push(range);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use vfs::AccessOptions;
+
+    use super::*;
+
+    fn parse(list: &str) -> Result<MountOptions, OptionError> {
+        let mut options = MountOptions::default();
+        options.add(list).map(|()| options)
+    }
+
+    #[test]
+    fn the_defaults_trust_nothing_in_the_image() {
+        let options = parse("ro,default_permissions,,relatime").unwrap();
+        assert_eq!(options, MountOptions::default());
+        assert!(
+            !options.writable
+                && !options.suid
+                && !options.dev
+                && !options.allow_other
+                && options.exec
+        );
+    }
+
+    #[test]
+    fn later_options_override_earlier_ones() {
+        let options = parse("allow_other,suid,nosuid,nodev,dev,noexec,fsname=a=b").unwrap();
+        assert!(options.allow_other && !options.suid && options.dev && !options.exec);
+        assert!(parse("ro,rw").unwrap().writable && !parse("rw,ro").unwrap().writable);
+        assert_eq!(options.fsname.as_deref(), Some("a=b"));
+        assert_eq!(parse("io_uring=on,io_uring=off").unwrap().io_uring, Preference::Off);
+        assert!(
+            parse("writeback").unwrap().writeback
+                && !parse("writeback,nowriteback").unwrap().writeback
+        );
+        assert!(
+            parse("uncached").unwrap().uncached && !parse("uncached,nouncached").unwrap().uncached
+        );
+        assert_eq!(parse("low_latency,nolow_latency").unwrap().low_latency, Preference::Off);
+        assert!(
+            parse("noauto_da_alloc,auto_da_alloc").unwrap().auto_da_alloc
+                && !parse("noauto_da_alloc").unwrap().auto_da_alloc
+        );
+        assert!(parse("writeback,uncached,nowriteback").unwrap().check().is_ok());
+        assert!(parse("writeback,uncached").unwrap().check().is_err());
+        let access = parse("strictatime,nodiratime,lazytime").unwrap().access;
+        assert_eq!(
+            access,
+            AccessOptions { times: AccessTimes::Always, directories: false, lazy: true }
+        );
+        let access = parse("strictatime,nodiratime,lazytime,noatime,diratime,nolazytime").unwrap();
+        assert_eq!(access.access, AccessOptions::default());
+    }
+
+    #[test]
+    fn owners_are_mapped_one_to_one_and_in_one_way() {
+        let options = parse("uidmap=0:1000:1,uidmap=1:100000:65535,gidmap=0:7:1").unwrap();
+        let owners = options.owners(1, 1);
+        let user = |image| owners.users.to_host(image);
+        assert_eq!((user(0), user(1), owners.groups.to_host(0)), (1000, 100_000, 7));
+        assert!(options.checks_access() && options.check().is_ok());
+        let mapped = parse("owner=mapped").unwrap();
+        assert!(!mapped.checks_access() && mapped.check().is_ok());
+        assert_eq!(mapped.owners(1000, 100).groups.to_image(100), 0);
+        assert_eq!(parse("owner=mapped,owner=image").unwrap(), MountOptions::default());
+        for other in ["allow_other", "uidmap=0:1:1", "gidmap=0:1:1", "idmap"] {
+            assert!(parse(&format!("owner=mapped,{other}")).unwrap().check().is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        for (list, complaint) in [
+            ("ro,frobnicate", "unknown mount option `frobnicate`"),
+            ("umask=022", "unknown mount option `umask=022`"),
+            ("ro=1", "mount option `ro` takes no value"),
+            ("fsname=", "mount option `fsname` needs a value"),
+            ("fsname", "mount option `fsname` needs a value"),
+            ("io_uring", "mount option `io_uring` is `auto`, `off` or `on`"),
+            ("io_uring=yes", "mount option `io_uring` is `auto`, `off` or `on`"),
+            ("owner=me", "mount option `owner` is `image` or `mapped`"),
+            ("uidmap=1:2", "mount option `uidmap` is IMAGE:HOST:COUNT, three numbers"),
+            ("uidmap=1:2:3,uidmap=9:4:1", "mount option `uidmap` names an id twice"),
+            ("gidmap=1:2:3,gidmap=3:9:1", "mount option `gidmap` names an id twice"),
+            ("writeback=1", "mount option `writeback` takes no value"),
+        ] {
+            assert_eq!(parse(list).unwrap_err().to_string(), complaint);
+        }
+    }
+}
