@@ -1,27 +1,22 @@
-//! Walks the image and makes the copies: directories, links and special files at once, the data of
-//! regular files by several threads.
+//! Walks the image: directories, links and special files are copied at once, the data of regular files by other
+//! threads (`worker.rs`).
 
-use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
-use base::InodeNumber;
-use base::attributes::{Attributes, FileType};
-use parking_lot::{Condvar, Mutex};
-use rustix::fs::{Mode, makedev};
+use base::attributes::FileType;
+use parking_lot::Mutex;
 use vfs::{Node, Volume};
 
-use super::contents;
-use super::destination::{Directory, check_name};
+use super::destination::Directory;
+use super::hard_links::{First, Links};
 use super::left_out::LeftOut;
 use super::losses::{Losses, is_privilege};
-use super::metadata::{self, Subject, Wanted};
 use super::progress::Progress;
+use super::worker::{Job, Worker};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::format::mode;
@@ -60,15 +55,15 @@ impl From<base::Error> for Trouble {
     }
 }
 
-const CANNOT_CREATE: &str = "cannot create its copy";
+pub(super) const CANNOT_CREATE: &str = "cannot create its copy";
 
 /// Copies from one image.
 pub struct Engine<'a> {
-    options: Options,
+    pub(super) options: Options,
     interrupted: &'a AtomicBool,
-    progress: Progress<'a>,
-    losses: Losses,
-    left_out: Mutex<LeftOut>,
+    pub(super) progress: Progress<'a>,
+    pub(super) losses: Losses,
+    pub(super) left_out: Mutex<LeftOut>,
 }
 
 impl<'a> Engine<'a> {
@@ -138,182 +133,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn is_interrupted(&self) -> bool {
+    pub(super) fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
-    }
-}
-
-/// The data of one regular file, to be copied by any thread.
-struct Job {
-    directory: Arc<Directory>,
-    name: Vec<u8>,
-    node: Arc<Node>,
-    path: Vec<u8>,
-    attributes: Attributes,
-    /// Whether other names of its inode wait for it.
-    is_first: bool,
-}
-
-/// What makes copies; shared by all threads.
-struct Worker<'w, 'a> {
-    engine: &'w Engine<'a>,
-    target: &'w Target,
-    links: &'w Links,
-    kept_bytes_max: u64,
-}
-
-impl Worker<'_, '_> {
-    /// Takes jobs until there are no more. A panic goes on after the last one: with no thread to
-    /// take jobs, handing one out would never end.
-    fn run(&self, receiver: &Mutex<Receiver<Job>>) {
-        let mut panicked = None;
-        loop {
-            let job = receiver.lock().recv();
-            let Ok(job) = job else { break };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.copy(job))) {
-                panicked = Some(panic);
-            }
-        }
-        if let Some(panic) = panicked {
-            resume_unwind(panic);
-        }
-    }
-
-    fn copy(&self, job: Job) {
-        let unsettled = job.is_first.then(|| Unsettled::new(self.links, job.attributes.inode));
-        let outcome = self.regular(&job);
-        if let Some(unsettled) = unsettled {
-            unsettled.settle(outcome.is_ok());
-        }
-        self.tell_unless_full(&job.path, job.attributes.size, outcome);
-        self.release(job.directory);
-    }
-
-    fn tell(&self, path: &[u8], outcome: Result<(), Trouble>) {
-        if let Some(failure) = self.failure(path, outcome) {
-            self.engine.progress.report(&failure);
-        }
-    }
-
-    /// Reports a file of `bytes` bytes that was not copied, like [`tell`](Self::tell). If the destination is
-    /// full, counts the file for the report at the end.
-    fn tell_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), Trouble>) {
-        let is_full = matches!(&outcome, Err(Trouble::Host(_, error)) if is_full(error));
-        match self.failure(path, outcome) {
-            Some(failure) if is_full => {
-                let subject = self.target.subject(path);
-                self.engine.left_out.lock().add(&subject, bytes, failure);
-            }
-            Some(failure) => self.engine.progress.report(&failure),
-            None => {}
-        }
-    }
-
-    fn failure(&self, path: &[u8], outcome: Result<(), Trouble>) -> Option<Failure> {
-        let subject = self.target.subject(path);
-        Some(match outcome {
-            Ok(()) | Err(Trouble::Interrupted) => return None,
-            Err(Trouble::Library(error)) => self.target.failure(path, &error),
-            Err(Trouble::Other(what)) => Failure::new(subject.as_slice(), what),
-            Err(Trouble::Host(action, error)) => {
-                let failure = Failure::host(subject.as_slice(), action, &error);
-                match is_full(&error) {
-                    true => failure.advise("make room at the destination and copy it again"),
-                    false => failure,
-                }
-            }
-        })
-    }
-
-    fn check_interrupt(&self) -> Result<(), Trouble> {
-        if self.engine.is_interrupted() { Err(Trouble::Interrupted) } else { Ok(()) }
-    }
-
-    fn regular(&self, job: &Job) -> Result<(), Trouble> {
-        self.check_interrupt()?;
-        let create = |error| Trouble::Host(CANNOT_CREATE, error);
-        check_name(&job.name).map_err(create)?;
-        let mut source = job.node.open()?;
-        if job.attributes.size > self.kept_bytes_max {
-            source = source.uncached();
-        }
-        let (temporary, file) = job.directory.temporary_file().map_err(create)?;
-        contents::copy(&source, job.attributes.size, &file, |bytes| {
-            self.engine.progress.bytes(bytes);
-            self.check_interrupt()
-        })?;
-        self.describe(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
-        temporary.place(&job.name).map_err(|error| Trouble::Host("cannot name its copy", error))
-    }
-
-    /// Gives a copy what its original has besides its data. What cannot be given is reported, and
-    /// the copy stays: its data matters more.
-    fn describe(&self, node: &Node, path: &[u8], attributes: &Attributes, subject: Subject<'_>) {
-        let engine = self.engine;
-        let mut tell = |trouble| self.tell(path, Err(trouble));
-        if engine.options.preserve {
-            let wanted = Wanted { node, path, attributes, losses: &engine.losses };
-            metadata::preserve(&wanted, subject, &mut tell);
-        } else if let Err(trouble) = metadata::set_permissions(subject, self.reduced(attributes)) {
-            tell(trouble);
-        }
-    }
-
-    /// The permissions of a copy that does not keep those of its original.
-    fn reduced(&self, attributes: &Attributes) -> u16 {
-        attributes.permissions & 0o777 & !self.engine.options.umask
-    }
-
-    /// Lets go of a directory. The last one to do so completes it, and then the one around it.
-    fn release(&self, mut directory: Arc<Directory>) {
-        while let Some(mut inner) = Arc::into_inner(directory) {
-            if let Some((node, path)) = inner.source.take() {
-                if self.engine.options.preserve || inner.is_new {
-                    let subject = Subject::Open(inner.as_fd());
-                    self.describe(&node, &path, &node.attributes(), subject);
-                }
-            }
-            match inner.parent.take() {
-                Some(parent) => directory = parent,
-                None => return,
-            }
-        }
-    }
-
-    /// Makes a symbolic link or a special file.
-    fn special(&self, directory: &Directory, name: &[u8], stop: &Stop<'_>) -> Result<(), Trouble> {
-        let create = |error| Trouble::Host(CANNOT_CREATE, error);
-        check_name(name).map_err(create)?;
-        let of = stop.node.attributes();
-        let preserve = self.engine.options.preserve;
-        let permissions = if preserve { of.permissions } else { self.reduced(&of) };
-        let made = match special_type(of.kind) {
-            None => {
-                let target = stop.node.read_link()?;
-                directory.temporary(|fd, name| rustix::fs::symlinkat(target.as_slice(), fd, name))
-            }
-            Some(kind) => {
-                let device = makedev(of.device.major, of.device.minor);
-                let mode = Mode::from_raw_mode(permissions.into());
-                directory.temporary(|fd, name| rustix::fs::mknodat(fd, name, kind, mode, device))
-            }
-        };
-        let temporary = made.map_err(create)?;
-        if preserve {
-            let (fd, name) = temporary.place_of();
-            self.describe(stop.node, stop.path, &of, Subject::Entry(fd, name));
-        }
-        temporary.place(name).map_err(|error| Trouble::Host("cannot name its copy", error))
-    }
-}
-
-fn special_type(kind: FileType) -> Option<rustix::fs::FileType> {
-    match kind {
-        FileType::CharacterDevice => Some(rustix::fs::FileType::CharacterDevice),
-        FileType::BlockDevice => Some(rustix::fs::FileType::BlockDevice),
-        FileType::Fifo => Some(rustix::fs::FileType::Fifo),
-        FileType::Socket => Some(rustix::fs::FileType::Socket),
-        FileType::Regular | FileType::Directory | FileType::Symlink => None,
     }
 }
 
@@ -334,7 +155,7 @@ impl Feeder<'_, '_> {
         if !self.worker.engine.options.recursive {
             let trouble =
                 Trouble::Other("is a directory and was left out; add -r or -a to copy it");
-            self.worker.tell(stop.path, Err(trouble));
+            self.worker.report(stop.path, Err(trouble));
             return Then::Skip;
         }
         match Directory::make(parent, name, (Arc::clone(stop.node), stop.path.to_vec())) {
@@ -344,7 +165,7 @@ impl Feeder<'_, '_> {
             }
             Err(error) => {
                 let trouble = Trouble::Host(CANNOT_CREATE, error);
-                self.worker.tell_unless_full(stop.path, 0, Err(trouble));
+                self.worker.report_unless_full(stop.path, 0, Err(trouble));
                 Then::Skip
             }
         }
@@ -369,7 +190,7 @@ impl Feeder<'_, '_> {
                                 "is copied on its own, since it cannot be linked",
                                 error,
                             );
-                            worker.tell(stop.path, Err(trouble));
+                            worker.report(stop.path, Err(trouble));
                         }
                     }
                 }
@@ -384,7 +205,7 @@ impl Feeder<'_, '_> {
         }
         let outcome = worker.special(directory, name, stop);
         if is_first {
-            worker.links.settle(attributes.inode, outcome.is_ok());
+            worker.links.end(attributes.inode, outcome.is_ok());
         }
         match outcome {
             Err(Trouble::Host(CANNOT_CREATE, error))
@@ -398,13 +219,9 @@ impl Feeder<'_, '_> {
                 );
                 worker.engine.progress.warn(&failure.advise("run as root to copy it").to_string());
             }
-            outcome => worker.tell_unless_full(stop.path, 0, outcome),
+            outcome => worker.report_unless_full(stop.path, 0, outcome),
         }
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn is_device(kind: FileType) -> bool {
@@ -445,7 +262,7 @@ impl Visitor for Feeder<'_, '_> {
     }
 
     fn failed(&mut self, path: &[u8], error: &base::Error) -> Result<()> {
-        self.worker.tell(path, Err(error.clone().into()));
+        self.worker.report(path, Err(error.clone().into()));
         Ok(())
     }
 }
@@ -455,119 +272,6 @@ impl Drop for Feeder<'_, '_> {
         // After an early end; innermost first.
         while let Some(directory) = self.stack.pop() {
             self.worker.release(directory);
-        }
-    }
-}
-
-/// The first copies of inodes with several names.
-#[derive(Default)]
-struct Links {
-    known: Mutex<HashMap<InodeNumber, Link>>,
-    settled: Condvar,
-}
-
-struct Link {
-    state: LinkState,
-    /// The names that are still to come.
-    expected: u32,
-    /// Where the first copy is: the names that lead to its directory, and its own.
-    place: (Vec<Vec<u8>>, Vec<u8>),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LinkState {
-    Pending,
-    Made,
-    Failed,
-}
-
-/// Whether a name is the first of its inode to be copied.
-enum First {
-    Yes,
-    No(Vec<Vec<u8>>, Vec<u8>),
-}
-
-impl Links {
-    /// Tells whether this name is the first of its inode, which must then be settled. Waits while
-    /// the first is still being copied.
-    fn first(&self, of: &Attributes, directory: &Directory, name: &[u8]) -> First {
-        let mut known = self.known.lock();
-        while let Some(link) = known.get_mut(&of.inode) {
-            match link.state {
-                LinkState::Pending => self.settled.wait(&mut known),
-                LinkState::Failed => break,
-                LinkState::Made => {
-                    let (names, first_name) = link.place.clone();
-                    link.expected = link.expected.saturating_sub(1);
-                    if link.expected == 0 {
-                        known.remove(&of.inode);
-                    }
-                    return First::No(names, first_name);
-                }
-            }
-        }
-        let place = (directory.names(), name.to_vec());
-        let expected = of.links.saturating_sub(1);
-        known.insert(of.inode, Link { state: LinkState::Pending, expected, place });
-        First::Yes
-    }
-
-    /// Records how the first copy went.
-    fn settle(&self, inode: InodeNumber, is_made: bool) {
-        if let Some(link) = self.known.lock().get_mut(&inode) {
-            link.state = if is_made { LinkState::Made } else { LinkState::Failed };
-        }
-        self.settled.notify_all();
-    }
-}
-
-/// A first copy that is being made. It has failed unless it is said to have been made.
-struct Unsettled<'a> {
-    links: &'a Links,
-    inode: InodeNumber,
-    is_made: bool,
-}
-
-impl<'a> Unsettled<'a> {
-    fn new(links: &'a Links, inode: InodeNumber) -> Self {
-        Self { links, inode, is_made: false }
-    }
-
-    fn settle(mut self, is_made: bool) {
-        self.is_made = is_made;
-    }
-}
-
-impl Drop for Unsettled<'_> {
-    fn drop(&mut self) {
-        self.links.settle(self.inode, self.is_made);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_first_copy_that_panics_has_failed() {
-        let (links, inode) = (Links::default(), InodeNumber(12));
-        let state = || links.known.lock()[&inode].state;
-        for is_made in [None, Some(true), Some(false)] {
-            let place = (Vec::new(), b"first".to_vec());
-            let link = Link { state: LinkState::Pending, expected: 1, place };
-            links.known.lock().insert(inode, link);
-            let unsettled = Unsettled::new(&links, inode);
-            let outcome = catch_unwind(AssertUnwindSafe(|| match is_made {
-                Some(is_made) => unsettled.settle(is_made),
-                None => {
-                    let _unsettled = unsettled;
-                    panic!("as the test has it");
-                }
-            }));
-            assert_eq!(outcome.is_ok(), is_made.is_some());
-            assert!(
-                state() == if is_made == Some(true) { LinkState::Made } else { LinkState::Failed }
-            );
         }
     }
 }

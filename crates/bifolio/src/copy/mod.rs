@@ -7,10 +7,12 @@
 mod contents;
 mod destination;
 mod engine;
+mod hard_links;
 mod left_out;
 mod losses;
 mod metadata;
 mod progress;
+mod worker;
 
 use vfs::Volume;
 

@@ -1,0 +1,207 @@
+//! Copies of single files, by several threads: data, links, special files, and what they keep of their originals. Not
+//! here: walking the tree (`engine.rs`).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use base::attributes::{Attributes, FileType};
+use parking_lot::Mutex;
+use rustix::fs::{Mode, makedev};
+use vfs::Node;
+
+use super::contents;
+use super::destination::{Directory, check_name};
+use super::engine::{CANNOT_CREATE, Engine, Trouble};
+use super::hard_links::{FirstCopy, Links};
+use super::metadata::{self, Subject, Wanted};
+use crate::failure::Failure;
+use crate::target::Target;
+use crate::walk::Stop;
+
+/// The data of one regular file, to be copied by any thread.
+pub struct Job {
+    pub directory: Arc<Directory>,
+    pub name: Vec<u8>,
+    pub node: Arc<Node>,
+    pub path: Vec<u8>,
+    pub attributes: Attributes,
+    /// Whether other names of its inode wait for it.
+    pub is_first: bool,
+}
+
+/// The state that all threads of a copy share.
+pub struct Worker<'w, 'a> {
+    pub engine: &'w Engine<'a>,
+    pub target: &'w Target,
+    pub links: &'w Links,
+    /// The size above which files are read uncached.
+    pub kept_bytes_max: u64,
+}
+
+impl Worker<'_, '_> {
+    /// Does jobs until there are no more. A panic goes on after the last one: with no thread to
+    /// take jobs, handing one out would never end.
+    pub fn run(&self, receiver: &Mutex<Receiver<Job>>) {
+        let mut panicked = None;
+        loop {
+            let job = receiver.lock().recv();
+            let Ok(job) = job else { break };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.copy(job))) {
+                panicked = Some(panic);
+            }
+        }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
+        }
+    }
+
+    fn copy(&self, job: Job) {
+        let first = job.is_first.then(|| FirstCopy::new(self.links, job.attributes.inode));
+        let outcome = self.regular(&job);
+        if let Some(first) = first {
+            first.end(outcome.is_ok());
+        }
+        self.report_unless_full(&job.path, job.attributes.size, outcome);
+        self.release(job.directory);
+    }
+
+    /// Reports why the copy of `path` failed.
+    pub fn report(&self, path: &[u8], outcome: Result<(), Trouble>) {
+        if let Some(failure) = self.failure(path, outcome) {
+            self.engine.progress.report(&failure);
+        }
+    }
+
+    /// Reports a file of `bytes` bytes that was not copied. If the destination is full, counts the file for the
+    /// report at the end instead.
+    pub fn report_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), Trouble>) {
+        let is_full = matches!(&outcome, Err(Trouble::Host(_, error)) if is_full(error));
+        match self.failure(path, outcome) {
+            Some(failure) if is_full => {
+                let subject = self.target.subject(path);
+                self.engine.left_out.lock().add(&subject, bytes, failure);
+            }
+            Some(failure) => self.engine.progress.report(&failure),
+            None => {}
+        }
+    }
+
+    fn failure(&self, path: &[u8], outcome: Result<(), Trouble>) -> Option<Failure> {
+        let subject = self.target.subject(path);
+        Some(match outcome {
+            Ok(()) | Err(Trouble::Interrupted) => return None,
+            Err(Trouble::Library(error)) => self.target.failure(path, &error),
+            Err(Trouble::Other(what)) => Failure::new(subject.as_slice(), what),
+            Err(Trouble::Host(action, error)) => {
+                let failure = Failure::host(subject.as_slice(), action, &error);
+                match is_full(&error) {
+                    true => failure.advise("make room at the destination and copy it again"),
+                    false => failure,
+                }
+            }
+        })
+    }
+
+    fn check_interrupt(&self) -> Result<(), Trouble> {
+        if self.engine.is_interrupted() { Err(Trouble::Interrupted) } else { Ok(()) }
+    }
+
+    fn regular(&self, job: &Job) -> Result<(), Trouble> {
+        self.check_interrupt()?;
+        let create = |error| Trouble::Host(CANNOT_CREATE, error);
+        check_name(&job.name).map_err(create)?;
+        let mut source = job.node.open()?;
+        if job.attributes.size > self.kept_bytes_max {
+            source = source.uncached();
+        }
+        let (temporary, file) = job.directory.temporary_file().map_err(create)?;
+        contents::copy(&source, job.attributes.size, &file, |bytes| {
+            self.engine.progress.bytes(bytes);
+            self.check_interrupt()
+        })?;
+        self.describe(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
+        temporary.place(&job.name).map_err(|error| Trouble::Host("cannot name its copy", error))
+    }
+
+    /// Gives a copy what its original has besides its data. What cannot be given is reported, and
+    /// the copy stays: its data matters more.
+    fn describe(&self, node: &Node, path: &[u8], attributes: &Attributes, subject: Subject<'_>) {
+        let engine = self.engine;
+        let mut report = |trouble| self.report(path, Err(trouble));
+        if engine.options.preserve {
+            let wanted = Wanted { node, path, attributes, losses: &engine.losses };
+            metadata::preserve(&wanted, subject, &mut report);
+        } else if let Err(trouble) = metadata::set_permissions(subject, self.reduced(attributes)) {
+            report(trouble);
+        }
+    }
+
+    /// The permissions of a copy that does not keep those of its original.
+    fn reduced(&self, attributes: &Attributes) -> u16 {
+        attributes.permissions & 0o777 & !self.engine.options.umask
+    }
+
+    /// Releases a directory. The last release completes it, and then releases its parent.
+    pub fn release(&self, mut directory: Arc<Directory>) {
+        while let Some(mut inner) = Arc::into_inner(directory) {
+            if let Some((node, path)) = inner.source.take() {
+                if self.engine.options.preserve || inner.is_new {
+                    let subject = Subject::Open(inner.as_fd());
+                    self.describe(&node, &path, &node.attributes(), subject);
+                }
+            }
+            match inner.parent.take() {
+                Some(parent) => directory = parent,
+                None => return,
+            }
+        }
+    }
+
+    /// Makes a symbolic link or a special file.
+    pub fn special(
+        &self,
+        directory: &Directory,
+        name: &[u8],
+        stop: &Stop<'_>,
+    ) -> Result<(), Trouble> {
+        let create = |error| Trouble::Host(CANNOT_CREATE, error);
+        check_name(name).map_err(create)?;
+        let of = stop.node.attributes();
+        let preserve = self.engine.options.preserve;
+        let permissions = if preserve { of.permissions } else { self.reduced(&of) };
+        let made = match special_type(of.kind) {
+            None => {
+                let target = stop.node.read_link()?;
+                directory.temporary(|fd, name| rustix::fs::symlinkat(target.as_slice(), fd, name))
+            }
+            Some(kind) => {
+                let device = makedev(of.device.major, of.device.minor);
+                let mode = Mode::from_raw_mode(permissions.into());
+                directory.temporary(|fd, name| rustix::fs::mknodat(fd, name, kind, mode, device))
+            }
+        };
+        let temporary = made.map_err(create)?;
+        if preserve {
+            let (fd, name) = temporary.place_of();
+            self.describe(stop.node, stop.path, &of, Subject::Entry(fd, name));
+        }
+        temporary.place(name).map_err(|error| Trouble::Host("cannot name its copy", error))
+    }
+}
+
+fn special_type(kind: FileType) -> Option<rustix::fs::FileType> {
+    match kind {
+        FileType::CharacterDevice => Some(rustix::fs::FileType::CharacterDevice),
+        FileType::BlockDevice => Some(rustix::fs::FileType::BlockDevice),
+        FileType::Fifo => Some(rustix::fs::FileType::Fifo),
+        FileType::Socket => Some(rustix::fs::FileType::Socket),
+        FileType::Regular | FileType::Directory | FileType::Symlink => None,
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
