@@ -5,7 +5,8 @@ use base::{Error, FileBlock, FsBlock, Result};
 
 use super::edit::{Map, MapBlocks};
 use super::leaf;
-use super::tree::{Path, Rewrite, Tree};
+use super::rewrite::Rewrite;
+use super::tree::{Path, Tree};
 use crate::alloc::Purpose;
 use crate::inode::Inode;
 use crate::journal::Handle;
@@ -116,7 +117,7 @@ impl Inode {
             });
             let (tree, store) = edit.tree()?;
             if let Err(error) = done {
-                Tree::give_up(store, prepared)?;
+                Tree::cancel(store, prepared)?;
                 return Err(error);
             }
             // What goes wrong from here on leaves one map without the other.

@@ -1,11 +1,11 @@
 //! Changes where an inode's data lies: maps blocks, marks them written, unmaps them.
 //!
-//! - `leaf.rs`, `tree.rs`, `patch.rs`: extent trees, without a volume
+//! - `leaf.rs`, `node.rs`, `tree.rs`, `rewrite.rs`, `patch.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
 //! - `new_blocks.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
 //!
-//! Not here: reading maps (`extent.rs`, `indirect.rs`), the data itself, sizes.
+//! Not here: reading maps (`extent/`, `indirect.rs`), the data itself, sizes.
 //!
 //! An operation that fails with `NoSpace` or `FileTooLarge` has left the map as it was, and the
 //! handle too if nothing was changed through it before. Each takes the inode's map exclusively
@@ -16,8 +16,10 @@ mod edit;
 mod exchange;
 mod leaf;
 mod new_blocks;
+mod node;
 mod patch;
 mod pointers;
+mod rewrite;
 mod shift;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,7 @@ use zerocopy::FromBytes;
 use self::edit::{map_credits, tree_credits};
 pub(crate) use self::exchange::Pair;
 pub(crate) use self::new_blocks::NewBlocks;
-pub(crate) use self::tree::empty_root;
+pub(crate) use self::node::empty_root;
 use crate::alloc::{ALLOCATE_CREDITS, FREE_CREDITS};
 use crate::extent::DEPTH_MAX;
 use crate::inode::Inode;

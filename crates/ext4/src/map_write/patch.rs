@@ -6,7 +6,8 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, Result};
 use zerocopy::FromBytes;
 
-use super::tree::{self, Entry, NodeStore, ROOT_ENTRIES, Tree};
+use super::node::{self, Entry, ROOT_ENTRIES};
+use super::tree::{NodeStore, Tree};
 use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, Step};
 use crate::map::Run;
 use crate::ondisk::extent::RawExtentHeader;
@@ -85,7 +86,7 @@ impl Tree<'_> {
 /// The entries that a node says it has room for, and has.
 fn room_within(bytes: &[u8]) -> usize {
     let said = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
-    usize::from(said).min(tree::room(bytes.len()))
+    usize::from(said).min(node::room(bytes.len()))
 }
 
 /// Puts extents in the place of some entries of a node, which has `count` of them then.

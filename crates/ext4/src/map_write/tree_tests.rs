@@ -3,9 +3,12 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::Error;
 use proptest::prelude::*;
 
+use super::super::node::{ROOT_ENTRIES, empty_root};
 use super::*;
+use crate::extent::{DEPTH_MAX, ENTRY_BYTES, HEADER_BYTES};
 use crate::geometry::tests::plain;
 
 /// Nodes in memory.

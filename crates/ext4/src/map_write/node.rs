@@ -1,0 +1,129 @@
+//! Nodes of an extent tree in memory: read from their bytes and written over them. Not here: which entries a node gets.
+
+use std::ops::Range;
+
+use base::{FileBlock, FsBlock, Place, Result};
+use zerocopy::IntoBytes;
+
+use crate::block_validity::BlockValidity;
+use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Node};
+use crate::map::Run;
+use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
+
+/// Entries in an inode.
+pub(super) const ROOT_ENTRIES: usize = 4;
+
+/// An entry of a node, as on disk. Those of leaves and of inner nodes begin with the file block.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(pub [u8; ENTRY_BYTES]);
+
+impl Entry {
+    pub(super) fn of_extent(run: &Run) -> Self {
+        let mark = if run.unwritten { WRITTEN_MAX } else { 0 };
+        Self(zerocopy::transmute!(RawExtent {
+            // File blocks have 32 bits, and lists keep extents as short as the format wants.
+            block: (run.start.0 as u32).into(),
+            len: (run.length as u16 + mark).into(),
+            start_hi: ((run.block.0 >> 32) as u16).into(),
+            start_lo: (run.block.0 as u32).into(),
+        }))
+    }
+
+    pub(super) fn of_child(start: FileBlock, block: FsBlock) -> Self {
+        Self(zerocopy::transmute!(RawExtentIndex {
+            block: (start.0 as u32).into(),
+            leaf_lo: (block.0 as u32).into(),
+            leaf_hi: ((block.0 >> 32) as u16).into(),
+            unused: 0.into(),
+        }))
+    }
+
+    pub(super) fn extent(self) -> Run {
+        let raw: RawExtent = zerocopy::transmute!(self.0);
+        let length = raw.len.get();
+        let unwritten = length > WRITTEN_MAX;
+        Run {
+            start: self.start(),
+            length: u64::from(if unwritten { length - WRITTEN_MAX } else { length }),
+            block: FsBlock(u64::from(raw.start_hi.get()) << 32 | u64::from(raw.start_lo.get())),
+            unwritten,
+        }
+    }
+
+    pub(super) fn child(self) -> FsBlock {
+        let raw: RawExtentIndex = zerocopy::transmute!(self.0);
+        FsBlock(u64::from(raw.leaf_hi.get()) << 32 | u64::from(raw.leaf_lo.get()))
+    }
+
+    pub(super) fn start(self) -> FileBlock {
+        let raw: RawExtentIndex = zerocopy::transmute!(self.0);
+        FileBlock(raw.block.get().into())
+    }
+}
+
+/// A node on the way to a leaf.
+pub(super) struct PathNode {
+    /// `None` for the root.
+    pub block: Option<FsBlock>,
+    pub depth: u16,
+    pub entries: Vec<Entry>,
+    /// The entry that the way goes on with; of no meaning in a leaf.
+    pub index: usize,
+    pub range: Range<FileBlock>,
+}
+
+/// The contents that a node will have.
+pub(super) struct NodeImage {
+    pub depth: u16,
+    pub entries: Vec<Entry>,
+}
+
+impl NodeImage {
+    /// Writes the node over `bytes`. A node that is a block gets its checksum.
+    pub(super) fn store(&self, bytes: &mut [u8], checksum_seed: Option<u32>) {
+        let header = RawExtentHeader {
+            magic: MAGIC.into(),
+            // At most the entries of a block of 64 KiB.
+            entries: (self.entries.len() as u16).into(),
+            max: (room(bytes.len()) as u16).into(),
+            depth: self.depth.into(),
+            generation: 0.into(),
+        };
+        let (head, table) = bytes.split_at_mut(HEADER_BYTES);
+        head.copy_from_slice(header.as_bytes());
+        table.fill(0);
+        for (place, entry) in table.chunks_exact_mut(ENTRY_BYTES).zip(&self.entries) {
+            place.copy_from_slice(&entry.0);
+        }
+        extent::seal(bytes, checksum_seed);
+    }
+}
+
+/// Returns the root of a tree without extents.
+pub(crate) fn empty_root() -> [u8; 60] {
+    let mut area = [0; 60];
+    NodeImage { depth: 0, entries: Vec::new() }.store(&mut area, None);
+    area
+}
+
+/// Returns the number of entries that a node has room for.
+pub(super) fn room(node_bytes: usize) -> usize {
+    (node_bytes - HEADER_BYTES) / ENTRY_BYTES
+}
+
+/// Verifies a node, and returns it with its entries as they are.
+pub(super) fn parse(
+    bytes: &[u8],
+    validity: BlockValidity<'_>,
+    expected: Expected,
+    block: Option<FsBlock>,
+    place: Place,
+) -> Result<PathNode> {
+    let range = expected.range.clone();
+    let (depth, table) = Node::verify(bytes, validity, &expected, place)?;
+    let entries = table
+        .chunks_exact(ENTRY_BYTES)
+        .map(|entry| Entry(entry.try_into().expect("chunks have exactly the size of an entry")))
+        .collect();
+    Ok(PathNode { block, depth, entries, index: 0, range })
+}
