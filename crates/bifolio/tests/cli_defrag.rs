@@ -63,7 +63,7 @@ fn files_in_pieces_come_to_lie_in_one_and_read_as_before() {
     assert!(said.lines().last().unwrap().contains(" 2 moved, 2 skipped"), "{said}");
     // What lies between holes is one piece.
     assert!(said.contains("/sparse: 61 pieces, score 98 -> 1 piece, score 0\n"), "{said}");
-    shell(image.folder.path(), "e2fsck -fn image");
+    image.check_by_e2fsck();
 
     let mount = LoopMount::new(&image.path, "ext4", "ro");
     assert_eq!(sums(mount.path()), before);
@@ -90,7 +90,7 @@ fn what_cannot_be_moved_is_skipped_with_a_reason() {
         let image = Image::from_script(format, 1024, script);
         let said = good(&["defrag", "-v", &image.at("/file")]);
         assert!(said.contains("skipped: ") && said.contains(reason), "{said}");
-        shell(image.folder.path(), "e2fsck -fn image");
+        image.check_by_e2fsck();
     }
 }
 
@@ -108,7 +108,7 @@ fn a_full_image_loses_nothing() {
     mount.unmount();
     let said = good(&["defrag", "-v", &image.at("/a")]);
     assert!(said.contains("skipped: "), "{said}");
-    shell(image.folder.path(), "e2fsck -fn image");
+    image.check_by_e2fsck();
     let mount = LoopMount::new(&image.path, "ext4", "ro");
     assert_eq!(sums(mount.path()), before);
     mount.unmount();

@@ -36,11 +36,6 @@ fn empty_image(block_size: u32) -> Image {
     image
 }
 
-#[track_caller]
-fn check(image: &Image) {
-    shell(image.folder.path(), "e2fsck -fn image > e2fsck.log 2>&1 || { cat e2fsck.log; exit 1; }");
-}
-
 #[test]
 fn archives_of_every_form_are_unpacked_as_their_source_was() {
     private_mounts();
@@ -78,7 +73,7 @@ fn archives_of_every_form_are_unpacked_as_their_source_was() {
         }
         shell(mount.path(), "rm -rf unpacked");
         good(&["tar", &archive.display().to_string(), &into.at("/")]);
-        check(&into);
+        into.check_by_e2fsck();
         let by_kernel = LoopMount::new(&into.path, "ext4", "ro");
         assert_eq!(shell(by_kernel.path(), FACTS), expected, "{form}");
         let blocks = |name: &str| shell(by_kernel.path(), &format!("stat -c %b {name}"));
@@ -126,7 +121,7 @@ fn archives_come_through_pipes_and_into_directories_and_replace_what_is_there() 
     good(&["tar", &image.beside("absolute.tar").display().to_string(), &image.at("/to")]);
     let inside = format!("/to{}", image.beside("evil/link/file").display());
     assert_eq!(good(&["cat", &image.at(&inside)]), "x\n");
-    check(&image);
+    image.check_by_e2fsck();
 }
 
 #[test]
@@ -165,7 +160,7 @@ fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
     let file =
         ends_with(&["tar", &image.beside("good.tar").display().to_string(), &image.at("/a")], 1);
     assert!(file.text().contains("ot a directory"), "{}", file.text());
-    check(&image);
+    image.check_by_e2fsck();
 }
 
 #[test]
@@ -182,7 +177,7 @@ fn of_two_members_for_one_directory_the_later_counts() {
     assert!(stat.contains("Mode:  0751"), "{stat}");
     assert!(stat.contains("User:     5   Group:     6"), "{stat}");
     assert!(stat.contains("2002"), "{stat}");
-    check(&image);
+    image.check_by_e2fsck();
 }
 
 #[test]
@@ -214,6 +209,6 @@ fn archives_with_any_bytes_changed_end_and_leave_a_clean_image() {
             output(bifolio().args(["tar", &changed.display().to_string(), &image.at("/")]));
         assert!(matches!(result.status.code(), Some(0 | 1)), "{round}: {}", result.text());
     }
-    check(&image);
+    image.check_by_e2fsck();
     run(bifolio().args(["check", &image.at("/")]));
 }

@@ -1,5 +1,5 @@
 //! The commands that change an image: held against what coreutils does to the same tree, and judged
-//! by e2fsck and the kernel.
+//! by e2fsck and the kernel. Not here: copying into an image (`cli_import.rs`).
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
-use support::{Image, bifolio, ends_with, good, good_bytes, json, shell, sorted};
+use support::{Image, bifolio, ends_with, facts, good, good_bytes, shell, sorted};
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
@@ -59,24 +59,10 @@ const STEPS: &[&str] = &[
     "rm -rf @/big @/none",
 ];
 
-/// Names, types, permissions, owners, links and targets.
-fn facts(folder: &Path) -> String {
-    shell(
-        folder,
-        "find . -mindepth 1 -path ./lost+found -prune -o -mindepth 1 -printf '%P %M %U %G %l' \
-            \\( -type d -printf '\\n' -o -printf ' %n\\n' \\) | sort",
-    )
-}
-
 fn here(image: &Image, arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_bifolio");
     let arguments = arguments.replace('@', &format!("{}:", image.path.display()));
     shell(image.folder.path(), &format!("{program} {arguments} 2>&1"))
-}
-
-#[track_caller]
-fn check(image: &Image) {
-    shell(image.folder.path(), "e2fsck -fn image > e2fsck.log 2>&1 || { cat e2fsck.log; exit 1; }");
 }
 
 fn every_step(format: &'static str, block_size: u32, options: &str) {
@@ -91,7 +77,7 @@ fn every_step(format: &'static str, block_size: u32, options: &str) {
         shell(&source, &step.replace('@', "."));
         assert_eq!(here(&image, step), "", "{format} {block_size}: {step}");
     }
-    check(&image);
+    image.check_by_e2fsck();
     let expected = facts(&source);
     let out = image.beside("out");
     good(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
@@ -143,7 +129,7 @@ fn failures_say_what_was_not_done_and_the_rest_is() {
     fails(&["chmod", "9", &at("/dir")], 2, "expected a mode");
     fails(&["chown", "root", &at("/dir")], 2, "in numbers");
     fails(&["mkdir", "--no-recovery", &at("/x")], 2, "cannot be changed as it lies");
-    check(&image);
+    image.check_by_e2fsck();
     assert_eq!(good(&["find", &at("/"), "-name", "[dfmxn]*"]), "/dir\n/made\n");
 }
 
@@ -171,7 +157,7 @@ fn an_image_in_use_is_left_alone() {
     drop(reader);
     assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
     good(&["mkdir", &image.at("/dir")]);
-    check(&image);
+    image.check_by_e2fsck();
 }
 
 #[test]
@@ -201,7 +187,7 @@ fn a_full_image_says_so_and_stays_sound() {
     let result = ends_with(&arguments, 1);
     let text = result.text();
     assert!(text.contains("cannot create directory: no space left on the volume"), "{text}");
-    check(&image);
+    image.check_by_e2fsck();
     let made = good(&["find", &image.at("/"), "-name", "d*"]).lines().count();
     assert_eq!(made + text.lines().filter(|line| line.contains("no space")).count(), 40);
 }
@@ -216,159 +202,7 @@ fn new_files_belong_to_whom_they_shall() {
     good(&["cp", "-a", &image.at("/"), &out]);
     let owners = shell(Path::new(&out), "stat -c '%U:%u:%G:%g' a shared/b c d | cut -d: -f2,4");
     assert_eq!(owners, "5:6\n5:99\n7:0\n0:0\n");
-    check(&image);
-}
-
-/// A tree with one of everything, in a folder where the test makes it.
-const TREE: &str = "mkdir -p tree/d/e; cd tree; head -c 3000000 /dev/urandom > d/large
-    truncate -s 20M sparse; printf x | dd of=sparse bs=1 seek=5M conv=notrunc 2>/dev/null
-    : > empty; ln d/large hard; mkfifo fifo; mknod null c 1 3; ln fifo other; ln -s ../x d/link
-    chmod 4755 d/large; chown 5:70000 d/large; chmod 2775 d/e; chown -h 9:9 d/link
-    setfattr -n user.x -v y d; setfattr -n trusted.t -v u hard; setfacl -m u:5:r sparse
-    setfacl -d -m u:7:rwx d/e; for i in $(seq 300); do echo $i > d/e/$i; done
-    touch -d '2001-02-03 04:05:06.789' d/large d; touch -hd '2030-01-01' d/link";
-
-/// As [`facts`], with times to the second, sizes, attributes and contents.
-fn more_facts(folder: &Path) -> String {
-    // In an order that does not depend on the file system.
-    let script = "find . -print0 | sort -z | xargs -0 getfattr -hd -m -
-        find . -mindepth 1 -not -name lost+found -printf '%P %Ts ' \\( -type d -o -printf '%s' \\) \\
-            -printf '\\n' | sort; find . -type f | sort | xargs -d '\\n' sha256sum";
-    facts(folder) + &shell(folder, script)
-}
-
-fn import(format: &'static str, block_size: u32, options: &str) {
-    let image = Image::empty();
-    let folder = image.folder.path();
-    shell(folder, TREE);
-    let mut recipe = Mke2fs::new(format, block_size).with(options);
-    recipe.size = (64 << 20).max(u64::from(block_size) * 4096);
-    recipe.make(&image.path, None);
-    let tree = image.beside("tree");
-    let tree_contents = format!("{}/.", tree.display());
-    good(&["cp", "-a", &tree_contents, &image.at("/")]);
-    // A copy over a copy changes nothing.
-    good(&["cp", "-a", &tree_contents, &image.at("/")]);
-    check(&image);
-    let expected = more_facts(&tree);
-    let out = image.beside("out");
-    good(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
-    shell(folder, "rmdir out/lost+found");
-    assert!(more_facts(&out) == expected, "{format} {block_size}: see {}", out.display());
-    let sparse = json(&["stat", "--json", &image.at("/sparse")]);
-    assert!(sparse[0]["allocated"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{sparse}");
-    if block_size <= 4096 {
-        let mount = LoopMount::new(&image.path, format, "ro");
-        let found = more_facts(mount.path()).replace("lost+found", "");
-        for line in expected.lines() {
-            assert!(found.contains(line), "{format} {block_size}, by the kernel: {line}");
-        }
-    }
-}
-
-#[test]
-fn a_tree_copied_into_an_image_is_the_same_tree() {
-    private_mounts();
-    import("ext4", 1024, "");
-    import("ext4", 4096, "-O ^has_journal");
-    import("ext4", 65536, "");
-    import("ext3", 1024, "");
-}
-
-#[test]
-fn files_are_put_where_they_are_wanted() {
-    let image = Image::from_script(
-        "ext4",
-        4096,
-        "mkdir dir; echo old > file; chown 3:4 file; chmod 640 file",
-    );
-    let folder = image.folder.path();
-    shell(folder, "echo new > new; chmod 711 new; mkdir tree; echo x > tree/x; mkfifo tree/pipe");
-    let here = |name: &str| image.beside(name).display().to_string();
-    good(&["put", &here("new"), &image.at("/file")]);
-    good(&["put", &here("new"), &here("tree/x"), &image.at("/dir")]);
-    good(&["put", "-m", "u=rw,go=", "--owner", "8", &here("new"), &image.at("/private")]);
-    shell(
-        folder,
-        &format!("seq 100000 | {} put - image:/numbers", bifolio().get_program().to_str().unwrap()),
-    );
-    assert_eq!(good(&["cat", &image.at("/numbers")]).lines().count(), 100_000);
-    good(&["cp", "-r", &here("tree"), &image.at("/dir")]);
-    good(&["cp", "-r", &here("tree"), &image.at("/renamed")]);
-    good(&["cp", "-rT", &here("tree"), &image.at("/dir")]);
-    for path in ["/dir/tree/x", "/renamed/x", "/dir/x"] {
-        assert_eq!(good(&["cat", &image.at(path)]), "x\n");
-    }
-    let left_out = ends_with(&["cp", &here("tree"), &here("new"), &image.at("/dir")], 1);
-    assert!(left_out.text().contains("add -r or -a"), "{}", left_out.text());
-    let none = ends_with(&["put", &here("none"), &here("new"), &image.at("/dir")], 1);
-    assert!(none.text().contains("none: cannot be copied: No such file"), "{}", none.text());
-    ends_with(&["put", "-", &image.at("/dir")], 2);
-    let itself = ends_with(&["cp", &here("image"), &image.at("/dir")], 1);
-    assert!(itself.text().contains("is the image that is copied to"), "{}", itself.text());
-    check(&image);
-    good(&["cp", "-a", &image.at("/"), &here("out")]);
-    let facts = shell(&image.beside("out"), "find . -type f -printf '%P %m %U %G %s\\n'");
-    for line in ["file 640 3 4 4", "dir/new 711 0 0 4", "private 600 8 0 4"] {
-        assert!(facts.contains(line), "{line}: {facts}");
-    }
-    assert!(!facts.contains(".bifolio-"), "{facts}");
-}
-
-#[test]
-fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
-    let image = Image::empty();
-    Mke2fs::new("ext4", 4096).with("-O ^has_journal").make(&image.path, None);
-    let folder = image.folder.path();
-    shell(folder, "head -c 40000000 /dev/urandom > large; echo small > small");
-    let script = format!(
-        "trap '' XFSZ; ulimit -f 16384; status=0
-        {} put large image:/ || status=$?; echo status $status",
-        bifolio().get_program().to_str().unwrap()
-    );
-    let text = shell(folder, &format!("{{ {script}\n}} 2>&1"));
-    assert!(text.contains("status 1\n") && !text.contains("panicked"), "{text}");
-
-    let mut recipe = Mke2fs::new("ext4", 4096);
-    recipe.size = 16 << 20;
-    recipe.make(&image.path, None);
-    let here = |name: &str| image.beside(name).display().to_string();
-    let full = ends_with(&["put", &here("large"), &here("small"), &image.at("/")], 1);
-    assert!(full.text().contains("cannot write its copy: no space left"), "{}", full.text());
-    check(&image);
-    let names = good(&["find", &image.at("/"), "-type", "f"]);
-    assert_eq!(names, "/small\n");
-}
-
-#[test]
-fn a_full_image_says_once_how_much_was_left_out() {
-    let image = Image::empty();
-    let mut recipe = Mke2fs::new("ext4", 1024);
-    recipe.size = 8 << 20;
-    let folder = image.folder.path();
-    shell(
-        folder,
-        "mkdir -p tree/sub; for i in $(seq 60); do head -c 300000 /dev/zero | tr '\\0' $((i % 10)) > tree/$i; \
-         done; ln tree/60 tree/sub/link; tar -cf tree.tar -C tree .",
-    );
-    let here = |name: &str| image.beside(name).display().to_string();
-    let files: Vec<String> = (1..=60).map(|number| here(&format!("tree/{number}"))).collect();
-    let mut put: Vec<&str> =
-        std::iter::once("put").chain(files.iter().map(String::as_str)).collect();
-    let (root, tree, archive) = (image.at("/"), here("tree"), here("tree.tar"));
-    put.push(&root);
-    for arguments in [&["cp", "-a", &tree, &root][..], &["tar", &archive, &root], &put] {
-        recipe.make(&image.path, None);
-        let text = ends_with(arguments, 1).text();
-        let said: Vec<&str> = text.lines().filter(|line| line.starts_with("bifolio: ")).collect();
-        assert_eq!(said.len(), 1, "{text}");
-        assert!(text.contains(": is full: "), "{text}");
-        let copied = good(&["find", &image.at("/"), "-type", "f"]).lines().count();
-        let names = if arguments[0] == "put" { 60 } else { 61 };
-        let left_out = format!(" {} files and directories (", names - copied);
-        assert!(copied > 0 && text.contains(&left_out), "{copied} copied: {text}");
-        check(&image);
-    }
+    image.check_by_e2fsck();
 }
 
 /// The program as an ordinary user runs it.
@@ -402,7 +236,7 @@ fn an_ordinary_user_changes_an_image_that_it_may_write() {
     ] {
         assert_eq!(run(step), "done", "{step}");
     }
-    check(&image);
+    image.check_by_e2fsck();
     for refused in ["mkdir theirs:/new", "mkdir secret:/new", "rm theirs:/file"] {
         let text = run(refused);
         assert!(text.contains("ermission denied") && text.ends_with("status 1"), "{text}");
@@ -445,7 +279,7 @@ fn a_partition_is_written_and_what_lies_around_it_is_not() {
     assert!(before[..start] == after[..start], "what lies before the partition");
     assert!(before[end..] == after[end..], "what lies behind it");
     must(fs::write(&image.path, &after[start..end]), "the partition");
-    check(&image);
+    image.check_by_e2fsck();
     let names = good(&["find", &image.at("/"), "-not", "-name", "lost+found"]);
     assert_eq!(sorted(&names), ["/", "/by-number", "/by-offset", "/dir", "/dir/moved"]);
     assert_eq!(good(&["cat", &image.at("/by-offset")]), "new\n");
@@ -487,7 +321,7 @@ fn two_names_are_exchanged() {
     let exchange = |from: &str, to: &str| good(&["mv", "--exchange", "-T", &at(from), &at(to)]);
     exchange("/one/sub", "/file");
     exchange("/link", "/two/in");
-    check(&image);
+    image.check_by_e2fsck();
     assert_eq!(good(&["cat", &at("/one/sub")]), "file\n");
     assert_eq!(good(&["cat", &at("/link")]), "in\n");
     let moved = good(&["find", &at("/"), "-type", "d", "-not", "-name", "lost+found"]);
@@ -503,7 +337,7 @@ fn two_names_are_exchanged() {
         assert!(failed.text().contains(why), "{}", failed.text());
     }
     ends_with(&["mv", "--exchange", "-n", &at("/one"), &at("/two")], 2);
-    check(&image);
+    image.check_by_e2fsck();
 }
 
 #[test]
@@ -553,7 +387,7 @@ fn what_is_removed_leaves_holes_in_the_image_where_that_is_asked_for() {
         good(&[&["rm"], options, &[&path]].concat());
         let freed = before.saturating_sub(room());
         assert_eq!(freed >= BYTES / 10 * 9, gives_back, "{options:?}: {freed}");
-        shell(image.folder.path(), "e2fsck -fn image");
+        image.check_by_e2fsck();
     }
 }
 
@@ -580,7 +414,7 @@ fn space_is_given_and_taken_as_util_linux_does() {
         let ours = good_bytes(&["cat", &image.at(&format!("/{name}"))]);
         assert!(ours == theirs, "{name}: {options}");
     }
-    check(&image);
+    image.check_by_e2fsck();
     let [file, none] = [image.at("/file"), image.at("/none")];
     for (arguments, status) in [
         (&["-l", "0", &file][..], 2),
@@ -593,10 +427,10 @@ fn space_is_given_and_taken_as_util_linux_does() {
     ] {
         ends_with(&[&["fallocate"], arguments].concat(), status);
     }
-    check(&image);
+    image.check_by_e2fsck();
     let old = Image::from_script("ext3", 1024, "seq 20000 > file");
     let refused = ends_with(&["fallocate", "-l", "1M", &old.at("/file")], 1);
     assert!(refused.text().contains("block maps"), "{}", refused.text());
     assert_eq!(here(&old, "fallocate -p -l 5000 @/file"), "");
-    check(&old);
+    old.check_by_e2fsck();
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 use testkit::command::{Output, output, run};
-use testkit::{LoopMount, Mke2fs, must};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, must};
 
 /// A call of the command.
 pub fn bifolio() -> Command {
@@ -83,6 +83,12 @@ impl Image {
         image
     }
 
+    /// Checks the image with e2fsck.
+    #[track_caller]
+    pub fn check_by_e2fsck(&self) {
+        check_by_e2fsck(&self.path);
+    }
+
     /// `IMAGE:path`.
     pub fn at(&self, path: &str) -> String {
         format!("{}:{path}", self.path.display())
@@ -107,4 +113,13 @@ pub fn sorted(text: &str) -> Vec<&str> {
     let mut lines: Vec<_> = text.lines().collect();
     lines.sort_unstable();
     lines
+}
+
+/// Returns names, types, permissions, owners, links and targets of all that is below `folder`.
+pub fn facts(folder: &Path) -> String {
+    shell(
+        folder,
+        "find . -mindepth 1 -path ./lost+found -prune -o -mindepth 1 -printf '%P %M %U %G %l' \
+            \\( -type d -printf '\\n' -o -printf ' %n\\n' \\) | sort",
+    )
 }
