@@ -97,7 +97,7 @@ fn mount(folder: PathBuf) -> ExitCode {
     let plan = Plan {
         source: "failing".into(),
         directory: folder.join("mount"),
-        hold: None,
+        claim: None,
         options,
         foreground: true,
         confine: false,

@@ -67,7 +67,7 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
     let plan = Plan {
         source: "toy".into(),
         directory,
-        hold: None,
+        claim: None,
         options,
         foreground: std::env::var_os(BACKGROUND).is_none(),
         confine: false,

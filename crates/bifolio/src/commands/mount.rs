@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use device::Image;
-use fuse::{Hold, MountOptions, Plan, SessionError, THREADS_DEFAULT};
+use fuse::{Claim, MountOptions, Plan, SessionError, THREADS_DEFAULT};
 use vfs::Volume;
 
 use crate::console::Console;
@@ -221,10 +221,10 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     if mount_options.writable {
         mount_options.writable = !is_write_protected(&target, console)?;
     }
-    let hold = hold(&source, &image, &mount_options);
-    image.exclusive = hold.is_none();
+    let claim = claim(&source, &image, &mount_options);
+    image.exclusive = claim.is_none();
     let plan = Plan {
-        hold,
+        claim,
         source: source.into_os_string(),
         directory: mount_point(&directory)?,
         options: mount_options,
@@ -296,17 +296,17 @@ fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     Ok(is_protected)
 }
 
-/// Returns the block device or image file that the host holds while `source` is mounted. `None` for users other
-/// than root, whom the host does not let hold a device.
-fn hold(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<Hold> {
+/// Returns the block device or image file that is claimed while `source` is mounted. `None` for users other
+/// than root, whom the host does not let claim a device.
+fn claim(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<Claim> {
     let kind = source.metadata().ok()?.file_type();
     if !rustix::process::geteuid().is_root() {
         None
     } else if kind.is_block_device() {
-        Some(Hold::Device(source.to_owned()))
+        Some(Claim::Device(source.to_owned()))
     } else if options.writable && options.loop_device && options.fsname.is_none() {
         // The partition table, which is not read yet, says where a partition begins.
-        Some(Hold::Image { path: source.to_owned(), offset: image.offset.unwrap_or(0) })
+        Some(Claim::Image { path: source.to_owned(), offset: image.offset.unwrap_or(0) })
     } else {
         None
     }

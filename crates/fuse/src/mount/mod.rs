@@ -1,8 +1,8 @@
 //! Attaching a connection to the directory tree and taking it off again: by mount(2) where that is
 //! allowed, otherwise through `fusermount3`. Not here: serving the connection.
 
+mod claim;
 mod helper;
-mod hold;
 mod identity;
 mod loop_device;
 mod option_list;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-pub use hold::{Held, Hold};
+pub use claim::{Claim, Claimed};
 pub use identity::MountId;
 pub use option_list::OptionError;
 pub use options::{MountOptions, Preference};

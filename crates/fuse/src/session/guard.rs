@@ -13,7 +13,7 @@ use super::process::{self, Child};
 use super::signals::Signals;
 use super::task::{self, Task};
 use super::{Plan, SessionError, Sockets, locate, witness};
-use crate::mount::{self, Detached, Held, MountError, MountId, MountRequest};
+use crate::mount::{self, Claimed, Detached, MountError, MountId, MountRequest};
 
 /// How long the kernel may take to have written what it has collected.
 const PATIENCE_TO_SYNC: Duration = Duration::from_secs(30);
@@ -49,36 +49,36 @@ pub fn run<E>(
     let mut guard = Guard { plan, control, signals, server, mount: None, presence: None };
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}
-        Ok(Event::Signal) => return guard.give_up(PATIENCE, SessionError::Interrupted),
+        Ok(Event::Signal) => return guard.abort(PATIENCE, SessionError::Interrupted),
         _ => return Err(guard.server.failure()),
     }
-    let held = match hold(plan) {
-        Ok(held) => held,
-        Err(error) => return guard.give_up(PATIENCE, error.into()),
+    let claimed = match claim(plan) {
+        Ok(claimed) => claimed,
+        Err(error) => return guard.abort(PATIENCE, error.into()),
     };
     // Should the server have gone, then the wait for its message will tell.
     let _ = guard.control.send(&Message::Watching);
     match guard.wait() {
         Ok(Event::Message(Message::Opened)) => {}
         // It is opening the volume, or waits until it may: what is written then outlives a kill.
-        Ok(Event::Signal) => return guard.give_up(PATIENCE, SessionError::Interrupted),
+        Ok(Event::Signal) => return guard.abort(PATIENCE, SessionError::Interrupted),
         _ => return Err(guard.server.failure()),
     }
-    let (detached, _descriptor) = match held {
-        Some(Held::ByMount(detached)) => (Some(detached), None),
-        Some(Held::ByDescriptor(descriptor)) => (None, Some(descriptor)),
+    let (detached, _descriptor) = match claimed {
+        Some(Claimed::ByMount(detached)) => (Some(detached), None),
+        Some(Claimed::ByDescriptor(descriptor)) => (None, Some(descriptor)),
         None => (None, None),
     };
     match guard.attach(detached) {
         Ok(()) => guard.report_and_watch(ready),
-        Err(error) => guard.give_up(PATIENCE_TO_WRITE, error.into()),
+        Err(error) => guard.abort(PATIENCE_TO_WRITE, error.into()),
     }
 }
 
-/// Has the host hold the device or image before anything is read from it.
-fn hold(plan: &Plan) -> Result<Option<Held>, MountError> {
+/// Claims the device or image before anything is read from it.
+fn claim(plan: &Plan) -> Result<Option<Claimed>, MountError> {
     mount::check_free(&plan.directory)?;
-    plan.hold.as_ref().map_or(Ok(None), |hold| hold.take(&plan.options))
+    plan.claim.as_ref().map_or(Ok(None), |claim| claim.take(&plan.options))
 }
 
 struct Guard<'a> {
@@ -133,7 +133,7 @@ impl Guard<'_> {
             Ok(Event::Message(Message::Serving)) => true,
             Ok(Event::Signal) => {
                 self.take_away();
-                return self.give_up(PATIENCE_TO_WRITE, SessionError::Interrupted);
+                return self.abort(PATIENCE_TO_WRITE, SessionError::Interrupted);
             }
             _ => false,
         };
@@ -148,9 +148,9 @@ impl Guard<'_> {
         self.server.wait()
     }
 
-    /// The start has failed for a reason that the server does not know: it closes its volume, for which it
-    /// has so much time, or as much as somebody has who sends signals.
-    fn give_up<E>(self, patience: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
+    /// Ends a server whose start has failed for a reason that it does not know. The server has `patience` to close its
+    /// volume; another signal ends it sooner.
+    fn abort<E>(self, patience: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
         let has_ended = self.plan.options.writable
             && self.control.send(&Message::Quit).is_ok()
             && self.await_end(patience);

@@ -2,7 +2,7 @@
 //!
 //! The *server* opens the image and confines itself before it looks at a single byte of it. From then on it
 //! can read the image, answer the kernel, and do nothing else: it cannot even mount or unmount. That is left
-//! to the *guard*, its parent, which never sees the image. The guard has the kernel hold a block device
+//! to the *guard*, its parent, which never sees the image. The guard has the kernel claim a block device
 //! before anything is read from it. It mounts once the volume is open, and passes the connection to the
 //! server. It unmounts at a signal, or when the server has died, so that no dead mount stays behind. Before
 //! it unmounts at a signal, it has the kernel write its data of the mount (`sync`), and the server answers
@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! caller   fork ───────────────────────── wait ─────────────────────────────── exit
-//! guard     └─ fork ── hold, wait ────────── mount ─── wait ─── report ── guard ── unmount ── exit
+//! guard     └─ fork ── claim, wait ───────── mount ─── wait ─── report ── guard ── unmount ── exit
 //! server        └─ open image, confine, open volume ──── INIT, serve ───────────────────────── exit
 //! ```
 //!
@@ -42,7 +42,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::mount::{Hold, MountError, MountOptions};
+use crate::mount::{Claim, MountError, MountOptions};
 use crate::operations::InitRefused;
 use crate::transport::NoRings;
 use process::Side;
@@ -58,8 +58,8 @@ pub struct Plan {
     pub source: OsString,
     /// Where to mount: an existing directory, without symbolic links.
     pub directory: PathBuf,
-    /// The device or image that the host holds while the volume is mounted.
-    pub hold: Option<Hold>,
+    /// The device or image that is claimed while the volume is mounted.
+    pub claim: Option<Claim>,
     /// The mount options.
     pub options: MountOptions,
     /// Stay in the foreground.

@@ -20,7 +20,7 @@ use crate::mount::Preference;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{
-    Affinity, BusyPoll, Channel, Contention, Crew, End, Forgetter, NoRings, RingCrew, Rings,
+    Affinity, BusyPoll, Channel, Contention, Crew, End, Invalidator, NoRings, RingCrew, Rings,
     Wakeful, shake_hands,
 };
 
@@ -145,10 +145,10 @@ fn attend<E>(
     };
     let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
     let notices = channel.clone();
-    server.tell_of_stale(move |node| notices.forget_attributes(node));
-    let forgetter = Forgetter::start(channel.clone()).map_err(|error| no_thread(&error))?;
+    server.tell_of_stale(move |node| notices.invalidate_attributes(node));
+    let invalidator = Invalidator::start(channel.clone()).map_err(|error| no_thread(&error))?;
     server.tell_of_old_contents(move |node, from, patience| {
-        forgetter.forget_contents(node, from, patience)
+        invalidator.invalidate_contents(node, from, patience)
     });
     shake_hands(server, &channel).map_err(failure)?;
     match server.negotiated() {

@@ -110,20 +110,20 @@ impl Channel {
         }
     }
 
-    /// Has the kernel ask for the attributes of `node` again. It may do that from a handler.
-    pub fn forget_attributes(&self, node: u64) {
-        self.forget(InvalidateInode { node, offset: -1, length: 0 });
+    /// Invalidates the attributes of `node` in the kernel's cache. A handler may call this.
+    pub fn invalidate_attributes(&self, node: u64) {
+        self.invalidate(InvalidateInode { node, offset: -1, length: 0 });
     }
 
     /// Invalidates the attributes of `node`, and its contents from byte `from` on, in the kernel's cache. The
     /// kernel writes dirty contents first, and waits for requests for contents that are in flight. So a
-    /// handler must not call this (a `Forgetter` may).
-    pub fn forget_contents(&self, node: u64, from: FileOffset) {
+    /// handler must not call this (an `Invalidator` may).
+    pub fn invalidate_contents(&self, node: u64, from: FileOffset) {
         let offset = i64::try_from(from.0).unwrap_or(i64::MAX);
-        self.forget(InvalidateInode { node, offset, length: 0 });
+        self.invalidate(InvalidateInode { node, offset, length: 0 });
     }
 
-    fn forget(&self, what: InvalidateInode) {
+    fn invalidate(&self, what: InvalidateInode) {
         let length = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         let header = OutHeader { length, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
         // NOENT: it knows none.

@@ -1,4 +1,4 @@
-//! Block devices that the kernel holds for a mount. It claims the device before anything is read from it. Not
+//! Exclusive claims of block devices. The kernel claims a device for a mount before anything is read from it. Not
 //! here: locks of files (`device`).
 //!
 //! The kernel passes sync(2), syncfs(2) and remount on only to servers of block devices (Linux 6.18), and
@@ -19,9 +19,9 @@ use crate::mount::{MountError, MountOptions};
 /// not known yet, and newer kernels use their page size in any case.
 const BLOCK_SIZE: u32 = 4096;
 
-/// A device or image to hold.
+/// A device or image to claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Hold {
+pub enum Claim {
     /// A block device. Others can neither mount it nor open it exclusively (O_EXCL).
     Device(PathBuf),
     /// An image file, from this byte on, through a loop device. The mount goes on without one if none can be
@@ -34,23 +34,26 @@ pub enum Hold {
     },
 }
 
-/// A held device. Dropping this lets it go.
+/// A claimed device. Dropping this releases it.
 #[derive(Debug)]
-pub enum Held {
-    /// Held by a mount that is not attached yet.
+pub enum Claimed {
+    /// Claimed by a mount that is not attached yet.
     ByMount(Detached),
-    /// Held by an exclusive descriptor, where the host refuses `fuseblk` mounts.
+    /// Claimed by an exclusive descriptor, where the host refuses `fuseblk` mounts.
     ByDescriptor(OwnedFd),
 }
 
-impl Hold {
-    /// Has the host hold it. `None` if an image has no loop device. Fails with `InUse` if the device is
-    /// mounted or open exclusively.
-    pub fn take(&self, options: &MountOptions) -> Result<Option<Held>, MountError> {
+impl Claim {
+    /// Claims the device. Returns `None` if an image has no loop device.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if the device is mounted or open exclusively.
+    pub fn take(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
         match self {
-            Self::Device(device) => hold_device(device, options).map(Some),
-            Self::Image { path, offset } => match hold_image(path, *offset, options) {
-                Ok(detached) => Ok(Some(Held::ByMount(detached))),
+            Self::Device(device) => claim_device(device, options).map(Some),
+            Self::Image { path, offset } => match claim_image(path, *offset, options) {
+                Ok(detached) => Ok(Some(Claimed::ByMount(detached))),
                 Err(error @ MountError::InUse(_)) => Err(error),
                 Err(error) => {
                     tracing::info!("{}: no loop device to mount: {error}", path.display());
@@ -61,19 +64,19 @@ impl Hold {
     }
 }
 
-fn hold_device(device: &Path, options: &MountOptions) -> Result<Held, MountError> {
+fn claim_device(device: &Path, options: &MountOptions) -> Result<Claimed, MountError> {
     match Detached::new(device.as_os_str(), options, Some(BLOCK_SIZE)) {
-        Ok(detached) => Ok(Held::ByMount(detached)),
+        Ok(detached) => Ok(Claimed::ByMount(detached)),
         Err(MountError::Mount(Errno::BUSY)) => Err(MountError::InUse(device.into())),
         Err(MountError::Mount(errno @ (Errno::PERM | Errno::NOSYS | Errno::NODEV))) => {
             tracing::info!("no fuseblk for {}: {errno}", device.display());
-            claim(device, options)
+            open_exclusively(device, options)
         }
         Err(error) => Err(error),
     }
 }
 
-fn hold_image(path: &Path, offset: u64, options: &MountOptions) -> Result<Detached, MountError> {
+fn claim_image(path: &Path, offset: u64, options: &MountOptions) -> Result<Detached, MountError> {
     let device = LoopDevice::attach(path, offset).map_err(MountError::Mount)?;
     // The mount keeps the loop device open after this function drops it.
     match Detached::new(device.path().as_os_str(), options, Some(BLOCK_SIZE)) {
@@ -83,11 +86,11 @@ fn hold_image(path: &Path, offset: u64, options: &MountOptions) -> Result<Detach
     }
 }
 
-fn claim(device: &Path, options: &MountOptions) -> Result<Held, MountError> {
+fn open_exclusively(device: &Path, options: &MountOptions) -> Result<Claimed, MountError> {
     let access = if options.writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match rustix::fs::open(device, flags, Mode::empty()) {
-        Ok(descriptor) => Ok(Held::ByDescriptor(descriptor)),
+        Ok(descriptor) => Ok(Claimed::ByDescriptor(descriptor)),
         Err(Errno::BUSY) => Err(MountError::InUse(device.into())),
         Err(errno) => Err(MountError::Mount(errno)),
     }
