@@ -202,7 +202,7 @@ impl Recording {
     fn writes(&self, point: usize) -> impl Iterator<Item = (&RecordedWrite, bool)> {
         let past = &self.events[..point];
         let mut durable = vec![false; past.len()];
-        settle(&self.events, past, &mut [0; PARTS], &mut durable);
+        mark_durable(&self.events, past, &mut [0; PARTS], &mut durable);
         let writes = past.iter().zip(durable);
         writes.filter_map(|(event, durable)| event.submitted().map(|write| (write, durable)))
     }
@@ -225,10 +225,9 @@ impl Event {
     }
 }
 
-/// Says of the writes that ended between one flush's start and the next one's whether they are durable,
-/// for the flushes that end in `passed`. Those that a flush has failed for never are. For each device
-/// `known_to` is the event before which that is known.
-fn settle(events: &[Event], passed: &[Event], known_to: &mut [usize], durable: &mut [bool]) {
+/// Marks writes as durable that the successful flushes among `passed` cover. Writes that a failed flush covers never
+/// become durable. `known_to` has, for each device, the event up to which this was decided before.
+fn mark_durable(events: &[Event], passed: &[Event], known_to: &mut [usize], durable: &mut [bool]) {
     for event in passed {
         let (start, is_durable) = match event {
             Event::Flushed(start) => (*start, true),
@@ -358,7 +357,7 @@ impl<'r> Replay<'r> {
     fn go_to(&mut self, point: usize) {
         assert!(self.point <= point, "an image from before the last one");
         let passed = &self.recording.events[self.point..point];
-        settle(&self.recording.events, passed, &mut self.known_to, &mut self.durable);
+        mark_durable(&self.recording.events, passed, &mut self.known_to, &mut self.durable);
         self.point = point;
         while self.in_base < point {
             if let Some(write) = self.recording.events[self.in_base].submitted() {

@@ -174,14 +174,14 @@ impl Ring {
                 self.arm_wake();
             }
             if let Err(error) = self.enter() {
-                return self.give_up(&error);
+                return self.shut_down(&error);
             }
             self.reap();
         }
     }
 
-    /// Does without the ring, which the kernel will not work on any more.
-    fn give_up(&mut self, error: &io::Error) {
+    /// Goes on without the ring after the kernel has failed to enter it.
+    fn shut_down(&mut self, error: &io::Error) {
         tracing::warn!(%error, "io_uring works no longer; going on without it");
         let queued = {
             let mut state = self.shared.state.lock();

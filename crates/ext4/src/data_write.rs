@@ -122,7 +122,7 @@ impl MapWrite for Inode {
                 }
                 self.update(handle, |record| record.size = record.size.max(size))?;
                 if self.mapped_past_size.load(Ordering::Acquire) > 0 {
-                    self.volume().settle_orphan(handle, self)?;
+                    self.volume().update_orphan(handle, self)?;
                 }
                 Ok(())
             })?;
@@ -160,7 +160,7 @@ impl Inode {
     fn keep_no_more(&self) {
         if !self.has_writers() && !self.delayed.lock().has_from(FileBlock(0)) {
             if let Ok(writer) = self.volume().writer() {
-                writer.allocator.give_up_window(self.number());
+                writer.allocator.discard_window(self.number());
             }
         }
     }
@@ -332,7 +332,7 @@ impl Inode {
             if mapped.is_new && !run.unwritten {
                 // Until the end of I/O moves the size, a recovery must take what lies past it away.
                 self.mapped_past_size.fetch_max(run.end().0, Ordering::Release);
-                volume.settle_orphan(handle, self)?;
+                volume.update_orphan(handle, self)?;
             }
             Ok(run)
         })?;

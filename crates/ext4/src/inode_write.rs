@@ -72,7 +72,7 @@ impl Pending {
         noted.modified.is_some() || noted.accessed.is_some()
     }
 
-    fn settle(&self, record: &mut InodeRecord) {
+    fn apply(&self, record: &mut InodeRecord) {
         let noted = std::mem::take(&mut *self.noted.lock());
         if let Some(time) = noted.modified {
             record.modified = time;
@@ -106,13 +106,13 @@ impl Inode {
         self.pending.noted.lock().accessed = Some(time);
     }
 
-    /// Returns whether [`settle`](Self::settle) has anything to write.
+    /// Returns whether [`write_pending`](Self::write_pending) has anything to write.
     pub fn has_pending(&self) -> bool {
         self.pending.is_any()
     }
 
-    /// Writes what is pending, so that the inode can be forgotten.
-    pub fn settle(&self) -> Result<()> {
+    /// Writes pending times, so that the inode can be evicted.
+    pub fn write_pending(&self) -> Result<()> {
         if !self.pending.is_any() {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Inode {
     /// Makes the inode durable as it is; with `data_only`, as far as its data can be read back.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if !data_only {
-            self.settle()?;
+            self.write_pending()?;
         }
         let last = self.pending.last_change.load(Ordering::Acquire).checked_sub(1);
         let journal = &self.volume().writer()?.journal;
@@ -155,7 +155,7 @@ impl Inode {
     ) -> Result<()> {
         let mut now = self.record.write();
         let mut record = InodeRecord::clone(&now);
-        self.pending.settle(&mut record);
+        self.pending.apply(&mut record);
         change(&mut record);
         record.fit_times();
         self.note_change(handle);

@@ -202,8 +202,8 @@ impl Claim {
         self.block.device.flush()
     }
 
-    /// Lets others have the volume.
-    fn give_up(&self) -> Result<()> {
+    /// Marks the volume as closed, so that other hosts may open it.
+    fn release(&self) -> Result<()> {
         self.check()?;
         self.block.write(MMP_SEQUENCE_CLEAN)
     }
@@ -240,7 +240,7 @@ impl Mmp {
             std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || theirs.work());
         let thread = thread.map_err(|_| {
             let refused: Error = Unsupported::Operation("the host refuses a thread").into();
-            shared.state.lock().claim.give_up().err().unwrap_or(refused)
+            shared.state.lock().claim.release().err().unwrap_or(refused)
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -259,7 +259,7 @@ impl Mmp {
         let state = self.shared.state.lock();
         match &state.lost {
             Some(error) => Err(error.clone()),
-            None => state.claim.give_up(),
+            None => state.claim.release(),
         }
     }
 

@@ -42,7 +42,7 @@ fn a_volume_that_was_closed_is_taken_at_once_and_one_that_was_not_after_a_wait()
     // Nobody counts any more.
     let (claim, waited) = take(&block, || ());
     assert_eq!(waited, [11, 11]);
-    claim.unwrap().give_up().unwrap();
+    claim.unwrap().release().unwrap();
     assert_eq!(take(&block, || ()).1, [0]);
 }
 
@@ -54,7 +54,7 @@ fn who_counts_keeps_others_out() {
     assert!(by(second).ends_with(" as bifolio"));
     assert_eq!(waited, [11]);
     first.renew().unwrap();
-    first.give_up().unwrap();
+    first.release().unwrap();
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn who_was_too_late_finds_that_the_volume_is_taken() {
     let mut first = take(&block, || ()).0.unwrap();
     let second = take(&block, || ()).0.unwrap();
     by(first.renew().map(|()| first));
-    second.give_up().unwrap();
+    second.release().unwrap();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_flush_that_fails_does_not_make_the_volume_somebody_elses() {
     let failed = claim.renew();
     assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
     claim.renew().unwrap();
-    claim.give_up().unwrap();
+    claim.release().unwrap();
 }
 
 /// A device that forgets what it was to flush, and reports that to the first caller of flush, as hosts do.

@@ -22,7 +22,7 @@ use crate::orphan_list::OrphanList;
 use crate::orphans_found::{self, FoundList};
 use crate::volume::Volume;
 
-/// The blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::settle_orphan`]
+/// The blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
 /// change, at most: two inodes and the superblock.
 pub(crate) const ORPHAN_CREDITS: u32 = 3;
 
@@ -202,11 +202,11 @@ impl Volume {
         self.remove_from(&mut self.writer()?.orphans.inner.lock(), handle, inode)
     }
 
-    /// Makes an inode an orphan, or none any more, as it has to be now: without names, or with blocks
-    /// past its size that are to go if it stays like this. Called in the handle that changed its
+    /// Adds an inode to the orphans if it has no names, or blocks past its size that are to be freed; removes it
+    /// otherwise. Called in the handle that changed its
     /// names, its size or its map, after that.
-    pub(crate) fn settle_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        // What others change of the inode meanwhile, they settle after this.
+    pub(crate) fn update_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        // A concurrent change of the inode is followed by a call of its own.
         let inner = &mut *self.writer()?.orphans.inner.lock();
         let mapped_end = inode.mapped_past_size.load(Ordering::Acquire);
         let reaches_past = mapped_end > self.geometry().block_size.blocks_for(inode.size());

@@ -109,14 +109,14 @@ impl WritableFile {
         self.progress.lock().set_size(size);
     }
 
-    /// Returns a number that changes when writeback gives up a reservation. While it stays the same, dirty
+    /// Returns a number that changes when writeback cancels a reservation. While it stays the same, dirty
     /// data has a reservation or blocks.
     pub(crate) fn unplaced(&self) -> u64 {
         self.unplaced.load(Ordering::Acquire)
     }
 
-    /// Gives up the reservation for the data in `range` of a locked folio, for which no blocks were found.
-    pub(crate) fn give_up_unplaced(&self, range: Range<u64>) {
+    /// Cancels the reservation for the data in `range` of a locked folio, for which no blocks were found.
+    pub(crate) fn cancel_unplaced(&self, range: Range<u64>) {
         self.mapper.end_write(FileOffset(range.start)..FileOffset(range.end));
         self.unplaced.fetch_add(1, Ordering::Release);
     }

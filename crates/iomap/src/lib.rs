@@ -45,7 +45,7 @@ pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
-pub use truncate::{detach_cache, punch_cache, set_size_moved, settle_cache, truncate_cache};
+pub use truncate::{detach_cache, punch_cache, quiesce_cache, set_size_moved, truncate_cache};
 pub use write::{write, write_as, zero_range};
 pub use writeback::{
     wait_for_writeback, wait_for_writeback_cancellable, write_back, write_back_and_wait,

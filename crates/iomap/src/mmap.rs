@@ -16,7 +16,7 @@ use crate::fetch::{Fetched, fetch, fill_blocks};
 use crate::file::WritableFile;
 use crate::read::{ReadContext, note_visit};
 use crate::readahead::Readahead;
-use crate::write::{give_up, unlent};
+use crate::write::{cancel_reservation, unlent};
 
 /// How often a folio that changes under who wants to show it is looked up again.
 const ATTEMPTS_MAX: u32 = 64;
@@ -67,7 +67,7 @@ pub fn show_for_stores(
     let shown = shown.unwrap_or(Err(Error::OutOfMemory));
     let used = shown.as_ref().map_or(0, |end| end << PAGE_SHIFT);
     if used < reserved.range.end {
-        give_up(file, reserved.range);
+        cancel_reservation(file, reserved.range);
     }
     shown
 }

@@ -84,13 +84,12 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
     for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
 
-/// Has on the device what the cache has of `range`, and nothing of it on its way there, or from there,
-/// any more: the caller then has the format put it into other blocks. The cache keeps it. An error in
-/// writing is not repeated here.
-pub fn settle_cache(file: &Arc<WritableFile>, range: Range<u64>) {
+/// Writes back what the cache has of `range`, and waits for all I/O there. The caller then has the format move the data
+/// to other blocks. The cache keeps it. Errors of writeback are reported elsewhere.
+pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {
     wait_for_direct(file);
     write_back_and_wait(file, range.clone());
-    // Who reads a folio has it locked.
+    // A folio that is being read is locked.
     for_each_folio(file, range, drop);
 }
 

@@ -61,7 +61,7 @@ pub fn write_as(
             Ok(written) => done += written,
             Err(error) => {
                 if writer.reserved {
-                    give_up(file, here..end);
+                    cancel_reservation(file, here..end);
                 }
                 leave(&file.mapping, here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT));
                 return if done > 0 { Ok(done) } else { Err(error) };
@@ -396,9 +396,9 @@ impl<'f> Writer<'f> {
     }
 }
 
-/// Gives up what was reserved in `range` for blocks that are not dirty: nothing was written to them, and
-/// who wrote them before, if anybody, has blocks for them.
-pub(crate) fn give_up(file: &WritableFile, range: Range<u64>) {
+/// Cancels the reservation in `range` for blocks that are not dirty: nothing was written to them, or earlier writeback
+/// has allocated blocks for them.
+pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
     let (mapping, block) = (&file.mapping, u64::from(file.mapping.block_size().bytes()));
     let mut here = range.start / block * block;
     while here < range.end {

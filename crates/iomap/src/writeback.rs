@@ -221,7 +221,7 @@ impl<'f> Collector<'f> {
                 let (map, address) = match self.map_at(at, end) {
                     Ok(map) => map,
                     Err(error) => {
-                        self.file.give_up_unplaced(at..end);
+                        self.file.cancel_unplaced(at..end);
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
                         self.begun.remove(at..end);
                         self.fail(std::iter::once(at..end), pieces, error);

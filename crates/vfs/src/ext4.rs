@@ -353,7 +353,7 @@ impl Inode for Ext4Inode {
     }
 
     fn write_pending(&self) -> Result<()> {
-        self.inode.settle()
+        self.inode.write_pending()
     }
 
     fn released(&self) -> Result<()> {

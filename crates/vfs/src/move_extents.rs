@@ -99,7 +99,7 @@ impl Node {
             return Ok(None);
         }
         let range = at..FileOffset(at.0 + length);
-        iomap::settle_cache(file, range.start.0..range.end.0);
+        iomap::quiesce_cache(file, range.start.0..range.end.0);
         iomap::detach_cache(donor_file, donor_at.0);
         self.inode()
             .move_extents(range, &**donor.inode(), donor_at, &mut |range, to| {

@@ -88,7 +88,7 @@ impl Sink {
     }
 
     fn data(&mut self, bytes: &[u8]) -> Result<()> {
-        self.settle()?;
+        self.extend()?;
         self.output.write_all(bytes).map_err(|error| Failure::output(&error))
     }
 
@@ -107,8 +107,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Makes the file as long as what was skipped says.
-    fn settle(&mut self) -> Result<()> {
+    /// Extends the file by the bytes that were skipped.
+    fn extend(&mut self) -> Result<()> {
         if self.skipped == 0 {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Sink {
     }
 
     fn finish(mut self) -> Result<()> {
-        self.settle()
+        self.extend()
     }
 }
 

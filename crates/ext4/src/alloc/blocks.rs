@@ -55,10 +55,10 @@ impl Volume {
         let mut search = Search::new(self, allocator, claimed as u32, keeps);
         let found = search.run(handle, goal);
         if let Some(inode) = search.too_many {
-            allocator.give_up_window(inode);
+            allocator.discard_window(inode);
         }
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
-        allocator.space.lock().settle(purpose, claimed, used);
+        allocator.space.lock().end_claim(purpose, claimed, used);
         let (group, extent) = found?;
         let cluster = u64::from(group) * u64::from(geometry.clusters_per_group());
         let cluster = cluster + u64::from(extent.start);
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
         if let Some((inode, clusters)) = self.keeps {
             let window = allocator.windows.group_of(inode);
             if window.is_some_and(|group| clusters == 0 || group.0 != goal.group) {
-                allocator.give_up_window(inode);
+                allocator.discard_window(inode);
             }
         }
         self.keeps = self.keeps.filter(|(_, clusters)| *clusters > 0);
@@ -285,11 +285,11 @@ impl<'a> Search<'a> {
             Err(error) => return Err(error),
         }
         if let Some((inode, _)) = self.keeps {
-            group.give_up_window(inode);
+            group.discard_window(inode);
         }
         let choose = |group: &Group| attempt.fit.choose(group.free.as_ref()?, self.together());
         let mut chosen = choose(&group);
-        if chosen.is_none() && attempt.fit == Fit::Longest && group.give_up_windows() {
+        if chosen.is_none() && attempt.fit == Fit::Longest && group.discard_windows() {
             chosen = choose(&group);
         }
         let Some(whole) = chosen else {
@@ -303,7 +303,7 @@ impl<'a> Search<'a> {
         match volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true) {
             Ok(()) => {}
             Err(error @ Error::Corrupt(_)) if handle.changes() == changes => {
-                self.allocator.give_up(number, &mut group, &error);
+                self.allocator.close_group(number, &mut group, &error);
                 self.damage.get_or_insert(error);
                 return Ok(None);
             }

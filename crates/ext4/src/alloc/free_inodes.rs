@@ -32,11 +32,11 @@ impl Volume {
             Ok(bitmap)
         });
         group.inodes_checked = checked.is_ok();
-        checked.or_else(|error| self.give_up_inodes(group, descriptor, error))
+        checked.or_else(|error| self.close_to_inodes(group, descriptor, error))
     }
 
     /// Closes a group to inode allocation if `error` is corruption, and records the error. Returns `error`.
-    pub(super) fn give_up_inodes<R>(
+    pub(super) fn close_to_inodes<R>(
         &self,
         group: &mut Group,
         descriptor: &GroupDescriptor,

@@ -81,8 +81,8 @@ impl Allocator {
         self.tallies[number.0 as usize].set_clusters(ready, longest);
     }
 
-    /// Gives up on a group's clusters.
-    pub(super) fn give_up(&self, number: GroupNumber, group: &mut Group, error: &Error) {
+    /// Closes a damaged group to the allocation of clusters.
+    pub(super) fn close_group(&self, number: GroupNumber, group: &mut Group, error: &Error) {
         tracing::warn!(%error, group = number.0, "nothing is allocated in a damaged group");
         let tally = &self.tallies[number.0 as usize];
         self.space.lock().lost(tally.ready().into());
@@ -139,7 +139,7 @@ impl Volume {
             }
             Err(error) => {
                 if matches!(error, Error::Corrupt(_)) {
-                    allocator.give_up(number, group, &error);
+                    allocator.close_group(number, group, &error);
                     self.writer()?.journal.found(&error);
                 }
                 Err(error)

@@ -97,7 +97,7 @@ impl Volume {
         });
         index
             .and_then(|index| Ok((index, self.check_unused(descriptor, index)?)))
-            .or_else(|error| self.give_up_inodes(group, descriptor, error))
+            .or_else(|error| self.close_to_inodes(group, descriptor, error))
     }
 
     /// Frees an inode that is deleted in any case, like [`free_inode`](Self::free_inode). If it cannot be

@@ -60,8 +60,8 @@ impl Space {
         claimed
     }
 
-    /// Ends a claim, of which so many clusters are in use now.
-    pub(super) fn settle(&mut self, purpose: Purpose, claimed: u64, used: u64) {
+    /// Ends a claim of which `used` clusters were allocated.
+    pub(super) fn end_claim(&mut self, purpose: Purpose, claimed: u64, used: u64) {
         self.claimed -= claimed;
         self.free = self.free.saturating_sub(used);
         if purpose == Purpose::ReservedData {
@@ -136,7 +136,7 @@ mod tests {
         /// A claim that is used at once.
         fn take(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
             let claimed = self.claim(purpose, privilege, wanted);
-            self.settle(purpose, claimed, claimed);
+            self.end_claim(purpose, claimed, claimed);
             claimed
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         let claimed = space.claim(Purpose::Data, Privilege::None, 10);
         assert!(!space.reserve(Privilege::Root, 90));
         space.lost(100);
-        space.settle(Purpose::Data, claimed, 0);
+        space.end_claim(Purpose::Data, claimed, 0);
         assert_eq!((space.free, space.claimed), (0, 0));
     }
 
@@ -210,7 +210,7 @@ mod tests {
                         let purpose = purposes[usize::from(purpose)];
                         let taken = space.claim(purpose, privilege(root), wanted);
                         let kept = taken / 2;
-                        space.settle(purpose, taken, kept);
+                        space.end_claim(purpose, taken, kept);
                         used += kept;
                     }
                     Step::Reserve(root, count) => {

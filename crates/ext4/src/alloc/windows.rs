@@ -74,16 +74,16 @@ impl Group {
         debug_assert!(before.is_none(), "an inode has one window");
     }
 
-    /// Gives up the window that an inode may have here.
-    pub(super) fn give_up_window(&mut self, inode: InodeNumber) {
+    /// Discards the window that an inode may have here.
+    pub(super) fn discard_window(&mut self, inode: InodeNumber) {
         if let (Some(window), Some(free)) = (self.windows.by_inode.remove(&inode), &mut self.free) {
             self.windows.total -= window.length;
             free.give_back(window);
         }
     }
 
-    /// Gives up all windows here; whether there were any.
-    pub(super) fn give_up_windows(&mut self) -> bool {
+    /// Discards all windows here. Returns whether there were any.
+    pub(super) fn discard_windows(&mut self) -> bool {
         let windows = std::mem::take(&mut self.windows);
         if let Some(free) = &mut self.free {
             windows.by_inode.values().for_each(|window| free.give_back(*window));
@@ -93,11 +93,11 @@ impl Group {
 }
 
 impl Allocator {
-    /// Gives up the window that an inode may have. The caller holds no group.
-    pub(crate) fn give_up_window(&self, inode: InodeNumber) {
+    /// Discards the window that an inode may have. The caller holds no group.
+    pub(crate) fn discard_window(&self, inode: InodeNumber) {
         let Some(number) = self.windows.0.lock().remove(&inode) else { return };
         let group = &mut *self.groups[number.0 as usize].lock();
-        group.give_up_window(inode);
+        group.discard_window(inode);
         if group.damage.is_none() && group.free.is_some() {
             self.tell(number, group, group.ready());
         }

@@ -43,7 +43,7 @@ struct Structure {
 impl Check<'_> {
     pub(super) fn check_groups(&mut self) {
         if self.geometry().group_count > GROUPS_MAX {
-            return self.report.give_up("a check of more than 4194304 groups");
+            return self.report.break_off("a check of more than 4194304 groups");
         }
         let mut structures = Vec::new();
         let mut copies_left = COPIES_MAX;

@@ -73,7 +73,7 @@ impl Check<'_> {
 
     fn record(&mut self, number: InodeNumber, role: Role, links: u16) {
         if !self.states.set(number, role, links) {
-            self.report.give_up("a check of this many inodes");
+            self.report.break_off("a check of this many inodes");
         }
     }
 

@@ -137,8 +137,8 @@ impl Report<'_> {
         self.add(Unsupported::Operation(what).into());
     }
 
-    /// Ends the check, which would take more than anyone would wait for.
-    fn give_up(&mut self, what: &'static str) {
+    /// Ends the check early: the rest would take too long.
+    fn break_off(&mut self, what: &'static str) {
         self.leave_out(what);
         self.is_broken_off = true;
     }

@@ -30,7 +30,7 @@ impl Inode {
     }
 
     /// Removes the references of an inode to attribute blocks in which `error` was met.
-    pub(super) fn give_up_attributes(&self, error: Error) -> Result<()> {
+    pub(super) fn drop_attributes(&self, error: Error) -> Result<()> {
         self.get_over(error)?;
         let forget = |handle: &mut _| self.update(handle, |record| record.attribute_block = None);
         self.volume().change(1, forget)

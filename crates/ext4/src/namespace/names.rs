@@ -29,7 +29,7 @@ impl Inode {
                 record.changed = time;
             })?;
             if inode.record().links == 1 {
-                self.volume().settle_orphan(handle, inode)?;
+                self.volume().update_orphan(handle, inode)?;
             }
             touch(handle, self, time)
         })

@@ -28,7 +28,7 @@ impl Inode {
             return Ok(());
         }
         self.cut(FileBlock(0)).or_else(|error| self.free_sound_branches(error))?;
-        self.release_attributes().or_else(|error| self.give_up_attributes(error))?;
+        self.release_attributes().or_else(|error| self.drop_attributes(error))?;
         let volume = self.volume();
         let credits = ORPHAN_CREDITS + INODE_CREDITS + FREE_INODE_CREDITS;
         volume.change(credits, |handle| {
@@ -72,7 +72,7 @@ impl Inode {
         }
         volume.change(ORPHAN_CREDITS + INODE_CREDITS, |handle| {
             self.update(handle, set)?;
-            if cuts { volume.settle_orphan(handle, self) } else { Ok(()) }
+            if cuts { volume.update_orphan(handle, self) } else { Ok(()) }
         })?;
         if cuts { self.finish_cut() } else { Ok(()) }
     }
@@ -87,7 +87,7 @@ impl Inode {
         self.cut(FileBlock(volume.geometry().block_size.blocks_for(self.size())))?;
         // What gets its place meanwhile lies before the end.
         self.mapped_past_size.store(0, Ordering::Release);
-        volume.change(ORPHAN_CREDITS, |handle| volume.settle_orphan(handle, self))
+        volume.change(ORPHAN_CREDITS, |handle| volume.update_orphan(handle, self))
     }
 
     /// Unmaps everything from `start` on.
@@ -95,7 +95,7 @@ impl Inode {
         if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
             return Ok(());
         }
-        self.volume().writer()?.allocator.give_up_window(self.number());
+        self.volume().writer()?.allocator.discard_window(self.number());
         self.unmap_all(start..FileBlock(FILE_BLOCKS_MAX))
     }
 

@@ -8,7 +8,7 @@ use ext4::Inode;
 use iomap::{
     CacheOptions, Caching, EndIo, ErrorCursor, IomapKind, MapRead, MapWrite, PageCache,
     ReadOptions, SplitExtents, WritableFile, copy_out, detach_cache, overwrite_direct, punch_cache,
-    set_size_moved, settle_cache, truncate_cache, wait_for_writeback, write_as, write_back,
+    quiesce_cache, set_size_moved, truncate_cache, wait_for_writeback, write_as, write_back,
     write_back_and_wait, write_direct_alone,
 };
 use testkit::Random;
@@ -165,7 +165,7 @@ impl CachedFile {
         donor: &Self,
         to: usize,
     ) -> Result<Vec<Range<usize>>> {
-        settle_cache(&self.file, range.start as u64..range.end as u64);
+        quiesce_cache(&self.file, range.start as u64..range.end as u64);
         detach_cache(&donor.file, to as u64);
         let unit = self.inode.allocation_unit() as usize;
         let has_block = |inode: &Inode, at: usize| -> Result<bool> {

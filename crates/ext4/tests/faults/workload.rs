@@ -286,7 +286,7 @@ impl Workload {
         let mut all = Ok(());
         for file in &mut self.files {
             file.write_back();
-            let result = file.inode.settle().and(file.data_error());
+            let result = file.inode.write_pending().and(file.data_error());
             if result.is_err() {
                 file.note_synced(&result);
             }

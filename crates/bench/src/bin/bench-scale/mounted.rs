@@ -6,7 +6,7 @@ use std::process::Command;
 use bench::mount::{Mount, Mounter};
 
 use crate::cost::Costs;
-use crate::tree::{Shape, SparseImage, Tree, settle, succeed};
+use crate::tree::{Shape, SparseImage, Tree, succeed, sync_file_system};
 
 /// Our mount as it is by default.
 const OURS: Mounter = Mounter::Bifolio("rw");
@@ -53,7 +53,7 @@ fn tree(size: u64, shape: Shape, mounter: Mounter, costs: &mut Costs) {
         succeed(command.arg("-xf").arg(&archive).arg("-C").arg(mount.path()));
     };
     costs.measure("tar", size, untar);
-    costs.measure("sync", size, || settle(&top));
+    costs.measure("sync", size, || sync_file_system(&top));
     // What was cached is not any more: the next row is about what the mount has to read.
     drop(mount);
     let mount = mounted();

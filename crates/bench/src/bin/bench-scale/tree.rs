@@ -101,8 +101,8 @@ impl SparseImage {
     }
 }
 
-/// The host has written what is dirty: it is not part of the next measurement.
-pub fn settle(path: &Path) {
+/// Syncs the file system at `path`, so that dirty data is not part of the next measurement.
+pub fn sync_file_system(path: &Path) {
     rustix::fs::syncfs(File::open(path).expect("a file")).expect("a sync");
 }
 
