@@ -16,13 +16,13 @@ pub const GIB: f64 = (1u64 << 30) as f64;
 /// The load below which the machine counts as idle.
 const LOAD_MAX: f64 = 0.5;
 
-/// How many programs want a processor, on average over the last minute.
+/// Returns the number of runnable threads, on average over the last minute.
 pub fn load() -> Option<f64> {
     let load = std::fs::read_to_string("/proc/loadavg").ok()?;
     load.split(' ').next()?.parse().ok()
 }
 
-/// Says how busy the machine is when other programs will share in every number.
+/// Returns a warning if other programs keep the machine busy.
 pub fn busy_warning() -> Option<String> {
     let load = load().filter(|load| *load > LOAD_MAX)?;
     Some(format!("the machine is busy (load {load}): the numbers will say little"))

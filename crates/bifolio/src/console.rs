@@ -12,7 +12,7 @@ pub struct Console {
     worst: Status,
 }
 
-/// Says something on standard error that is no failure, before there is any output.
+/// Prints a warning to standard error, before there is any output.
 pub fn warn(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "bifolio: warning: {text}");
 }
@@ -72,7 +72,7 @@ impl Console {
         self.worst = self.worst.max(status);
     }
 
-    /// Says something on standard error that is no failure.
+    /// Prints a warning to standard error.
     pub fn warn(&mut self, text: impl std::fmt::Display) {
         let _ = self.out.flush();
         warn(text);

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
 use crate::writing;
 
-/// How often is looked whether an image is free.
+/// The interval at which a command checks whether an image is still in use.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// An image and a path in it.
@@ -68,7 +68,7 @@ impl Target {
         Failure::library(self.subject(path).as_slice(), error)
     }
 
-    /// What is said of this target's volume when it is opened by another superblock than the first.
+    /// Returns the warning for a volume that is opened through a copy of its superblock.
     pub fn warning(&self, superblock: &str) -> String {
         let image = self.subject(b"/");
         format!("{}: the superblock in use is the {superblock}", text::escape(&image))

@@ -222,8 +222,8 @@ struct Inner {
 }
 
 impl ErrorLog {
-    /// The log of a volume that had these errors when it was opened. Its policy is to continue until it
-    /// is told to obey another one.
+    /// The log of a volume that had these errors when it was opened. Its policy is to continue until
+    /// another one is set.
     pub(crate) fn new(geometry: Geometry, errors: RecordedErrors) -> Self {
         let policy = ErrorPolicy::Continue;
         let inner = Inner { policy, errors, latest: None, is_new: false };

@@ -86,7 +86,7 @@ impl Volume {
         }
     }
 
-    /// What whoever uses the volume should know before relying on it.
+    /// Returns a warning for the user if the volume is read through a copy of its superblock.
     pub fn warning(&self) -> Option<String> {
         let copy = self.copy()?;
         let (block, group) = (copy.block, copy.group);

@@ -147,7 +147,7 @@ impl OrphanSet {
         Ok(adopted)
     }
 
-    /// Forgets what is left of the list that was adopted. The superblock is to name none.
+    /// Forgets the rest of the adopted list. The caller clears the list in the superblock.
     pub(crate) fn forget_list(&self, adopted: &[Arc<Inode>]) {
         let mut inner = self.inner.lock();
         let mut numbers = self.numbers.lock();

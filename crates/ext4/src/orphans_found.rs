@@ -90,7 +90,7 @@ fn fault(structure: &'static str, number: InodeNumber, problem: Problem) -> Erro
     Error::corrupt(structure, Place::inode(number), problem)
 }
 
-/// Whether a volume says that it has errors. Then Linux does not trust what it says of orphans.
+/// Returns whether the volume's superblock records errors. Linux does not trust the orphans of such a volume.
 pub(crate) fn has_errors(volume: &Volume) -> bool {
     volume.superblock().raw().state.get() & STATE_ERRORS != 0
 }

@@ -27,7 +27,7 @@ const CLOSING: usize = 1 << (usize::BITS - 1);
 const GIVEN_UP: usize = CLOSING >> 1;
 /// How long requests that are being served are waited for at the end: a device may hang.
 pub(crate) const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(30);
-/// How often is looked whether there are any.
+/// The interval at which the server checks whether requests are left.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// How a server answers.

@@ -243,7 +243,7 @@ impl Node {
         self.writable.get().and_then(|file| file.errors().peek_once(cursor))
     }
 
-    /// The end of what is to be written back now, so that a file that grows meanwhile holds nothing up.
+    /// Returns the end of the range to write back now: a file that grows meanwhile does not prolong the writeback.
     pub(crate) fn end_to_write_back(&self) -> u64 {
         self.writable.get().map_or(0, |file| file.size())
     }

@@ -52,7 +52,7 @@ pub struct VolumeOptions {
     /// The age at which written data is written back and committed without a sync. Zero means the default of
     /// 5 s.
     pub commit_interval: Duration,
-    /// What follows from corruption that is met, instead of what the volume itself says.
+    /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
     /// All files and directories are changed as those with the flag +S are.
     pub sync: bool,

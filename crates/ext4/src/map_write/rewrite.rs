@@ -11,7 +11,7 @@ use super::tree::{NodeStore, Path, Tree};
 use crate::extent::{DEPTH_MAX, Expected};
 use crate::map::Run;
 
-/// What is to be done to a tree.
+/// Changes of a tree that were decided, but not made.
 #[derive(Default)]
 struct Draft {
     writes: Vec<NodeWrite>,
@@ -206,7 +206,7 @@ impl Tree<'_> {
     }
 }
 
-/// Gives back what a draft has taken.
+/// Frees the blocks that a draft has taken.
 fn give_back(store: &mut impl NodeStore, draft: Draft) -> Result<()> {
     draft.taken.into_iter().try_for_each(|block| store.give_back(block))
 }

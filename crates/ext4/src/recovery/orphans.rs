@@ -32,8 +32,8 @@ pub struct OrphanReport {
     pub deleted: u32,
     /// Files whose truncation was finished.
     pub truncated: u32,
-    /// What was wrong with the first one about which nothing could be done. The volume can be read all
-    /// the same: such inodes have no names, and what a truncation left lies behind the end of its file.
+    /// The first error of an orphan that could not be ended. The volume can be read all the same: such inodes
+    /// have no names, and blocks that a truncation left lie behind the end of their file.
     pub failure: Option<Error>,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct Orphans {
     /// The blocks of the orphan file.
     file_blocks: Vec<FsBlock>,
     file_seed: Option<u32>,
-    /// What was wrong with the first thing that is no orphan.
+    /// The corruption that ended the list.
     failure: Option<Error>,
 }
 
 impl Orphans {
-    /// Reads the list in the inodes and the orphan file. What is wrong with either ends it. On a volume
-    /// `with_errors`, there are none.
+    /// Reads the list in the inodes, and the orphan file. Corruption ends either. A volume `with_errors` has no
+    /// orphans.
     pub(super) fn read(volume: &Arc<Volume>, with_errors: bool) -> Result<Self> {
         let mut orphans = Self::default();
         if with_errors {

@@ -19,14 +19,14 @@ struct Record {
     ended: u64,
 }
 
-/// What was promised: how many records of each thread are there from a point of the recording on.
+/// A promise: the number of durable records of each thread from a point of the recording on.
 #[derive(Clone, Debug)]
 struct Durable {
     point: usize,
     counts: Vec<usize>,
 }
 
-/// What was appended.
+/// The records that threads have appended to one file.
 #[derive(Debug)]
 pub struct Appended {
     clock: u64,
@@ -36,7 +36,7 @@ pub struct Appended {
 }
 
 impl Appended {
-    /// The history of an empty file that so many threads append to.
+    /// The history of an empty file to which `threads` threads append.
     pub fn new(threads: usize) -> Self {
         Self { clock: 0, records: vec![Vec::new(); threads], durable: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Appended {
         self.clock
     }
 
-    /// Begins with the next record of a thread, of so many bytes or of as many as a head needs.
+    /// Begins to append the next record of a thread. It has `length` bytes, or more if its head needs them.
     pub fn begin(&mut self, thread: usize, length: usize) -> Vec<u8> {
         let (number, begun) = (self.records[thread].len(), self.tick());
         let mut random = Random((thread << 32 | number) as u64 + 77);
@@ -82,7 +82,7 @@ impl Appended {
         self.durable.push(Durable { point, counts });
     }
 
-    /// Says what is wrong with what a cut at `point` has left.
+    /// Returns what is wrong with the contents after a cut at `point`.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         let (whole, newest) = self.parse(found)?;
         for (thread, (records, count)) in self.records.iter().zip(&whole).enumerate() {

@@ -16,18 +16,17 @@ use super::disks::Disks;
 const CHUNK: usize = 1 << 18;
 
 thread_local! {
-    /// The image and the journal that e2fsck gets, and what it says: files without a file system,
-    /// made once.
+    /// Files in memory for the image, the journal and the output of e2fsck; created once for each thread.
     static FILES: RefCell<Option<[Arc<File>; 3]>> = const { RefCell::new(None) };
 }
 
-/// How an e2fsck has ended.
+/// Outcome of a run of e2fsck.
 pub struct Outcome {
     /// Its exit status.
     pub code: i32,
-    /// What it printed.
+    /// Its output.
     pub text: String,
-    /// What it has left; good until the thread's next run.
+    /// The devices after the run; valid until the thread's next run.
     pub disks: Disks,
 }
 
@@ -54,7 +53,7 @@ pub fn run(argument: &str, disks: &Disks) -> Outcome {
     })
 }
 
-/// Puts what `device` holds into `file`; gives that as a device.
+/// Copies the contents of `device` to `file`. Returns a device that reads the file.
 fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
     let size = device.size();
     file.set_len(size).unwrap();

@@ -14,7 +14,8 @@ use super::disks::Disks;
 use crate::command::run;
 use crate::{LoopMount, private_mounts};
 
-/// Has the kernel make files in the root of `image`, each durable by a fast commit, and stop.
+/// Mounts `image` with the kernel's ext4, creates files in its root, each durable by a fast commit, and stops there.
+/// Returns the image.
 pub fn leave_fast_commits(image: &Path) -> Vec<u8> {
     private_mounts();
     let mount = LoopMount::new(image, "ext4", "commit=600");

@@ -233,8 +233,7 @@ impl FileHistory {
         promised.chain(moved.map(|one| one.version)).max().unwrap_or(0)
     }
 
-    /// Whether there is nothing in `found` but zeroes and, in its place, what was in the file at some
-    /// time.
+    /// Returns whether each byte of `found` is zero or was at its place in the file at some time.
     pub fn is_all_of_it(&self, found: &[u8]) -> bool {
         found.iter().enumerate().all(|(at, byte)| {
             *byte == 0 || self.versions.iter().any(|one| one.get(at) == Some(byte))

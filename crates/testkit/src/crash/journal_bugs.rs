@@ -18,13 +18,13 @@ pub enum JournalBug {
     CommitFirst,
     /// Blocks that were metadata, and are free, are not revoked.
     NoRevokes,
-    /// A transaction is said to be durable when the one before it is, so that the space that it frees
-    /// is used again too early (J3).
+    /// A transaction is reported as durable when the one before it is, so that the space that it frees
+    /// is reused too early (J3).
     EarlyReuse,
     /// A flush that is left out when only data was written since the last one, as after an overwrite that is
     /// to be durable.
     NoFlushOfData,
-    /// Data is said to be on the device before it is written there: after the next flush.
+    /// The write of data ends before it reaches the device: it is written after the next flush.
     EarlyEnd,
 }
 
@@ -35,7 +35,7 @@ impl JournalBug {
     }
 }
 
-/// What was written, as the first bytes of a journal's blocks tell.
+/// The kind of a write, derived from the first bytes of its first block.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Written {
     /// The blocks of a transaction but for the last.

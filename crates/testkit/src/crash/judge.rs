@@ -22,8 +22,8 @@ use base::DeviceOffset;
 use device::{RecordDevice, Recording, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 
-/// What was judged in this run: states; those that e2fsck recovered; those that we recovered in
-/// place; and how often a recovery was cut off.
+/// Counts of this run: states; those that e2fsck recovered; those that were recovered in place; and
+/// recoveries that were cut off.
 pub(super) static STATES: AtomicUsize = AtomicUsize::new(0);
 pub(super) static MENDED: AtomicUsize = AtomicUsize::new(0);
 pub(super) static IN_PLACE: AtomicUsize = AtomicUsize::new(0);
@@ -35,9 +35,9 @@ pub fn count_mended_state() {
     MENDED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Of so many recoveries in place one is cut off.
+/// One in this number of recoveries in place is cut off.
 const CUT_AGAIN_EVERY: usize = 8;
-/// How often such a one is.
+/// The number of cuts of such a recovery.
 const CUTS_OF_A_RECOVERY: usize = 4;
 
 /// A state that should not have been, and why.
@@ -163,7 +163,7 @@ fn judge_one(
     recovery.map_or(Ok(()), |recovery| cut_again(&recovery, volume_bytes, &recovered, random))
 }
 
-/// A recorder of all that is written to `disks` by way of what else it gives.
+/// Returns a recorder, and disks through which it records all writes to `disks`.
 fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
     let volume = Arc::clone(&disks.volume);
     let (volume, journal): (_, Option<SharedDevice>) = match &disks.journal {
@@ -253,13 +253,13 @@ fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> boo
             && text.contains("Block bitmap differences:  -")
 }
 
-/// What e2fsck makes of a volume, as [`unmended`].
+/// Runs e2fsck and returns the disks after it, as [`unmended`] does.
 pub fn mended(disks: &Disks) -> Result<Disks, String> {
     unmended(e2fsck::run("-fy", disks))
 }
 
-/// What e2fsck has left: it may have replayed and counted, cleared orphans, and taken back a mark that
-/// is set while a volume is in use; anything else means that the volume was not sound.
+/// Returns the disks after e2fsck. It may have replayed the log, corrected totals, cleared orphans, and cleared a mark
+/// that is set while a volume is in use; anything else means that the volume was not sound.
 fn unmended(outcome: e2fsck::Outcome) -> Result<Disks, String> {
     let text = without_totals(&outcome.text);
     let complaints = ["Fix? yes", "Clear? yes", "Connect", "lost+found? yes"];
@@ -269,9 +269,8 @@ fn unmended(outcome: e2fsck::Outcome) -> Result<Disks, String> {
     Ok(outcome.disks)
 }
 
-/// The text without what it says of the superblock's sums, which are right only after a sync: the
-/// groups have their own counts; and of the orphan file, which it empties after it has cleared the
-/// orphans.
+/// Returns the text without lines about the superblock's totals, which are right only after a sync (groups have
+/// counts of their own), and without lines about the orphan file, which e2fsck empties after clearing the orphans.
 fn without_totals(text: &str) -> String {
     let (mut lines, mut kept) = (text.lines(), String::new());
     while let Some(line) = lines.next() {

@@ -177,7 +177,7 @@ pub const FAST_COMMITS: &[Kind] = &[
         ..Kind::new("fast_commits_4k", 16, "-t ext4 -b 4096 -O fast_commit,orphan_file -J size=6")
     },
 ];
-/// A cut leaves of each device what was durable there, whatever there was on the other one.
+/// A cut leaves on each device what was durable there, independent of the other device.
 pub const JOURNAL_DEVICE: &[Kind] = &[
     Kind {
         journal_megabytes: Some(2),
@@ -196,7 +196,7 @@ pub const JOURNAL_DEVICE: &[Kind] = &[
         ..Kind::new("journal_device_4k", 8, "-t ext4 -b 4096 -O ^has_journal")
     },
 ];
-/// Kinds that promise only what was synced.
+/// Kinds that promise only files that were synced.
 pub const WITHOUT_JOURNAL: &[Kind] = &[
     Kind::new("ext2", 5, "-t ext2 -b 1024"),
     Kind::new("ext2_blocks_of_4k", 5, "-t ext2 -b 4096"),

@@ -1,4 +1,4 @@
-//! What one thread has done to the tree, and what of that was promised to be durable.
+//! The versions of one thread's tree, and the promises of their durability.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use base::attributes::FileType;
 use super::file_history::FileHistory;
 use super::snapshot::Snapshot;
 
-/// What an inode is like.
+/// An inode of the model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
     /// The type.
@@ -25,7 +25,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// One that has no name yet.
+    /// An inode that has no name yet.
     pub fn new(kind: FileType, permissions: u16, target: Vec<u8>, file: Option<usize>) -> Self {
         let links = if kind == FileType::Directory { 1 } else { 0 };
         Self { kind, links, permissions, target, xattrs: BTreeMap::new(), file }
@@ -84,7 +84,7 @@ impl Tree {
         }
     }
 
-    /// Whether this is what there is under the thread's names.
+    /// Returns whether this tree is what the snapshot has under the thread's names.
     fn is(&self, found: &BTreeMap<&str, u64>, snapshot: &Snapshot) -> bool {
         let names = self.names.iter().map(|(path, inode)| (path.as_str(), *inode));
         self.names.len() == found.len()
@@ -107,7 +107,7 @@ struct Implied {
     version: usize,
 }
 
-/// What a thread has done.
+/// The versions of a thread's tree and files, and what was promised of them.
 #[derive(Debug)]
 pub struct Promises {
     thread: usize,
@@ -128,18 +128,18 @@ impl Promises {
         Self { thread, versions, durable: Vec::new(), implied: Vec::new(), files: Vec::new() }
     }
 
-    /// The version that there is now.
+    /// Returns the number of the last version.
     pub fn version(&self) -> usize {
         self.versions.len() - 1
     }
 
-    /// Adds a version, whose operation had not begun at `begun`; gives its number.
+    /// Adds a version, whose operation had not begun at `begun`. Returns its number.
     pub fn add(&mut self, begun: usize, tree: Tree) -> usize {
         self.versions.push((begun, tree));
         self.version()
     }
 
-    /// Adds a regular file; gives its number.
+    /// Adds a regular file. Returns its number.
     pub fn new_file(&mut self) -> usize {
         let number = self.files.len();
         self.files.push(FileHistory::new((self.thread << 20 | number) as u64 + 1, false));
@@ -157,7 +157,7 @@ impl Promises {
         self.implied.push(Implied { tree, file, version });
     }
 
-    /// Says what is wrong with what was found after a cut at `point`. Operations of one thread become
+    /// Returns what is wrong with `snapshot` after a cut at `point`. Operations of one thread become
     /// durable in their order: the tree is as it was after one of them.
     pub fn check(&self, point: usize, snapshot: &Snapshot) -> Result<(), String> {
         let durable = self.durable.iter().filter(|(from, _)| *from <= point);

@@ -75,7 +75,11 @@ impl Snapshot {
     }
 }
 
-/// What is wrong with the volume, by our own check.
+/// Checks the volume with the library's own check.
+///
+/// # Errors
+///
+/// All findings.
 pub fn findings(volume: &Arc<Volume>) -> Result<(), String> {
     let mut wrong = Vec::new();
     volume.check(&mut |error| {

@@ -54,7 +54,7 @@ fn tree(size: u64, shape: Shape, mounter: Mounter, costs: &mut Costs) {
     };
     costs.measure("tar", size, untar);
     costs.measure("sync", size, || sync_file_system(&top));
-    // What was cached is not any more: the next row is about what the mount has to read.
+    // Nothing is cached after this: the next row measures what the mount has to read.
     drop(mount);
     let mount = mounted();
     let top = mount.path().join("tree");

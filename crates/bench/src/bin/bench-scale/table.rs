@@ -24,7 +24,7 @@ impl Table {
         Self { sizes: sizes.to_vec(), in_cpu, grown: Vec::new() }
     }
 
-    /// Prints the rows of a series, of which `columns` has the costs at each size.
+    /// Prints the rows of a series. `columns` has its costs at each size.
     pub fn add(&mut self, series: &str, columns: &[Costs]) {
         let Some(first) = columns.first() else { return };
         for (row, _) in &first.0 {

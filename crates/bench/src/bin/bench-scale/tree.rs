@@ -1,4 +1,4 @@
-//! Trees of small files, archives of them, and images with room for so many.
+//! Trees of small files, archives of them, and images with room for them.
 
 use std::fs::{File, create_dir};
 use std::io::Write;
