@@ -96,7 +96,7 @@ fn mount(folder: PathBuf) -> ExitCode {
     let plan = Plan {
         source: "stuck".into(),
         directory: folder.join("mount"),
-        hold: None,
+        claim: None,
         options,
         foreground: true,
         confine: true,
