@@ -187,6 +187,16 @@ impl Recording {
         flushes.filter(|(_, event)| matches!(event, Event::Flushed(_))).map(|one| one.0).collect()
     }
 
+    /// The points right after a write of byte `at` was submitted.
+    pub fn points_of_writes(&self, at: DeviceOffset) -> Vec<usize> {
+        let events = (1..).zip(&self.events);
+        let writes = events.filter_map(|(point, event)| Some((point, event.submitted()?)));
+        let touches = |write: &RecordedWrite| {
+            at >= write.offset && at.0 - write.offset.0 < write.data.len() as u64
+        };
+        writes.filter(|(_, write)| touches(write)).map(|(point, _)| point).collect()
+    }
+
     /// The writes that had been submitted at `point` but were not durable, in order.
     pub fn volatile_writes(&self, point: usize) -> Vec<&RecordedWrite> {
         self.writes(point).filter(|(_, durable)| !durable).map(|(write, _)| write).collect()
@@ -413,6 +423,9 @@ mod tests {
         let recording = device.recording();
         let end = recording.crash_points().end - 1;
         assert_eq!(recording.flush_points(), [4]);
+        assert_eq!(recording.points_of_writes(DeviceOffset(512)), [1, 5]);
+        assert_eq!(recording.points_of_writes(DeviceOffset(1024)), [5]);
+        assert_eq!(recording.points_of_writes(DeviceOffset(1536)), []);
         assert_eq!(recording.volatile_writes(4), [] as [&RecordedWrite; 0]);
         assert_eq!(runs(&recording.image(end, |_, _| false)), [(0, 1), (1024, 0)]);
         assert_eq!(runs(&recording.image(end, |_, _| true)), [(0, 1), (512, 2), (1536, 0)]);

@@ -260,6 +260,11 @@ impl ErrorLog {
         self.inner.lock().errors.clone()
     }
 
+    /// Says that the superblock in memory lacks errors.
+    pub(crate) fn renew(&self) {
+        self.inner.lock().is_new = true;
+    }
+
     /// Whether the superblock in memory lacks errors, as far as those go that were not asked for
     /// by this before.
     pub(crate) fn take_news(&self) -> bool {

@@ -110,18 +110,19 @@ impl Superblock {
 
     /// Validates the bytes of a superblock for a device of `device_bytes` bytes.
     pub fn parse(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
-        let raw =
-            RawSuperblock::read_from_bytes(bytes).expect("the array has exactly the layout's size");
-        if raw.magic.get() != MAGIC {
-            let found = raw.magic.get().into();
-            return Err(fault(Problem::Magic { found, expected: MAGIC.into() }));
-        }
-        let features = Features {
-            compatible: raw.feature_compat.get(),
-            incompatible: raw.feature_incompat.get(),
-            read_only_compatible: raw.feature_ro_compat.get(),
-        };
-        verify_checksum(&raw, &features)?;
+        let raw = read_raw(bytes)?;
+        verify_checksum(&raw, &features(&raw))?;
+        Self::from_raw(raw, device_bytes)
+    }
+
+    /// Validates the bytes of a superblock whose checksum is known to be wrong. What it says may be a mixture of
+    /// two superblocks.
+    pub(crate) fn parse_torn(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
+        Self::from_raw(read_raw(bytes)?, device_bytes)
+    }
+
+    fn from_raw(raw: RawSuperblock, device_bytes: u64) -> Result<Self> {
+        let features = features(&raw);
         features.check_readable()?;
         let geometry = parse_geometry(&raw, features, device_bytes)?;
         Ok(Self {
@@ -231,6 +232,24 @@ fn power_of_two(field: &'static str, found: u32, min: u32, max: u32) -> Result<u
         return Err(fault(Problem::Invalid { field, found: found.into() }));
     }
     Ok(found)
+}
+
+fn read_raw(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<RawSuperblock> {
+    let raw =
+        RawSuperblock::read_from_bytes(bytes).expect("the array has exactly the layout's size");
+    if raw.magic.get() != MAGIC {
+        let found = raw.magic.get().into();
+        return Err(fault(Problem::Magic { found, expected: MAGIC.into() }));
+    }
+    Ok(raw)
+}
+
+fn features(raw: &RawSuperblock) -> Features {
+    Features {
+        compatible: raw.feature_compat.get(),
+        incompatible: raw.feature_incompat.get(),
+        read_only_compatible: raw.feature_ro_compat.get(),
+    }
 }
 
 fn verify_checksum(raw: &RawSuperblock, features: &Features) -> Result<()> {

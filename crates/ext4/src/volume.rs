@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use base::attributes::{FileType, StatFs};
 use base::{
-    Error, FsBlock, GroupNumber, InodeNumber, Patience, Place, Problem, Result, Unsupported,
+    BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Patience, Place, Problem, Result,
+    Unsupported,
 };
-use device::SharedDevice;
+use device::{OverlayDevice, SharedDevice};
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 
 use crate::error_log::ErrorPolicy;
@@ -17,8 +18,8 @@ use crate::group::GroupDescriptor;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::mmp::MmpBlock;
-use crate::recovery::RecoveryReport;
-use crate::superblock::Superblock;
+use crate::recovery::{RecoveryReport, untorn};
+use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use crate::superblock_copy::{SuperblockCopy, SuperblockPlace};
 use crate::system_zones::Zones;
 use crate::times;
@@ -97,27 +98,56 @@ impl Volume {
         cache: &Arc<PageCache>,
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
-        let volume = if let Some(place) = options.superblock {
-            let copy = SuperblockCopy::read_at(&device, place)?;
-            Self::open_by_copy(device, cache, options, copy)?
-        } else {
-            match Self::probe(Arc::clone(&device), cache) {
-                Ok(Probed::Ready(volume)) => volume,
-                Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => volume.as_it_lies(),
-                Ok(Probed::NeedsRecovery(volume)) => {
-                    volume.recover(cache, options.journal_device.as_ref())?
-                }
-                Err(error) => match Self::copy_for(&device, cache, &error) {
-                    Some(copy) => Self::open_by_copy(device, cache, options, copy)?,
-                    None => return Err(error),
-                },
+        let volume = match options.superblock {
+            Some(place) => {
+                let copy = SuperblockCopy::read_at(&device, place)?;
+                Self::open_by_copy(device, cache, options, copy)?
             }
+            None => Self::open_by_first(device, cache, options)?,
         };
         match MmpBlock::of(&volume) {
             Ok(block) => block.iter().for_each(MmpBlock::look),
             Err(error) => tracing::warn!("{error}"),
         }
         Ok(volume)
+    }
+
+    /// Opens the volume by its first superblock, or if that is damaged, as well as it can be.
+    fn open_by_first(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+    ) -> Result<Arc<Self>> {
+        match Self::probe(Arc::clone(&device), cache) {
+            Ok(Probed::Ready(volume)) => Ok(volume),
+            Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => Ok(volume.as_it_lies()),
+            Ok(Probed::NeedsRecovery(volume)) => {
+                volume.recover(cache, options.journal_device.as_ref())
+            }
+            Err(error) => Self::open_damaged(device, cache, options, error),
+        }
+    }
+
+    /// Opens a volume whose first superblock has `error`: by that superblock as it was to be if a power cut has
+    /// torn it, or else by a copy.
+    fn open_damaged(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+        error: Error,
+    ) -> Result<Arc<Self>> {
+        let journal_device = options.journal_device.as_ref();
+        if let Some(whole) = untorn(&device, cache, journal_device, &error) {
+            let bytes = SUPERBLOCK_BYTES as u64;
+            let unit = BlockSize::from_bytes(bytes).expect("a power of two");
+            let overlay: SharedDevice = Arc::new(OverlayDevice::new(device, unit, bytes));
+            overlay.write_at(SUPERBLOCK_OFFSET, &whole)?;
+            return Self::open_by_first(overlay, cache, options);
+        }
+        match Self::copy_for(&device, cache, &error) {
+            Some(copy) => Self::open_by_copy(device, cache, options, copy),
+            None => Err(error),
+        }
     }
 
     /// The copy of the superblock to read the volume on `device` by, if `error` is one of the first.
@@ -182,7 +212,8 @@ impl Volume {
         self.copy.as_ref()
     }
 
-    fn with_superblock(
+    /// The volume as `superblock` describes it.
+    pub(crate) fn with_superblock(
         device: SharedDevice,
         cache: &Arc<PageCache>,
         superblock: Superblock,

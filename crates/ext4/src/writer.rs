@@ -19,7 +19,7 @@ use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
 use crate::orphan_write::OrphanSet;
 use crate::orphans_found;
 use crate::recovery;
-use crate::superblock;
+use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::{OpenOptions, Probed, Volume};
 
 const STRUCTURE: &str = "superblock";
@@ -57,14 +57,7 @@ impl Volume {
                 "writing to a volume by a superblock of one's choice",
             ));
         }
-        let volume = match Self::probe(latch.clone(), cache) {
-            Ok(Probed::Ready(volume)) => volume,
-            Ok(Probed::NeedsRecovery(unrecovered)) => unrecovered.as_it_lies(),
-            Err(error) => {
-                let device: SharedDevice = latch;
-                return Err(Self::refusal_for_copy(&device, cache, error));
-            }
-        };
+        let volume = Self::look(latch.clone(), cache, options)?;
         volume.geometry().check_writable()?;
         let Some(block) = MmpBlock::of(&volume)? else {
             return Self::open_alone(latch, cache, options);
@@ -91,6 +84,26 @@ impl Volume {
         opened
     }
 
+    /// The volume as it lies, which nobody has begun to write. Another host may be writing it.
+    fn look(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+    ) -> Result<Arc<Self>> {
+        let error = match Self::probe(Arc::clone(&device), cache) {
+            Ok(Probed::Ready(volume)) => return Ok(volume),
+            Ok(Probed::NeedsRecovery(unrecovered)) => return Ok(unrecovered.as_it_lies()),
+            Err(error) => error,
+        };
+        match recovery::untorn(&device, cache, options.journal_device.as_ref(), &error) {
+            Some(whole) => {
+                let superblock = Superblock::parse(&whole, device.size())?;
+                Ok(Arc::new(Self::with_superblock(device, cache, superblock)))
+            }
+            None => Err(Self::refusal_for_copy(&device, cache, error)),
+        }
+    }
+
     /// [`open_for_writing`](Self::open_for_writing), while nobody else writes the volume.
     fn open_alone(
         latch: Arc<LatchDevice>,
@@ -101,6 +114,12 @@ impl Volume {
         let journal_device = options.journal_device.clone();
         let journal_device =
             journal_device.map(|device| -> SharedDevice { Arc::new(LatchDevice::new(device)) });
+        if let Err(error) = Superblock::read(&device) {
+            // As it was found to be for the look at the volume.
+            let whole = recovery::untorn(&device, cache, journal_device.as_ref(), &error);
+            device.write_at(SUPERBLOCK_OFFSET, &whole.ok_or(error)?)?;
+            device.flush()?;
+        }
         let (volume, needs_recovery) = match Self::probe(Arc::clone(&device), cache)? {
             Probed::Ready(volume) => (volume, false),
             Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
@@ -131,7 +150,7 @@ impl Volume {
         volume.writer =
             Some(Writer { journal, allocator, orphans, shared_attributes, mmp, _worker });
         let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
-        volume.write_superblock(|raw| {
+        volume.change_flags(|raw| {
             if has_log {
                 set(raw, Feature::NeedsRecovery, true);
             } else {
@@ -141,12 +160,17 @@ impl Volume {
                 // Only then is it looked at after a crash.
                 set(raw, Feature::OrphanPresent, true);
             }
-            errors.store(raw);
-            if has_failed {
+            if has_failed || errors.count > 0 {
                 raw.state = (raw.state.get() | STATE_ERRORS).into();
             }
         })?;
-        volume.writer()?.journal.forget_errno()?;
+        let journal = &volume.writer()?.journal;
+        if errors != volume.superblock().errors() {
+            journal.errors.renew();
+        }
+        journal.store_errors()?;
+        journal.commit_all()?;
+        journal.forget_errno()?;
         let volume = Arc::new(volume);
         volume.end_orphans(with_errors)?;
         // What was found up to here is kept, and no reason not to open the volume.
@@ -242,9 +266,9 @@ impl Volume {
         Ok(Some(log))
     }
 
-    /// Changes the superblock in place, durably, outside any transaction: only while nothing else
-    /// changes the volume.
-    fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
+    /// Changes flags of the superblock in place, durably, outside any transaction: only while nothing else
+    /// changes the volume. They are those that can be told after a tear (`recovery/torn.rs`).
+    fn change_flags(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let block = self.geometry().superblock_block();
         self.metadata().change(block, STRUCTURE, Place::block(block), |bytes| {
             superblock::edit(bytes, self.geometry(), change);
@@ -316,21 +340,27 @@ impl Volume {
     /// Makes every change up to now durable, and the data that is on the device, and has the
     /// superblock count what is free then.
     pub fn sync(&self) -> Result<()> {
-        let Writer { journal, allocator, .. } = self.writer()?;
+        let journal = &self.writer()?.journal;
         // Where nothing can be changed any more the commit says what that means.
-        let may_change = journal.check().is_ok();
-        if may_change {
-            journal.store_errors()?;
-        }
-        if may_change && allocator.totals_changed() {
-            self.change(1, |handle| {
-                self.edit_superblock(handle, |raw| allocator.store_totals(raw, self.geometry()))
-            })?;
+        if journal.check().is_ok() {
+            self.update_superblock()?;
         }
         if !journal.commit_all()? {
             journal.flush_device()?;
         }
         Ok(())
+    }
+
+    /// Has the superblock tell, with the next commit, of new errors, and count what is free now.
+    fn update_superblock(&self) -> Result<()> {
+        let Writer { journal, allocator, .. } = self.writer()?;
+        journal.store_errors()?;
+        if !allocator.totals_changed() {
+            return Ok(());
+        }
+        self.change(1, |handle| {
+            self.edit_superblock(handle, |raw| allocator.store_totals(raw, self.geometry()))
+        })
     }
 
     /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
@@ -345,18 +375,19 @@ impl Volume {
     }
 
     fn end_writing(&self) -> Result<()> {
-        let Writer { journal, allocator, orphans, .. } = self.writer()?;
+        let Writer { journal, orphans, .. } = self.writer()?;
+        // What is freed counts from its commit on.
+        journal.commit_all()?;
+        self.update_superblock()?;
         journal.finish()?;
         let has_no_orphans = orphans.is_file_empty();
         let was_valid = self.superblock().raw().state.get() & STATE_VALID;
-        self.write_superblock(|raw| {
-            allocator.store_totals(raw, self.geometry());
+        self.change_flags(|raw| {
             set(raw, Feature::NeedsRecovery, false);
             if has_no_orphans {
                 set(raw, Feature::OrphanPresent, false);
             }
             raw.state = (raw.state.get() | was_valid).into();
-            journal.errors.errors().store(raw);
         })
     }
 }

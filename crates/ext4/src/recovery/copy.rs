@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use base::Result;
-use device::{OverlayDevice, SharedDevice};
+use device::SharedDevice;
 use iomap::PageCache;
 
-use super::{EXTRA_BYTES_MAX, LOG_BYTES_MAX, OrphanReport, RecoveryReport};
+use super::{OrphanReport, RecoveryReport, overlay};
 use crate::jbd2::Journal;
 use crate::superblock_copy::SuperblockCopy;
 use crate::volume::{OpenOptions, Probed, Volume};
@@ -53,11 +53,7 @@ fn replay(
     options: &OpenOptions,
     copy: SuperblockCopy,
 ) -> Result<Arc<Volume>> {
-    let block_size = volume.geometry().block_size;
-    let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
-    let base = Arc::clone(volume.device());
-    let overlay: SharedDevice =
-        Arc::new(OverlayDevice::new(base, block_size, bytes + EXTRA_BYTES_MAX));
+    let overlay = overlay(volume.device(), journal, volume.geometry().block_size);
     let log = journal.recover(&overlay)?;
     let first = match Volume::probe(Arc::clone(&overlay), cache) {
         // What has been replayed already is so once more.

@@ -5,22 +5,24 @@ mod copy;
 pub(crate) mod edit;
 mod locate;
 pub(crate) mod orphans;
+mod torn;
 
 use std::sync::Arc;
 
-use base::{Error, FsBlock, Result};
+use base::{BlockSize, Error, FsBlock, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
 pub(crate) use self::locate::journal_runs;
 pub use self::orphans::OrphanReport;
+pub(crate) use self::torn::untorn;
 
 use self::edit::Editor;
 use self::orphans::Orphans;
 use crate::error_log::RecordedErrors;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
-use crate::jbd2::Recovery;
+use crate::jbd2::{Journal, Recovery};
 use crate::orphans_found;
 use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::{Probed, Unrecovered, Volume};
@@ -61,12 +63,7 @@ impl Unrecovered {
         let errors = volume.superblock().errors();
         let with_errors = orphans_found::has_errors(&volume) || journal.superblock().errno != 0;
         drop(volume);
-        let journal_bytes = u64::from(journal.blocks().count()) << block_size.shift();
-        let overlay: SharedDevice = Arc::new(OverlayDevice::new(
-            base,
-            block_size,
-            journal_bytes.min(LOG_BYTES_MAX) + EXTRA_BYTES_MAX,
-        ));
+        let overlay = overlay(&base, &journal, block_size);
         let log = journal.recover(&overlay)?;
         if !journal.blocks().is_external() {
             journal.mark_empty(log.end, &overlay)?;
@@ -87,6 +84,12 @@ impl Unrecovered {
             Probed::NeedsRecovery(_) => unreachable!("the mark was just removed"),
         }
     }
+}
+
+/// Creates a layer over `base` for what `journal` holds and recovery adds.
+fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> SharedDevice {
+    let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
+    Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
 }
 
 /// The volume in the overlay, which its superblock still says is to be recovered.

@@ -6,6 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::Random;
 use device::{RecordedWrite, Recording, Replay, SharedDevice};
 
+/// What a device writes as a whole, in bytes.
+const SECTOR: u64 = 512;
+/// The first of the superblock's two sectors.
+const SUPERBLOCK: u64 = ext4::SUPERBLOCK_OFFSET.0 / SECTOR;
+/// Of so many cuts that are chosen at random, one tears the superblock.
+const HALF_SUPERBLOCKS_EVERY: usize = 16;
+
 /// What remains of the writes that were not durable.
 #[derive(Clone, Copy, Debug)]
 pub enum Rest {
@@ -23,6 +30,8 @@ pub enum Rest {
     AllButOne,
     /// One write.
     One,
+    /// Of the superblock one of its two sectors, and any of the other writes.
+    HalfSuperblock,
 }
 
 /// A power cut.
@@ -51,6 +60,12 @@ impl Cut {
         let step = (lasts.len() * 3).div_ceil(count.max(1));
         let nothing = |&point| Self { point, rest: Rest::Nothing, seed: 0 };
         let mut cuts: Vec<Self> = lasts.iter().step_by(step).map(nothing).collect();
+        let superblocks = recording.points_of_writes(ext4::SUPERBLOCK_OFFSET);
+        let superblocks: Vec<usize> = superblocks.into_iter().filter(|at| *at >= begin).collect();
+        for _ in 0..count.saturating_sub(cuts.len()) / HALF_SUPERBLOCKS_EVERY {
+            let Some(&point) = random.pick(&superblocks) else { break };
+            cuts.push(Self { point, rest: Rest::HalfSuperblock, seed: random.draw() });
+        }
         let span = (end - begin) as u64;
         while cuts.len() < count {
             let point = begin + random.below(span) as usize;
@@ -78,11 +93,13 @@ impl Cut {
             chosen: 0,
             next: 0,
             keeps_write: false,
-            keeps_superblock: false,
             keeps_anything: false,
             hasher: DefaultHasher::new(),
         };
-        keeper.chosen = keeper.random.below(writes.max(1));
+        keeper.chosen = match self.rest {
+            Rest::HalfSuperblock => keeper.random.below(2),
+            _ => keeper.random.below(writes.max(1)),
+        };
         replay.durable(self.point).hash(&mut keeper.hasher);
         let device = replay.device(self.point, |write, sector| keeper.keep(write, sector)).unwrap();
         let is_other = keeper.keeps_anything || matches!(self.rest, Rest::Nothing);
@@ -94,18 +111,16 @@ impl Cut {
 struct Keeper {
     rest: Rest,
     random: Random,
+    /// The index of a write; of half a superblock, that of the sector.
     chosen: u64,
     /// The index of the next write.
     next: u64,
     keeps_write: bool,
-    keeps_superblock: bool,
     keeps_anything: bool,
     hasher: DefaultHasher,
 }
 
 impl Keeper {
-    /// The two sectors of the superblock are taken to be written together: the format has one
-    /// checksum over both, so that the kernel depends on that too.
     fn keep(&mut self, write: &RecordedWrite, sector: u64) -> bool {
         if sector == 0 {
             let index = self.next;
@@ -117,17 +132,18 @@ impl Keeper {
                 Rest::First => index <= self.chosen,
                 Rest::AllButOne => index != self.chosen,
                 Rest::One => index == self.chosen,
+                Rest::HalfSuperblock => self.random.below(2) == 0,
             };
         }
         let mut keep = self.keeps_write;
         match self.rest {
             Rest::Sectors(of_8) => keep = self.random.below(8) < of_8,
             Rest::First if self.next == self.chosen + 1 => keep &= self.random.below(2) == 0,
-            _ => {}
-        }
-        match write.offset.0 / 512 + sector {
-            2 => self.keeps_superblock = keep,
-            3 => keep = self.keeps_superblock,
+            Rest::HalfSuperblock => match write.offset.0 / SECTOR + sector {
+                at if at == SUPERBLOCK => keep = self.chosen == 0,
+                at if at == SUPERBLOCK + 1 => keep = self.chosen == 1,
+                _ => {}
+            },
             _ => {}
         }
         if keep {

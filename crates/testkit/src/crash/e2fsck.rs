@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use base::{DeviceOffset, Result};
+use base::{BlockSize, DeviceOffset, FsBlock, Result};
 use device::{Bio, BioOperation, BlockDevice, SharedDevice};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -32,6 +32,15 @@ pub struct Outcome {
 
 /// Runs e2fsck on a copy of what `disks` hold.
 pub fn run(argument: &str, disks: &Disks) -> Outcome {
+    run_with(&[argument], disks)
+}
+
+/// Has e2fsck mend a copy of what `disks` hold, by the copy of the superblock in `block` of `block_size` bytes.
+pub fn mend_by_copy(block: FsBlock, block_size: BlockSize, disks: &Disks) -> Outcome {
+    run_with(&["-fy", "-b", &block.to_string(), "-B", &block_size.bytes().to_string()], disks)
+}
+
+fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
     FILES.with_borrow_mut(|files| {
         let new = |name| Arc::new(memfd_create(name, MemfdFlags::CLOEXEC).unwrap().into());
         let files = files.get_or_insert_with(|| ["image", "journal", "said"].map(new));
@@ -45,7 +54,7 @@ pub fn run(argument: &str, disks: &Disks) -> Outcome {
         if journal_copy.is_some() {
             command.args(["-j", &path(journal)]);
         }
-        command.args([argument, &path(image)]).stdin(Stdio::null());
+        command.args(arguments).arg(path(image)).stdin(Stdio::null());
         let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
         let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
         let text = std::fs::read_to_string(path(said)).unwrap();

@@ -18,13 +18,14 @@ use super::e2fsck;
 use super::history::History;
 use super::snapshot::{Snapshot, findings};
 use crate::Random;
-use base::DeviceOffset;
+use base::{DeviceOffset, GroupNumber};
 use device::{RecordDevice, Recording, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 
-/// Counts of this run: states; those that e2fsck recovered; those that were recovered in place; and
-/// recoveries that were cut off.
+/// Counts of this run: states; those whose superblock is torn; those that e2fsck recovered; those that were
+/// recovered in place; and recoveries that were cut off.
 pub(super) static STATES: AtomicUsize = AtomicUsize::new(0);
+pub(super) static TORN: AtomicUsize = AtomicUsize::new(0);
 pub(super) static MENDED: AtomicUsize = AtomicUsize::new(0);
 pub(super) static IN_PLACE: AtomicUsize = AtomicUsize::new(0);
 pub(super) static CUT_AGAIN: AtomicUsize = AtomicUsize::new(0);
@@ -142,11 +143,20 @@ fn judge_one(
         history.judge(cut.point, found).map_err(|what| format!("{by}: {what}"))
     };
     check("recovered", &recovered)?;
+    let is_torn = ext4::Superblock::read(&disks.volume).is_err();
+    TORN.fetch_add(usize::from(is_torn), Ordering::Relaxed);
     if number % 2 == 0 && cut.point >= history.run().e2fsck_from {
-        let outcome = e2fsck::run("-fy", disks);
-        if !is_mishandled(&outcome.text, &recovered, &disks.volume) {
+        let outcome = match is_torn {
+            false => Some(e2fsck::run("-fy", disks)),
+            true => mend_by_copy(disks)?,
+        };
+        let is_judge =
+            |outcome: &e2fsck::Outcome| !is_mishandled(&outcome.text, &recovered, &disks.volume);
+        if let Some(outcome) = outcome.filter(is_judge) {
             MENDED.fetch_add(1, Ordering::Relaxed);
-            let mended = unmended(outcome).and_then(|disks| read(&disks));
+            // By a copy of the superblock it counts everything anew.
+            let mended = if is_torn { Ok(outcome.disks) } else { unmended(outcome) };
+            let mended = mended.and_then(|disks| read(&disks));
             return check("e2fsck", &mended.map_err(|what| format!("e2fsck: {what}"))?);
         }
     }
@@ -161,6 +171,21 @@ fn judge_one(
     })?;
     let volume_bytes = history.run().volume_bytes;
     recovery.map_or(Ok(()), |recovery| cut_again(&recovery, volume_bytes, &recovered, random))
+}
+
+/// Returns what e2fsck makes of a volume whose superblock is torn, by the copy in the second group, if there is one.
+fn mend_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
+    let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
+    let geometry = volume.geometry();
+    let group = GroupNumber(1);
+    if geometry.group_count < 2 || !geometry.has_superblock(group) {
+        return Ok(None);
+    }
+    let outcome = e2fsck::mend_by_copy(geometry.group_start(group), geometry.block_size, disks);
+    match outcome.code {
+        0 | 1 => Ok(Some(outcome)),
+        _ => Err(format!("e2fsck cannot mend it by a copy: {}", outcome.text)),
+    }
 }
 
 /// Returns a recorder, and disks through which it records all writes to `disks`.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use super::history::History;
-use super::judge::{CUT_AGAIN, IN_PLACE, MENDED, STATES, Violation, judge_in_memory};
+use super::judge::{CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory};
 use super::kinds::Kind;
 
 /// The number of seeds that are tried, since a bug does not do harm with every seed.
@@ -109,11 +109,12 @@ impl Suite {
         let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list;
         let conclusion = libtest_mimic::run(&arguments, self.trials);
         let counts =
-            [&STATES, &MENDED, &IN_PLACE, &CUT_AGAIN].map(|count| count.load(Ordering::Relaxed));
-        let [states, mended, in_place, cut_again] = counts;
+            [&STATES, &TORN, &MENDED, &IN_PLACE, &CUT_AGAIN].map(|it| it.load(Ordering::Relaxed));
+        let [states, torn, mended, in_place, cut_again] = counts;
         println!(
-            "{states} states were judged: all recovered in memory, {mended} also by e2fsck, and \
-             {in_place} in place and then seen by e2fsck; {cut_again} more cut off those recoveries\n"
+            "{states} states were judged, {torn} of them with a torn superblock: all recovered in memory, \
+             {mended} also by e2fsck, and {in_place} in place and then seen by e2fsck; {cut_again} more cut off \
+             those recoveries\n"
         );
         assert!(conclusion.has_failed() || !is_whole || states >= states_min, "too few states");
         conclusion.exit();
