@@ -8,10 +8,11 @@
 //! - *A new file is renamed over the old one.* The rename writes the new file back first, and waits for
 //!   the end of I/O. So whatever commit makes the rename durable comes after that of the data: the name
 //!   stands for all of the old contents or all of the new.
-//! - *The file is truncated to zero and written again.* Closing it writes it back. A commit that is
-//!   asked for meanwhile waits for that ([`FileSystem::delay_commits`]), so that a truncation that is not
+//! - *The file is truncated to zero and written again.* The first close that finds data writes it back. A commit
+//!   that is asked for meanwhile waits for that ([`FileSystem::delay_commits`]), so that a truncation that is not
 //!   durable yet becomes so together with the new contents. A commit between the truncation and the
-//!   close leaves the file empty until the next one.
+//!   close leaves the file empty until the next one. Later closes write nothing back. (In the kernel, those after
+//!   the first one do not, even if that found no data.)
 //!
 //! An error in writing back is kept for the next fsync, and stops neither.
 //!
@@ -26,7 +27,7 @@ use crate::node::Node;
 /// The state of a regular file that its close depends on.
 #[derive(Debug, Default)]
 pub(crate) struct Replacing {
-    /// The file was truncated to zero while it had data, and has not been written back since.
+    /// The file was truncated to zero while it had data, and no close has written it back since.
     was_emptied: AtomicBool,
     /// The number of handles that are open for writing.
     writers: AtomicU32,
@@ -59,14 +60,15 @@ impl Node {
     pub(crate) fn note_closed_for_writing(&self) {
         let replacing = &self.replacing;
         let is_last = replacing.writers.fetch_sub(1, Ordering::AcqRel) == 1;
-        // An earlier close may have written the file back already.
-        let was_emptied = match is_last {
-            true => replacing.was_emptied.swap(false, Ordering::AcqRel),
-            false => replacing.was_emptied.load(Ordering::Acquire),
-        };
-        if was_emptied && self.may_write_back_replaced() {
-            let mut work = || self.write_back_and_wait();
-            self.volume().file_system.delay_commits(&mut work);
+        if replacing.was_emptied.load(Ordering::Acquire) {
+            let has_data = self.may_write_back_replaced();
+            // A truncation while this is written back is noted anew.
+            let ends = has_data || is_last;
+            let is_first = ends && replacing.was_emptied.swap(false, Ordering::AcqRel);
+            if is_first && has_data {
+                let mut work = || self.write_back_and_wait();
+                self.volume().file_system.delay_commits(&mut work);
+            }
         }
         self.inode().closed_for_writing();
     }

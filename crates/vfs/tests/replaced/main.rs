@@ -244,6 +244,30 @@ fn without_a_journal_the_data_of_a_file_is_written_before_it_is_renamed_over_ano
 }
 
 #[test]
+fn only_the_first_close_that_finds_data_writes_back_a_file_that_was_emptied() {
+    let mut stage = Stage::new(1, true);
+    stage.begin();
+    let writes_back_at_close = |fill: u8| {
+        let appended = file(&stage.volume, TARGET);
+        write(&appended, &[fill; 5000]);
+        drop(appended);
+        let recording = stage.device.recording();
+        let writes = recording.volatile_writes(stage.device.point());
+        writes.iter().any(|write| write.data.starts_with(&[fill; 1024]))
+    };
+    let truncated = file(&stage.volume, TARGET);
+    truncated.node().set_size(0, Privileges::Keep).unwrap();
+    // It finds nothing.
+    drop(file(&stage.volume, TARGET));
+    assert!(writes_back_at_close(0xA5));
+    assert!(!writes_back_at_close(0xA6));
+    truncated.node().set_size(0, Privileges::Keep).unwrap();
+    assert!(writes_back_at_close(0xA7));
+    drop(truncated);
+    assert!(!writes_back_at_close(0xA8));
+}
+
+#[test]
 fn files_that_replace_nothing_are_not_written_back_early() {
     let stage = Stage::new(1, true);
     let volume = &stage.volume;
