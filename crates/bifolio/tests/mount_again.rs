@@ -4,11 +4,13 @@
 mod mounting;
 
 use std::fs;
-use std::process::Command;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use mounting::{Mount, Place, bifolio, mount_entry};
-use rustix::process::Signal;
+use mounting::{Mount, NOBODY, Place, bifolio, mount_entry};
+use rustix::process::{Signal, Uid};
 use testkit::command::{output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
@@ -76,6 +78,35 @@ fn umount_waits_for_the_server_of_the_mount_that_it_unmounts() {
     assert!(!new.has_server());
     old.signal_guard(Signal::CONT);
     wait_until("the old guard's end", || !old.has_guard());
+    check_by_e2fsck(&place.image);
+}
+
+#[test]
+fn umount_does_not_wait_for_another_user_who_has_taken_the_name_of_a_guard() {
+    private_mounts();
+    let place = place();
+    let mount = place.mount(&["-o", "rw"]);
+    let names = mount.names_of_guard();
+    let [name] = &*names else { panic!("{names:?}") };
+    mount.signal_guard(Signal::KILL);
+    wait_until("the guard's end", || !mount.has_guard());
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let binding = std::thread::spawn(move || {
+        // Of this thread only.
+        let nobody = Uid::from_raw(NOBODY);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        UnixListener::bind_addr(&address).unwrap()
+    });
+    let taken = binding.join().unwrap();
+    // Nobody hangs up.
+    let mut umount = bifolio("umount").arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the end of umount", || umount.try_wait().unwrap().is_some());
+    let done = umount.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("another user has taken the name"), "{said}");
+    mount.assert_gone();
+    drop(taken);
     check_by_e2fsck(&place.image);
 }
 

@@ -236,6 +236,20 @@ impl Mount<'_> {
         self.server
     }
 
+    /// The abstract names of the sockets that the guard listens on.
+    pub fn names_of_guard(&self) -> Vec<String> {
+        let held = fs::read_dir(format!("/proc/{}/fd", self.guard)).unwrap();
+        let held: Vec<PathBuf> =
+            held.map(|held| fs::read_link(held.unwrap().path()).unwrap()).collect();
+        let table = fs::read_to_string("/proc/net/unix").unwrap();
+        let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let named = sockets.filter_map(|fields| {
+            Some((*fields.get(6)?, fields.get(7)?.strip_prefix('@')?.to_owned()))
+        });
+        let is_held = |inode: &str| held.contains(&format!("socket:[{inode}]").into());
+        named.filter(|(inode, _)| is_held(inode)).map(|(_, name)| name).collect()
+    }
+
     /// For how long, in nanoseconds, each of the server's threads has run whose names begin so.
     pub fn threads(&self, prefix: &str) -> Vec<u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();

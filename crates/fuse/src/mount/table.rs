@@ -21,6 +21,8 @@ pub struct MountEntry {
     pub kind: String,
     /// The source.
     pub source: OsString,
+    /// Of a FUSE mount, the user who has mounted it.
+    pub user: Option<u32>,
 }
 
 impl MountEntry {
@@ -61,7 +63,10 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?);
     let source = unescape(fields.next()?);
-    Some(MountEntry { id, device, mount_point, options, kind, source })
+    let mut of_what_is_mounted = fields.next()?.split(|&byte| byte == b',');
+    let user = of_what_is_mounted.find_map(|option| option.strip_prefix(b"user_id="));
+    let user = user.and_then(|user| text(user).parse().ok());
+    Some(MountEntry { id, device, mount_point, options, kind, source, user })
 }
 
 fn text(field: &[u8]) -> String {
@@ -93,7 +98,7 @@ mod tests {
 
     const TABLE: &[u8] = b"\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-40 22 0:50 / /mnt/a\\040b ro,nosuid shared:2 master:1 - fuse.bifolio /images/x\\134y.img ro,user_id=0\n\
+40 22 0:50 / /mnt/a\\040b ro,nosuid shared:2 master:1 - fuse.bifolio /images/x\\134y.img ro,user_id=1000,group_id=7\n\
 41 22 0:51 / /mnt/two ro - fuse.sshfs host: rw\n\
 42 22 0:52 / /mnt/two ro - fuseblk.bifolio /dev/loop0 rw\n";
 
@@ -105,8 +110,9 @@ mod tests {
             (40, "0:50", Some("/images/x\\y.img"))
         );
         assert!(entry.is_ours());
+        assert_eq!(entry.user, Some(1000));
         let entry = find_in(TABLE, Path::new("/mnt/two")).unwrap();
-        assert_eq!(entry.device, "0:52");
+        assert_eq!((entry.device.as_str(), entry.user), ("0:52", None));
         assert!(entry.is_ours());
         assert!(!find_in(TABLE, Path::new("/")).unwrap().is_ours());
         assert_eq!(find_in(TABLE, Path::new("/mnt")), None);

@@ -2,13 +2,13 @@
 //! looks at the image.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::control::{Control, Event, Message, wait};
+use super::peer::announce;
 use super::process::{self, Child};
 use super::signals::Signals;
 use super::task::{self, Task};
@@ -296,15 +296,4 @@ impl Guard<'_> {
         let found = MountId::find(&self.plan.directory).map(|(found, _)| found);
         found.is_some() && found == self.mount
     }
-}
-
-/// Creates the socket, named after the mount, by which `umount` waits for this process.
-fn announce(name: &str) -> Option<UnixListener> {
-    let address = presence(name)?;
-    UnixListener::bind_addr(&address).ok()
-}
-
-/// Returns the abstract socket address that exists while the guard of the mount `name` runs.
-pub fn presence(name: &str) -> Option<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("bifolio-mount-{name}")).ok()
 }

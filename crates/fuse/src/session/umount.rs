@@ -5,9 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::guard::{PATIENCE_TO_WRITE, presence};
+use super::guard::PATIENCE_TO_WRITE;
+use super::peer::connect;
 use super::task::Task;
-use crate::mount::{self, MountError, MountId};
+use crate::mount::{self, MountEntry, MountError, MountId};
 use crate::server::PATIENCE_TO_CLOSE;
 
 /// How long the server may take: for the requests that it has, and to write what is not written yet.
@@ -47,10 +48,8 @@ pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, entry) = found.ok_or(UmountError::NotMounted)?;
-    // Connected before, to be told by the hang-up that the guard has ended. No connection: the
-    // guard was killed, or runs where it cannot be seen.
-    let guard = presence(&id.name(&entry.source));
-    let guard = guard.and_then(|name| UnixStream::connect_addr(&name).ok());
+    // Connected before, to be told by the hang-up that the guard has ended.
+    let guard = connect(&id.name(&entry.source), &trusted(&entry));
     let begun = Instant::now();
     // On a thread, since the kernel may wait for the server.
     let unmounting = Task::start(move || mount::unmount(&path));
@@ -64,12 +63,18 @@ pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
     }
-    let Some(guard) = guard else { return Ok(()) };
+    let Some(guard) = guard.map_err(UmountError::Waiting)? else { return Ok(()) };
     if ends_within(&guard, PATIENCE_OF_USERS.saturating_sub(begun.elapsed()))? {
         return Ok(());
     }
     before_long.into_iter().for_each(|tell| tell());
     if ends_within(&guard, PATIENCE)? { Ok(()) } else { Err(UmountError::StillRunning) }
+}
+
+/// The users as whom the guard of a mount may run: root, this process's, and the one who has mounted.
+fn trusted(entry: &MountEntry) -> Vec<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    [Some(0), Some(own), entry.user].into_iter().flatten().collect()
 }
 
 /// Whether the guard hangs up within so much time.
