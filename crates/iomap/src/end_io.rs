@@ -99,6 +99,12 @@ impl EndIo {
         }
     }
 
+    /// Returns whether a direct write has ended since the last call. It is on the device, which may not have
+    /// been flushed since.
+    pub fn take_direct_writes(&self) -> bool {
+        self.direct.take_written()
+    }
+
     /// Has this thread end what has ended, when the result is dropped.
     pub(crate) fn ending(&self) -> Ending<'_> {
         Ending(&self.queue)

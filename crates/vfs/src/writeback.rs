@@ -49,6 +49,7 @@ pub(crate) struct Writeback {
 
 #[derive(Debug)]
 struct Dirty {
+    end_io: Arc<EndIo>,
     file_system: Arc<dyn FileSystem>,
     cache: Arc<PageCache>,
     limits: DirtyLimits,
@@ -56,7 +57,7 @@ struct Dirty {
     age_max: Duration,
     /// Files with something to write. They stay in memory while they are here.
     nodes: RankedMutex<HashMap<InodeNumber, DirtyNode>>,
-    /// Since when data has been written back that no commit is known to have made durable.
+    /// Since when data has been on the device that no commit is known to have made durable.
     uncommitted: Mutex<Option<Instant>>,
     /// The first error since somebody who syncs the whole volume was told.
     failed: Mutex<Option<Error>>,
@@ -98,7 +99,9 @@ impl Writeback {
         age_max: Duration,
     ) -> Result<Self> {
         let limits = DirtyLimits::of_shares(cache.stats().bytes_max, BACKGROUND_SHARE, HARD_SHARE);
+        let end_io = EndIo::start()?;
         let shared = Arc::new(Dirty {
+            end_io: Arc::clone(&end_io),
             file_system: Arc::clone(file_system),
             cache: Arc::clone(cache),
             limits,
@@ -112,7 +115,7 @@ impl Writeback {
         let worker = Arc::downgrade(&shared);
         let refused = |_| -> Error { Unsupported::Operation("the host refuses a thread").into() };
         let mut writeback = Self {
-            end_io: EndIo::start()?,
+            end_io,
             behind: WriteBehind::start(BEHIND_BYTES_MAX.min(limits.background / 2))?,
             is_closed: AtomicBool::new(false),
             shared,
@@ -302,6 +305,11 @@ impl Dirty {
             Lateness::Lazy => dirty.since.elapsed() >= LAZY_AGE_MAX,
         };
         let begun = Instant::now();
+        if self.end_io.take_direct_writes() {
+            // Since the last look.
+            let ended = begun.checked_sub(TICK).unwrap_or(begun);
+            self.uncommitted.lock().get_or_insert(ended);
+        }
         let is_uncommitted = |since: Instant| since.elapsed() >= self.age_max;
         let has_old = self.nodes.lock().values().any(is_old)
             || self.uncommitted.lock().is_some_and(is_uncommitted);

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -70,8 +71,11 @@ pub(super) fn end(file: Option<&Arc<WritableFile>>, ended: Ended) -> Result<usiz
 
 /// Ends a request that takes no more than that, on any thread.
 pub(super) fn end_at_once(file: Option<&WritableFile>, ended: Ended, done: DirectDone) {
-    if let Some(file) = file.filter(|_| ended.counts) {
-        file.direct.end();
+    if let Some(file) = file {
+        file.end_io.direct.note(&ended);
+        if ended.counts {
+            file.direct.end();
+        }
     }
     guarded(done)(ended.result);
 }
@@ -102,6 +106,7 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended
     }));
     // Before anybody is told, who may wait for somebody that waits for these.
     calls.iter().filter(|(ended, _)| ended.counts).for_each(|_| file.direct.end());
+    calls.iter().for_each(|(ended, _)| file.end_io.direct.note(ended));
     for ((ended, done), is_news) in calls.into_iter().zip(is_news) {
         let result = match &told {
             Err(error) if is_news => ended.result.and(Err(error.clone())),
@@ -156,6 +161,8 @@ pub(crate) struct DirectEnds {
     /// Started when there is work for them; waited for when this is dropped. The last file may be dropped by
     /// one of them, when the last of its requests has ended.
     threads: OnceLock<Vec<Worker>>,
+    /// A write has ended since somebody asked.
+    has_written: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -171,6 +178,18 @@ struct Files {
 }
 
 impl DirectEnds {
+    /// Notes the end of a request, before its caller is told.
+    fn note(&self, ended: &Ended) {
+        if !ended.written.is_empty() {
+            self.has_written.store(true, Ordering::Release);
+        }
+    }
+
+    /// Returns whether a write has ended since the last call.
+    pub(crate) fn take_written(&self) -> bool {
+        self.has_written.swap(false, Ordering::AcqRel)
+    }
+
     /// Sees to it that there are threads. `OutOfMemory` when the host refuses all of them.
     pub(super) fn start(&self) -> Result<()> {
         let threads = self.threads.get_or_init(|| {

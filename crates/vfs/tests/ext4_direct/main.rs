@@ -35,10 +35,19 @@ impl Stage {
     /// With blocks of 4 KiB, on the device that `wrap` makes of the image's; and a file on it that has so many
     /// bytes allocated.
     fn with_file(size: u64, wrap: impl FnOnce(SharedDevice) -> SharedDevice) -> (Self, File) {
+        Self::open(size, wrap, |device| open_on(device, DirectOptions::default()))
+    }
+
+    /// The same with the volume that `open` gives.
+    fn open(
+        size: u64,
+        wrap: impl FnOnce(SharedDevice) -> SharedDevice,
+        open: impl FnOnce(SharedDevice) -> Volume,
+    ) -> (Self, File) {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
         make_stale(&image, 4096, "");
-        let volume = open_on(wrap(device(&image)), DirectOptions::default());
+        let volume = open(wrap(device(&image)));
         let file = make(&volume, "a");
         allocate(&file, size);
         (Self { _folder: folder, image, volume }, file)

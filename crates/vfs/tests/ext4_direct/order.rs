@@ -1,15 +1,15 @@
 //! Requests that are under way while something else happens: a device holds them until it is told.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use base::{FileOffset, Result};
 use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::{Condvar, Mutex};
-use testkit::{DeviceHooks, HookedDevice};
-use vfs::{DirectIo, File, Privileges};
+use testkit::{DeviceHooks, HookedDevice, wait_until};
+use vfs::{DirectIo, File, Privileges, Volume, VolumeOptions};
 
 use crate::common::make;
 use crate::{Stage, allocate, write_direct};
@@ -23,6 +23,7 @@ struct Gate {
     is_broken: AtomicBool,
     held: Mutex<Vec<Bio>>,
     more: Condvar,
+    flushes: AtomicU64,
 }
 
 impl Gate {
@@ -37,6 +38,11 @@ impl Gate {
             let waited = self.more.wait_for(&mut held, Duration::from_secs(60));
             assert!(!waited.timed_out(), "{} of {count} writes came", held.len());
         }
+    }
+
+    /// Lets writes pass that come from now on.
+    fn hold_no_more(&self) {
+        self.is_shut.store(false, Ordering::SeqCst);
     }
 }
 
@@ -55,6 +61,12 @@ impl DeviceHooks for Gate {
         self.more.notify_all();
         assert!(!self.is_broken.load(Ordering::SeqCst), "as the test has it");
         device.submit(others);
+    }
+
+    fn flush(&self, device: &SharedDevice) -> Result<()> {
+        device.flush()?;
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
 }
 
@@ -102,6 +114,32 @@ fn overwrites_of_allocated_blocks_go_on_side_by_side() {
         let found = [0, 1, 2, 3].map(|writer| read(&file, writer * 65_536));
         assert_eq!(found, [fill; 4], "{state}");
     }
+    drop(file);
+    stage.close();
+}
+
+#[test]
+fn a_write_that_ends_after_the_last_commit_is_flushed_without_a_sync() {
+    let mut gate = None;
+    let wrap = |device| -> SharedDevice { gate.insert(Arc::new(HookedDevice::new(device, Gate::default()))).clone() };
+    let (stage, file) = Stage::open(1 << 20, wrap, |device| {
+        let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+        options.commit_interval = Duration::from_millis(50);
+        Volume::open(device, &options).unwrap()
+    });
+    let gate = gate.unwrap();
+    assert_eq!(write_direct(&file, 0, &[1; 8192]), Ok(8192));
+    stage.volume.sync().unwrap();
+    gate.shut();
+    let written = start(&file, 0, vec![2; 4096]);
+    gate.wait_for(1);
+    gate.hold_no_more();
+    // Meanwhile everything else becomes durable. (A machine that is slow makes this see less, not more.)
+    std::thread::sleep(Duration::from_secs(2));
+    let flushes = gate.flushes.load(Ordering::SeqCst);
+    open(&gate);
+    assert_eq!(written.recv(), Ok(Ok(4096)));
+    wait_until("a flush", || gate.flushes.load(Ordering::SeqCst) > flushes);
     drop(file);
     stage.close();
 }
