@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base::locks::{Rank, RankedMutex};
 use base::{Error, InodeNumber, Result, Unsupported};
 use device::Worker;
-use iomap::{Caching, DirtyLimits, EndIo, ErrorCursor, WriteBehind};
+use iomap::{Caching, DirtyLimits, EndIo, ErrorCursor, WriteBehind, WritebackErrors};
 use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
 
@@ -59,8 +59,8 @@ struct Dirty {
     nodes: RankedMutex<HashMap<InodeNumber, DirtyNode>>,
     /// Since when data has been on the device that no commit is known to have made durable.
     uncommitted: Mutex<Option<Instant>>,
-    /// The first error since somebody who syncs the whole volume was told.
-    failed: Mutex<Option<Error>>,
+    /// Errors, for those who sync the whole volume.
+    failed: WritebackErrors,
     wish: Mutex<Wish>,
     wished: Condvar,
 }
@@ -108,7 +108,7 @@ impl Writeback {
             age_max: if age_max.is_zero() { AGE_MAX } else { age_max },
             nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
             uncommitted: Mutex::new(None),
-            failed: Mutex::new(None),
+            failed: WritebackErrors::default(),
             wish: Mutex::new(Wish::None),
             wished: Condvar::new(),
         });
@@ -201,14 +201,16 @@ impl Writeback {
         drop(all);
     }
 
-    /// Writes back all files, and waits for it. Gives the first error since the last time, of
-    /// whatever file, also where that file's users hear of it themselves. If the request that this thread serves
-    /// is cancelled, the next call gives that error.
+    /// Writes back all files, and waits for it. Fails with an error of any file that no call had reported when this
+    /// one began, even if users of that file are told as well. If the request that this thread serves is cancelled,
+    /// the next call reports that error.
     pub(crate) fn flush_all(&self) -> Result<()> {
+        // Several calls at a time may wait for the same data. All are told if it is lost.
+        let cursor = self.shared.failed.cursor();
         let (begun, all) = (Instant::now(), self.shared.all());
         write_back_all(&all)?;
         self.shared.settle(all, begun);
-        self.shared.failed.lock().take().map_or(Ok(()), Err)
+        self.shared.failed.check(&cursor)
     }
 }
 
@@ -263,7 +265,7 @@ impl Dirty {
             if let Err(error) = node.inode().write_pending() {
                 tracing::warn!("inode {}: {error}", node.number());
                 is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
-                self.failed.lock().get_or_insert(error);
+                self.failed.record(error);
             }
             let mut dirty = self.nodes.lock();
             // A later change has made the file dirty, or pending, before it notes the file. Once nothing can be
@@ -284,7 +286,7 @@ impl Dirty {
     /// Keeps the error of a file for the next sync of the volume, once.
     fn keep_error(&self, dirty: &DirtyNode) {
         if let Some(error) = dirty.node.error_since(&dirty.errors) {
-            self.failed.lock().get_or_insert(error);
+            self.failed.record(error);
         }
     }
 
@@ -292,7 +294,7 @@ impl Dirty {
     fn panicked(&self) {
         let operation = "going on after a panic in writing back in the background";
         let error = Error::Lost(Arc::new(Unsupported::Operation(operation).into()));
-        self.failed.lock().get_or_insert(error);
+        self.failed.record(error);
         self.file_system.panicked(operation);
     }
 
@@ -326,7 +328,7 @@ impl Dirty {
         }
         *self.uncommitted.lock() = None;
         if let Err(error) = self.file_system.sync() {
-            self.failed.lock().get_or_insert(error);
+            self.failed.record(error);
         }
     }
 }

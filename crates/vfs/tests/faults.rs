@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::{FileOffset, IoOperation};
+use base::{DeviceOffset, FileOffset, IoOperation};
 use device::{
-    BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice, RecordDevice,
-    SharedDevice,
+    Bio, BioOperation, BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice,
+    RecordDevice, SharedDevice,
 };
+use parking_lot::{Condvar, Mutex};
 use testkit::{Mke2fs, PanicDevice, PanicOnce, check_by_e2fsck};
 use vfs::{
     Credentials, File, Follow, Node, OpenMode, Privileges, RwFlags, SyncRange, Volume,
@@ -78,6 +79,97 @@ fn lost_data_is_told_to_each_open_file_once() {
         create(volume, "/more").unwrap();
         assert_eq!([number(one.sync(false)), number(volume.close())], [0, 0]);
     });
+}
+
+/// A device that holds writes of data, which begins with some bytes of one kind.
+#[derive(Debug)]
+struct HoldDevice {
+    inner: SharedDevice,
+    held: Mutex<Vec<Bio>>,
+    more: Condvar,
+}
+
+/// What a write of data begins with.
+fn data_of(bio: &Bio) -> Option<u8> {
+    let first = bio.segments().first()?.bytes().get(..512)?;
+    let is_data = matches!(first[0], 7 | 8) && first.iter().all(|byte| *byte == first[0]);
+    (is_data && bio.operation() == BioOperation::Write).then_some(first[0])
+}
+
+impl HoldDevice {
+    fn new(inner: SharedDevice) -> Arc<Self> {
+        Arc::new(Self { inner, held: Mutex::default(), more: Condvar::new() })
+    }
+
+    /// Waits until data that begins with `fill` is held.
+    fn wait_for(&self, fill: u8) {
+        let mut held = self.held.lock();
+        while !held.iter().any(|bio| data_of(bio) == Some(fill)) {
+            let waited = self.more.wait_for(&mut held, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "no data of {fill} comes");
+        }
+    }
+
+    /// Ends what is held, with an error where it is data that begins with `fill`.
+    fn end_failing(&self, fill: u8) {
+        let held = std::mem::take(&mut *self.held.lock());
+        let (failing, others) = held.into_iter().partition(|bio| data_of(bio) == Some(fill));
+        let failing: Vec<Bio> = failing;
+        failing.into_iter().for_each(|bio| bio.end(Err(EIO)));
+        self.inner.submit(others);
+    }
+}
+
+impl BlockDevice for HoldDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let (held, others) = batch.into_iter().partition(|bio| data_of(bio).is_some());
+        self.held.lock().extend::<Vec<Bio>>(held);
+        self.more.notify_all();
+        self.inner.submit(others);
+    }
+
+    fn flush(&self) -> base::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> base::Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> base::Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+#[test]
+fn every_sync_of_the_volume_that_waits_for_lost_data_is_told() {
+    let device = HoldDevice::new(Arc::new(MemoryDevice::new(image())));
+    let volume = open(device.clone(), true);
+    let open = |path| create(&volume, path).unwrap().open_for(WRITE).unwrap();
+    let [lost, other] = ["/lost", "/other"].map(open);
+    volume.sync().unwrap();
+    write(&lost, 0, &[7; 5000]).unwrap();
+    let told = std::thread::scope(|scope| {
+        let first = scope.spawn(|| number(volume.sync()));
+        device.wait_for(7);
+        write(&other, 0, &[8; 5000]).unwrap();
+        // It has begun when it writes this back.
+        let second = scope.spawn(|| number(volume.sync()));
+        device.wait_for(8);
+        device.end_failing(7);
+        [first, second].map(|sync| sync.join().unwrap())
+    });
+    assert_eq!(told, [EIO, EIO]);
+    assert_eq!(number(volume.sync()), 0, "it began after others were told");
+    volume.close().unwrap();
 }
 
 #[test]
