@@ -69,6 +69,14 @@ impl NodeTable {
         Self { inner: RankedMutex::new(Rank::InodeTable, Inner::default()), nodes_max }
     }
 
+    /// Returns the node if it is in memory.
+    pub(crate) fn find(&self, number: InodeNumber) -> Option<Arc<Node>> {
+        let mut inner = self.inner.lock();
+        let entry = inner.nodes.get_mut(&number)?;
+        entry.referenced = true;
+        entry.node.node()
+    }
+
     /// The node, or what [`loaded`](Self::loaded) and [`not_loaded`](Self::not_loaded) want to hear
     /// from who loads it.
     pub(crate) fn get(&self, number: InodeNumber) -> Result<Arc<Node>, Serial> {

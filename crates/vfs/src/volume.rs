@@ -186,10 +186,14 @@ impl Volume {
     /// Returns the node of an inode number from a file handle of any age, such as NFS keeps. Fails with
     /// `NotFound` if the inode has no name. The generation tells whether the number has been reused.
     pub fn kept_node(&self, number: InodeNumber) -> Result<Arc<Node>> {
-        // An inode that is being made has a record before it has a node: this must not be another one.
-        let making = self.shared.making.write();
-        let node = self.node_or_load(number, |file_system| file_system.load_kept_inode(number))?;
-        drop(making);
+        let node = match self.shared.nodes.find(number) {
+            Some(node) => node,
+            None => {
+                // An inode that is being made has a record before it has a node: this must not be another one.
+                let _making = self.shared.making.write();
+                self.node_or_load(number, |file_system| file_system.load_kept_inode(number))?
+            }
+        };
         if node.attributes().links == 0 { Err(Error::NotFound) } else { Ok(node) }
     }
 

@@ -10,10 +10,10 @@ use device::{
     RecordDevice, SharedDevice,
 };
 use parking_lot::{Condvar, Mutex};
-use testkit::{Mke2fs, PanicDevice, PanicOnce, check_by_e2fsck};
+use testkit::{Mke2fs, PanicDevice, PanicOnce, check_by_e2fsck, wait_until};
 use vfs::{
-    Credentials, File, Follow, Node, OpenMode, Privileges, RwFlags, SyncRange, Volume,
-    VolumeOptions, WriteAt, WriteSync, errno,
+    AccessOptions, AccessTimes, Credentials, File, Follow, Node, OpenMode, Privileges, RwFlags,
+    SyncRange, Volume, VolumeOptions, WriteAt, WriteSync, errno,
 };
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -29,7 +29,8 @@ fn image() -> Vec<u8> {
 }
 
 fn open(device: SharedDevice, writable: bool) -> Volume {
-    let mut options = VolumeOptions { writable, ..VolumeOptions::default() };
+    let access = AccessOptions { times: AccessTimes::Always, ..AccessOptions::default() };
+    let mut options = VolumeOptions { writable, access, ..VolumeOptions::default() };
     options.cache.bytes_max = 16 << 20;
     Volume::open(device, &options).unwrap()
 }
@@ -189,6 +190,27 @@ fn after_lost_metadata_everything_is_read_only() {
         let errors = volume.info().details.into_iter().find(|one| one.0 == "errors_found");
         assert_eq!(errors.unwrap().1.to_string(), "1");
     });
+}
+
+#[test]
+fn no_access_time_is_kept_once_nothing_can_be_changed() {
+    let check = |number_of_flush, lasts: bool| {
+        with_fault(IoOperation::Flush, number_of_flush, |volume, node, [one, _]| {
+            wait_until("a tick of the clock", || node.note_access());
+            assert_eq!(number(one.sync(false)), if lasts { EIO } else { 0 });
+            let accessed = node.attributes().accessed;
+            // Some ticks.
+            let noted = (0..20).any(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                node.note_access()
+            });
+            assert_eq!(noted, !lasts, "it would wait for ever to be written");
+            assert_eq!(node.attributes().accessed == accessed, lasts);
+            drop(volume.close());
+        })
+    };
+    let before = check(u64::MAX, false);
+    check(before, true);
 }
 
 #[test]

@@ -121,7 +121,9 @@ fn overwrites_of_allocated_blocks_go_on_side_by_side() {
 #[test]
 fn a_write_that_ends_after_the_last_commit_is_flushed_without_a_sync() {
     let mut gate = None;
-    let wrap = |device| -> SharedDevice { gate.insert(Arc::new(HookedDevice::new(device, Gate::default()))).clone() };
+    let wrap = |device| -> SharedDevice {
+        gate.insert(Arc::new(HookedDevice::new(device, Gate::default()))).clone()
+    };
     let (stage, file) = Stage::open(1 << 20, wrap, |device| {
         let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         options.commit_interval = Duration::from_millis(50);

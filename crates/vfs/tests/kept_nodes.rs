@@ -1,0 +1,141 @@
+//! Nodes by the numbers of their inodes alone, as file handles give them, while another inode is being made.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use base::attributes::FileType;
+use base::{DeviceOffset, InodeNumber, Result};
+use common::{make, open_on};
+use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
+use iomap::DirectOptions;
+use parking_lot::{Condvar, Mutex};
+use testkit::Mke2fs;
+use vfs::{Creation, Credentials, Follow, Node, Volume};
+
+/// A device that holds the first read after it was armed.
+#[derive(Debug)]
+struct HoldDevice {
+    inner: SharedDevice,
+    is_armed: AtomicBool,
+    held: Mutex<Vec<Bio>>,
+    more: Condvar,
+}
+
+impl HoldDevice {
+    fn new(inner: SharedDevice) -> Arc<Self> {
+        let (is_armed, held, more) = Default::default();
+        Arc::new(Self { inner, is_armed, held, more })
+    }
+
+    fn arm(&self) {
+        self.is_armed.store(true, Ordering::SeqCst);
+    }
+
+    fn wait(&self) {
+        let mut held = self.held.lock();
+        while held.is_empty() {
+            let waited = self.more.wait_for(&mut held, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "nothing is read");
+        }
+    }
+
+    fn release(&self) {
+        self.inner.submit(std::mem::take(&mut *self.held.lock()));
+    }
+}
+
+impl BlockDevice for HoldDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn submit(&self, batch: Vec<Bio>) {
+        let is_read = batch.iter().any(|bio| bio.operation() == BioOperation::Read);
+        if is_read && self.is_armed.swap(false, Ordering::SeqCst) {
+            self.held.lock().extend(batch);
+            self.more.notify_all();
+        } else {
+            self.inner.submit(batch);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.inner.write_zeroes(offset, length)
+    }
+}
+
+fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8], kind: FileType) -> Arc<Node> {
+    volume.create(directory, name, &Creation::of(kind, 0o755), &Credentials::ROOT).unwrap()
+}
+
+/// A volume with the directory `/directory`, whose block was not read yet, and the file `/kept`, which is in
+/// memory; and the number that the next inode in the directory will have.
+fn volume() -> (Arc<HoldDevice>, Volume, Arc<Node>, Arc<Node>, InodeNumber) {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 4096) }.make(image.path(), None);
+    let memory = Arc::new(MemoryDevice::new(std::fs::read(image.path()).unwrap()));
+    let volume = open_on(memory.clone(), DirectOptions::default());
+    let directory = create(&volume, &volume.root().unwrap(), b"directory", FileType::Directory);
+    drop(make(&volume, "kept"));
+    let next = create(&volume, &directory, b"new", FileType::Regular).number();
+    volume.unlink(&directory, b"new", &Credentials::ROOT).unwrap();
+    volume.close().unwrap();
+    drop((directory, volume));
+    let device = HoldDevice::new(memory);
+    let volume = open_on(device.clone(), DirectOptions::default());
+    let [directory, kept] =
+        ["/directory", "/kept"].map(|path| volume.resolve(path.as_bytes(), Follow::No).unwrap());
+    (device, volume, directory, kept, next)
+}
+
+#[test]
+fn an_inode_in_memory_does_not_wait_for_one_that_is_being_made() {
+    let (device, volume, directory, kept, _) = volume();
+    thread::scope(|scope| {
+        device.arm();
+        scope.spawn(|| create(&volume, &directory, b"new", FileType::Regular));
+        device.wait();
+        let (sender, found) = mpsc::channel();
+        let (volume, kept) = (&volume, &kept);
+        scope.spawn(move || sender.send(volume.kept_node(kept.number())));
+        let found = found.recv_timeout(Duration::from_secs(60));
+        device.release();
+        let found = found.expect("it waits for the creation").unwrap();
+        assert!(Arc::ptr_eq(&found, kept));
+    });
+    volume.close().unwrap();
+}
+
+#[test]
+fn an_inode_that_is_being_made_gets_one_node() {
+    let (device, volume, directory, _, next) = volume();
+    thread::scope(|scope| {
+        device.arm();
+        let new = scope.spawn(|| create(&volume, &directory, b"new", FileType::Regular));
+        device.wait();
+        let found = scope.spawn(|| volume.kept_node(next));
+        // For it to begin. (A machine that is slow makes this see less, not more.)
+        thread::sleep(Duration::from_millis(100));
+        device.release();
+        let (new, found) = (new.join().unwrap(), found.join().unwrap());
+        assert_eq!(new.number(), next);
+        assert!(Arc::ptr_eq(&found.unwrap(), &new));
+    });
+    volume.close().unwrap();
+}
