@@ -46,12 +46,16 @@ pub fn show(
 /// Shows `page` of a file so that it can be stored to, and of the `pages` from it on those that lie in
 /// the same folio: reserves space and makes their blocks dirty, as they will be. Gives the page after
 /// the last one that can be stored to. Errors as for [`show`], and those of reserving.
+///
+/// `dirtied` is called when the blocks are dirty and before anything can be stored to the page, with the folio
+/// locked: a sync that begins after the store must find the file.
 pub fn show_for_stores(
     file: &Arc<WritableFile>,
     readahead: Option<&Readahead>,
     window: &Window,
     page: u64,
     pages: u64,
+    dirtied: impl Fn(),
 ) -> Result<u64> {
     // As for any writer (`write_as`).
     wait_for_direct(file);
@@ -60,9 +64,16 @@ pub fn show_for_stores(
     let start = (page << PAGE_SHIFT) / block * block;
     let mut reserved = Reserved { range: start..start, unplaced: file.unplaced() };
     let shown = (0..ATTEMPTS_MAX).find_map(|_| {
-        let stored =
-            store_page(&context, file, readahead, window, page..page + pages, &mut reserved);
-        stored.transpose()
+        let shown = store_page(
+            &context,
+            file,
+            readahead,
+            window,
+            page..page + pages,
+            &mut reserved,
+            &dirtied,
+        );
+        shown.transpose()
     });
     let shown = shown.unwrap_or(Err(Error::OutOfMemory));
     let used = shown.as_ref().map_or(0, |end| end << PAGE_SHIFT);
@@ -87,6 +98,7 @@ fn store_page(
     window: &Window,
     pages: Range<u64>,
     reserved: &mut Reserved,
+    dirtied: &impl Fn(),
 ) -> Result<Option<u64>> {
     let mapping = &file.mapping;
     let page = pages.start;
@@ -115,6 +127,7 @@ fn store_page(
     let Some(folio) = unlent(file, folio) else { return Ok(None) };
     mapping.place(&folio)?;
     mapping.set_dirty(&folio, blocks);
+    dirtied();
     mapping.allow_stores(&folio);
     // All of a block that is dirty can be stored to.
     let stored = page..stored.end.max(bytes.end >> PAGE_SHIFT).min(shown.end);

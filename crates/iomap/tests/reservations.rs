@@ -3,6 +3,10 @@
 
 mod support;
 
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -12,6 +16,7 @@ use iomap::{
     Caching, IomapKind, WritableFile, show_for_stores, truncate_cache, wait_for_writeback,
     write_as, write_back, zero_range,
 };
+use pagecache::PAGE_SHIFT;
 use support::gate::{Setup, setup};
 
 /// Has writeback of the folios with bytes of `range` find no place for the first mapping that it asks for.
@@ -63,10 +68,35 @@ fn what_was_dirty_beside_a_store_and_lost_its_space_is_reserved_again() {
     setup.write(0, &[2; 1024]);
     let window = setup.file.mapping().open_window(0..1, true, 4096).expect("a window");
     setup.format.after_reservation.set(lose(&setup, 0..1024));
-    assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1), Ok(1));
+    assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1, || ()), Ok(1));
     drop(window);
     let contents = setup.read(0, 4096);
     check(&setup, &contents);
+}
+
+/// Returns whether the page of this process at `address` is there to be touched without a fault.
+fn is_present(address: NonNull<u8>) -> bool {
+    let mut entry = [0; 8];
+    let at = (address.addr().get() >> PAGE_SHIFT) as u64 * 8;
+    File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, at).unwrap();
+    u64::from_ne_bytes(entry) >> 63 == 1
+}
+
+#[test]
+fn a_page_is_dirty_before_it_can_be_stored_to() {
+    let setup = setup(0, 4096);
+    setup.write(0, &[1; 4096]);
+    setup.sync();
+    let window = setup.file.mapping().open_window(0..1, true, 4096).expect("a window");
+    let calls = Cell::new(0);
+    let dirtied = || {
+        assert!(setup.file.mapping().next_dirty(0..1).is_some());
+        assert!(!is_present(window.start()));
+        calls.set(calls.get() + 1);
+    };
+    assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1, dirtied), Ok(1));
+    assert!(is_present(window.start()));
+    assert_eq!(calls.get(), 1);
 }
 
 /// Does `change` to a file of dirty data while writeback of it fails. Who comes first, and who sees what

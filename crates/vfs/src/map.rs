@@ -248,9 +248,8 @@ impl Map {
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
         writeback.throttle(node, Caching::Kept)?;
         let state = node.lock();
-        let shown = iomap::show_for_stores(file, self.readahead(), &self.window, page, pages)?;
-        self.note_stored(&state);
-        Ok(shown)
+        let dirtied = || self.note_stored(&state);
+        iomap::show_for_stores(file, self.readahead(), &self.window, page, pages, dirtied)
     }
 }
 

@@ -116,7 +116,10 @@ impl FileHistory {
 
     /// Notes that a range of `version` is durable from `point` on, and can be read back.
     pub fn is_durable_in(&mut self, point: usize, version: usize, range: Range<usize>) {
-        self.durable.push(Durable { point, version, range });
+        // Without bytes, not even a size is promised.
+        if !range.is_empty() {
+            self.durable.push(Durable { point, version, range });
+        }
     }
 
     /// When it was synced last before `point`.

@@ -258,8 +258,11 @@ impl Subject {
     fn sync_map(&mut self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
         let place = self.place(notes.size(), random);
         self.map().sync(place.clone(), MapSync::Sync).unwrap();
-        let end = place.end.min(notes.size());
-        notes.durable_in(place.start.min(end)..end);
+        // Zeroes may be a hole that nothing was written for. The file need not reach that far on the device.
+        let start = place.start.min(notes.size());
+        let synced = &notes.history.now()[start..place.end.max(start).min(notes.size())];
+        let length = synced.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        notes.durable_in(start..start + length);
         true
     }
 
