@@ -1,4 +1,4 @@
-//! Messages over a local socket, with a descriptor passed along where there is one.
+//! Messages over local sockets, with a descriptor passed along where there is one.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -6,9 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+
+/// Makes a pair of connected sockets that keep messages apart.
+pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
+}
 
 /// Sends `bytes`, and a descriptor with them.
 pub fn send(

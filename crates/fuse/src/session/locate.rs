@@ -32,9 +32,10 @@ fn processor_in(stat: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+    use rustix::net::{RecvFlags, SendFlags};
 
     use super::*;
+    use crate::socket;
 
     #[test]
     fn the_processor_is_a_field_behind_the_name() {
@@ -47,13 +48,7 @@ mod tests {
 
     #[test]
     fn threads_are_located_until_the_server_hangs_up() {
-        let (guard, server) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let (guard, server) = socket::pair().unwrap();
         let ask = |thread: u32| {
             rustix::net::send(&server, &thread.to_ne_bytes(), SendFlags::empty()).unwrap();
             let mut answer = [0; 4];

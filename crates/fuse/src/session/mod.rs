@@ -41,10 +41,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::mount::{Claim, MountError, MountOptions};
 use crate::operations::InitRefused;
+use crate::socket;
 use crate::transport::NoRings;
 use process::Side;
 
@@ -178,11 +178,7 @@ struct Sockets {
 impl Sockets {
     /// Makes the guard's ends and the server's.
     fn pair() -> Result<(Self, Self), Errno> {
-        let pair = || {
-            let flags = SocketFlags::CLOEXEC;
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        };
-        let (control, locate, witness) = (pair()?, pair()?, pair()?);
+        let (control, locate, witness) = (socket::pair()?, socket::pair()?, socket::pair()?);
         let guard = Self { control: control.0, locate: locate.0, witness: witness.0 };
         Ok((guard, Self { control: control.1, locate: locate.1, witness: witness.1 }))
     }

@@ -15,6 +15,7 @@ pub fn start(name: &str, socket: OwnedFd, answer: fn(u32) -> u32) {
     }
 }
 
+/// Answers until the other end of `socket` is closed.
 pub fn serve(socket: &OwnedFd, answer: fn(u32) -> u32) {
     let mut question = [0; size_of::<u32>()];
     loop {

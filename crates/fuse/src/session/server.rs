@@ -331,13 +331,7 @@ mod tests {
 
     #[test]
     fn a_guard_that_has_just_gone_is_not_asked() {
-        let (guard, server) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let (guard, server) = crate::socket::pair().unwrap();
         let control = Control::new(server);
         assert_eq!(ask(&control), Ok(true));
         drop(guard);

@@ -66,12 +66,6 @@ fn has_kill_pending(status: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn pair() -> (OwnedFd, OwnedFd) {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-        let kind = SocketType::SEQPACKET;
-        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
-    }
-
     #[test]
     fn a_thread_with_a_pending_kill_is_being_killed() {
         let status = |set: &str| format!("Name:\tx\nSigPnd:\t{set}\nShdPnd:\t0000000000000100\n");
@@ -84,7 +78,7 @@ mod tests {
 
     #[test]
     fn threads_that_live_or_do_not_exist_are_not_being_killed() {
-        let (ours, theirs) = pair();
+        let (ours, theirs) = socket::pair().unwrap();
         start(theirs);
         let witness = Witness::new(ours);
         assert!(!witness.is_killed(std::process::id()));
@@ -94,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_guard_that_has_gone_is_not_asked_again() {
-        let (ours, theirs) = pair();
+        let (ours, theirs) = socket::pair().unwrap();
         drop(theirs);
         let witness = Witness::new(ours);
         assert!(!witness.is_killed(1));

@@ -59,8 +59,11 @@ impl Affinity {
                     self.move_to(u32::from_ne_bytes(answer));
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // The guard has gone: `is_asked` stays, and nobody is asked again.
-                _ => self.next.store(u64::MAX, order),
+                // The guard has gone, and is not asked again.
+                _ => {
+                    self.next.store(u64::MAX, order);
+                    self.is_asked.store(false, order);
+                }
             }
             return;
         }
@@ -95,15 +98,11 @@ impl Affinity {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
-
     use super::*;
+    use crate::socket;
 
     fn pair() -> (Affinity, OwnedFd) {
-        let flags = SocketFlags::CLOEXEC;
-        let (here, there) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .unwrap();
+        let (here, there) = socket::pair().unwrap();
         (Affinity::new(here).unwrap(), there)
     }
 
