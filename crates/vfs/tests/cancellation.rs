@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use base::{DeviceOffset, Error, FileOffset, Result, cancellation};
+use base::{Error, FileOffset, Result, cancellation};
 use common::{WRITE, close, make, open_on};
-use device::{Bio, BioOperation, BlockDevice, SharedDevice};
+use device::{Bio, BioOperation, SharedDevice};
 use iomap::DirectOptions;
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
-use testkit::{Mke2fs, wait_until};
+use testkit::{DeviceHooks, HookedDevice, Mke2fs, wait_until};
 use vfs::{File, Privileges, Volume};
 
 /// More than what may be dirty in the cache of [`common::open_on`] before writers wait.
@@ -20,9 +20,10 @@ const MANY: usize = 7 << 19;
 const EIO: i32 = 5;
 
 /// A device that, while it is told to, does not answer writes.
-#[derive(Debug)]
+type GatedDevice = HookedDevice<Gate>;
+
+#[derive(Default, Debug)]
 struct Gate {
-    inner: SharedDevice,
     is_shut: Mutex<bool>,
     opened: Condvar,
     waiting: AtomicUsize,
@@ -55,16 +56,8 @@ impl Gate {
     }
 }
 
-impl BlockDevice for Gate {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Gate {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         let mut sound = Vec::with_capacity(batch.len());
         for bio in batch {
             if bio.operation() == BioOperation::Write {
@@ -77,26 +70,14 @@ impl BlockDevice for Gate {
             }
             sound.push(bio);
         }
-        self.inner.submit(sound);
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
+        device.submit(sound);
     }
 }
 
 struct Place {
     _folder: TempDir,
     image: PathBuf,
-    gate: Arc<Gate>,
+    gate: Arc<GatedDevice>,
     volume: Volume,
 }
 
@@ -115,10 +96,8 @@ impl Place {
     }
 }
 
-fn gate(image: &Path) -> Gate {
-    let (inner, is_shut, opened) = (common::device(image), Mutex::new(false), Condvar::new());
-    let (waiting, writes, fails) = Default::default();
-    Gate { inner, is_shut, opened, waiting, writes, fails }
+fn gate(image: &Path) -> GatedDevice {
+    HookedDevice::new(common::device(image), Gate::default())
 }
 
 fn write(file: &File, data: &[u8]) -> Result<usize> {

@@ -7,30 +7,26 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use base::InodeNumber;
 use base::attributes::FileType;
-use base::{DeviceOffset, InodeNumber, Result};
 use common::{make, open_on};
-use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
+use device::{Bio, BioOperation, MemoryDevice, SharedDevice};
 use iomap::DirectOptions;
 use parking_lot::{Condvar, Mutex};
-use testkit::Mke2fs;
+use testkit::{DeviceHooks, HookedDevice, Mke2fs};
 use vfs::{Creation, Credentials, Follow, Node, Volume};
 
 /// A device that holds the first read after it was armed.
-#[derive(Debug)]
-struct HoldDevice {
-    inner: SharedDevice,
+type HoldDevice = HookedDevice<Hold>;
+
+#[derive(Default, Debug)]
+struct Hold {
     is_armed: AtomicBool,
     held: Mutex<Vec<Bio>>,
     more: Condvar,
 }
 
-impl HoldDevice {
-    fn new(inner: SharedDevice) -> Arc<Self> {
-        let (is_armed, held, more) = Default::default();
-        Arc::new(Self { inner, is_armed, held, more })
-    }
-
+impl Hold {
     fn arm(&self) {
         self.is_armed.store(true, Ordering::SeqCst);
     }
@@ -42,42 +38,23 @@ impl HoldDevice {
             assert!(!waited.timed_out(), "nothing is read");
         }
     }
-
-    fn release(&self) {
-        self.inner.submit(std::mem::take(&mut *self.held.lock()));
-    }
 }
 
-impl BlockDevice for HoldDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Hold {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         let is_read = batch.iter().any(|bio| bio.operation() == BioOperation::Read);
         if is_read && self.is_armed.swap(false, Ordering::SeqCst) {
             self.held.lock().extend(batch);
             self.more.notify_all();
         } else {
-            self.inner.submit(batch);
+            device.submit(batch);
         }
     }
+}
 
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
-    }
+/// Submits what `device` has held.
+fn release(device: &HoldDevice) {
+    device.inner().submit(std::mem::take(&mut *device.held.lock()));
 }
 
 fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8], kind: FileType) -> Arc<Node> {
@@ -97,7 +74,7 @@ fn volume() -> (Arc<HoldDevice>, Volume, Arc<Node>, Arc<Node>, InodeNumber) {
     volume.unlink(&directory, b"new", &Credentials::ROOT).unwrap();
     volume.close().unwrap();
     drop((directory, volume));
-    let device = HoldDevice::new(memory);
+    let device = Arc::new(HookedDevice::new(memory, Hold::default()));
     let volume = open_on(device.clone(), DirectOptions::default());
     let [directory, kept] =
         ["/directory", "/kept"].map(|path| volume.resolve(path.as_bytes(), Follow::No).unwrap());
@@ -115,7 +92,7 @@ fn an_inode_in_memory_does_not_wait_for_one_that_is_being_made() {
         let (volume, kept) = (&volume, &kept);
         scope.spawn(move || sender.send(volume.kept_node(kept.number())));
         let found = found.recv_timeout(Duration::from_secs(60));
-        device.release();
+        release(&device);
         let found = found.expect("it waits for the creation").unwrap();
         assert!(Arc::ptr_eq(&found, kept));
     });
@@ -132,7 +109,7 @@ fn an_inode_that_is_being_made_gets_one_node() {
         let found = scope.spawn(|| volume.kept_node(next));
         // For it to begin. (A machine that is slow makes this see less, not more.)
         thread::sleep(Duration::from_millis(100));
-        device.release();
+        release(&device);
         let (new, found) = (new.join().unwrap(), found.join().unwrap());
         assert_eq!(new.number(), next);
         assert!(Arc::ptr_eq(&found.unwrap(), &new));
