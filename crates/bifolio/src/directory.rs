@@ -7,9 +7,6 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Place, Problem};
 use vfs::{Node, Volume};
 
-/// Entries in a batch.
-const BATCH_MAX: usize = 1024;
-
 /// One name in a directory.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -44,14 +41,14 @@ pub struct Batch {
     pub next: Result<Option<DirCursor>, Error>,
 }
 
-/// The next entries of `directory` from `from` on, "." and ".." among them.
-pub fn batch(directory: &Node, from: DirCursor) -> Batch {
+/// The next entries of `directory` from `from` on, `entries_max` at most, "." and ".." among them.
+pub fn batch(directory: &Node, from: DirCursor, entries_max: usize) -> Batch {
     let mut entries = Vec::new();
     let mut next = None;
     let outcome = directory.read_dir(from, &mut |entry| {
         let (name, inode, kind) = (entry.name.to_vec(), entry.inode, entry.kind);
         entries.push(Entry { name, inode, directory: directory.number(), kind });
-        if entries.len() < BATCH_MAX {
+        if entries.len() < entries_max {
             return ControlFlow::Continue(());
         }
         next = Some(entry.next);
@@ -74,19 +71,9 @@ pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
 
 /// All entries of `directory` in the order of their bytes, and what kept the rest from being read.
 pub fn sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
-    let mut all = Vec::new();
-    let mut from = DirCursor::default();
-    let outcome = loop {
-        let Batch { entries, next } = batch(directory, from);
-        all.extend(entries);
-        match next {
-            Ok(Some(next)) => from = next,
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    (all, outcome)
+    let Batch { mut entries, next } = batch(directory, DirCursor::default(), usize::MAX);
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    (entries, next.map(drop))
 }
 
 /// The path of `name` in the directory at `path`.

@@ -22,7 +22,7 @@ pub fn change(
     change: impl FnMut(&Node) -> Result<(), Error>,
 ) -> Result<()> {
     let mut changer = Changer { target, action, writing, console, recursive, change };
-    walk::walk(volume, node, &target.path, Order::Stored, &mut changer)
+    walk::walk(volume, node, &target.path, Order::Inode, &mut changer)
 }
 
 struct Changer<'a, C> {

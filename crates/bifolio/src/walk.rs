@@ -1,7 +1,8 @@
 //! Walks a tree in an image, depth first, without recursion. Not here: what is done at each node.
 //!
 //! Bounds, whatever the image says: each directory is entered once (a second way in is reported as
-//! corruption, so loops end), and paths longer than [`PATH_BYTES_MAX`] are not entered.
+//! corruption, so loops end), paths longer than [`PATH_BYTES_MAX`] are not entered, and a walk in the order
+//! of inodes holds about [`ENTRIES_MAX`] entries in memory.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,6 +16,12 @@ use crate::failure::Result;
 
 /// As long as the longest path that the library resolves.
 pub const PATH_BYTES_MAX: usize = 64 * 1024;
+
+/// The number of entries that a walk in the order of inodes reads ahead, in all directories that it is in. A larger
+/// number orders more of a large directory, so that each block of its inodes is read and changed fewer times.
+const ENTRIES_MAX: usize = 256 << 10;
+/// The number of entries of one directory that it reads at a time when it holds as many as that.
+const ENTRIES_MIN: usize = 64;
 
 /// A node that the walk has come to.
 #[derive(Debug)]
@@ -57,8 +64,8 @@ pub trait Visitor {
 /// The order of names within a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// As stored, without holding a whole directory in memory.
-    Stored,
+    /// By the number of the inode, which is close to the order on the device; a large directory in batches.
+    Inode,
     /// By the bytes of the names, with those that begin with a dot or without them.
     Sorted {
         /// Whether names that begin with a dot are among them.
@@ -74,8 +81,14 @@ pub fn walk(
     order: Order,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
-    let mut walk =
-        Walk { volume, order, path: path.to_vec(), frames: Vec::new(), entered: HashSet::new() };
+    let mut walk = Walk {
+        volume,
+        order,
+        path: path.to_vec(),
+        frames: Vec::new(),
+        entered: HashSet::new(),
+        waiting: 0,
+    };
     if !walk.arrive(start, b"", 0, true, visitor)? {
         return Ok(());
     }
@@ -94,6 +107,8 @@ struct Walk<'v> {
     path: Vec<u8>,
     frames: Vec<Frame>,
     entered: HashSet<InodeNumber>,
+    /// The number of entries that wait in all frames.
+    waiting: usize,
 }
 
 /// A directory that the walk is in.
@@ -176,7 +191,13 @@ impl Walk<'_> {
         while frame.waiting.is_empty() {
             let Some(from) = frame.next.take() else { return Ok(None) };
             let Batch { entries, next } = match self.order {
-                Order::Stored => directory::batch(&frame.node, from),
+                Order::Inode => {
+                    let entries_max = ENTRIES_MAX.saturating_sub(self.waiting) / 2;
+                    let mut batch =
+                        directory::batch(&frame.node, from, entries_max.max(ENTRIES_MIN));
+                    batch.entries.sort_by_key(|entry| entry.inode);
+                    batch
+                }
                 Order::Sorted { hidden } => {
                     let (mut entries, outcome) = directory::sorted(&frame.node);
                     entries.retain(|entry| hidden || !entry.is_hidden());
@@ -184,6 +205,7 @@ impl Walk<'_> {
                 }
             };
             frame.waiting.extend(entries.into_iter().filter(|entry| !entry.is_dot()));
+            self.waiting += frame.waiting.len();
             match next {
                 Ok(next) => frame.next = next,
                 Err(error) => {
@@ -192,6 +214,8 @@ impl Walk<'_> {
                 }
             }
         }
-        Ok(frame.waiting.pop_front())
+        let entry = frame.waiting.pop_front();
+        self.waiting -= usize::from(entry.is_some());
+        Ok(entry)
     }
 }

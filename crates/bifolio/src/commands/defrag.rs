@@ -113,7 +113,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn run(mut self) -> Result<()> {
         let start = self.target.resolve(self.volume, Follow::Yes)?;
-        walk::walk(self.volume, start, &self.target.path, Order::Stored, &mut self)
+        walk::walk(self.volume, start, &self.target.path, Order::Inode, &mut self)
     }
 
     fn tend(&mut self, path: &[u8], node: &Arc<Node>) -> Result<()> {

@@ -75,7 +75,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 sums: Vec::new(),
                 all: 0,
             };
-            walk::walk(&volume, start, &target.path, Order::Stored, &mut sum)?;
+            walk::walk(&volume, start, &target.path, Order::Inode, &mut sum)?;
             Ok(sum.all)
         });
         total = total.saturating_add(output.console.tolerate(outcome)?.unwrap_or(0));

@@ -73,7 +73,7 @@ fn remove(
     let (parent, name) = target.place(&volume)?;
     let mut remover =
         Remover { volume: &volume, target, writing, console, name, directories: vec![parent] };
-    walk::walk(&volume, node, &target.path, Order::Stored, &mut remover)
+    walk::walk(&volume, node, &target.path, Order::Inode, &mut remover)
 }
 
 /// Removes what is in a directory before the directory.

@@ -100,7 +100,7 @@ impl<'a> Engine<'a> {
             }
             let (name, stack) = (name.map(<[u8]>::to_vec), Vec::new());
             let mut feeder = Feeder { worker: &worker, start: &start, name, stack, sender };
-            walk::walk(volume, node, &target.path, Order::Stored, &mut feeder)
+            walk::walk(volume, node, &target.path, Order::Inode, &mut feeder)
         });
         worker.release(start);
         outcome?;

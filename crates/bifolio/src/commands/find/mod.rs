@@ -68,7 +68,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let start = target.resolve(&volume, Follow::No)?;
     let array = if json { Some(json::Array::begin(console)?) } else { None };
     let mut search = Search { query, target: &target, console, array };
-    walk::walk(&volume, start, &target.path, Order::Stored, &mut search)?;
+    walk::walk(&volume, start, &target.path, Order::Inode, &mut search)?;
     match search.array {
         Some(array) => array.end(search.console),
         None => Ok(()),
