@@ -69,12 +69,14 @@ pub fn xattrs(size: u64, costs: &mut Costs) {
                 let (value, mode) = (value(number), XattrMode::Either);
                 node.set_xattr(b"user.a", &value, mode, Privileges::Keep).expect("room");
             }
+            volume.sync().expect("a sync");
         });
     };
     set("own value", &|number| format!("{number:>500}").into_bytes(), costs);
     set("shared value", &|_| vec![7; 500], costs);
     costs.measure("remove", size, || {
         nodes.iter().for_each(|node| node.remove_xattr(b"user.a").expect("an attribute"));
+        volume.sync().expect("a sync");
     });
     drop(nodes);
     volume.close().expect("a sound volume");
@@ -85,22 +87,23 @@ pub fn open_files(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
     let root = volume.root().expect("a root");
-    let files = costs.measure("create, write", size, || {
+    let files = costs.measure("create, write, sync", size, || {
         let file = |number| {
             let node = create(&volume, &root, format!("name-{number}").as_bytes());
             let file = node.open_for(WRITE).expect("a file");
             file.write_at(FileOffset(0), &[7; FILE_BYTES], Privileges::Keep).expect("a write");
             file
         };
-        (0..size).map(file).collect::<Vec<_>>()
+        let files = (0..size).map(file).collect::<Vec<_>>();
+        volume.sync().expect("a sync");
+        files
     });
-    costs.measure("sync", size, || volume.sync().expect("a sync"));
-    costs.measure("write again", size, || {
+    costs.measure("write again, sync", size, || {
         for file in &files {
             file.write_at(FileOffset(0), &[8; FILE_BYTES], Privileges::Keep).expect("a write");
         }
+        volume.sync().expect("a sync");
     });
-    costs.measure("sync again", size, || volume.sync().expect("a sync"));
     costs.measure("close", size, || drop(files));
     volume.close().expect("a sound volume");
 }

@@ -4,14 +4,15 @@
 //! Arguments: `max=N` for the largest size (100,000), `cpu` to print processor time, which other programs
 //! disturb less, and parts of rows' names.
 //!
-//! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`), mounts
-//! (`mounted`), the output (`table`).
+//! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`), the same on
+//! the kernel's mount (`kernel`), trees on mounts (`mounted`), the output (`table`).
 // A program for people to read.
 #![allow(clippy::print_stdout)]
 
 mod command;
 mod cost;
 mod files;
+mod kernel;
 mod mounted;
 mod names;
 mod table;
@@ -29,16 +30,21 @@ const ROUNDS_OF_SMALL: usize = 3;
 type Series = fn(u64, &mut Costs);
 
 /// All series, by the beginning of their rows' names.
-const SERIES: [(&str, Series); 16] = [
+const SERIES: [(&str, Series); 21] = [
     ("one directory", command::one_directory),
     ("many directories", command::many_directories),
     ("names", names::names),
+    ("kernel names", kernel::names),
     ("links", names::links),
     ("orphans", names::orphans),
+    ("kernel orphans", kernel::orphans),
     ("extents", files::extents),
+    ("kernel extents", kernel::extents),
     ("xattrs", files::xattrs),
+    ("kernel xattrs", kernel::xattrs),
     ("open files", files::open_files),
     ("fsyncs", files::fsyncs),
+    ("kernel fsyncs", kernel::fsyncs),
     ("mount one", mounted::ours_in_one),
     ("kernel one", mounted::kernel_in_one),
     ("mount many", mounted::ours_in_many),

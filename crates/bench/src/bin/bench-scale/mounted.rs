@@ -66,8 +66,8 @@ fn tree(size: u64, shape: Shape, mounter: Mounter, costs: &mut Costs) {
     costs.measure("find", size, || on_top("find", &[]));
     costs.measure("cp out", size, || copy(&top, &image.out()));
     std::fs::remove_dir_all(image.out()).expect("the copy to go");
-    costs.measure("cp in", size, || copy(&source.path(), &mount.path().join("copy")));
     costs.measure("rm -rf", size, || on_top("rm", &["-rf"]));
+    costs.measure("cp in", size, || copy(&source.path(), &mount.path().join("copy")));
     drop(mount);
     testkit::check_by_e2fsck(&image.path());
 }

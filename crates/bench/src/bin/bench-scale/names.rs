@@ -35,7 +35,11 @@ pub fn names(size: u64, costs: &mut Costs) {
     let root = volume.root().expect("a root");
     let name = |number: u64| format!("name-{number}").into_bytes();
     let each = |work: &dyn Fn(u64)| (0..size).for_each(work);
-    costs.measure("create", size, || each(&|number| drop(create(&volume, &root, &name(number)))));
+    let sync = |volume: &Volume| volume.sync().expect("a sync");
+    costs.measure("create", size, || {
+        each(&|number| drop(create(&volume, &root, &name(number))));
+        sync(&volume);
+    });
     costs.measure("close", size, || volume.close().expect("a sound volume"));
     drop((root, volume));
     let volume = open(&image.path());
@@ -58,12 +62,18 @@ pub fn names(size: u64, costs: &mut Costs) {
         let flags = RenameFlags::default();
         volume.rename(from, to, flags, &Credentials::ROOT).expect("a rename");
     };
-    costs.measure("rename", size, || each(&rename));
+    costs.measure("rename", size, || {
+        each(&rename);
+        sync(&volume);
+    });
     let unlink = |number: u64| {
         let name = format!("new-{number}").into_bytes();
         volume.unlink(&root, &name, &Credentials::ROOT).expect("a name to go");
     };
-    costs.measure("unlink", size, || each(&unlink));
+    costs.measure("unlink", size, || {
+        each(&unlink);
+        sync(&volume);
+    });
     volume.close().expect("a sound volume");
 }
 
@@ -94,8 +104,10 @@ pub fn orphans(size: u64, costs: &mut Costs) {
         (0..size).map(|number| create(&volume, &root, &name(number))).collect();
     let unlink =
         |number| volume.unlink(&root, &name(number), &Credentials::ROOT).expect("a name to go");
-    costs.measure("unlink open", size, || (0..size).for_each(unlink));
-    volume.sync().expect("a sync");
+    costs.measure("unlink open", size, || {
+        (0..size).for_each(unlink);
+        volume.sync().expect("a sync");
+    });
     let crashed = image.path().with_file_name("crashed");
     std::fs::copy(image.path(), &crashed).expect("a copy");
     // Neither the first first, nor the last.
@@ -103,7 +115,10 @@ pub fn orphans(size: u64, costs: &mut Costs) {
     for (number, file) in files.into_iter().enumerate() {
         if number % 2 == 0 { even.push(file) } else { odd.push(file) }
     }
-    costs.measure("close", size, || drop((even, odd)));
+    costs.measure("close", size, || {
+        drop((even, odd));
+        volume.sync().expect("a sync");
+    });
     volume.close().expect("a sound volume");
     let recovered = costs.measure("recover", size, || open(&crashed));
     recovered.close().expect("a sound volume");
