@@ -33,7 +33,8 @@ impl Subject {
              head -c 600 /dev/zero > size; chmod 4755 size; touch -d '2001-02-03 04:05:06' old
              touch -d '2 hours ago' recent; touch -d '50 hours ago' days; mkfifo pipe
              ln -s one link; setfattr -n user.mark -v x one; chown 12:34 none; echo > 'a b'
-             mkdir -p full/.hidden/deep; touch full/.hidden/deep/File.TXT",
+             mkdir -p full/.hidden/deep; touch full/.hidden/deep/File.TXT
+             mkdir ../many; cd ../many; touch $(seq 300)",
         );
         mount.unmount();
         let mount = LoopMount::new(&image.path, "ext4", "ro");
@@ -123,6 +124,10 @@ fn find(subject: &Subject) {
     let theirs = subject.host("find find/size -printf '%i %k %M %n %U %G %s'");
     let ours: Vec<_> = listed.split_whitespace().take(7).collect();
     assert_eq!(ours.join(" "), theirs);
+    let listed = good(&["find", &subject.image.at("/many"), "-type", "f", "-ls"]);
+    let inodes: Vec<u64> = listed.lines().map(inode_of_line).collect();
+    assert_eq!(inodes.len(), 300);
+    assert!(inodes.is_sorted(), "not in the order of inodes: {listed}");
     let found = good(&["find", &subject.image.at("/find"), "-name", "one", "-quit"]);
     assert_eq!(found, "");
     let found = json(&["find", "--json", &subject.image.at("/find"), "-type", "l"]);
@@ -299,6 +304,10 @@ fn cat(subject: &Subject) {
     let blocks = shell(holes.folder.path(), &script);
     let kilobytes: u64 = blocks.split('\t').next().and_then(|text| text.parse().ok()).expect("du");
     assert!(kilobytes < 200, "{blocks}");
+}
+
+fn inode_of_line(line: &str) -> u64 {
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
 fn tree(subject: &Subject) {

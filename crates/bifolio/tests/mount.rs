@@ -6,13 +6,14 @@ mod mounting;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use mounting::*;
 use rustix::process::Signal;
 use testkit::tree::{TreeOptions, populate};
-use testkit::{LoopMount, Manifest, Mke2fs, private_mounts};
+use testkit::{LoopMount, Manifest, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
 /// The facts that `is_kept`.
 fn only(manifest: Manifest, is_kept: impl Fn(&str) -> bool) -> Manifest {
@@ -393,6 +394,26 @@ fn a_mount_whose_guard_is_killed_serves_on_and_can_be_unmounted() {
     assert!(fs::read(mount.path().join("small")).is_ok());
     place.umount();
     mount.assert_gone();
+}
+
+#[test]
+fn a_server_that_outlives_its_mounts_namespace_can_end() {
+    private_mounts();
+    let place = Place::with_tree();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation=private", env!("CARGO_BIN_EXE_bifolio"), "mount"]);
+    command.args(["-o", "rw,io_uring=off"]).arg(&place.image).arg(&place.directory);
+    testkit::command::run(&mut command);
+    let mount = place.mounted_elsewhere();
+    let mounts_of_server = format!("/proc/{}/mountinfo", mount.server());
+    // Else the kernel would wait for the server's answer when the server ends, for ever: not to be tried.
+    assert_eq!(fs::read_to_string(mounts_of_server).unwrap().lines().count(), 1);
+    mount.signal_guard(Signal::KILL);
+    wait_until("the end of the guard", || !mount.has_guard());
+    wait_until("the end of the server, whose mount has gone", || !mount.has_server());
+    let process = format!("/proc/{}", mount.server());
+    wait_until("the end of the process", || !Path::new(&process).exists());
+    check_by_e2fsck(&place.image);
 }
 
 #[test]

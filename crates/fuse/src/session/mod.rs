@@ -21,6 +21,7 @@ mod confine;
 mod control;
 mod guard;
 mod locate;
+mod namespace;
 mod peer;
 mod process;
 mod questions;

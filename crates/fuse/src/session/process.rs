@@ -1,4 +1,4 @@
-//! Processes: forking, waiting for a child, leaving the terminal. The only unsafe code of this
+//! Processes: forking, waiting for a child, leaving the terminal and the mount namespace. The only unsafe code of this
 //! crate is here.
 #![allow(unsafe_code)]
 
@@ -76,6 +76,12 @@ fn judge<E>(status: Option<WaitStatus>) -> Result<(), SessionError<E>> {
         },
         None => Err(SessionError::Reported(1)),
     }
+}
+
+/// Moves the calling thread to a copy of its mount namespace.
+pub fn unshare_mounts() -> Result<(), Errno> {
+    // SAFETY: this separates no file descriptors, which is what can be unsafe.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
 }
 
 /// Leaves the terminal: neither its signals nor its end concern this process any more.

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::confine;
 use super::control::{Control, Event, Message, wait};
+use super::namespace;
 use super::process;
 use super::signals::Signals;
 use super::witness::Witness;
@@ -59,6 +60,10 @@ pub fn run<P, E>(
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let poll = busy_poll(plan, processors, sockets.locate).map_err(SessionError::LowLatency)?;
     let rings = or_do_without(plan, || Rings::new(plan.threads))?;
+    // Before there is a mount that the namespace could hold.
+    if let Err(errno) = namespace::leave() {
+        tracing::debug!("no mount namespace for the server alone: {errno}");
+    }
     if plan.confine {
         let writable = plan.options.writable;
         confine::confine(confine::Needs { writable, rings: rings.is_some() });
