@@ -91,7 +91,7 @@ fn whoever_syncs_a_mount_in_whatever_way_finds_all_of_it_on_the_image() {
         // So long that nothing is durable by itself.
         let mount = place.mount(&["-o", &format!("{options},commit=3600")]);
         let ways: [Way<'_>; 4] = [
-            ("sync", &|_| rustix::fs::sync()),
+            ("sync", &|_| drop(run(&mut Command::new("sync")))),
             ("syncfs", &syncfs),
             ("bifolio sync", &bifolio_sync),
             ("remount", &remount_read_only),
