@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::direct::DirectEnds;
+use crate::errors::WritebackErrors;
 use crate::file::{Telling, WritableFile};
 use crate::mapping::FinishedRange;
 use crate::writeback::Pieces;
@@ -48,6 +49,7 @@ pub struct EndIo {
     _thread: Worker,
     /// The threads that end what goes around the cache.
     pub(crate) direct: DirectEnds,
+    errors: WritebackErrors,
 }
 
 #[derive(Default)]
@@ -74,8 +76,14 @@ impl EndIo {
         let queue = Arc::new(Queue::default());
         let theirs = Arc::clone(&queue);
         let thread = Worker::start("end of I/O", move || theirs.work());
-        let (thread, direct) = (thread.map_err(|_| Error::OutOfMemory)?, DirectEnds::default());
-        Ok(Arc::new(Self { queue, _thread: thread, direct }))
+        let thread = thread.map_err(|_| Error::OutOfMemory)?;
+        let (direct, errors) = (DirectEnds::default(), WritebackErrors::default());
+        Ok(Arc::new(Self { queue, _thread: thread, direct, errors }))
+    }
+
+    /// Returns the errors of all files. Open files report those of their file by themselves.
+    pub fn errors(&self) -> &WritebackErrors {
+        &self.errors
     }
 
     /// Hands over what a bio did. Called at its end, wherever that is. The thread is not woken for
@@ -202,7 +210,7 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
         Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
     });
     if let Err(error) = told {
-        file.errors.record(error);
+        file.record_error(error);
     }
     drop(telling);
     // Errors are known before the folios are let go: who waits for those looks next.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{Error, Result};
 use parking_lot::Mutex;
 
-/// The errors of one file's writeback. Each open file's fsync reports the first error once. After any open file
-/// has reported it, the next error replaces it.
+/// The errors of writeback of one file, or of all files of a volume. Each open file's fsync, and each sync of the
+/// volume, reports the first error once. After one of them has reported it, the next error replaces it.
 #[derive(Debug, Default)]
 pub struct WritebackErrors {
     latest: Mutex<Latest>,
@@ -52,15 +52,6 @@ impl WritebackErrors {
         self.latest.lock().number > 0
     }
 
-    /// Returns the error that [`check`](Self::check) would return, once for this cursor. The error stays
-    /// unreported: files that are opened later report it, too.
-    pub fn peek_once(&self, cursor: &ErrorCursor) -> Option<Error> {
-        let latest = self.latest.lock();
-        // Cursors change under the lock only.
-        let is_new = cursor.0.swap(latest.number, Ordering::Relaxed) != latest.number;
-        if is_new { latest.error.clone() } else { None }
-    }
-
     /// Marks the error as reported and returns it, unless the open file with this cursor has reported it before.
     pub fn check(&self, cursor: &ErrorCursor) -> Result<()> {
         let mut latest = self.latest.lock();
@@ -88,13 +79,10 @@ mod tests {
         assert_eq!(errors.check(&one), Ok(()));
         errors.record(FIRST);
         errors.record(SECOND);
-        let watcher = errors.cursor();
-        assert_eq!((errors.peek_once(&watcher), errors.peek_once(&watcher)), (Some(FIRST), None));
-        let late_watcher = errors.cursor();
+        let late = errors.cursor();
         assert_eq!(errors.check(&one), Err(FIRST));
         assert_eq!(errors.check(&one), Ok(()));
-        assert_eq!(errors.peek_once(&late_watcher), Some(FIRST), "opened before it was reported");
-        assert_eq!(errors.peek_once(&errors.cursor()), None, "opened after it was reported");
+        assert_eq!(errors.check(&late), Err(FIRST), "opened before it was reported");
         assert_eq!(errors.check(&errors.cursor()), Ok(()), "opened after it was reported");
         assert_eq!(errors.check(&other), Err(FIRST));
         assert_eq!(errors.check(&other), Ok(()));

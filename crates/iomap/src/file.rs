@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{FileOffset, Result};
+use base::{Error, FileOffset, Result};
 use device::SharedDevice;
 use pagecache::Mapping;
 use parking_lot::{Mutex, MutexGuard};
@@ -29,7 +29,7 @@ pub struct WritableFile {
     pub(crate) mapper: Arc<dyn MapWrite>,
     pub(crate) device: SharedDevice,
     pub(crate) end_io: Arc<EndIo>,
-    pub(crate) errors: WritebackErrors,
+    errors: WritebackErrors,
     /// Taken after `telling`, before the locks of the mapping; nothing of the format is called under it. Ends
     /// that wait in here hold this file, until what they wait for has ended.
     pub(crate) progress: Mutex<Progress<Ended>>,
@@ -134,6 +134,12 @@ impl WritableFile {
     /// What went wrong with writeback.
     pub fn errors(&self) -> &WritebackErrors {
         &self.errors
+    }
+
+    /// Records that data of this file was lost, for the file's users and for those who sync all files.
+    pub fn record_error(&self, error: Error) {
+        self.end_io.errors().record(error.clone());
+        self.errors.record(error);
     }
 
     /// What it takes to read the file.

@@ -341,7 +341,7 @@ impl<'f> Writer<'f> {
     /// Zeroes `range` in the cache. The range is clean and reads as zeroes on the device, but the cache may
     /// hold data that could not be written back.
     fn forget_unwritten(&self, range: Range<u64>) {
-        if !self.file.errors.any() {
+        if !self.file.errors().any() {
             return;
         }
         for_each_folio(self.file, range.clone(), |folio| {

@@ -238,11 +238,6 @@ impl Node {
         self.writable.get().map(|file| file.errors().cursor()).unwrap_or_default()
     }
 
-    /// Returns the writeback error that came after `cursor`, once. Open files still report it.
-    pub(crate) fn error_since(&self, cursor: &ErrorCursor) -> Option<Error> {
-        self.writable.get().and_then(|file| file.errors().peek_once(cursor))
-    }
-
     /// Returns the end of the range to write back now: a file that grows meanwhile does not prolong the writeback.
     pub(crate) fn end_to_write_back(&self) -> u64 {
         self.writable.get().map_or(0, |file| file.size())

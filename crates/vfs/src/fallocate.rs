@@ -191,7 +191,7 @@ impl Node {
             return Ok(());
         }
         let cleared = self.inode().clear(FileOffset(start)..FileOffset(end), keeps_space);
-        cleared.inspect_err(|error| file.errors().record(error.clone()))
+        cleared.inspect_err(|error| file.record_error(error.clone()))
     }
 
     /// Refuses ranges by which data cannot be moved.

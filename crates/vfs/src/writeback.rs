@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base::locks::{Rank, RankedMutex};
 use base::{Error, InodeNumber, Result, Unsupported};
 use device::Worker;
-use iomap::{Caching, DirtyLimits, EndIo, ErrorCursor, WriteBehind, WritebackErrors};
+use iomap::{Caching, DirtyLimits, EndIo, WriteBehind};
 use pagecache::PageCache;
 use parking_lot::{Condvar, Mutex};
 
@@ -59,8 +59,6 @@ struct Dirty {
     nodes: RankedMutex<HashMap<InodeNumber, DirtyNode>>,
     /// Since when data has been on the device that no commit is known to have made durable.
     uncommitted: Mutex<Option<Instant>>,
-    /// Errors, for those who sync the whole volume.
-    failed: WritebackErrors,
     wish: Mutex<Wish>,
     wished: Condvar,
 }
@@ -70,8 +68,6 @@ struct DirtyNode {
     node: Arc<Node>,
     since: Instant,
     lateness: Lateness,
-    /// Which of the file's errors are of this time.
-    errors: ErrorCursor,
 }
 
 /// When a change is written back without a sync.
@@ -108,7 +104,6 @@ impl Writeback {
             age_max: if age_max.is_zero() { AGE_MAX } else { age_max },
             nodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()),
             uncommitted: Mutex::new(None),
-            failed: WritebackErrors::default(),
             wish: Mutex::new(Wish::None),
             wished: Condvar::new(),
         });
@@ -162,7 +157,6 @@ impl Writeback {
             node: Arc::clone(node),
             since: Instant::now(),
             lateness,
-            errors: node.error_cursor(),
         });
         if dirty.lateness == Lateness::Lazy && lateness == Lateness::Usual {
             dirty.lateness = lateness;
@@ -206,11 +200,11 @@ impl Writeback {
     /// the next call reports that error.
     pub(crate) fn flush_all(&self) -> Result<()> {
         // Several calls at a time may wait for the same data. All are told if it is lost.
-        let cursor = self.shared.failed.cursor();
+        let cursor = self.end_io.errors().cursor();
         let (begun, all) = (Instant::now(), self.shared.all());
         write_back_all(&all)?;
         self.shared.settle(all, begun);
-        self.shared.failed.check(&cursor)
+        self.end_io.errors().check(&cursor)
     }
 }
 
@@ -252,20 +246,17 @@ impl Dirty {
     fn settle(&self, nodes: Vec<Arc<Node>>, begun: Instant) {
         for node in nodes {
             let is_written_back = node.is_written_back();
-            if let Some(dirty) = self.nodes.lock().get_mut(&node.number()) {
-                self.keep_error(dirty);
-                if !is_written_back {
+            if !is_written_back {
+                if let Some(dirty) = self.nodes.lock().get_mut(&node.number()) {
                     dirty.since = dirty.since.max(begun);
                 }
-            }
-            if !is_written_back {
                 continue;
             }
             let mut is_lost = false;
             if let Err(error) = node.inode().write_pending() {
                 tracing::warn!("inode {}: {error}", node.number());
                 is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
-                self.failed.record(error);
+                self.end_io.errors().record(error);
             }
             let mut dirty = self.nodes.lock();
             // A later change has made the file dirty, or pending, before it notes the file. Once nothing can be
@@ -277,16 +268,7 @@ impl Dirty {
                 false => None,
             };
             drop(dirty);
-            if let Some(forgotten) = forgotten {
-                self.keep_error(&forgotten);
-            }
-        }
-    }
-
-    /// Keeps the error of a file for the next sync of the volume, once.
-    fn keep_error(&self, dirty: &DirtyNode) {
-        if let Some(error) = dirty.node.error_since(&dirty.errors) {
-            self.failed.record(error);
+            drop(forgotten);
         }
     }
 
@@ -294,7 +276,7 @@ impl Dirty {
     fn panicked(&self) {
         let operation = "going on after a panic in writing back in the background";
         let error = Error::Lost(Arc::new(Unsupported::Operation(operation).into()));
-        self.failed.record(error);
+        self.end_io.errors().record(error);
         self.file_system.panicked(operation);
     }
 
@@ -328,7 +310,7 @@ impl Dirty {
         }
         *self.uncommitted.lock() = None;
         if let Err(error) = self.file_system.sync() {
-            self.failed.record(error);
+            self.end_io.errors().record(error);
         }
     }
 }

@@ -174,6 +174,30 @@ fn every_sync_of_the_volume_that_waits_for_lost_data_is_told() {
 }
 
 #[test]
+fn a_sync_of_the_volume_is_told_of_each_loss_of_a_file_that_stays_dirty() {
+    let device = HoldDevice::new(Arc::new(MemoryDevice::new(image())));
+    let volume = open(device.clone(), true);
+    let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
+    volume.sync().unwrap();
+    let sync_losing = |fill: u8, meanwhile: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let sync = scope.spawn(|| number(volume.sync()));
+            device.wait_for(fill);
+            meanwhile();
+            device.end_failing(fill);
+            sync.join().unwrap()
+        })
+    };
+    write(&file, 0, &[7; 4096]).unwrap();
+    let write_more = || assert_eq!(write(&file, 16 << 10, &[8; 4096]), Ok(4096));
+    assert_eq!(sync_losing(7, &write_more), EIO);
+    assert_eq!(sync_losing(8, &|| ()), EIO, "it was told of other data");
+    write(&file, 0, &[9; 4096]).unwrap();
+    assert_eq!(number(volume.sync()), 0, "what it waited for is durable");
+    volume.close().unwrap();
+}
+
+#[test]
 fn after_lost_metadata_everything_is_read_only() {
     let before = with_fault(IoOperation::Flush, u64::MAX, |_, _, _| ());
     with_fault(IoOperation::Flush, before, |volume, node, [one, other]| {
