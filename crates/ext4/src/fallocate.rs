@@ -202,7 +202,7 @@ impl Inode {
             }
             has_begun = true;
         }
-        self.sync(false)
+        volume.writer()?.journal.commit_all()
     }
 
     /// The blocks of a range that is to be taken out or put in, and how many there are.

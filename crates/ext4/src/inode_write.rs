@@ -128,7 +128,7 @@ impl Inode {
         let journal = &self.volume().writer()?.journal;
         // Ids have 32 bits.
         let last = last.map(|id| TransactionId(id as u32));
-        if !last.map_or(Ok(false), |id| journal.commit(id))? {
+        if !last.map_or(Ok(false), |id| journal.sync(id))? {
             // Somebody else's commit may have begun before the data was on the device.
             journal.flush_device()?;
         }

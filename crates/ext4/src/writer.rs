@@ -345,7 +345,7 @@ impl Volume {
         if journal.check().is_ok() {
             self.update_superblock()?;
         }
-        if !journal.commit_all()? {
+        if !journal.sync(journal.latest())? {
             journal.flush_device()?;
         }
         Ok(())

@@ -69,7 +69,8 @@ impl Drop for Delay<'_> {
 mod tests {
     use std::thread;
 
-    use base::{FsBlock, Place};
+    use base::cancellation::{self, CHECK_EVERY};
+    use base::{Error, FsBlock, Place};
 
     use super::*;
     use crate::journal::handle::tests::journal;
@@ -135,6 +136,29 @@ mod tests {
         drop(first);
         // As if the later delay had begun between the decision to commit and the commit.
         journal.wait_for_delays(&mut journal.state.lock(), begun);
+    }
+
+    #[test]
+    fn a_cancelled_request_ends_a_sync_but_no_other_commit() {
+        let journal = journal();
+        journal.start(1).unwrap().revoke(FsBlock(1));
+        let delay = journal.delay_commits();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| journal.commit_all());
+            wait_until_committing(&journal);
+            let second = scope.spawn(|| {
+                let _cancellable = cancellation::ask(|| true);
+                [journal.sync(journal.latest()).map(drop), journal.commit_all()]
+            });
+            // A cancelled commit would end now.
+            let mut checks = 0..4;
+            while checks.next().is_some() && !second.is_finished() {
+                thread::sleep(CHECK_EVERY);
+            }
+            drop(delay);
+            assert_eq!(second.join().unwrap(), [Err(Error::Interrupted), Ok(())]);
+            first.join().unwrap().unwrap();
+        });
     }
 
     #[test]

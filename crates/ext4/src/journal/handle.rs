@@ -253,11 +253,11 @@ pub(super) mod tests {
             }
             let id = handle.transaction();
             drop(handle);
-            catch_unwind(AssertUnwindSafe(|| journal.commit(id))).unwrap_err();
+            catch_unwind(AssertUnwindSafe(|| journal.sync(id))).unwrap_err();
             let state = journal.state.lock();
             assert!(!state.is_committing && !state.is_locked);
             drop(state);
-            let committed = journal.commit(id);
+            let committed = journal.sync(id);
             assert!(matches!(committed, Err(Error::Lost(_))), "{committed:?}");
             assert!(matches!(journal.start(1).map(drop), Err(Error::ShutDown(_))));
         }

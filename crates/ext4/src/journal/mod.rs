@@ -73,7 +73,9 @@ enum End {
 /// The reason for a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Urgency {
-    /// The caller needs the transaction's changes to be durable.
+    /// A request asks for durable changes. It may be cancelled.
+    Sync,
+    /// The caller goes on only when the transaction's changes are durable.
     None,
     /// The transaction or the volume has no room for the next change.
     NeedsRoom,
@@ -162,18 +164,19 @@ impl Journal {
         Ok(Handle::new(self, state.running.id, wanted, held))
     }
 
-    /// Makes everything up to transaction `id` durable. Nobody who waits here has a handle open. Says
-    /// whether this call has flushed the device, after all that it was to make durable. Fails with `Interrupted`
-    /// if the request that this thread serves is cancelled while another thread commits.
-    pub(crate) fn commit(&self, id: TransactionId) -> Result<bool> {
+    /// Makes everything up to transaction `id` durable, as a request asks for. Nobody who waits here has a handle
+    /// open. Says whether this call has flushed the device, after all that it was to make durable. Fails with
+    /// `Interrupted` if the request that this thread serves is cancelled while another thread commits.
+    pub(crate) fn sync(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(Rank::Transaction);
-        self.commit_through(id, Urgency::None)
+        self.commit_through(id, Urgency::Sync)
     }
 
-    /// Makes everything durable that was changed before the call. Says the same as
-    /// [`commit`](Self::commit).
-    pub(crate) fn commit_all(&self) -> Result<bool> {
-        self.commit(self.latest())
+    /// Makes everything durable that was changed before the call, also if the request that this thread serves is
+    /// cancelled: what the caller does next relies on it. Nobody who waits here has a handle open.
+    pub(crate) fn commit_all(&self) -> Result<()> {
+        let _held = Held::new(Rank::Transaction);
+        self.commit_through(self.latest(), Urgency::None).map(drop)
     }
 
     /// Commits like [`commit_all`](Self::commit_all), for a caller that cannot go on before. Threads that
@@ -219,7 +222,7 @@ impl Journal {
             if !state.is_committing {
                 break;
             }
-            if urgency == Urgency::NeedsRoom {
+            if urgency != Urgency::Sync {
                 state.wait(&self.changed);
                 continue;
             }
@@ -247,7 +250,7 @@ impl Journal {
     /// does so meanwhile.
     fn commit_running(&self, urgency: Urgency, delays: u64) -> Result<()> {
         let mut state = self.state.lock();
-        if urgency == Urgency::None {
+        if urgency != Urgency::NeedsRoom {
             self.wait_for_delays(&mut state, delays);
         }
         state.is_locked = true;
