@@ -306,7 +306,11 @@ impl Volume {
         if matches!(flushed, Err(Error::Interrupted)) {
             return flushed;
         }
-        flushed.and(self.shared.file_system.sync())
+        let synced = self.shared.file_system.sync();
+        if let (Err(Error::Interrupted), Some(writeback)) = (&synced, &self.shared.writeback) {
+            writeback.note_uncommitted();
+        }
+        flushed.and(synced)
     }
 
     fn flush_data(&self) -> Result<()> {

@@ -195,6 +195,12 @@ impl Writeback {
         drop(all);
     }
 
+    /// Notes that the files that [`flush_all`](Self::flush_all) has written back were not made durable. The flusher
+    /// does that later.
+    pub(crate) fn note_uncommitted(&self) {
+        self.shared.uncommitted.lock().get_or_insert_with(Instant::now);
+    }
+
     /// Writes back all files, and waits for it. Fails with an error of any file that no call had reported when this
     /// one began, even if users of that file are told as well. If the request that this thread serves is cancelled,
     /// the next call reports that error.

@@ -5,6 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use base::{Error, FileOffset, Result, cancellation};
 use common::{WRITE, close, make, open_on};
@@ -13,7 +14,7 @@ use iomap::DirectOptions;
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 use testkit::{DeviceHooks, HookedDevice, Mke2fs, wait_until};
-use vfs::{File, Privileges, Volume};
+use vfs::{File, Privileges, RwFlags, Volume, VolumeOptions, WriteAt};
 
 /// More than what may be dirty in the cache of [`common::open_on`] before writers wait.
 const MANY: usize = 7 << 19;
@@ -194,4 +195,70 @@ fn a_request_that_was_cancelled_starts_no_write() {
     assert!(place.gate.writes.load(Ordering::Relaxed) > before);
     drop(file);
     place.close();
+}
+
+/// What holds flushes after the next ones.
+#[derive(Default, Debug)]
+struct Flushes {
+    /// The number of flushes that pass; all if it is absent.
+    left: Mutex<Option<usize>>,
+    changed: Condvar,
+    waiting: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Flushes {
+    fn let_pass(&self, left: Option<usize>) {
+        *self.left.lock() = left;
+        self.changed.notify_all();
+    }
+}
+
+impl DeviceHooks for Flushes {
+    fn flush(&self, device: &SharedDevice) -> Result<()> {
+        let mut left = self.left.lock();
+        while *left == Some(0) {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            self.changed.wait(&mut left);
+        }
+        *left = left.map(|left| left - 1);
+        drop(left);
+        device.flush()?;
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_a_cancelled_sync_has_written_back_becomes_durable_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let device = Arc::new(HookedDevice::new(common::device(&image), Flushes::default()));
+    let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    options.commit_interval = Duration::from_secs(2);
+    let volume = Volume::open(Arc::clone(&device) as _, &options).unwrap();
+    let [file, other] = ["file", "other"].map(|name| make(&volume, name));
+    // Without a change of its times, and so without a commit of its own.
+    let overwrite = || {
+        let at = WriteAt::FromCache(FileOffset(0));
+        file.write_with(at, &[1; 4096], Privileges::Keep, RwFlags::default()).unwrap()
+    };
+    overwrite();
+    volume.sync().unwrap();
+    other.node().touch().unwrap();
+    device.let_pass(Some(1));
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| other.sync(false));
+        let waiting = || device.waiting.load(Ordering::Relaxed);
+        wait_until("the last flush of a commit", || waiting() > 0);
+        overwrite();
+        assert_eq!(cancelled_while_it_waits(|| volume.sync()), Err(Error::Interrupted));
+        let before = device.ended.load(Ordering::Relaxed);
+        device.let_pass(None);
+        commit.join().unwrap().unwrap();
+        wait_until("another flush", || device.ended.load(Ordering::Relaxed) > before + 1);
+    });
+    drop((file, other));
+    close(volume, &image);
 }
