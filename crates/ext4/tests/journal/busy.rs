@@ -2,6 +2,7 @@
 //! holds: what we read of a copy is what is left after `e2fsck -fy`. Not here: volumes that were
 //! shut down.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,8 @@ const IMAGE_BYTES: u64 = 32 << 20;
 const ROUNDS: u64 = 4;
 /// How long is written between two copies.
 const BUSY_TIME: Duration = Duration::from_millis(150);
+/// What each writer changes before the first round, so that no copy is empty however slow the machine is.
+const STEPS_BEFORE: u64 = 20;
 /// Copies made before the kernel must have come to rest.
 const COPIES_MAX: usize = 500;
 
@@ -99,6 +102,9 @@ fn check(name: &str, seed: u64, make: Mke2fs, mount_options: &str) {
             Writer::new(&top, seed * WRITERS + writer, Operations::ALL)
         })
         .collect();
+    let go_on = AtomicBool::new(false);
+    writers.iter_mut().for_each(|writer| writer.run(STEPS_BEFORE, &go_on));
+    must(rustix::fs::syncfs(must(File::open(mount.path()), "open")), "sync");
     let rounds = (0..ROUNDS).map(|round| {
         write_for_a_while(&mut writers);
         let path = folder.path().join(format!("copy {round}"));
