@@ -1,5 +1,7 @@
 //! The blocks of the orphan file, read and verified. Not here: whose numbers they hold.
 
+use std::collections::HashSet;
+
 use base::checksum::crc32c;
 use base::view::view_at;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
@@ -23,7 +25,8 @@ pub(crate) struct OrphanBlock {
 }
 
 impl OrphanBlock {
-    /// The blocks of the file, in order; of each, what was wrong with it.
+    /// The blocks of the file, in order; of each, what was wrong with it. None may be there twice: a small hostile
+    /// image could have millions of orphans.
     pub(crate) fn all(file: &Inode) -> Result<impl Iterator<Item = Result<Self>>> {
         let (found, max) = (file.size(), BYTES_MAX);
         if found > max {
@@ -31,7 +34,16 @@ impl OrphanBlock {
             return Err(Error::corrupt(ORPHAN_FILE, Place::inode(file.number()), problem));
         }
         let count = file.volume().geometry().block_size.blocks_for(file.size());
-        Ok((0..count).map(|at| Self::read(file, FileBlock(at))))
+        let mut known = HashSet::new();
+        let mut once = move |block: Self| {
+            if known.insert(block.block()) {
+                return Ok(block);
+            }
+            Err(Error::corrupt(BLOCK, block.place, Problem::Shared { blocks: 1 }))
+        };
+        Ok((0..count)
+            .map(|at| Self::read(file, FileBlock(at)))
+            .map(move |read| read.and_then(&mut once)))
     }
 
     fn read(file: &Inode, at: FileBlock) -> Result<Self> {

@@ -19,7 +19,7 @@ use crate::journal::Handle;
 use crate::map::FILE_BLOCKS_MAX;
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::orphan_list::OrphanList;
-use crate::orphans_found::{self, FoundList};
+use crate::orphans_found::{self, FoundList, OrphanErrors};
 use crate::volume::Volume;
 
 /// The blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
@@ -72,7 +72,7 @@ pub(crate) struct Adopted {
     /// Those of the file.
     pub in_file: Vec<Arc<Inode>>,
     /// What cannot be orphans.
-    pub refused: Vec<Error>,
+    pub refused: OrphanErrors,
 }
 
 /// A place in the orphan file.
@@ -126,8 +126,8 @@ impl OrphanSet {
         for inode in &orphans {
             inner.list.push_back(inode.number(), Listed::new(inode));
         }
-        let mut adopted =
-            Adopted { list: orphans, in_file: Vec::new(), refused: cut.into_iter().collect() };
+        let mut adopted = Adopted { list: orphans, ..Adopted::default() };
+        cut.into_iter().for_each(|error| adopted.refused.add(error));
         for (slot, number) in found {
             let judged = match inner.position(number) {
                 Some(_) => Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle)),
@@ -139,7 +139,7 @@ impl OrphanSet {
                     adopted.in_file.push(Arc::new(inode));
                 }
                 Err(error @ Error::Io(_)) => return Err(error),
-                Err(error) => adopted.refused.push(error),
+                Err(error) => adopted.refused.add(error),
             }
         }
         let all = adopted.list.iter().chain(&adopted.in_file);

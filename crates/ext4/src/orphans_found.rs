@@ -14,6 +14,28 @@ use crate::ondisk::superblock::STATE_ERRORS;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "orphan list";
+/// The maximum number of errors that are kept. A hostile orphan file has millions.
+const ERRORS_MAX: usize = 16;
+
+/// Errors of what cannot be orphans, and of orphans that cannot be ended.
+#[derive(Default)]
+pub(crate) struct OrphanErrors {
+    /// The first ones.
+    pub first: Vec<Error>,
+    /// The number of those that are not kept.
+    pub others: u64,
+}
+
+impl OrphanErrors {
+    /// Adds an error.
+    pub(crate) fn add(&mut self, error: Error) {
+        if self.first.len() < ERRORS_MAX {
+            self.first.push(error);
+        } else {
+            self.others += 1;
+        }
+    }
+}
 
 /// What the orphan list of a volume leads to.
 #[derive(Debug, Default)]

@@ -20,6 +20,9 @@ use crate::volume::Volume;
 /// The maximum number of zones in memory, 64 MiB. Volumes of 1 PiB have fewer, unless their metadata is
 /// scattered on purpose.
 const ZONES_MAX: usize = 1 << 22;
+/// The maximum number of groups whose zones are collected. Volumes with more are not written; a hostile image in a
+/// file with holes can have 2^31.
+const GROUPS_MAX: u32 = 1 << 22;
 
 /// Ranges of blocks, in ascending order, none of which touch each other.
 #[derive(Debug, Default)]
@@ -27,7 +30,7 @@ pub(crate) struct Zones {
     ranges: Vec<Range<u64>>,
     /// Blocks that two structures claim, if there are any.
     overlap: Option<Range<u64>>,
-    /// There are more zones than the maximum.
+    /// Some zones are missing, since there are more than the maximum.
     is_cut: bool,
 }
 
@@ -36,6 +39,10 @@ impl Zones {
     /// beginning of its group, since no other code can find what it describes either.
     fn fixed(volume: &Volume) -> Self {
         let (geometry, mut zones) = (volume.geometry(), Self::default());
+        if geometry.group_count > GROUPS_MAX {
+            tracing::warn!("the volume has too many groups for their metadata to be protected");
+            return Self { is_cut: true, ..zones };
+        }
         for number in (0..geometry.group_count).map(GroupNumber) {
             if zones.ranges.len() >= ZONES_MAX {
                 tracing::warn!("the metadata of the volume is in too many pieces to be protected");
@@ -102,7 +109,7 @@ impl Zones {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_cut {
-            let operation = "writing a volume whose metadata is in more than 4194304 pieces";
+            let operation = "writing a volume whose metadata is in so many pieces";
             return Err(Unsupported::Operation(operation).into());
         }
         let Some(overlap) = &self.overlap else { return Ok(()) };

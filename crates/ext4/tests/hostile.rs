@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::{FileOffset, GroupNumber, InodeNumber};
 use common::Image;
+use common::counting_device::{Counter, CountingDevice};
 use ext4::{SUPERBLOCK_BYTES, Superblock, Volume};
 use iomap::MapRead;
 use proptest::prelude::*;
@@ -146,6 +148,31 @@ proptest! {
         noise[0x38..0x3A].copy_from_slice(&0xEF53_u16.to_le_bytes());
         prop_assert!(Superblock::parse(&noise, u64::MAX).is_err());
     }
+}
+
+#[test]
+fn groups_in_a_hole_of_the_image_are_not_all_read() {
+    const GROUPS: u32 = (1 << 22) + 1;
+    let features = "^has_journal,^metadata_csum,^resize_inode,^64bit,flex_bg";
+    let image =
+        Image::make(2, &["-t", "ext4", "-b", "1024", "-I", "256", "-N", "64", "-O", features]);
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    // Groups of eight blocks, with four inodes each: of inodes, of blocks, blocks and clusters and inodes in a group.
+    for (at, value) in [(0, GROUPS * 4), (4, GROUPS * 8 + 1), (32, 8), (36, 8), (40, 4)] {
+        file.write_all_at(&value.to_le_bytes(), 1024 + at).unwrap();
+    }
+    file.set_len(u64::from(GROUPS * 8 + 1) << 10).unwrap();
+    let device = Arc::new(CountingDevice::new(image.device(true), Counter::default()));
+    let volume = common::open_device(device.clone()).unwrap();
+    assert_eq!(volume.geometry().group_count, GROUPS);
+    let root = volume.inode(ext4::ROOT_INODE).unwrap();
+    let map = root.map_read(FileOffset(0), 1024);
+    volume.statfs();
+    assert!(device.requests() < 50, "{} requests", device.requests());
+    assert!(map.unwrap().address.is_some());
+    drop((root, volume, device));
+    let error = common::open_device_for_writing(image.device(false)).unwrap_err();
+    assert!(error.to_string().contains("so many block groups"), "{error}");
 }
 
 #[test]

@@ -317,3 +317,52 @@ fn orphan_files_that_lie_lose_what_is_sound_in_them_as_for_the_kernel() {
     let options = "-t ext4 -b 1024 -J size=1 -O orphan_file,^metadata_csum";
     FILE_CASES.iter().for_each(|case| check(options, case));
 }
+
+/// An image with an orphan file, its number, its first block, and the number of its blocks.
+fn with_orphan_file() -> (Image, u64, u64, u64) {
+    let features = "orphan_file,^metadata_csum";
+    let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", features]);
+    let number = number_after(&image.dumpe2fs(&["-h"]), "Orphan file inode:").unwrap();
+    let block = image.debugfs(&format!("bmap <{number}> 0")).trim().parse().unwrap();
+    let size = image.debugfs(&format!("stat <{number}>"));
+    let size = number_after(&size, "Size:").unwrap();
+    image.debugfs_write("feature orphan_present needs_recovery\n");
+    (image, number, block, size / 1024)
+}
+
+#[test]
+fn an_orphan_file_with_one_block_in_two_places_is_corrupt() {
+    let (image, number, block, _) = with_orphan_file();
+    // Two extents of one block, and a file that ends there.
+    let commands = [(0, "0x2f30a"), (3, "0"), (4, "1"), (6, "1"), (7, "1")];
+    let commands = commands.map(|(word, value)| format!("sif <{number}> block[{word}] {value}\n"));
+    let places = [5, 8].map(|word| format!("sif <{number}> block[{word}] {block}\n"));
+    image.debugfs_write(&format!(
+        "{}{}sif <{number}> size 2048\n",
+        commands.concat(),
+        places.concat()
+    ));
+    let failure = image.open().recovery().unwrap().orphans.failure.clone().unwrap().to_string();
+    let refused = common::open_device_for_writing(image.device(false)).unwrap_err().to_string();
+    for error in [failure, refused] {
+        assert!(
+            error.contains("orphan file block") && error.contains("belong to others"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn few_errors_of_an_orphan_file_are_kept() {
+    let (image, _, block, blocks) = with_orphan_file();
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    // All of them are out of range, and each is an error of its own.
+    let numbers: Vec<u8> = (100_000_u32..).take(254).flat_map(u32::to_le_bytes).collect();
+    for block in block..block + blocks {
+        file.write_all_at(&numbers, block * 1024).unwrap();
+    }
+    drop(file);
+    let volume = common::open_for_writing(&image);
+    assert!((1..100).contains(&volume.errors().count), "{}", volume.errors().count);
+    volume.close().unwrap();
+}

@@ -123,17 +123,18 @@ impl Volume {
     /// case the list is empty afterwards.
     pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<()> {
         let Writer { orphans, journal, .. } = self.writer()?;
-        let Adopted { list, in_file, refused } = orphans.adopt(self, with_errors)?;
-        let mut corrupt = refused;
+        let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
         for inode in &list {
             if let Err(error) = self.end_orphan(inode)? {
-                corrupt.push(error);
+                corrupt.add(error);
                 break;
             }
         }
         orphans.forget_list(&list);
         for inode in &in_file {
-            corrupt.extend(self.end_orphan(inode)?.err());
+            if let Err(error) = self.end_orphan(inode)? {
+                corrupt.add(error);
+            }
         }
         if self.superblock().inodes.last_orphan.is_some() {
             if with_errors {
@@ -143,9 +144,12 @@ impl Volume {
                 self.edit_superblock(handle, |raw| raw.last_orphan = 0.into())
             })?;
         }
-        for error in &corrupt {
+        for error in &corrupt.first {
             tracing::warn!("an orphan is left to a check of the volume: {error}");
             journal.errors.add(error);
+        }
+        if corrupt.others > 0 {
+            tracing::warn!("{} more orphans are left to a check of the volume", corrupt.others);
         }
         journal.store_errors()
     }
