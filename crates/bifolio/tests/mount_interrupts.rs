@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use base::{DeviceOffset, Result};
-use bifolio::{BlockDevice, Follow, Part, SharedDevice, VolumeOptions};
+use bifolio::{Follow, Part, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
 use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
-use testkit::{Mke2fs, RingOffer, check_by_e2fsck, private_mounts, wait_until};
+use testkit::{
+    DeviceHooks, HookedDevice, Mke2fs, RingOffer, check_by_e2fsck, private_mounts, wait_until,
+};
 
 /// The folder with the image, the directory to mount it on, and the switch; and how to mount.
 const FOLDER: &str = "BIFOLIO_TEST_FOLDER";
@@ -27,50 +28,27 @@ const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";
 /// The file that this program is to sync.
 const SYNCED: &str = "BIFOLIO_TEST_SYNCED";
 
-/// The image's device. While the first byte of a file is a 1, it does not answer writes; then the second byte
-/// becomes a 1.
+/// The file by which the image's device is held: while its first byte is a 1, writes are not answered. Then its second
+/// byte becomes a 1.
 #[derive(Debug)]
-struct Stuck {
-    inner: SharedDevice,
-    switch: File,
-}
+struct Stuck(File);
 
 impl Stuck {
     fn pass(&self) {
         let mut byte = [0];
-        while self.switch.read_at(&mut byte, 0).is_ok() && byte == *b"1" {
-            self.switch.write_all_at(b"1", 1).unwrap();
+        while self.0.read_at(&mut byte, 0).is_ok() && byte == *b"1" {
+            self.0.write_all_at(b"1", 1).unwrap();
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-impl BlockDevice for Stuck {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Stuck {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         if batch.iter().any(|bio| bio.operation() == BioOperation::Write) {
             self.pass();
         }
-        self.inner.submit(batch);
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, length)
+        device.submit(batch);
     }
 }
 
@@ -105,9 +83,9 @@ fn mount(folder: PathBuf) -> ExitCode {
     let prepare = || {
         let inner: SharedDevice = Arc::new(FileDevice::open(&folder.join("image"), false)?);
         let switch = OpenOptions::new().read(true).write(true).open(folder.join("switch"));
-        Ok::<_, base::Error>(Arc::new(Stuck { inner, switch: switch.unwrap() }))
+        Ok::<_, base::Error>(Arc::new(HookedDevice::new(inner, Stuck(switch.unwrap()))))
     };
-    let open = |device: Arc<Stuck>| {
+    let open = |device: Arc<HookedDevice<Stuck>>| {
         let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         vfs::Volume::open(device, &options).map(Arc::new)
     };

@@ -10,12 +10,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::thread::CpuSet;
+
+use super::interval::Interval;
 
 /// The time between two questions. The scheduler leaves threads where they are for longer, mostly.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -28,9 +30,7 @@ pub struct Affinity {
     socket: OwnedFd,
     /// The processors on which this process may run.
     allowed: CpuSet,
-    begin: Instant,
-    /// When to ask next, in microseconds from the beginning.
-    next: AtomicU64,
+    questions: Interval,
     /// A question has not been answered yet.
     is_asked: AtomicBool,
 }
@@ -41,8 +41,7 @@ impl Affinity {
         Ok(Self {
             socket,
             allowed: rustix::thread::sched_getaffinity(None)?,
-            begin: Instant::now(),
-            next: AtomicU64::new(0),
+            questions: Interval::new(ASK_EVERY),
             is_asked: AtomicBool::new(false),
         })
     }
@@ -61,16 +60,13 @@ impl Affinity {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 // The guard has gone, and is not asked again.
                 _ => {
-                    self.next.store(u64::MAX, order);
+                    self.questions.stop();
                     self.is_asked.store(false, order);
                 }
             }
             return;
         }
-        let now = self.begin.elapsed().as_micros() as u64;
-        let due = self.next.load(order);
-        let next = now + ASK_EVERY.as_micros() as u64;
-        if now >= due && self.next.compare_exchange(due, next, order, order).is_ok() {
+        if self.questions.has_ended() {
             let asked = rustix::net::send(
                 &self.socket,
                 &client.to_ne_bytes(),
@@ -120,7 +116,7 @@ mod tests {
         for &processor in allowed.iter().cycle().take(20) {
             // The scheduler, too, moves a thread now and then.
             while rustix::thread::sched_getcpu() != processor {
-                affinity.next.store(0, Ordering::Relaxed);
+                affinity.questions.end();
                 affinity.follow(77);
                 assert_eq!(question(&there), 77);
                 let answer = (processor as u32).to_ne_bytes();
@@ -135,7 +131,7 @@ mod tests {
     fn one_question_is_asked_at_a_time_and_none_of_a_guard_that_has_gone() {
         let (affinity, there) = pair();
         affinity.follow(1);
-        affinity.next.store(0, Ordering::Relaxed);
+        affinity.questions.end();
         affinity.follow(2);
         assert_eq!(question(&there), 1);
         // Processors that there are not.
@@ -144,12 +140,12 @@ mod tests {
             affinity.follow(3);
             affinity.follow(4);
             assert_eq!(question(&there), 4);
-            affinity.next.store(0, Ordering::Relaxed);
+            affinity.questions.end();
         }
         drop(there);
         for _ in 0..3 {
             affinity.follow(5);
         }
-        assert_eq!(affinity.next.load(Ordering::Relaxed), u64::MAX);
+        assert!(!affinity.questions.has_ended() && !affinity.is_asked.load(Ordering::Relaxed));
     }
 }

@@ -4,8 +4,10 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::interval::Interval;
 
 /// Its fourth field is the number of runnable threads, and that of all.
 const LOADS: &str = "/proc/loadavg";
@@ -20,9 +22,7 @@ const LOOKS: u32 = 3;
 pub struct Contention {
     loads: File,
     processors: u32,
-    begin: Instant,
-    /// When to look next, in microseconds from the beginning.
-    next: AtomicU64,
+    looks: Interval,
     /// Looks that found too many threads, less those that did not: below twice [`LOOKS`].
     contended: AtomicU32,
 }
@@ -35,8 +35,7 @@ impl Contention {
         Ok(Self {
             loads,
             processors,
-            begin: Instant::now(),
-            next: AtomicU64::new(0),
+            looks: Interval::new(LOOK_EVERY),
             contended: AtomicU32::new(0),
         })
     }
@@ -44,16 +43,12 @@ impl Contention {
     /// Returns whether more threads are runnable than there are processors. The calling thread is one of them,
     /// and mostly the client that it has just answered is another.
     pub fn is_contended(&self) -> bool {
-        let now = self.begin.elapsed().as_micros() as u64;
-        let due = self.next.load(Ordering::Relaxed);
-        let next = now + LOOK_EVERY.as_micros() as u64;
-        let order = Ordering::Relaxed;
-        if now >= due && self.next.compare_exchange(due, next, order, order).is_ok() {
+        if self.looks.has_ended() {
             let mut text = [0; 128];
             let length = self.loads.read_at(&mut text, 0).unwrap_or(0);
             self.note(runnable(&text[..length]).is_some_and(|count| count > self.processors));
         }
-        self.contended.load(order) >= LOOKS
+        self.contended.load(Ordering::Relaxed) >= LOOKS
     }
 
     fn note(&self, is_too_much: bool) {
@@ -89,7 +84,7 @@ mod tests {
     fn a_host_is_contended_when_too_much_is_runnable_several_times() {
         let contention = Contention::open(2).unwrap();
         // Nobody looks meanwhile.
-        contention.next.store(u64::MAX, Ordering::Relaxed);
+        contention.looks.stop();
         contention.note(true);
         contention.note(true);
         contention.note(false);

@@ -7,6 +7,7 @@ mod channel;
 mod contention;
 mod crew;
 mod desk;
+mod interval;
 mod invalidator;
 mod post;
 mod ring;

@@ -1,0 +1,57 @@
+//! Intervals that several threads share: what is due at the end of each, one of them does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// An interval. The first one has ended.
+#[derive(Debug)]
+pub struct Interval {
+    length: Duration,
+    begin: Instant,
+    /// When the next one ends, in microseconds from the beginning.
+    next: AtomicU64,
+}
+
+impl Interval {
+    /// Creates an interval of this length.
+    pub fn new(length: Duration) -> Self {
+        Self { length, begin: Instant::now(), next: AtomicU64::new(0) }
+    }
+
+    /// Returns whether the interval has ended, to one of the threads that ask, and begins the next one.
+    pub fn has_ended(&self) -> bool {
+        let order = Ordering::Relaxed;
+        let now = self.begin.elapsed().as_micros() as u64;
+        let due = self.next.load(order);
+        let next = now + self.length.as_micros() as u64;
+        now >= due && self.next.compare_exchange(due, next, order, order).is_ok()
+    }
+
+    /// Has the interval never end.
+    pub fn stop(&self) {
+        self.next.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Has the interval end now.
+    #[cfg(test)]
+    pub fn end(&self) {
+        self.next.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_interval_is_told_once() {
+        let interval = Interval::new(Duration::from_secs(3600));
+        assert!(interval.has_ended() && !interval.has_ended());
+        interval.end();
+        assert!(interval.has_ended() && !interval.has_ended());
+        let brief = Interval::new(Duration::ZERO);
+        assert!(brief.has_ended() && brief.has_ended());
+        brief.stop();
+        assert!(!brief.has_ended());
+    }
+}
