@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side};
-use mounting::{NOBODY, Place, as_user};
+use mounting::{NOBODY, Place, act_as, as_user};
+use rustix::fs::IFlags;
 use rustix::io::Errno;
 use testkit::command::{output, run};
 use testkit::{check_by_e2fsck, private_mounts};
@@ -19,6 +20,8 @@ use testkit::{check_by_e2fsck, private_mounts};
 const FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const FSSETXATTR: libc::c_ulong = 0x401c_5820;
 const FIBMAP: libc::c_ulong = 1;
+/// FS_IOC_SETFLAGS of 32-bit programs, which the kernel checks for them alone.
+const SETFLAGS_OF_32_BITS: libc::c_ulong = 0x4004_6602;
 
 /// The letters that chattr knows, but for `e` and `j`, which change how a file's contents are kept.
 const LETTERS: &str = "aAcCdDFimPsStTux";
@@ -150,6 +153,28 @@ fn chattr_does_not_change_how_contents_are_kept() {
     place.umount();
     mount.assert_gone();
     check_by_e2fsck(&place.image);
+}
+
+#[test]
+fn flags_are_not_changed_past_the_kernels_checks() {
+    private_mounts();
+    let place = Place::with_tree();
+    // With `idmap`, requests do not name their caller.
+    let mount = place.mount(&["-o", "rw,allow_other,idmap"]);
+    let path = mount.path().join("small");
+    let flags = || rustix::fs::ioctl_getflags(File::open(&path).unwrap()).unwrap();
+    let before = flags();
+    let set = || {
+        let (file, flags) = (File::open(&path).unwrap(), (before | IFlags::IMMUTABLE).bits());
+        // SAFETY: the command reads a number of this size.
+        match unsafe { libc::ioctl(file.as_raw_fd(), SETFLAGS_OF_32_BITS, &raw const flags) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
+        }
+    };
+    assert_eq!(act_as(NOBODY, NOBODY, set), Err(Errno::NOTTY), "of a file of root's");
+    assert_eq!(set(), Err(Errno::NOTTY));
+    assert_eq!(flags(), before);
 }
 
 #[test]

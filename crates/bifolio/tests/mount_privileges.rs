@@ -6,12 +6,11 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 
+use mounting::act_as;
 use mounting::side_by_side::{Notes, side_by_side_with};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{RawGid, RawUid};
-use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
-use rustix::{fs::Gid, fs::Uid};
 
 const OWNER: u32 = 1000;
 const GROUP: u32 = 2000;
@@ -22,19 +21,6 @@ const CALLERS: [(&str, RawUid, RawGid); 4] =
     [("root", 0, 0), ("owner", OWNER, GROUP), ("member", OTHER, GROUP), ("other", OTHER, OTHER)];
 
 const MODES: [u32; 6] = [0o6666, 0o6676, 0o6777, 0o2666, 0o4666, 0o2676];
-
-/// Does something on a thread of another user.
-fn act_as<T: Send>(uid: RawUid, gid: RawGid, act: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let acting = scope.spawn(|| {
-            set_thread_groups(&[]).unwrap();
-            set_thread_gid(Gid::from_raw(gid)).unwrap();
-            set_thread_uid(Uid::from_raw(uid)).unwrap();
-            act()
-        });
-        acting.join().unwrap()
-    })
-}
 
 /// The outcome without what it gave.
 fn done<T>(result: std::io::Result<T>) -> Result<(), Errno> {

@@ -13,7 +13,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal};
+use rustix::fs::{Gid, Uid};
+use rustix::process::{Pid, RawGid, RawUid, Signal};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use tempfile::TempDir;
 use testkit::command::{Output, output, run};
 use testkit::{Mke2fs, wait_until};
@@ -39,6 +41,19 @@ pub fn as_user(user: u32, program: &str) -> Command {
     command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
     command.arg("--clear-groups").arg(program).current_dir("/");
     command
+}
+
+/// Does something on a thread of another user.
+pub fn act_as<T: Send>(uid: RawUid, gid: RawGid, act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            set_thread_groups(&[]).unwrap();
+            set_thread_gid(Gid::from_raw(gid)).unwrap();
+            set_thread_uid(Uid::from_raw(uid)).unwrap();
+            act()
+        });
+        acting.join().unwrap()
+    })
 }
 
 /// The line of the mount table for what is mounted on `path`.

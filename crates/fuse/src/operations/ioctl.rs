@@ -15,8 +15,9 @@ use crate::server::Server;
 const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
 /// FS_IOC_GETVERSION, and as 32-bit programs send it.
 const GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
-/// FS_IOC_SETFLAGS, and as 32-bit programs send it.
-const SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
+/// FS_IOC_SETFLAGS. Its number for 32-bit programs is refused: since Linux 5.13 the kernel translates it for them, but
+/// passes it on without any check if a 64-bit program sends it.
+const SETFLAGS: u32 = 0x4008_6602;
 /// FS_IOC_FSGETXATTR.
 const FSGETXATTR: u32 = 0x801c_581f;
 /// FS_IOC_FSSETXATTR.
@@ -127,7 +128,7 @@ fn flags_to_set(
     argument: &[u8],
     attributes: &Attributes,
 ) -> Result<Option<u32>, Errno> {
-    if SETFLAGS.contains(&command) {
+    if command == SETFLAGS {
         let (flags, _) = u32::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
         return Ok(Some(flags));
     }
