@@ -5,6 +5,7 @@ mod claim;
 mod helper;
 mod identity;
 mod loop_device;
+mod mount_point;
 mod option_list;
 mod options;
 mod system;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 
 pub use claim::{Claim, Claimed};
 pub use identity::MountId;
+pub use mount_point::{open as open_root, path_of};
 pub use option_list::OptionError;
 pub use options::{MountOptions, Preference};
 pub use system::{Detached, lift_limit_on_writeback};

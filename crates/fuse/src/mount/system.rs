@@ -1,18 +1,19 @@
 //! Mounting by system calls, for root only. Creating the mount and attaching it to the directory tree are two
-//! steps. Not here: the device that is mounted (`hold`).
+//! steps. Not here: the device that is mounted (`claim`).
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_create_exclusive, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
+use super::mount_point::{self, MountPoint};
 use crate::mount::{MountError, MountId, MountOptions, SUBTYPE};
 
 /// S_IFDIR: the type of the root inode.
@@ -53,8 +54,11 @@ impl Detached {
 
     /// Attaches the mount to `directory`, and returns its connection.
     pub fn attach(self, directory: &Path) -> Result<OwnedFd, MountError> {
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(&self.mount, "", CWD, directory, flags).map_err(MountError::Mount)?;
+        let flags =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        mount_point::open(directory, OFlags::PATH)
+            .and_then(|directory| move_mount(&self.mount, "", directory, "", flags))
+            .map_err(MountError::Mount)?;
         Ok(self.connection)
     }
 }
@@ -115,27 +119,30 @@ fn is_unconnected(connection: &OwnedFd) -> Result<bool, Errno> {
     Ok(watched[0].revents().contains(PollFlags::ERR))
 }
 
-/// Calls umount2(2). The path is canonical: no symbolic link is followed.
+/// Unmounts `directory`. No symbolic link is followed.
 pub fn unmount(directory: &Path) -> Result<(), MountError> {
-    rustix::mount::unmount(directory, UnmountFlags::NOFOLLOW).map_err(MountError::Unmount)
+    unmount_with(directory, UnmountFlags::empty()).map_err(MountError::Unmount)
+}
+
+fn unmount_with(directory: &Path, flags: UnmountFlags) -> Result<(), Errno> {
+    let place = MountPoint::find(directory)?;
+    rustix::mount::unmount(place.path(), flags | UnmountFlags::NOFOLLOW)
 }
 
 /// Returns whether the mount on `directory` is in use, or has another mount on it.
 pub fn is_in_use(directory: &Path) -> bool {
     // MNT_EXPIRE only marks a mount that is not in use.
-    let flags = UnmountFlags::NOFOLLOW | UnmountFlags::EXPIRE;
-    rustix::mount::unmount(directory, flags) == Err(Errno::BUSY)
+    unmount_with(directory, UnmountFlags::EXPIRE) == Err(Errno::BUSY)
 }
 
 /// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not there.
 pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(opened) = rustix::fs::open(directory, flags, Mode::empty()) else { return Ok(()) };
+    let Ok(opened) = mount_point::open(directory, OFlags::PATH) else { return Ok(()) };
     if MountId::of(&opened).as_ref() != Some(id) {
         return Ok(());
     }
     // An open directory stays on the same mount.
-    let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    let path = mount_point::path_of(&opened);
     rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(MountError::Unmount)
 }
 
@@ -147,5 +154,40 @@ pub fn lift_limit_on_writeback(device: &str, is_block_device: bool) {
     let limit = format!("/sys/class/bdi/{device}{suffix}/strict_limit");
     if let Err(error) = std::fs::write(&limit, "0") {
         tracing::info!("{limit} stays: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_became_a_symbolic_link_is_not_followed() {
+        testkit::private_mounts();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let place = folder.join("elsewhere/place");
+        std::fs::create_dir_all(&place).unwrap();
+        symlink("elsewhere", folder.join("link")).unwrap();
+        let swapped = folder.join("link/place");
+        let new = || Detached::new("source".as_ref(), &MountOptions::default(), None).unwrap();
+        let refused = new().attach(&swapped).unwrap_err();
+        assert!(matches!(refused, MountError::Mount(Errno::LOOP)), "{refused}");
+
+        let mount = new();
+        let id = mount.id();
+        let mounted = || MountId::of(&mount_point::open(&place, OFlags::PATH).unwrap());
+        let _connection = mount.attach(&place).unwrap();
+        let refused = unmount(&swapped).unwrap_err();
+        assert!(matches!(refused, MountError::Unmount(Errno::NOTDIR)), "{refused}");
+        assert!(!is_in_use(&swapped));
+        take_away(&swapped, id.as_ref().unwrap()).unwrap();
+        // It would be unmounted if it had been marked before.
+        assert!(!is_in_use(&place));
+        assert_eq!(mounted(), id);
+        unmount(&place).unwrap();
+        assert_ne!(mounted(), id);
     }
 }

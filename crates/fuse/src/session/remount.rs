@@ -5,13 +5,13 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::Getter;
 use rustix::mount::MountFlags;
 
 use super::sync::{SyncError, sync};
-use crate::mount::{self, MountEntry};
+use crate::mount::{self, MountId};
 use crate::operations::IS_WRITABLE;
 
 /// The options to change; `None` leaves one as it is.
@@ -50,13 +50,19 @@ pub enum RemountError {
 /// Changes the options of the mount on `path`. If it becomes read-only, makes all written data durable.
 pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     let path = mount::resolve_mount_point(path).map_err(RemountError::Path)?;
-    let entry = mount::find_mount(&path).filter(MountEntry::is_ours);
-    let entry = entry.ok_or(RemountError::NotMounted)?;
+    let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
+    let (id, entry) = found.ok_or(RemountError::NotMounted)?;
+    // The path may lead elsewhere by now; an open directory stays on its mount.
+    let root = mount::open_root(&path, OFlags::PATH).map_err(RemountError::Refused)?;
+    if MountId::of(&root) != Some(id) {
+        return Err(RemountError::NotMounted);
+    }
     if change.writable == Some(true) && !is_writable(&path).map_err(RemountError::Refused)? {
         return Err(RemountError::OpenReadOnly);
     }
     let flags = flags(&entry.options, change);
-    rustix::mount::mount_remount(&path, flags, c"").map_err(RemountError::Refused)?;
+    let changed = rustix::mount::mount_remount(mount::path_of(&root), flags, c"");
+    changed.map_err(RemountError::Refused)?;
     if flags.contains(MountFlags::RDONLY) {
         sync(&path)?;
     }
@@ -65,8 +71,7 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
 
 /// Returns whether the server has the volume open for writing.
 fn is_writable(path: &Path) -> Result<bool, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::open(path, flags, Mode::empty())?;
+    let root = mount::open_root(path, OFlags::RDONLY)?;
     // SAFETY: the request stores one `u32`.
     let answer = unsafe { rustix::ioctl::ioctl(&root, Getter::<IS_WRITABLE, u32>::new()) };
     answer.map(|answer| answer != 0)

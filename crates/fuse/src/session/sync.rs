@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::NoArg;
 
@@ -32,8 +32,7 @@ pub fn sync(path: &Path) -> Result<(), SyncError> {
         |error: io::Error| SyncError::Path(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
     let path = mount::resolve_mount_point(path).map_err(of)?;
     mount::find_mount(&path).filter(|entry| entry.is_ours()).ok_or(SyncError::NotMounted)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(SyncError::Path)?;
+    let root = mount::open_root(&path, OFlags::RDONLY).map_err(SyncError::Path)?;
     // First the kernel sends its data to the server.
     let passed_on = rustix::fs::syncfs(&root);
     // SAFETY: the request has no argument.

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
+
+use crate::mount;
 
 /// A task that runs on its own thread. It ends, at the latest, with the connection to the kernel.
 pub struct Task<T> {
@@ -51,8 +53,7 @@ impl<T> AsFd for Task<T> {
 
 /// Has the kernel write all data that it holds of the mount on `directory`.
 pub fn sync(directory: &Path) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Closed when this returns: an open directory keeps the mount in use.
-    let root = rustix::fs::open(directory, flags, Mode::empty())?;
+    let root = mount::open_root(directory, OFlags::RDONLY)?;
     rustix::fs::syncfs(&root)
 }

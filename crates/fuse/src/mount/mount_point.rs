@@ -1,0 +1,49 @@
+//! Mount points by paths without symbolic links. A path that was resolved before may lead elsewhere once a user who
+//! owns a directory on it has replaced that by a symbolic link; root then must not mount or unmount there.
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Opens the directory `path`, the root of a mount or a mount point, with `access`: `PATH` or `RDONLY`. Fails with
+/// ELOOP if the path leads through a symbolic link (from Linux 5.6 on), and with ENOTDIR if it ends in one.
+pub fn open(path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = access | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // EPERM: containers may forbid system calls that they do not know.
+        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(path, flags, Mode::empty()),
+        opened => opened,
+    }
+}
+
+/// Returns another path of an open file or directory, which leads nowhere else.
+pub fn path_of(opened: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+}
+
+/// A mount point by its name in an open directory. Nothing on the mount is open, so that it is not in use.
+#[derive(Debug)]
+pub struct MountPoint {
+    parent: OwnedFd,
+    name: OsString,
+}
+
+impl MountPoint {
+    /// Finds the mount point at `path`. Fails like [`open`].
+    pub fn find(path: &Path) -> Result<Self, Errno> {
+        let (parent, name) = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => (parent, name.to_owned()),
+            // The root directory.
+            _ => (path, ".".into()),
+        };
+        Ok(Self { parent: open(parent, OFlags::PATH)?, name })
+    }
+
+    /// Returns its path, of which only the last component can become a symbolic link.
+    pub fn path(&self) -> PathBuf {
+        path_of(&self.parent).join(&self.name)
+    }
+}
