@@ -19,7 +19,6 @@ const NAMES: [&str; 3] = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.
 
 /// Options for mount(8) and other readers of fstab, and options that hold anyway.
 const WITHOUT_EFFECT: &[&str] = &[
-    "defaults",
     "auto",
     "noauto",
     "user",
@@ -32,8 +31,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nogroup",
     "_netdev",
     "nofail",
-    "async",
-    "nodirsync",
     "silent",
     "loud",
     "nomand",
@@ -44,9 +41,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "acl",
     "user_xattr",
     "block_validity",
-    // Options of existing mounts, given at a remount.
-    "default_permissions",
-    "nolazytime",
 ];
 
 /// Prefixes of options for other programs.
@@ -271,10 +265,16 @@ mod tests {
         // Options for mount(8) and systemd, and options that hold anyway.
         assert_eq!(
             line(
-                "-o defaults,user,noauto,nofail,_netdev,x-systemd.automount,comment=a,async,\
+                "-o user,noauto,nofail,_netdev,x-systemd.automount,comment=a,\
                  data=ordered,barrier=1,acl /i /d -s -o noload,frobnicate"
             ),
             "bifolio mount --no-recovery -o rw -- /i:/ /d"
+        );
+        // Options that take others back.
+        let list = "rw,sync,dirsync,lazytime,defaults,async,nodirsync,nolazytime";
+        assert_eq!(
+            line(&format!("/i /d -o {list}")),
+            format!("bifolio mount -o rw,{list} -- /i:/ /d")
         );
     }
 

@@ -54,9 +54,9 @@ Mount options, separated by commas. A later option overrides an earlier one.
   commit=SECONDS
       Make written data durable after this time without fsync.
       Default: 5.
-  sync, dirsync
+  sync, [no]dirsync
       Make changes to files, or to names in directories, durable
-      before each call returns. Default: async.
+      before each call returns. Default: async,nodirsync.
   errors=continue|remount-ro|panic
       What to do after corruption was found, instead of what the
       volume says (tune2fs -e). panic does what remount-ro does.

@@ -105,6 +105,7 @@ impl MountOptions {
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
+            "nodirsync" => self.dirsync = false,
             "loop" => self.loop_device = true,
             "noloop" => self.loop_device = false,
             "discard" => self.discard = true,
@@ -173,6 +174,9 @@ mod tests {
             parse("uncached").unwrap().uncached && !parse("uncached,nouncached").unwrap().uncached
         );
         assert_eq!(parse("low_latency,nolow_latency").unwrap().low_latency, Preference::Off);
+        let synced = parse("sync,dirsync").unwrap();
+        assert!(synced.sync && synced.dirsync);
+        assert_eq!(parse("sync,dirsync,async,nodirsync").unwrap(), MountOptions::default());
         assert!(
             parse("noauto_da_alloc,auto_da_alloc").unwrap().auto_da_alloc
                 && !parse("noauto_da_alloc").unwrap().auto_da_alloc
