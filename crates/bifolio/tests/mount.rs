@@ -434,27 +434,6 @@ fn an_image_can_be_mounted_twice_but_not_on_itself() {
 }
 
 #[test]
-fn the_server_is_confined_unless_asked_not_to_be() {
-    private_mounts();
-    let place = Place::with_tree();
-    let facts = |mount: &Mount<'_>| {
-        let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
-        let fact = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-            line.split_whitespace().nth(1).unwrap().to_owned()
-        };
-        ["Uid:", "CapEff:", "CapPrm:", "NoNewPrivs:", "Seccomp:"].map(fact)
-    };
-    let mount = place.mount(&[]);
-    assert_eq!(facts(&mount), ["65534", "0000000000000000", "0000000000000000", "1", "2"]);
-    drop(mount);
-    let mount = place.mount(&["--no-confine"]);
-    assert_eq!(facts(&mount)[0], "0");
-    assert_eq!(facts(&mount)[4], "0");
-    assert!(mount.path().join("small").exists());
-}
-
-#[test]
 fn a_block_device_is_held_by_the_kernel_while_it_is_mounted() {
     private_mounts();
     let place = Place::with_tree();

@@ -16,7 +16,8 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
 }
 
-/// Sends `bytes`, and a descriptor with them.
+/// Sends `bytes`, and a descriptor with them. Fails with EAGAIN, rather than wait, if the other side leaves so many
+/// messages unread that there is no room: it may have been taken over.
 pub fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -29,9 +30,10 @@ pub fn send(
         // There is room for one.
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     loop {
         let slices = [IoSlice::new(bytes)];
-        match rustix::net::sendmsg(&socket, &slices, &mut ancillary, SendFlags::NOSIGNAL) {
+        match rustix::net::sendmsg(&socket, &slices, &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             done => return done.map(drop),
         }

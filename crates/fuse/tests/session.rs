@@ -7,14 +7,17 @@ use std::fmt::Debug;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::num::NonZeroUsize;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown, sockopt};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::memory::MemoryFileSystem;
@@ -30,12 +33,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What the server is to do, and where it is mounted.
 const CASE: &str = "BIFOLIO_TEST_SESSION";
 const DIRECTORY: &str = "BIFOLIO_TEST_DIRECTORY";
-/// While there is a file of this name, the device hangs.
-const STOP: &str = "BIFOLIO_TEST_STOP";
+/// The folder that has a file of a certain name while the device hangs.
+const STOPS_PATH: &str = "BIFOLIO_TEST_STOPS";
+const STOP_NAME: &str = "stop";
 const BACKGROUND: &str = "BIFOLIO_TEST_BACKGROUND";
 /// What a case begins with that mounts for writing, and what is said when its volume was closed.
 const WRITABLE: &str = "writable-";
 const CLOSED: &str = "the volume was closed";
+/// The signal of an open file, as linux/fcntl.h numbers it.
+const F_SETSIG: i32 = 10;
+/// The case that is confined.
+const SIGNALS: &str = "signals";
+
+/// That folder, which the server cannot find by its path.
+static STOPS: OnceLock<OwnedFd> = OnceLock::new();
 
 fn main() -> ExitCode {
     if let (Some(case), Some(directory)) = (std::env::var_os(CASE), std::env::var_os(DIRECTORY)) {
@@ -49,6 +60,10 @@ fn main() -> ExitCode {
             fails_at_init("abort", 1, "killed by signal 6")
         }),
         Trial::test("a_server_that_hangs_at_init_ends_with_a_signal", hangs_at_init),
+        Trial::test("a_server_that_talks_nonsense_is_killed", || is_killed("nonsense")),
+        Trial::test("a_server_that_hangs_up_and_goes_on_is_killed", || is_killed("hang-up")),
+        Trial::test("a_server_that_goes_on_asking_is_killed", || is_killed("beg")),
+        Trial::test("a_confined_server_has_no_signals_sent", has_no_signals_sent),
         Trial::test("a_volume_that_is_never_served_is_closed", is_closed),
         Trial::test("a_device_that_hangs_holds_up_only_who_waits_for_it", device_hangs),
     ];
@@ -62,6 +77,9 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
         Some(case) => (case.to_owned(), true),
         None => (case, false),
     };
+    let stops = std::env::var_os(STOPS_PATH).unwrap();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let _ = STOPS.set(rustix::fs::open(stops, flags, Mode::empty()).unwrap());
     let options = MountOptions { writable, ..MountOptions::default() };
     let file_system = MemoryFileSystem::new();
     let plan = Plan {
@@ -70,14 +88,29 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
         claim: None,
         options,
         foreground: std::env::var_os(BACKGROUND).is_none(),
-        confine: false,
+        confine: case == SIGNALS,
         threads: const { NonZeroUsize::new(4).unwrap() },
     };
     let open = |()| {
         let at_init = match &*case {
             "panic" => || panic!("as the test wants"),
             "abort" => || std::process::abort(),
-            "hang" => || std::thread::sleep(PATIENCE * 10),
+            "hang" => hang,
+            "nonsense" => || {
+                say(b"x");
+                hang();
+            },
+            "hang-up" => || {
+                to_guard(|socket| shutdown(socket, Shutdown::Both).unwrap());
+                hang();
+            },
+            "beg" => || {
+                say(b"s");
+                loop {
+                    say(b"a");
+                }
+            },
+            SIGNALS => have_signals_sent,
             "stop" => wait_while_stopped,
             _ => || (),
         };
@@ -105,9 +138,46 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
     }
 }
 
+fn hang() {
+    std::thread::sleep(PATIENCE * 10);
+}
+
+/// Does something with each socket that keeps messages apart: those between server and guard.
+fn to_guard(act: impl Fn(BorrowedFd<'_>)) {
+    // The server sees no /proc.
+    for number in 0..256 {
+        // SAFETY: nobody closes these sockets as long as the server runs; others are only asked for their type.
+        let socket = unsafe { BorrowedFd::borrow_raw(number) };
+        if sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET) {
+            act(socket);
+        }
+    }
+}
+
+fn say(message: &[u8]) {
+    to_guard(|socket| {
+        // Some of them do not listen any more.
+        let _ = send(socket, message, SendFlags::NOSIGNAL);
+    });
+}
+
+/// Aborts if the guard, or any other process, could be sent a signal by way of an open file.
+fn have_signals_sent() {
+    for command in [libc::F_SETOWN, F_SETSIG, libc::F_SETLEASE] {
+        // SAFETY: the commands take numbers.
+        if unsafe { libc::fcntl(2, command, 0) } == 0 {
+            std::process::abort();
+        }
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        if errno != Some(libc::ENOSYS) {
+            std::process::abort();
+        }
+    }
+}
+
 fn wait_while_stopped() {
-    let stop = std::env::var_os(STOP).map(PathBuf::from);
-    while stop.as_ref().is_some_and(|stop| stop.exists()) {
+    let folder = STOPS.get().expect("the program has opened it");
+    while rustix::fs::accessat(folder, STOP_NAME, Access::EXISTS, AtFlags::empty()).is_ok() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -176,11 +246,11 @@ impl Session {
         let (folder, stops) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(CASE, case).env(DIRECTORY, folder.path().canonicalize().unwrap());
-        let stop = stops.path().join("stop");
+        let stop = stops.path().join(STOP_NAME);
         if case.ends_with("stop") {
             fs::write(&stop, "").unwrap();
         }
-        command.env(STOP, &stop);
+        command.env(STOPS_PATH, stops.path());
         if background {
             command.env(BACKGROUND, "yes");
         }
@@ -240,6 +310,29 @@ fn hangs_at_init() -> Result<(), Failed> {
     Ok(())
 }
 
+fn is_killed(case: &str) -> Result<(), Failed> {
+    let mut session = Session::start(case, false);
+    let (status, said) = session.end();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("killed by signal 9"), "{said}");
+    assert!(!session.is_mounted());
+    Ok(())
+}
+
+fn has_no_signals_sent() -> Result<(), Failed> {
+    let mut session = Session::start(SIGNALS, false);
+    let file = session.folder.path().join("file");
+    wait_until("the mount or its end", || {
+        file.exists() || session.child.try_wait().unwrap().is_some()
+    });
+    assert!(file.exists(), "{:?}", session.end());
+    let guard = Pid::from_raw(session.child.id() as i32).unwrap();
+    rustix::process::kill_process(guard, Signal::TERM).unwrap();
+    let (status, said) = session.end();
+    assert_eq!(status, Some(0), "{said}");
+    Ok(())
+}
+
 fn is_closed() -> Result<(), Failed> {
     // The server fails.
     let mut session = Session::start("writable-panic", false);
@@ -249,7 +342,7 @@ fn is_closed() -> Result<(), Failed> {
     // Somebody does not want the mount any more, or that it has gone is found by the server.
     for signal in [Signal::TERM, Signal::KILL] {
         let mut session = Session::start("writable-stop", false);
-        let stop = session.stops.path().join("stop");
+        let stop = session.stops.path().join(STOP_NAME);
         wait_until("the mount", || session.is_mounted());
         let guard = Pid::from_raw(session.child.id() as i32).unwrap();
         rustix::process::kill_process(guard, signal).unwrap();
@@ -284,7 +377,7 @@ fn device_hangs() -> Result<(), Failed> {
     for _ in 0..200 {
         assert_eq!(read(&slow), b"xxxxxxxxxxxx");
     }
-    let stop = session.stops.path().join("stop");
+    let stop = session.stops.path().join(STOP_NAME);
     fs::write(&stop, "").unwrap();
     std::thread::scope(|scope| {
         // This many of four threads.

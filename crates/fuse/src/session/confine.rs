@@ -80,7 +80,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_write,
     libc::SYS_writev,
     libc::SYS_close,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_lseek,
     libc::SYS_flock,
@@ -127,6 +126,10 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
+/// The commands of fcntl that serving needs. Others have the kernel send signals to processes of the same user.
+const ALLOWED_FCNTL: [libc::c_int; 5] =
+    [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
+
 /// What writing to an open image needs besides.
 const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_pwrite64,
@@ -153,6 +156,8 @@ fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
         let enable = masked(1, u64::from(u32::MAX), ENABLE_RINGS.into())?;
         rules.push((libc::SYS_io_uring_register, vec![enable]));
     }
+    let commands = ALLOWED_FCNTL.map(|command| masked(1, u64::from(u32::MAX), command as u64));
+    rules.push((libc::SYS_fcntl, commands.into_iter().collect::<Result<_, _>>()?));
     // Memory, but none that can be executed.
     let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
     rules.push((libc::SYS_mmap, vec![not_executable.clone()]));

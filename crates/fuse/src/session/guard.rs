@@ -21,7 +21,7 @@ const PATIENCE_TO_SYNC: Duration = Duration::from_secs(30);
 const SAME_WISH: Duration = Duration::from_secs(1);
 /// How long the server may take to end once the mount has gone.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it may take once it was told to, whoever uses the mount.
+/// How long it may take once it was told to, whoever uses the mount, and once it has hung up.
 const PATIENCE_AT_QUIT: Duration = Duration::from_secs(10);
 /// The same when it may have much to write first.
 pub(super) const PATIENCE_TO_WRITE: Duration = Duration::from_secs(600);
@@ -50,7 +50,7 @@ pub fn run<E>(
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}
         Ok(Event::Signal) => return guard.abort(PATIENCE, SessionError::Interrupted),
-        _ => return Err(guard.server.failure()),
+        other => return Err(process::failure_of(guard.end(&other))),
     }
     let claimed = match claim(plan) {
         Ok(claimed) => claimed,
@@ -62,7 +62,7 @@ pub fn run<E>(
         Ok(Event::Message(Message::Opened)) => {}
         // It is opening the volume, or waits until it may: what is written then outlives a kill.
         Ok(Event::Signal) => return guard.abort(PATIENCE, SessionError::Interrupted),
-        _ => return Err(guard.server.failure()),
+        other => return Err(process::failure_of(guard.end(&other))),
     }
     let (detached, _descriptor) = match claimed {
         Some(Claimed::ByMount(detached)) => (Some(detached), None),
@@ -98,6 +98,14 @@ impl Guard<'_> {
         wait(Some(&self.control), &self.signals, None, None)
     }
 
+    /// Waits so long at most, however many messages come.
+    fn wait_within(&self, patience: Option<Duration>) -> Result<Event, Errno> {
+        match patience {
+            Some(Duration::ZERO) => Ok(Event::Timeout),
+            patience => wait(Some(&self.control), &self.signals, None, patience),
+        }
+    }
+
     /// Mounts and hands the connection over.
     fn attach(&mut self, detached: Option<Detached>) -> Result<(), MountError> {
         let plan = self.plan;
@@ -129,23 +137,33 @@ impl Guard<'_> {
 
     /// From the mount on.
     fn report_and_watch<E>(self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
-        let served = match self.wait() {
-            Ok(Event::Message(Message::Serving)) => true,
+        match self.wait() {
+            Ok(Event::Message(Message::Serving)) => {}
             Ok(Event::Signal) => {
                 self.take_away();
                 return self.abort(PATIENCE_TO_WRITE, SessionError::Interrupted);
             }
-            _ => false,
-        };
-        if served {
-            if let Some(ready) = ready {
-                self.go_into_background(&ready);
+            other => {
+                self.take_away();
+                return self.end(&other);
             }
-            self.watch();
         }
+        if let Some(ready) = ready {
+            self.go_into_background(&ready);
+        }
+        let last = self.watch();
         // Whatever happened to the server, nothing of the mount must stay behind.
         self.take_away();
-        self.server.wait()
+        self.end(&last)
+    }
+
+    /// Waits for the server after the `last` event of it. One that has hung up is about to end. Any other, which may
+    /// have been taken over, is killed.
+    fn end<E>(self, last: &Result<Event, Errno>) -> Result<(), SessionError<E>> {
+        if !matches!(last, Ok(Event::Closed)) {
+            self.server.kill();
+        }
+        self.server.wait_within(PATIENCE_AT_QUIT)
     }
 
     /// Ends a server whose start has failed for a reason that it does not know. The server has `patience` to close its
@@ -154,10 +172,8 @@ impl Guard<'_> {
         let has_ended = self.plan.options.writable
             && self.control.send(&Message::Quit).is_ok()
             && self.await_end(patience);
-        if !has_ended {
-            self.server.kill();
-        }
-        let _ = self.server.wait::<E>();
+        let last = if has_ended { Event::Closed } else { Event::Timeout };
+        let _ = self.end::<E>(&Ok(last));
         Err(error)
     }
 
@@ -166,7 +182,7 @@ impl Guard<'_> {
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            match wait(Some(&self.control), &self.signals, None, Some(left)) {
+            match self.wait_within(Some(left)) {
                 Ok(Event::Closed) => return true,
                 Ok(Event::Message(_)) => {}
                 Ok(Event::Signal) if begun.elapsed() < SAME_WISH => {}
@@ -184,42 +200,44 @@ impl Guard<'_> {
         let _ = rustix::io::write(ready, &[1]);
     }
 
-    /// Until the server has ended.
-    fn watch(&self) {
-        let mut patience = None;
+    /// Watches the server until it has ended or must be killed. Returns the event that says so.
+    fn watch(&self) -> Result<Event, Errno> {
+        let mut until: Option<Instant> = None;
         let mut told = false;
         let mut asked: Option<Instant> = None;
         loop {
-            let event = wait(Some(&self.control), &self.signals, None, patience);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let event = self.wait_within(left);
             let is_wish = matches!(event, Ok(Event::Signal | Event::Message(Message::Asked)));
             if is_wish && asked.is_some_and(|first| first.elapsed() < SAME_WISH) {
                 continue;
             }
             match event {
-                Ok(Event::Signal | Event::Message(Message::Asked)) if patience.is_none() => {
+                Ok(Event::Signal | Event::Message(Message::Asked)) if until.is_none() => {
                     let first = *asked.get_or_insert_with(Instant::now);
                     if !self.sync(first) {
-                        return;
+                        return Ok(Event::Closed);
                     }
-                    patience = Some(self.unmount());
+                    let patience = self.unmount();
+                    until = Some(Instant::now() + patience);
                 }
                 // The mount has gone from here, but is still in use, or is mounted elsewhere, too;
                 // or somebody insists.
                 Ok(Event::Timeout | Event::Signal | Event::Message(Message::Asked)) if !told => {
                     told = true;
-                    patience = Some(match self.plan.options.writable {
+                    let patience = match self.plan.options.writable {
                         true => PATIENCE_TO_WRITE,
                         false => PATIENCE_AT_QUIT,
-                    });
+                    };
+                    until = Some(Instant::now() + patience);
                     let _ = self.control.send(&Message::Quit);
                 }
                 // Told again, it waits for nobody.
                 Ok(Event::Signal | Event::Message(Message::Asked)) => {
                     let _ = self.control.send(&Message::Quit);
                 }
-                Ok(Event::Closed) => return,
-                // It does not end, or talks nonsense.
-                _ => return self.server.kill(),
+                // It has ended, does not end, or talks nonsense.
+                last => return last,
             }
         }
     }

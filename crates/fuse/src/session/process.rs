@@ -2,13 +2,18 @@
 //! crate is here.
 #![allow(unsafe_code)]
 
+use std::io::IsTerminal;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::{SessionError, retry};
+
+/// How often a child that is to end is looked for.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Which process this is after a fork.
 pub enum Side {
@@ -60,10 +65,30 @@ impl Child {
         judge(status)
     }
 
+    /// Waits for its end like [`wait`](Self::wait), and kills it after `patience`.
+    pub fn wait_within<E>(self, patience: Duration) -> Result<(), SessionError<E>> {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            // One that cannot be waited for is an error below.
+            match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
+                Ok(None) | Err(Errno::INTR) => std::thread::sleep(LOOK),
+                Ok(Some((_, status))) => return judge(Some(status)),
+                Err(_) => break,
+            }
+        }
+        self.kill();
+        self.wait()
+    }
+
     /// Waits for its end, which can only be a failure.
     pub fn failure<E>(self) -> SessionError<E> {
-        self.wait().err().unwrap_or(SessionError::Reported(1))
+        failure_of(self.wait())
     }
+}
+
+/// Returns why a process has ended that was to go on.
+pub fn failure_of<E>(ended: Result<(), SessionError<E>>) -> SessionError<E> {
+    ended.err().unwrap_or(SessionError::Reported(1))
 }
 
 fn judge<E>(status: Option<WaitStatus>) -> Result<(), SessionError<E>> {
@@ -98,6 +123,20 @@ pub fn leave_directory() {
 /// Where output goes that nobody reads.
 pub fn open_null() -> Result<std::os::fd::OwnedFd, Errno> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Leaves standard input and output, and reads no terminal any more: if standard error is one, opens it again to be
+/// written only, where that is allowed.
+pub fn leave_input(null: &std::os::fd::OwnedFd) -> Result<(), Errno> {
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    if std::io::stderr().is_terminal() {
+        let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if let Ok(errors) = rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()) {
+            rustix::stdio::dup2_stderr(errors)?;
+        }
+    }
+    Ok(())
 }
 
 /// Leaves standard input, output and error, so that nobody waits for this process to close them.

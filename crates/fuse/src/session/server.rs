@@ -45,6 +45,7 @@ pub fn run<P, E>(
     let prepared = prepare().map_err(SessionError::Open)?;
     process::leave_directory();
     let null = process::open_null().map_err(host("open /dev/null"))?;
+    process::leave_input(&null).map_err(host("leave standard input"))?;
     let signals = Signals::take().map_err(host("take signals"))?;
     let control = Control::new(sockets.control);
     control.send(&Message::Prepared).map_err(host("talk to the guard"))?;
