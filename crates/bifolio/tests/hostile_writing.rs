@@ -1,0 +1,318 @@
+//! Damaged images that are written to: whatever they say, every change ends soon, with typed errors only, and nothing
+//! panics in the background.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
+use base::{Error, FileOffset, Patience, Result};
+use device::MemoryDevice;
+use iomap::CacheOptions;
+use testkit::Random;
+use testkit::hostile::{KINDS, damage, small_image};
+use vfs::{
+    Creation, Credentials, ErrorPolicy, Fallocate, File, Node, OpenMode, Privileges, RenameFlags,
+    Volume, VolumeOptions, WriteAt, WriteSync,
+};
+
+/// Damaged copies of each image; every one has its seed in the failure's message.
+const SEEDS: u64 = 40;
+/// Changes of each.
+const CHANGES: usize = 150;
+/// Names that are known at most.
+const NAMES_MAX: usize = 600;
+/// Far above what any of them takes, even on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(60);
+const BY: &Credentials = &Credentials::ROOT;
+const KEEP: Privileges = Privileges::Keep;
+
+/// Panics of all threads so far.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// What is changed: names, each in a directory.
+struct Changer {
+    volume: Volume,
+    random: Random,
+    directories: Vec<Arc<Node>>,
+    names: Vec<(Arc<Node>, Vec<u8>)>,
+    open: Vec<File>,
+    /// Changes that were made.
+    made: u64,
+}
+
+impl Changer {
+    /// Opens a volume for writing; `None` when it is refused.
+    fn open(image: Vec<u8>, seed: u64) -> Option<Self> {
+        let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
+        let options = VolumeOptions {
+            cache,
+            writable: true,
+            errors: Some(ErrorPolicy::Continue),
+            patience: Patience::new(|_| false),
+            discard: seed % 2 == 0,
+            ..VolumeOptions::default()
+        };
+        let volume = Volume::open(Arc::new(MemoryDevice::new(image)), &options).ok()?;
+        let root = volume.root().ok()?;
+        let (random, directories, names) = (Random(seed), vec![root], Vec::new());
+        Some(Self { volume, random, directories, names, open: Vec::new(), made: 0 })
+    }
+
+    /// Finds names, from the root on.
+    fn find_names(&mut self) {
+        let mut at = 0;
+        while at < self.directories.len() && self.names.len() < NAMES_MAX {
+            let directory = Arc::clone(&self.directories[at]);
+            at += 1;
+            let mut found = Vec::new();
+            let _ = directory.read_dir(DirCursor(0), &mut |entry| {
+                found.push(entry.name.to_vec());
+                if found.len() < 200 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            for name in found.into_iter().filter(|name| ![&b"."[..], b".."].contains(&&name[..])) {
+                if let Ok(node) = self.volume.lookup(&directory, &name) {
+                    let is_known = self.directories.iter().any(|it| it.number() == node.number());
+                    if node.kind() == FileType::Directory && !is_known {
+                        self.directories.push(node);
+                    }
+                }
+                self.names.push((Arc::clone(&directory), name));
+            }
+        }
+    }
+
+    fn new_name(&mut self) -> (Arc<Node>, Vec<u8>) {
+        let directory = Arc::clone(self.random.pick(&self.directories).expect("the root"));
+        let length = self.random.below(60) as usize;
+        let name = format!("new-{}-{}", self.random.below(1000), "x".repeat(length)).into_bytes();
+        self.names.push((Arc::clone(&directory), name.clone()));
+        (directory, name)
+    }
+
+    fn some_node(&mut self) -> Result<Arc<Node>> {
+        let (directory, name) = self.random.pick(&self.names).ok_or(Error::NotFound)?;
+        self.volume.lookup(directory, name)
+    }
+
+    fn some_file(&mut self) -> Result<File> {
+        let append = self.random.below(4) == 0;
+        self.some_node()?.open_for(OpenMode { write: true, append })
+    }
+
+    /// A place in a file, mostly within or near its end.
+    fn some_place(&mut self, file: &File) -> FileOffset {
+        let size = file.node().attributes().size;
+        let at = match self.random.below(4) {
+            0 => 0,
+            1 => size,
+            2 => self.random.below(size.saturating_add(10_000).max(1)),
+            _ => self.random.below(1 << 40),
+        };
+        FileOffset(at)
+    }
+
+    fn change(&mut self) -> Result<()> {
+        let kind = self.random.below(24);
+        match kind {
+            0 | 1 => {
+                let (directory, name) = self.new_name();
+                let what = Creation::of(FileType::Regular, 0o644);
+                let node = self.volume.create(&directory, &name, &what, BY)?;
+                node.open_for(OpenMode { write: true, append: false })
+                    .and_then(|file| file.write_at(FileOffset(0), &[1; 5000], KEEP).map(drop))
+            }
+            2 => {
+                let (directory, name) = self.new_name();
+                let what = Creation::of(FileType::Directory, 0o755);
+                let node = self.volume.create(&directory, &name, &what, BY)?;
+                self.directories.push(node);
+                Ok(())
+            }
+            3 => {
+                let (directory, name) = self.new_name();
+                let target = vec![b't'; 1 + self.random.below(200) as usize];
+                self.volume.create(&directory, &name, &Creation::symlink(&target), BY).map(drop)
+            }
+            4 => {
+                let directory = Arc::clone(self.random.pick(&self.directories).expect("the root"));
+                let what = Creation::of(FileType::Regular, 0o600);
+                let node = self.volume.create_unnamed(&directory, &what, BY)?;
+                self.open.push(node.open_for(OpenMode { write: true, append: false })?);
+                Ok(())
+            }
+            5 => {
+                let node = self.some_node()?;
+                let (directory, name) = self.new_name();
+                self.volume.link(&directory, &name, &node)
+            }
+            6 | 7 => {
+                let (directory, name) = self.random.pick(&self.names).ok_or(Error::NotFound)?;
+                self.volume.unlink(directory, name, BY)
+            }
+            8 => {
+                let (directory, name) = self.random.pick(&self.names).ok_or(Error::NotFound)?;
+                self.volume.rmdir(directory, name, BY)
+            }
+            9 | 10 => {
+                let from = self.random.pick(&self.names).cloned().ok_or(Error::NotFound)?;
+                let to = match self.random.below(2) {
+                    0 => self.new_name(),
+                    _ => self.random.pick(&self.names).cloned().ok_or(Error::NotFound)?,
+                };
+                let flags =
+                    RenameFlags { exchange: self.random.below(4) == 0, ..RenameFlags::default() };
+                self.volume.rename((&from.0, &from.1), (&to.0, &to.1), flags, BY)
+            }
+            11..=13 => {
+                let file = self.some_file()?;
+                let (at, length) = (self.some_place(&file), self.random.below(20_000) as usize);
+                file.write_at(at, &vec![3; length], KEEP)?;
+                if self.random.below(3) == 0 {
+                    self.open.push(file);
+                }
+                Ok(())
+            }
+            14 => {
+                let file = self.some_file()?;
+                let at = FileOffset(self.some_place(&file).0 / 512 * 512);
+                file.write_direct(WriteAt::Offset(at), &[4; 8192], KEEP, WriteSync::None).map(drop)
+            }
+            15 => {
+                let file = self.some_file()?;
+                let size = self.some_place(&file).0;
+                file.node().set_size(size, KEEP)
+            }
+            16 | 17 => {
+                let file = self.some_file()?;
+                let flags = [0, 1, 2 | 1, 8, 16, 17, 32, 64];
+                let flags = *self.random.pick(&flags).expect("there are some");
+                let mode = Fallocate::from_flags(flags).expect("they are known");
+                let unit = file.allocation_unit();
+                let start = self.some_place(&file).0 / unit * unit;
+                let length = (1 + self.random.below(20)) * unit;
+                file.fallocate(mode, FileOffset(start)..FileOffset(start + length), KEEP)
+            }
+            18 | 19 => {
+                let node = self.some_node()?;
+                let names: [&[u8]; 3] = [b"user.small", b"user.large", b"trusted.new"];
+                let name = *self.random.pick(&names).expect("there are some");
+                let length = [5, 90, 900, 3000, 20_000][self.random.below(5) as usize];
+                node.set_xattr(name, &vec![5; length], XattrMode::Either, KEEP)
+            }
+            20 => {
+                let node = self.some_node()?;
+                let names = node.list_xattrs()?;
+                let name = self.random.pick(&names).ok_or(Error::NoAttribute)?;
+                node.remove_xattr(name)
+            }
+            21 => {
+                let permissions = Some(self.random.below(0o10000) as u16);
+                let uid = Some(self.random.below(70_000) as u32);
+                let change = AttributeChange { permissions, uid, ..AttributeChange::default() };
+                self.some_node()?.set_attributes(&change, BY)
+            }
+            22 => match self.random.below(3) {
+                0 => self.volume.sync(),
+                1 => self.volume.trim(0..u64::MAX, 0).map(drop),
+                _ => self.some_file()?.sync(false),
+            },
+            _ => {
+                self.random.take(&mut self.open);
+                Ok(())
+            }
+        }
+    }
+
+    fn note(&mut self, outcome: Result<()>) {
+        match outcome {
+            Ok(()) => self.made += 1,
+            Err(error) => assert!(!error.to_string().is_empty() && vfs::errno(&error) > 0),
+        }
+    }
+
+    /// Makes changes, then removes what there is.
+    fn run(mut self) -> u64 {
+        self.find_names();
+        for _ in 0..CHANGES {
+            let outcome = self.change();
+            self.note(outcome);
+        }
+        for (directory, name) in std::mem::take(&mut self.names).into_iter().rev() {
+            let removed = match self.volume.lookup(&directory, &name) {
+                Ok(node) if node.kind() == FileType::Directory => {
+                    self.volume.rmdir(&directory, &name, BY)
+                }
+                Ok(_) => self.volume.unlink(&directory, &name, BY),
+                Err(error) => Err(error),
+            };
+            self.note(removed);
+        }
+        self.open.clear();
+        self.directories.clear();
+        let _ = self.volume.sync();
+        let _ = self.volume.close();
+        self.made
+    }
+}
+
+#[track_caller]
+fn check(kind: usize) {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        hook(panic);
+    }));
+    let soak: u64 =
+        std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let first: u64 =
+        std::env::var("BIFOLIO_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let folder = tempfile::tempdir().unwrap();
+    let valid = small_image(Path::new(folder.path()), KINDS[kind]);
+    let made = Changer::open(valid.clone(), 1).expect("the valid image opens").run();
+    assert!(made > 200, "{made} changes of the valid image");
+    let mut opened = 0;
+    for seed in first..first + SEEDS * soak {
+        let mut image = valid.clone();
+        damage(&mut image, seed << 8 | kind as u64);
+        let started = Instant::now();
+        let changed = std::panic::catch_unwind(|| Changer::open(image, seed).map(Changer::run));
+        let panics = PANICS.load(Ordering::Relaxed);
+        assert!(changed.is_ok() && panics == 0, "kind {kind}, seed {seed}: panicked");
+        assert!(started.elapsed() < TIME_MAX, "kind {kind}, seed {seed}: took too long");
+        opened += u64::from(changed.is_ok_and(|changed| changed.is_some()));
+    }
+    // Damage that never shows would test nothing.
+    assert!(opened > SEEDS * soak / 4, "{opened} opened");
+}
+
+macro_rules! kinds {
+    ($($name:ident $kind:literal)*) => {
+        $(#[test]
+        fn $name() {
+            check($kind);
+        })*
+
+        #[test]
+        fn every_kind_of_image_has_its_test() {
+            assert_eq!([$($kind),*].len(), KINDS.len());
+        }
+    };
+}
+
+kinds! {
+    damaged_ext2_is_changed_or_refused 0
+    damaged_ext3_is_changed_or_refused 1
+    damaged_inline_data_is_changed_or_refused 2
+    damaged_checksummed_volumes_are_changed_or_refused 3
+    damaged_ea_inode_and_group_checksums_are_changed_or_refused 4
+    damaged_bigalloc_is_changed_or_refused 5
+    damaged_meta_groups_are_changed_or_refused 6
+    damaged_64k_blocks_are_changed_or_refused 7
+    damaged_volumes_with_fast_commits_are_changed_or_refused 8
+    damaged_volumes_with_multiple_mount_protection_are_changed_or_refused 9
+    damaged_volumes_with_an_orphan_file_are_changed_or_refused 10
+    damaged_indexes_of_three_levels_are_changed_or_refused 11
+}
