@@ -7,10 +7,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test crash exercise fsx lint bench-read bench-write bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
 
-help: ## Say what there is
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
-setup: ## Install what building, testing and linting need
+setup: ## Install the packages for building, testing and linting
 	@scripts/setup build test lint
 
 build: ## Build the release binary, target/release/bifolio
@@ -25,16 +25,16 @@ test: ## Run every test
 
 CRASH_FACTOR ?= 20
 CRASH_SEED ?= 1
-crash: ## Rebuild CRASH_FACTOR times as many power cuts as the tests do, from CRASH_SEED on
+crash: ## Judge CRASH_FACTOR times as many power cuts as the tests do, from the seed CRASH_SEED on
 	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test --release --package bifolio-ext4 --package bifolio-vfs --test crash
 
 OPERATIONS ?= 200000
 SEED ?= 1
-exercise: ## Do OPERATIONS things at random, chosen by SEED, to files on ext4 volumes of several kinds, and on mounts
+exercise: ## Run OPERATIONS random operations, chosen by SEED, on files of ext4 volumes of several kinds, and on mounts
 	@BIFOLIO_EXERCISE_OPERATIONS=$(OPERATIONS) BIFOLIO_EXERCISE_SEED=$(SEED) scripts/test --release --package bifolio-vfs --package bifolio --test exercise --test mount_exercise
 
 FSX_FACTOR ?= 8
-fsx: ## Have fsx do FSX_FACTOR times 25,000 operations on mounts: blocks of 1, 4 and 64 KiB, and a small cache
+fsx: ## Run fsx with FSX_FACTOR times 25,000 operations on mounts: blocks of 1, 4 and 64 KiB, and a small cache
 	@BIFOLIO_SOAK_FACTOR=$(FSX_FACTOR) scripts/test --release --package bifolio --test mount_suites fsx
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny

@@ -1,8 +1,8 @@
 //! Cancellation of waits for the request that a thread serves. Not here: the reasons for a cancellation, and
 //! the waits.
 //!
-//! A wait that can be abandoned wakes every [`CHECK_EVERY`], and ends if [`check`] fails. Most waits cannot be:
-//! their callers would leave a change half done.
+//! A wait that can be cancelled wakes every [`CHECK_EVERY`], and ends if [`check`] fails. Most waits cannot be
+//! cancelled, since their callers would leave a change incomplete.
 
 use std::cell::RefCell;
 use std::fmt;

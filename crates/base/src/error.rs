@@ -1,5 +1,5 @@
-//! The one error type of the library: typed, and located in the image.
-//! Not here: errno (the table is in `vfs`), texts for the command line.
+//! The error type of the library. An error has a type, and its place in the image.
+//! Not here: errno (the table is in `vfs`), and advice for the command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::units::{DeviceOffset, FileBlock, FsBlock, GroupNumber, InodeNumber};
 /// `std::result::Result` with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong. Cloned freely: several waiters can share the failure of one read.
+/// An error of the library. Clones are cheap: several waiters can share the failure of one read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
     /// The image contradicts itself or its format.
     #[error(transparent)]
     Corrupt(#[from] Box<Corrupt>),
-    /// The image is sound but uses something that is not implemented.
+    /// The image is consistent, but uses something that is not implemented.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// No such name, or no such inode in use.
@@ -45,18 +45,18 @@ pub enum Error {
     #[error("no such extended attribute")]
     NoAttribute,
     /// No data (SEEK_DATA) or no position (SEEK_HOLE) at or after the offset asked for.
-    #[error("no such offset: it lies at or past the end of the file")]
+    #[error("no such offset: it is at or past the end of the file")]
     NoSuchOffset,
-    /// The caller asked for something that makes no sense; the text says what.
+    /// An argument is invalid, as the text describes.
     #[error("invalid argument: {0}")]
     InvalidArgument(&'static str),
-    /// The host did not let the image be opened.
+    /// The host refused to open the image.
     #[error("cannot open {}: {}", path.display(), std::io::Error::from_raw_os_error(*errno))]
     Open {
         /// The image.
         path: PathBuf,
-        /// The host's error number. EBUSY when somebody else uses the image, ENOTBLK when it is
-        /// neither a regular file nor a block device.
+        /// The host's error number. EBUSY if another program uses the image, ENOTBLK if it is neither a
+        /// regular file nor a block device.
         errno: i32,
     },
     /// The partition table has no such entry.
@@ -69,23 +69,23 @@ pub enum Error {
         /// The partitions there are, such as "1, 2, 5", or "none".
         existing: String,
     },
-    /// The volume says that somebody else writes it, on this host or another.
+    /// Another program writes the volume, on this host or another one, as multiple-mount protection shows.
     #[error("the volume is in use by {by}")]
     InUse {
-        /// Who, as the volume has it.
+        /// The host and the device that the volume names.
         by: String,
     },
     /// The volume or device is read-only.
     #[error("read-only")]
     ReadOnly,
-    /// The name is taken.
+    /// The name exists already.
     #[error("file exists")]
     Exists,
     /// The directory has entries other than "." and "..".
     #[error("directory not empty")]
     NotEmpty,
-    /// It would have to wait, and the caller does not want to.
-    #[error("it would have to wait")]
+    /// The operation would have to wait, which the caller did not allow.
+    #[error("operation would block")]
     WouldBlock,
     /// No free blocks, or no free inodes, that the caller may use.
     #[error("no space left on the volume")]
@@ -99,23 +99,23 @@ pub enum Error {
     /// The inode's flags or the caller's rights forbid it.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
-    /// The volume met an error that it could not keep consistent through, and takes no more writes.
-    #[error("the volume takes no more writes after an error: {0}")]
+    /// The volume was shut down by an error after which writing could make it inconsistent. It can only be read.
+    #[error("the volume accepts no more writes after an error: {0}")]
     ShutDown(Arc<Error>),
-    /// Something was changed, but the change did not become durable, and never will.
+    /// A change is lost: an error keeps it from becoming durable.
     #[error("changes were lost after an error: {0}")]
     Lost(Arc<Error>),
-    /// A wait was abandoned: its caller had no more patience ([`Patience`](crate::Patience)), or the request
-    /// was cancelled ([`cancellation`](crate::cancellation)).
+    /// A wait ended early: the caller's [`Patience`](crate::Patience) was at its end, or the request was
+    /// cancelled ([`cancellation`](crate::cancellation)).
     #[error("interrupted")]
     Interrupted,
-    /// The cache limit is too small for what is in use at once.
+    /// The cache's limit is too small for the folios in use.
     #[error("out of cache memory")]
     OutOfMemory,
 }
 
 impl Error {
-    /// A [`Error::Corrupt`] in `structure` at `place`.
+    /// Returns an [`Error::Corrupt`] for `structure` at `place`.
     #[cold]
     pub fn corrupt(structure: &'static str, place: Place, problem: Problem) -> Self {
         Self::Corrupt(Box::new(Corrupt { structure, place, problem }))
@@ -125,13 +125,13 @@ impl Error {
 /// A failed device operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoError {
-    /// What was tried.
+    /// The operation that failed.
     pub operation: IoOperation,
-    /// Where it began.
+    /// Start of the operation's range.
     pub offset: DeviceOffset,
-    /// How many bytes it covered.
+    /// Length of the operation's range, in bytes.
     pub length: u64,
-    /// The host's error number, where there was one (EIO otherwise).
+    /// The host's error number, or EIO if there is none.
     pub errno: i32,
 }
 
@@ -171,14 +171,14 @@ impl fmt::Display for IoError {
 
 impl std::error::Error for IoError {}
 
-/// An inconsistency: which structure, where, and what is wrong with it.
+/// An inconsistency of the image: a structure, its place, and the problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corrupt {
     /// The structure's name in the field's standard terms, such as "extent header".
     pub structure: &'static str,
-    /// Where it lies.
+    /// The structure's place.
     pub place: Place,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -190,7 +190,7 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// Where in the image something lies. Every part is optional: say what is known.
+/// A place in the image. Parts that are not known are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     /// The block group.
@@ -201,7 +201,7 @@ pub struct Place {
     pub file_block: Option<FileBlock>,
     /// The block of the volume.
     pub block: Option<FsBlock>,
-    /// The byte within the innermost structure named above (or the volume).
+    /// The byte within the last of these that is given, or within the volume.
     pub byte: Option<u64>,
 }
 
@@ -270,19 +270,19 @@ impl fmt::Display for Place {
 pub enum Problem {
     /// The magic number is not the format's.
     Magic {
-        /// What the image says.
+        /// The number in the image.
         found: u64,
-        /// What the format says.
+        /// The number of the format.
         expected: u64,
     },
-    /// The stored checksum is not the contents'.
+    /// The stored checksum differs from that of the contents.
     Checksum {
-        /// What the image says.
+        /// The checksum in the image.
         stored: u32,
-        /// What the contents give.
+        /// The checksum of the contents.
         computed: u32,
     },
-    /// A field lies outside what the format or the volume allows.
+    /// A field is outside the limits of the format or the volume.
     Range {
         /// The field.
         field: &'static str,
@@ -293,13 +293,13 @@ pub enum Problem {
         /// The greatest allowed value.
         max: u64,
     },
-    /// Two places that must agree do not.
+    /// Two fields that must agree do not.
     Mismatch {
-        /// What disagrees.
+        /// The field.
         field: &'static str,
-        /// The value found.
+        /// Its value.
         found: u64,
-        /// The value that the other place gives.
+        /// The value of the other field.
         expected: u64,
     },
     /// A field's value has no meaning in the format.
@@ -309,27 +309,27 @@ pub enum Problem {
         /// Its value.
         found: u64,
     },
-    /// The structure is longer than what holds it.
+    /// The structure is longer than the space that contains it.
     Truncated {
-        /// Bytes needed.
+        /// The structure's length in bytes.
         needed: u64,
-        /// Bytes there.
+        /// The length of the space in bytes.
         available: u64,
     },
-    /// Entries that must ascend, or must not overlap, do not.
+    /// Entries are not in order, or overlap.
     Disorder {
-        /// What must be in order.
+        /// The field that must be in order.
         field: &'static str,
         /// The earlier entry's value.
         previous: u64,
         /// The value that follows it.
         found: u64,
     },
-    /// A chain or tree leads back into itself.
+    /// A list or tree has a cycle.
     Cycle,
-    /// Something the format requires is not there.
+    /// A part that the format requires is missing.
     Missing(&'static str),
-    /// Something the format allows only once is there again.
+    /// A part that the format allows only once is repeated.
     Repeated(&'static str),
     /// A map refers to blocks of the volume's own metadata.
     SystemZone {
@@ -340,17 +340,17 @@ pub enum Problem {
     },
     /// Blocks from the place on belong to more than one owner.
     Shared {
-        /// How many.
+        /// The number of blocks.
         blocks: u64,
     },
-    /// Units from the place on are in use, but a bitmap has them as free.
+    /// Clusters or inodes from the place on are in use, but free in their bitmap.
     MarkedFree {
-        /// How many.
+        /// The number of clusters or inodes.
         count: u64,
     },
-    /// Units from the place on are in use according to a bitmap, but by nothing.
+    /// Clusters or inodes from the place on are marked as used in their bitmap, but not in use.
     MarkedUsed {
-        /// How many.
+        /// The number of clusters or inodes.
         count: u64,
     },
 }
@@ -370,29 +370,31 @@ impl fmt::Display for Problem {
             Self::Mismatch { field, found, expected } => {
                 write!(f, "{field} is {found}, but must be {expected}")
             }
-            Self::Invalid { field, found } => write!(f, "{field} has no meaning: {found:#x}"),
+            Self::Invalid { field, found } => write!(f, "{field} is invalid: {found:#x}"),
             Self::Truncated { needed, available } => {
-                write!(f, "needs {needed} bytes, but only {available} are there")
+                write!(f, "needs {needed} bytes, but has only {available}")
             }
             Self::Disorder { field, previous, found } => {
                 write!(f, "{field} {found} does not follow {previous}")
             }
             Self::Cycle => write!(f, "leads back into itself"),
             Self::Missing(what) => write!(f, "{what} is missing"),
-            Self::Repeated(what) => write!(f, "{what} is there more than once"),
+            Self::Repeated(what) => write!(f, "{what} occurs more than once"),
             Self::SystemZone { first, last } => {
                 write!(f, "refers to the volume's own metadata in blocks {first} to {last}")
             }
-            Self::Shared { blocks } => write!(f, "{blocks} from here on belong to others too"),
-            Self::MarkedFree { count } => write!(f, "{count} in use from here on count as free"),
+            Self::Shared { blocks } => write!(f, "{blocks} from here on have further owners"),
+            Self::MarkedFree { count } => {
+                write!(f, "{count} from here on are in use, but marked as free")
+            }
             Self::MarkedUsed { count } => {
-                write!(f, "{count} from here on count as used by nothing")
+                write!(f, "{count} from here on are not in use, but marked as used")
             }
         }
     }
 }
 
-/// Something sound that is not implemented, by its standard name.
+/// Something valid that is not implemented.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -421,7 +423,7 @@ pub enum Unsupported {
         /// The size of blocks.
         block_size: u32,
     },
-    /// An operation that is not there.
+    /// An operation.
     Operation(&'static str),
 }
 
@@ -437,8 +439,8 @@ impl fmt::Display for Unsupported {
             }
             Self::DamagedSuperblock { copy, block_size } => write!(
                 f,
-                "the superblock is damaged, and by its copy in block {copy} the volume is only \
-                 read; `e2fsck -b {copy} -B {block_size}` mends it"
+                "the superblock is damaged, and with its copy in block {copy} the volume can only be \
+                 read; `e2fsck -b {copy} -B {block_size}` repairs it"
             ),
             Self::Format => write!(f, "no known file system found"),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),

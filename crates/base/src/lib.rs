@@ -1,4 +1,4 @@
-//! What every other crate shares: units, errors, checksums, bounds-checked views, sets of ranges
+//! The foundations of all other crates: units, errors, checksums, bounds-checked views, sets of ranges,
 //! and ranked locks.
 //! Not here: any I/O.
 #![forbid(unsafe_code)]

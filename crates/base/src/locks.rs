@@ -1,4 +1,4 @@
-//! Locks with a rank: in builds with debug assertions, taking one while holding a later one panics.
+//! Locks with ranks. In builds with debug assertions, taking a lock while holding one of a later rank panics.
 //! This keeps the lock order of the I/O path (ARCHITECTURE.md, invariant 5).
 
 use std::cell::Cell;
@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The order in which locks may be taken: a thread takes them downwards only.
+/// The order of locks: a thread takes them downwards only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Rank {
@@ -14,34 +14,34 @@ pub enum Rank {
     Rename = 1,
     /// One inode: its names if it is a directory, its data and size if it is a file.
     Inode,
-    /// Inodes that are made, between the format's making one and its being in the table.
+    /// Creation of inodes, from their creation by the format until they are in the table.
     Making,
     /// The table of inodes in memory. Nothing is loaded or freed under it.
     InodeTable,
-    /// The list of inodes that writeback has to visit.
+    /// The dirty inodes of a volume.
     DirtyInodes,
-    /// One inode's delayed blocks while they get their places, or are forgotten.
+    /// One inode's delayed blocks while they are allocated or removed.
     Placing,
     /// A handle of the journal: not a lock, but waiting for room in the journal is like one.
     Transaction,
-    /// Which inodes share what holds extended attributes.
+    /// The inodes that share an attribute block or value.
     SharedAttributes,
     /// The list of orphans.
     Orphans,
-    /// What of one inode is to be allocated later.
+    /// One inode's delayed blocks.
     Delayed,
     /// One inode's cached extents, and its map on disk.
     ExtentMap,
-    /// What one inode says of itself.
+    /// One inode's record.
     InodeRecord,
     /// One group's free blocks and inodes.
     Group,
     /// The journal's own state.
     Journal,
-    /// Metadata blocks that were changed. Nothing is read or waited for under it.
+    /// Changed metadata blocks. Nothing is read or waited for under it.
     ChangedBlocks,
-    /// One mapping's folio tree (insertion and removal). Nothing of a format is called under it;
-    /// reading metadata, under whatever locks a format holds, takes it.
+    /// One mapping's folio tree (insertion and removal). No format is called under it. Reading metadata takes it,
+    /// under the locks of the format.
     Mapping,
     /// The pool's lists.
     Pool,
@@ -52,7 +52,7 @@ pub enum Rank {
 const RANKS: usize = Rank::Device as usize + 1;
 
 thread_local! {
-    /// How many locks of each rank this thread holds.
+    /// The number of locks of each rank that this thread holds.
     static HELD: Cell<[u8; RANKS]> = const { Cell::new([0; RANKS]) };
 }
 
@@ -64,12 +64,12 @@ pub struct RankedMutex<T> {
 }
 
 impl<T> RankedMutex<T> {
-    /// A mutex of this rank.
+    /// Returns a mutex of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self { rank, inner: Mutex::new(value) }
     }
 
-    /// Waits for the lock. Panics in builds with debug assertions when the order is broken.
+    /// Waits for the lock. Panics in builds with debug assertions if this violates the order.
     #[track_caller]
     pub fn lock(&self) -> RankedGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::None);
@@ -85,7 +85,7 @@ pub struct RankedGuard<'a, T> {
 }
 
 impl<'a, T> RankedGuard<'a, T> {
-    /// Waits on `condition`, without the lock meanwhile.
+    /// Waits on `condition`, and releases the lock meanwhile.
     pub fn wait(&mut self, condition: &parking_lot::Condvar) {
         condition.wait(&mut self.inner);
     }
@@ -118,46 +118,45 @@ pub struct RankedRwLock<T> {
 }
 
 impl<T> RankedRwLock<T> {
-    /// A lock of this rank.
+    /// Returns a lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self { rank, inner: RwLock::new(value) }
     }
 
-    /// The value, without waiting: nobody else can have it.
+    /// Returns the value without locking, since no other thread has a reference.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 
-    /// Waits until nobody writes. Panics in builds with debug assertions when the order is broken.
+    /// Waits until there is no writer. Panics in builds with debug assertions if this violates the order.
     #[track_caller]
     pub fn read(&self) -> RankedReadGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::None);
         RankedReadGuard { inner: self.inner.read(), _held: held }
     }
 
-    /// [`read`](Self::read), if nobody has to be waited for.
+    /// [`read`](Self::read) without waiting.
     #[track_caller]
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
         let held = Held::enter(self.rank, Nesting::None);
         Some(RankedReadGuard { inner: self.inner.try_read()?, _held: held })
     }
 
-    /// Waits until nobody else holds the lock. Panics as [`read`](Self::read) does.
+    /// Waits until the lock is free. Panics as [`read`](Self::read) does.
     #[track_caller]
     pub fn write(&self) -> RankedWriteGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::None);
         RankedWriteGuard { inner: self.inner.write(), _held: held }
     }
 
-    /// [`write`](Self::write), if nobody has to be waited for.
+    /// [`write`](Self::write) without waiting.
     #[track_caller]
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
         let held = Held::enter(self.rank, Nesting::None);
         Some(RankedWriteGuard { inner: self.inner.try_write()?, _held: held })
     }
 
-    /// [`write`](Self::write) while locks of the same rank are held: the caller keeps an order
-    /// among those itself.
+    /// [`write`](Self::write) while locks of the same rank are held. The caller orders locks of one rank itself.
     #[track_caller]
     pub fn write_nested(&self) -> RankedWriteGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::SameRank);
@@ -201,22 +200,21 @@ impl<T> DerefMut for RankedWriteGuard<'_, T> {
     }
 }
 
-/// Whether a lock may be taken while another of its rank is held.
+/// Whether a lock may be taken while another one of its rank is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nesting {
     None,
     SameRank,
 }
 
-/// The place of something like a lock in the order, for as long as it lives. Guards are dropped
-/// in any order.
+/// The rank of something like a lock, while this exists. Guards may be dropped in any order.
 #[derive(Debug)]
 pub struct Held {
     rank: Rank,
 }
 
 impl Held {
-    /// Takes a place in the order without a lock. Panics as the locks do.
+    /// Enters a rank without a lock. Panics as locks do.
     #[track_caller]
     pub fn new(rank: Rank) -> Self {
         Self::enter(rank, Nesting::None)

@@ -1,4 +1,4 @@
-//! The command line: what can be asked. Not here: doing it (`commands`).
+//! The grammar of the command line, and its help. Not here: the commands (`commands`).
 
 use clap::{Parser, Subcommand};
 
@@ -8,13 +8,13 @@ use crate::failure::Result;
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  0    Everything went well.
-  1    Something failed, or part of it did; standard error says what. The rest was done.
-  2    The command line makes no sense.
+  0    Success.
+  1    At least one operation failed; standard error has the reasons. The others were done.
+  2    The command line is invalid.
   4    `check` found inconsistencies.
   8    `check` could not finish.
-  130  Interrupted; nothing half-written was left behind.
-  141  The reader of standard output went away.";
+  130  Interrupted; no partly written file is left.
+  141  The reader of standard output closed it.";
 
 const ABOUT: &str = "Read and change ext2, ext3 and ext4 images without the kernel's driver";
 
@@ -22,11 +22,11 @@ const LONG_ABOUT: &str = "\
 Read and change ext2, ext3 and ext4 images without the kernel's driver.
 
 A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IMAGE means its root \
-directory. IMAGE is a file or a block device. It is split at the last \":/\" before which an \
-existing file is named, so that image names may contain colons.
+directory. IMAGE is a file or a block device, and its name may contain colons: the argument is split \
+at the last \":/\" that follows the name of an existing file.
 
 Only put, tar, mkdir, rm, mv, ln, fallocate, defrag, chmod, chown, cp into an image, and mount -o rw write \
-to images; all else only reads them, and replays a dirty journal in memory.";
+to images. All other commands only read them, and replay a dirty journal in memory.";
 
 /// The command line.
 #[derive(Parser)]
@@ -35,35 +35,35 @@ to images; all else only reads them, and replays a dirty journal in memory.";
 #[command(subcommand_required = true, arg_required_else_help = true)]
 #[command(max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What can be done.
+/// The commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Show what an image holds: format, features, journal, or its partitions
+    /// Show the format, features and journal of images, or their partitions
     Info(commands::info::Arguments),
     /// List directories
     Ls(commands::ls::Arguments),
-    /// Draw a directory and all that is in it
+    /// Draw directory trees
     Tree(commands::tree::Arguments),
-    /// Show everything that is known of an inode
+    /// Show all attributes of files
     Stat(commands::stat::Arguments),
     /// Write files to standard output
     Cat(commands::cat::Arguments),
     /// Copy files and trees out of an image, or into one
     Cp(commands::cp::Arguments),
-    /// Sum up the space that trees take
+    /// Sum up the space that directory trees use
     Du(commands::du::Arguments),
-    /// Show how full images are
+    /// Show the used and free space of images
     Df(commands::df::Arguments),
-    /// Search a tree
+    /// Search a directory tree
     Find(commands::find::Arguments),
-    /// Show where the data of files lies in the image
+    /// Show the extents of files: where their data is in the image
     Fiemap(commands::fiemap::Arguments),
-    /// Hold everything in an image against everything else, and list what does not agree
+    /// List the inconsistencies of an image, and repair nothing
     Check(commands::check::Arguments),
     /// Write files into an image
     Put(commands::put::Arguments),
@@ -77,21 +77,21 @@ pub enum Command {
     Mv(commands::mv::Arguments),
     /// Make hard and symbolic links in an image
     Ln(commands::ln::Arguments),
-    /// Give ranges of files in an image space, or take it from them
+    /// Allocate or free the space of ranges of files in an image
     Fallocate(commands::fallocate::Arguments),
-    /// Put files in an image that lie in many pieces into fewer ones
+    /// Defragment files in an image
     Defrag(commands::defrag::Arguments),
     /// Change the permissions of files in an image
     Chmod(commands::chmod::Arguments),
     /// Change the owner and group of files in an image
     Chown(commands::chown::Arguments),
-    /// Mount an image through FUSE, read-only unless asked otherwise
+    /// Mount an image through FUSE, read-only by default
     Mount(commands::mount::Arguments),
-    /// Unmount what `mount` mounted, and wait for its server
+    /// Unmount images, and wait until their servers have written everything
     Umount(commands::umount::Arguments),
     /// Make all data written to a mount durable
     Sync(commands::sync::Arguments),
-    /// Write a script that makes a shell complete command lines
+    /// Write a script for completion in a shell
     Completions(commands::completions::Arguments),
     /// Write the manual pages
     #[command(hide = true)]
@@ -99,7 +99,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: &mut Console) -> Result<()> {
         match self {
             Self::Info(arguments) => commands::info::run(arguments, console),

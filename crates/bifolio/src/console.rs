@@ -1,11 +1,11 @@
-//! Standard output and standard error of one run, and whether anything was reported as failed.
+//! Standard output and standard error of one run, and the exit status of the failures that were reported.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use crate::failure::{Failure, Result, Status};
 use crate::format::text;
 
-/// Where the command's output goes.
+/// The output of a command.
 pub struct Console {
     out: BufWriter<Stdout>,
     terminal: bool,
@@ -18,7 +18,7 @@ pub fn warn(text: impl std::fmt::Display) {
 }
 
 impl Console {
-    /// The process's own streams.
+    /// Returns the process's own streams.
     pub fn standard() -> Self {
         let out = io::stdout();
         let terminal = out.is_terminal();
@@ -35,17 +35,17 @@ impl Console {
         write!(self.out, "{text}").map_err(|error| Failure::output(&error))
     }
 
-    /// Writes a name out of an image: escaped on a terminal, as it is elsewhere.
+    /// Writes a name from an image. It is escaped if standard output is a terminal.
     pub fn name(&mut self, name: &[u8]) -> Result<()> {
         if self.terminal { self.print(text::escape(name)) } else { self.write(name) }
     }
 
-    /// Sends what was written on its way.
+    /// Flushes standard output.
     pub fn flush(&mut self) -> Result<()> {
         self.out.flush().map_err(|error| Failure::output(&error))
     }
 
-    /// Reports a failure and lets the command go on: it will end with a failure's status.
+    /// Reports a failure that does not end the command, but sets its exit status.
     pub fn report(&mut self, failure: &Failure) {
         // Keep the order that a reader of both streams sees.
         let _ = self.out.flush();
@@ -55,7 +55,7 @@ impl Console {
         self.worst = self.worst.max(failure.status());
     }
 
-    /// Reports a failure, unless the command must stop because of it.
+    /// Reports a failure, unless it is fatal.
     pub fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -67,7 +67,7 @@ impl Console {
         }
     }
 
-    /// Lets the command end with at least this status.
+    /// Raises the exit status to at least this one.
     pub fn end_with(&mut self, status: Status) {
         self.worst = self.worst.max(status);
     }
@@ -78,7 +78,7 @@ impl Console {
         warn(text);
     }
 
-    /// Ends the command: the status of the worst thing that happened.
+    /// Ends the command. Returns the exit status of the worst failure.
     pub fn finish(mut self, outcome: Result<()>) -> Status {
         if let Err(failure) = outcome.and_then(|()| self.flush()) {
             self.report(&failure);

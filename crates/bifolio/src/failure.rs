@@ -1,5 +1,5 @@
-//! What went wrong, for the person who asked: where, what, and what can be done. Not here: the
-//! library's errors themselves (`base::Error`), printing (`console`).
+//! Failures of a command: messages with a subject, an error and advice. Not here: the library's errors
+//! (`base::Error`), and printing (`console`).
 
 use std::fmt;
 use std::io;
@@ -9,27 +9,27 @@ use crate::format::text;
 /// `std::result::Result` with [`Failure`].
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// How the command ends.
+/// The exit status of a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Status {
-    /// Everything went well.
+    /// Success.
     Success,
-    /// Something failed.
+    /// At least one operation failed.
     Failed,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage,
     /// `check` found inconsistencies.
     Inconsistent,
     /// `check` could not finish.
     Operational,
-    /// A signal ended it.
+    /// A signal ended the command.
     Interrupted,
-    /// The reader of standard output went away.
+    /// The reader of standard output closed it.
     BrokenPipe,
 }
 
 impl Status {
-    /// The exit status.
+    /// Returns the exit status.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -43,28 +43,28 @@ impl Status {
     }
 }
 
-/// One failure, ready to be shown: `SUBJECT: what; what to do`.
+/// A failure, shown as `SUBJECT: TEXT; ADVICE`.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What it concerns: an image, a path in it, a file of the host. Safe to print.
+    /// An image, a path in it, or a file of the host. Safe to print.
     subject: String,
-    /// What happened, and where in the image.
+    /// The action and its error.
     what: String,
-    /// What to do about it.
+    /// Advice to the user.
     advice: Option<String>,
     status: Status,
-    /// Nothing more can be done after it.
+    /// The command ends.
     fatal: bool,
 }
 
 impl Failure {
-    /// A failure that concerns `subject`, in words.
+    /// Returns a failure with this subject and text.
     pub fn new(subject: impl Subject, what: impl Into<String>) -> Self {
         let subject = text::escape(&subject.bytes()).into_owned();
         Self { subject, what: what.into(), advice: None, status: Status::Failed, fatal: false }
     }
 
-    /// An error of the library.
+    /// Returns the failure for an error of the library.
     pub fn library(subject: impl Subject, error: &base::Error) -> Self {
         let failure = Self::new(subject, text::escape(error.to_string().as_bytes()));
         match advice(error) {
@@ -73,18 +73,18 @@ impl Failure {
         }
     }
 
-    /// An error of the library in doing something.
+    /// Returns the failure for an error of the library, with the action that failed.
     pub fn action(subject: impl Subject, action: &str, error: &base::Error) -> Self {
         let Self { what, advice, .. } = Self::library("", error);
         Self { advice, ..Self::new(subject, format!("{action}: {what}")) }
     }
 
-    /// An error of the host.
+    /// Returns the failure for an error of the host, with the action that failed.
     pub fn host(subject: impl Subject, action: &str, error: &io::Error) -> Self {
         Self::new(subject, format!("{action}: {}", host_error(error)))
     }
 
-    /// A failure to write standard output.
+    /// Returns the failure for an error in writing standard output, which is fatal.
     pub fn output(error: &io::Error) -> Self {
         let mut failure = Self::host("standard output", "cannot write", error);
         failure.fatal = true;
@@ -94,34 +94,34 @@ impl Failure {
         failure
     }
 
-    /// The command was interrupted.
+    /// Returns the failure of an interrupted command.
     pub fn interrupted() -> Self {
-        let failure = Self::new("interrupted", "no file was left behind that is not whole")
+        let failure = Self::new("interrupted", "no partly written file is left")
             .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }
 
-    /// The same, with advice.
+    /// Returns the failure with advice.
     pub fn advise(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }
     }
 
-    /// The same, ending the command with `status`.
+    /// Returns the failure with the exit status `status`.
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }
     }
 
-    /// The same, for a command line that makes no sense.
+    /// Returns the failure with the exit status of an invalid command line.
     pub fn usage(self) -> Self {
         self.with_status(Status::Usage)
     }
 
-    /// Whether the command must stop here.
+    /// Returns whether the command must stop here.
     pub fn is_fatal(&self) -> bool {
         self.fatal
     }
 
-    /// How it ends the command.
+    /// Returns the exit status of the command after this failure.
     pub fn status(&self) -> Status {
         self.status
     }
@@ -137,9 +137,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a failure can concern.
+/// A subject of a failure.
 pub trait Subject {
-    /// Its name, as bytes.
+    /// Returns its name, as bytes.
     fn bytes(&self) -> Vec<u8>;
 }
 
@@ -161,7 +161,7 @@ impl Subject for &std::path::Path {
     }
 }
 
-/// The host's error text without the error number that Rust adds.
+/// Returns the host's error text without the error number that Rust adds.
 pub fn host_error(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

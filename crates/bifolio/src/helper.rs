@@ -1,4 +1,4 @@
-//! The mount helper `mount.bifolio`: calls of mount(8), and so of fstab and systemd, translated to `bifolio
+//! The mount helper `mount.bifolio`. It translates calls of mount(8), which fstab and systemd use, to `bifolio
 //! mount`. Not here: mounting.
 
 use std::ffi::{OsStr, OsString};

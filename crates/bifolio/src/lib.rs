@@ -1,8 +1,7 @@
 //! ext2, ext3 and ext4 images in user space: the library. The command line is in `main.rs`.
 //!
-//! To be read, an image may be in whatever state: a dirty journal is replayed in memory and the image
-//! stays as it is. Nothing in it is trusted; what contradicts itself gives an [`Error`]
-//! that says which structure is wrong, and where.
+//! An image can be read in any state: a dirty journal is replayed in memory, and the image is not written. Nothing
+//! in it is trusted: an inconsistency gives an [`Error`] with the structure and its place.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -27,7 +26,7 @@
 //! let node = volume.resolve(b"/hello", Follow::Yes)?;
 //! assert_eq!(node.attributes().size, 13);
 //!
-//! // Copied into a buffer …
+//! // Data is copied into a buffer …
 //! let file = node.open()?;
 //! let mut buffer = [0; 5];
 //! assert_eq!(file.read_at(FileOffset(7), &mut buffer)?, 5);
@@ -39,7 +38,7 @@
 //! # Ok::<(), bifolio::Error>(())
 //! ```
 //!
-//! To change an image, it is opened for writing; until it is closed nobody else may use it.
+//! To change an image, open it for writing. Until it is closed, other programs must not use it.
 //!
 //! ```
 //! use bifolio::{Credentials, FileOffset, OpenMode, Part, Privileges, VolumeOptions};
@@ -58,11 +57,11 @@
 //! ```
 //!
 //! [`Volume`], [`Node`] and [`File`] can be shared between threads; cached reads do not wait for one
-//! another. [`VolumeOptions`] bounds the memory that the cache may take. What is read or written once, and
-//! would only be in others' way there, goes uncached: [`File::uncached`], or [`RwFlags::dontcache`] for
-//! one call, as RWF_DONTCACHE. [`File::read_direct`], [`File::write_direct`] and [`File::submit_direct`] go
-//! around the cache; [`File::map`] is a range of a file as memory; [`File::move_extents`] and
-//! [`Volume::defragment`] give a file other blocks.
+//! another. [`VolumeOptions`] limits the memory of the cache. [`File::uncached`], and for one call
+//! [`RwFlags::dontcache`] (RWF_DONTCACHE), keep data that is used once from evicting other data.
+//! [`File::read_direct`], [`File::write_direct`] and [`File::submit_direct`] do not use the cache. [`File::map`]
+//! maps a range of a file into memory. [`File::move_extents`] and [`Volume::defragment`] move a file to other
+//! blocks.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -95,9 +94,9 @@ pub fn open(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume>
     Volume::open(device, &VolumeOptions { writable: false, ..options.clone() })
 }
 
-/// The same for reading and writing. [`Error::Open`] with EBUSY when somebody else has the image open;
-/// a loop device of the host's over it is not seen here. The caller [closes](Volume::close) the
-/// volume, or it is left as after a crash.
+/// Opens the volume on a part of `image` for reading and writing. The caller [closes](Volume::close) it; otherwise
+/// it is left as after a crash. Errors: [`Error::Open`] with EBUSY if another program has the image open. Loop
+/// devices of the host that use the image are not noticed.
 pub fn open_for_writing(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume> {
     let read_only = false;
     let device = device::open(image, OpenDevice { part, read_only, ..OpenDevice::default() })?;

@@ -1,4 +1,4 @@
-//! The `bifolio` command: parses, dispatches, and turns the outcome into an exit status.
+//! The `bifolio` command: parses the command line, runs the command, and returns the exit status.
 #![forbid(unsafe_code)]
 
 mod archive;

@@ -1,4 +1,4 @@
-//! Where in an image something is to be made or moved to.
+//! Destinations in an image: the directory and the name of a new file.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -12,23 +12,25 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::target::Target;
 
-/// How often a temporary name is tried that turns out to be taken.
+/// How many temporary names are tried before giving up.
 const ATTEMPTS_MAX: u32 = 100;
+/// The failure for a path that ends in `/`, `.` or `..`.
+pub const NO_NAME: &str = "does not end in the name of a file or directory";
 
 impl Target {
-    /// The target's path with one more name.
+    /// Returns the target's path with one more name.
     pub fn join(&self, name: &[u8]) -> Self {
         Self { image: self.image.clone(), path: directory::join(&self.path, name) }
     }
 
-    /// The directory that the last name of the path is in, and that name.
+    /// Returns the directory that contains the last name of the path, and that name.
     pub fn place(&self, volume: &Volume) -> Result<(Arc<Node>, Vec<u8>)> {
-        let name = self.file_name().ok_or_else(|| Failure::new(self, "ends in no name"))?;
+        let name = self.file_name().ok_or_else(|| Failure::new(self, NO_NAME))?;
         let directory = volume.resolve(self.directory_path(), Follow::Yes);
         Ok((directory.map_err(|error| Failure::library(self, &error))?, name.to_vec()))
     }
 
-    /// Whether there is a directory, or a symbolic link to one.
+    /// Returns whether the target is a directory, or a symbolic link to one.
     pub fn is_directory(&self, volume: &Volume) -> Result<bool> {
         match volume.resolve(&self.path, Follow::Yes) {
             Ok(node) => Ok(node.kind() == FileType::Directory),
@@ -49,12 +51,13 @@ impl Target {
         Err(Failure::new(destination, "is not in the same image as its source").usage())
     }
 
-    /// Several sources need a directory as their destination.
+    /// Returns the failure for several sources with a destination that is not a directory.
     pub fn refuse_several(&self) -> Failure {
-        Failure::new(self, "is not a directory, but there are several sources").usage()
+        Failure::new(self, "is not a directory, as the destination of several sources must be")
+            .usage()
     }
 
-    /// Calls `make` with a path beside the target's until one is free, and gives that.
+    /// Calls `make` with temporary paths beside the target's until one is free. Returns that path.
     pub fn temporary_sibling(
         &self,
         mut make: impl FnMut(&[u8]) -> Result<(), Error>,
@@ -70,7 +73,7 @@ impl Target {
         Err(Error::Exists)
     }
 
-    /// The path up to its last name.
+    /// Returns the path up to its last name.
     fn directory_path(&self) -> &[u8] {
         let end = self.path.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
         let start = self.path[..end].iter().rposition(|&byte| byte == b'/');

@@ -1,4 +1,4 @@
-//! Signals that end a command, taken as a wish to end it in good order.
+//! Signals that end a command in an orderly way.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,14 +7,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Failure, Result, Status};
 
-/// Lets the first signal set what is given back, and the second one end the command at once.
+/// Makes the first signal set the result, and the second one end the command at once.
 pub fn catch() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let code = Status::Interrupted.code().into();
         signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
-            .map_err(|error| Failure::host("signals", "cannot be caught", &error))?;
+            .map_err(|error| Failure::host("signals", "cannot catch them", &error))?;
     }
     Ok(interrupted)
 }

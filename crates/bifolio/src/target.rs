@@ -1,4 +1,4 @@
-//! Which image, which part of it, and which path in it a command line names; and opening it.
+//! Images and paths in them, as command lines name them, and the options for opening images.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -32,12 +32,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `IMAGE:/path` or `IMAGE` from the command line.
+    /// Returns the parser of arguments such as `IMAGE:/path` and `IMAGE`.
     pub fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().map(|argument| Self::parse(&argument, |image| image.exists()))
     }
 
-    /// Splits at the last ":/" before which an existing image is named, or else at the last one.
+    /// Splits at the last ":/" that follows the name of an existing image, or else at the last ":/".
     pub fn parse(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = argument.as_bytes();
         let split = |at: usize| Self {
@@ -57,13 +57,13 @@ impl Target {
         }
     }
 
-    /// The last name in the path; `None` for the root and for paths that end in a dot name.
+    /// Returns the last name in the path, or `None` for the root and for paths that end in `.` or `..`.
     pub fn file_name(&self) -> Option<&[u8]> {
         let name = self.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
         (name != b"." && name != b"..").then_some(name)
     }
 
-    /// A failure of the library at `path` of this target's image.
+    /// Returns the failure for a library error at `path` in this target's image.
     pub fn failure(&self, path: &[u8], error: &base::Error) -> Failure {
         Failure::library(self.subject(path).as_slice(), error)
     }
@@ -74,7 +74,7 @@ impl Target {
         format!("{}: the superblock in use is the {superblock}", text::escape(&image))
     }
 
-    /// How to name `path` of this target's image to a person.
+    /// Returns the name of `path` in this target's image for messages.
     pub fn subject(&self, path: &[u8]) -> Vec<u8> {
         let mut subject = self.image.as_os_str().as_bytes().to_vec();
         if path != b"/" {
@@ -84,7 +84,7 @@ impl Target {
         subject
     }
 
-    /// The node at the target's path.
+    /// Returns the node at the target's path.
     pub fn resolve(&self, volume: &Volume, follow: Follow) -> Result<Arc<Node>> {
         volume.resolve(&self.path, follow).map_err(|error| Failure::library(self, &error))
     }
@@ -103,26 +103,26 @@ pub struct ImageOptions {
     /// The partition of a partitioned disk, counted from 1 (`bifolio info` lists them)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
-    /// Where the file system starts in the image; K, M, G and T may follow the number
+    /// Start of the file system in the image; K, M, G and T may follow the number
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
     pub offset: Option<u64>,
-    /// Look at the image as it lies, without replaying its journal
+    /// Read the image without replaying its journal
     #[arg(long)]
     pub no_recovery: bool,
-    /// The file or block device that holds the journal, when the image has it outside
+    /// The file or block device with the journal, if it is outside the image
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
-    /// Read by the superblock in this block, as e2fsck -b does; for images whose first one is damaged, and
-    /// whose copies are not found by themselves
+    /// Use the copy of the superblock in this block, as e2fsck -b does, if the first superblock is damaged
+    /// and no copy is found automatically
     #[arg(long, value_name = "BLOCK")]
     pub superblock: Option<u64>,
-    /// The size of the blocks that --superblock counts in; K may follow the number. By default all are tried
+    /// The block size for --superblock; K may follow the number. By default, all sizes are tried
     #[arg(long, value_name = "BYTES", value_parser = parse_block_size, requires = "superblock")]
     pub block_size: Option<BlockSize>,
-    /// The most memory that cached file data may take; K, M, G and T may follow the number
+    /// Limit of the memory for cached file data; K, M, G and T may follow the number
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache_size: Option<u64>,
-    /// The largest folio: 4 KiB times two to this power, 0 to 9
+    /// The size of the largest folios: 4 KiB times two to this power, 0 to 9
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub folio_order_max: Option<u8>,
     /// Whether freed blocks are discarded. Set by commands with an option for it.
@@ -162,17 +162,17 @@ impl ImageOptions {
         Ok(volume)
     }
 
-    /// Whether they choose no part of the image.
+    /// Returns whether the options choose the whole image.
     pub fn is_whole(&self) -> bool {
         self.partition.is_none() && self.offset.is_none()
     }
 
-    /// How to open the volume.
+    /// Returns the options for opening the volume read-only.
     pub fn volume_options(&self) -> Result<VolumeOptions> {
         self.options_for(Access::Read)
     }
 
-    /// How to open the volume for writing.
+    /// Returns the options for opening the volume for writing.
     pub fn volume_options_for_writing(&self) -> Result<VolumeOptions> {
         self.options_for(Access::Write)
     }
@@ -212,7 +212,7 @@ impl ImageOptions {
         opened.map_err(|error| Failure::library(target.image.as_path(), &error))
     }
 
-    /// Opens the part of the image that the options choose for writing, which nobody else may use.
+    /// [`open_device`](Self::open_device) for writing. Fails if another program uses the image.
     pub fn open_device_for_writing(&self, target: &Target) -> Result<SharedDevice> {
         let opened = self.open_image_for_writing(target)?.device();
         opened.map_err(|error| Failure::library(target.image.as_path(), &error))
@@ -223,7 +223,7 @@ impl ImageOptions {
         self.open_image_for(target, Access::Read)
     }
 
-    /// [`open_image`](Self::open_image) for writing: nobody else may use the image.
+    /// [`open_image`](Self::open_image) for writing. Fails if another program uses the image.
     pub fn open_image_for_writing(&self, target: &Target) -> Result<Image> {
         self.open_image_for(target, Access::Write)
     }
@@ -262,7 +262,7 @@ fn is_busy(error: &base::Error) -> bool {
     matches!(error, base::Error::Open { errno, .. } if *errno == busy)
 }
 
-/// What an image is opened for.
+/// The purpose for which an image is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Access {
     Read,
@@ -270,7 +270,7 @@ enum Access {
 }
 
 impl Access {
-    /// Refuses an image, open already, that others use whom its lock does not keep out.
+    /// Refuses an image that a loop device uses. The lock that was taken on opening does not exclude those.
     fn check(self, image: &Path) -> Result<()> {
         match self {
             Self::Read => Ok(()),
@@ -286,8 +286,8 @@ impl Access {
     }
 }
 
-/// The host's own words on a missing or forbidden file say more than a failed read. Anything but
-/// files and block devices is not even opened: that could wait for ever.
+/// Returns the host's own error for a missing or forbidden file, which says more than a failed read. Only files
+/// and block devices are opened: opening others could wait for ever.
 fn check_readable(image: &Path) -> Result<()> {
     let cannot_open = |error| Failure::host(image, "cannot open", &error);
     let kind = std::fs::metadata(image).map_err(cannot_open)?.file_type();
@@ -297,22 +297,22 @@ fn check_readable(image: &Path) -> Result<()> {
     std::fs::File::open(image).map(drop).map_err(cannot_open)
 }
 
-/// The volumes of one command line: each image is opened once.
+/// The volumes of one command line. Each image is opened once.
 pub struct Volumes<'a> {
     options: &'a ImageOptions,
     open: Vec<(PathBuf, Arc<Volume>)>,
-    /// Whether paths need their image's name to be told apart.
+    /// Whether there are several images, so that paths are shown with their image's name.
     several: bool,
 }
 
 impl<'a> Volumes<'a> {
-    /// None is open yet.
+    /// Opens nothing yet.
     pub fn new(options: &'a ImageOptions, targets: &[Target]) -> Self {
         let several = targets.windows(2).any(|pair| pair[0].image != pair[1].image);
         Self { options, open: Vec::new(), several }
     }
 
-    /// The volume on the target's image.
+    /// Returns the volume on the target's image, which is opened if necessary.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         if let Some((_, volume)) = self.open.iter().find(|(image, _)| *image == target.image) {
             return Ok(Arc::clone(volume));
@@ -322,13 +322,13 @@ impl<'a> Volumes<'a> {
         Ok(volume)
     }
 
-    /// A path as output shows it: with the image's name where there are several images.
+    /// Returns `path` as output shows it: with the image's name if there are several images.
     pub fn display(&self, target: &Target, path: &[u8]) -> Vec<u8> {
         if self.several { target.subject(path) } else { path.to_vec() }
     }
 }
 
-/// A number of bytes; a letter scales it by a power of 1024.
+/// Parses a number of bytes. A letter after it multiplies it by a power of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let error = || "expected a number of bytes, such as 4096, 64K, 512M or 2G".to_owned();
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
@@ -345,7 +345,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
 }
 
-/// The size of a file system's blocks.
+/// Parses the size of a file system's blocks.
 fn parse_block_size(text: &str) -> Result<BlockSize, String> {
     let bytes = parse_size(text)?;
     let size = BlockSize::from_bytes(bytes).filter(|size| (10..=16).contains(&size.shift()));

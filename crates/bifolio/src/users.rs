@@ -14,7 +14,7 @@ pub fn in_use(image: &Path) -> Failure {
     if let Some(mount) = fuse::mounts_of(image).first() {
         let directory = text::escape(mount.mount_point.as_os_str().as_encoded_bytes()).into_owned();
         let failure = Failure::new(image, format!("is in use: it is mounted on {directory}"));
-        return failure.advise("use it there, or unmount it first");
+        return failure.advise("use the mount, or unmount it first");
     }
     match found.as_ref().and_then(locker) {
         Some((process, name)) => {

@@ -1,8 +1,8 @@
-//! Changing images: each image of a command line is opened for writing once, and closed at the end
-//! whatever happens in between. Not here: the changes.
+//! Images that a command changes: each is opened for writing once, and closed at the end even if the command
+//! fails. Not here: the changes.
 //!
-//! A command succeeds only when every image could be closed: what it says it did is durable then.
-//! One that panics leaves its images as a crash does, for the journal to put right.
+//! A command succeeds only if every image could be closed: its changes are durable then. A command that panics
+//! leaves its images as a crash does, for the journal to recover.
 
 use std::fs::Metadata;
 use std::io::Write;
@@ -24,7 +24,7 @@ use crate::signals;
 use crate::target::{ImageOptions, Target};
 use crate::users;
 
-/// Whose new files are.
+/// The owner of new files.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Ownership {
     /// The user that new files belong to, as a number
@@ -36,8 +36,8 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Those of somebody who may do everything, and to whom belongs what is made: who can write to an
-    /// image is its root, as with debugfs, and has the blocks that are kept for root, too.
+    /// Returns the credentials of a privileged user that owns new files. As with debugfs, a user who can write to
+    /// an image is its root, and may allocate the blocks reserved for root.
     pub fn credentials(&self) -> Credentials {
         Credentials { uid: self.owner, gid: self.group, groups: Vec::new(), privileged: true }
     }
@@ -48,7 +48,7 @@ pub struct Writing<'a> {
     options: &'a ImageOptions,
     open: Vec<Open>,
     interrupted: Arc<AtomicBool>,
-    /// The permissions that new files do not get unless they are asked for.
+    /// The umask of the command.
     pub umask: u16,
 }
 
@@ -59,7 +59,7 @@ struct Open {
     volume: Arc<Volume>,
 }
 
-/// Has `work` change images, and closes them. What fails in closing fails the command.
+/// Runs `work`, which changes images, and closes them. A failure to close fails the command.
 pub fn change_images(
     options: &ImageOptions,
     console: &mut Console,
@@ -71,14 +71,14 @@ pub fn change_images(
     let outcome = work(&mut writing, console);
     for Open { image, volume, .. } in writing.open {
         if let Err(error) = volume.close() {
-            let action = "cannot be closed, and not all that was changed may be there";
+            let action = "cannot be closed, and some changes may be lost";
             console.report(&Failure::action(image.as_path(), action, &error));
         }
     }
     outcome
 }
 
-/// Has `change` change each target. What one cannot be done to is reported, and the others go on.
+/// Calls `change` for each target. Failures are reported, and the other targets are changed.
 pub fn change_targets(
     options: &ImageOptions,
     targets: &[Target],
@@ -95,7 +95,7 @@ pub fn change_targets(
 }
 
 impl Writing<'_> {
-    /// The volume on the target's image, open for writing.
+    /// Returns the volume on the target's image, open for writing.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         self.check_interrupted()?;
         let image = target.image.as_path();
@@ -119,7 +119,7 @@ impl Writing<'_> {
         Ok(volume)
     }
 
-    /// Ends the command when a signal asks for it.
+    /// Fails if a signal has interrupted the command.
     pub fn check_interrupted(&self) -> Result<()> {
         match self.interrupted.load(Ordering::Relaxed) {
             true => Err(Failure::interrupted()),
@@ -128,7 +128,7 @@ impl Writing<'_> {
     }
 }
 
-/// Says once what is waited for, and waits until a signal comes.
+/// Returns the patience of a command: it prints the reason for the first wait, and waits until a signal comes.
 fn patience(image: &Path, interrupted: &Arc<AtomicBool>) -> Patience {
     let (image, interrupted, said) = (image.to_owned(), Arc::clone(interrupted), Once::new());
     Patience::new(move |what| {
@@ -144,8 +144,8 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 }
 
 impl ImageOptions {
-    /// Opens the volume on the target's image for writing. What its journal holds is put in place.
-    /// The caller closes it. Waiting for another host, which is said, ends when it is `interrupted`.
+    /// Opens the volume on the target's image for writing, and replays its journal in place. The caller closes it.
+    /// A wait for another host prints its reason, and ends when `interrupted` is set.
     pub fn open_for_writing(
         &self,
         target: &Target,
@@ -153,7 +153,8 @@ impl ImageOptions {
     ) -> Result<Volume> {
         let image = target.image.as_path();
         if self.no_recovery {
-            let failure = Failure::new("--no-recovery", "an image cannot be changed as it lies");
+            let failure =
+                Failure::new("--no-recovery", "an image cannot be changed without recovery");
             return Err(failure.usage());
         }
         let device = self.open_device_for_writing(target)?;
@@ -163,20 +164,20 @@ impl ImageOptions {
     }
 }
 
-/// Refuses an image that the host itself has as a loop device.
+/// Refuses an image that a loop device of the host uses.
 pub fn refuse_loop_device(image: &Path) -> Result<()> {
     let metadata = std::fs::metadata(image);
     let metadata = metadata.map_err(|error| Failure::host(image, "cannot open", &error))?;
     match loop_device::in_use(&metadata) {
         Some(device) => {
-            let what = format!("is in use: the host has it as {}", device.display());
+            let what = format!("is in use by the loop device {}", device.display());
             Err(Failure::new(image, what).advise("unmount it first"))
         }
         None => Ok(()),
     }
 }
 
-/// Why an image cannot be opened for reading.
+/// Returns the failure to open an image for reading.
 pub fn cannot_read(image: &Path, error: &Error) -> Failure {
     match error {
         Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => users::in_use(image),
@@ -184,13 +185,13 @@ pub fn cannot_read(image: &Path, error: &Error) -> Failure {
     }
 }
 
-/// Why an image cannot be opened for writing.
+/// Returns the failure to open an image for writing.
 pub fn cannot_write(image: &Path, error: &Error) -> Failure {
     match error {
         Error::Interrupted => Failure::interrupted(),
         Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => users::in_use(image),
         Error::Open { errno, .. } if *errno == Errno::ROFS.raw_os_error() => {
-            Failure::new(image, "is write-protected").advise("it can be read all the same")
+            Failure::new(image, "is write-protected").advise("it can still be read")
         }
         Error::Open { errno, .. } => {
             let error = std::io::Error::from_raw_os_error(*errno);
@@ -198,7 +199,7 @@ pub fn cannot_write(image: &Path, error: &Error) -> Failure {
         }
         Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_)) => {
             Failure::new(image, format!("cannot be written: {error}"))
-                .advise("it can be read all the same")
+                .advise("it can still be read")
         }
         error => Failure::library(image, error),
     }

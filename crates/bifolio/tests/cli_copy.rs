@@ -320,13 +320,13 @@ fn a_copy_never_takes_the_place_of_its_image() {
     let before = must(fs::read(&image.path), "the image");
     for destination in [&path, &folder.to_string()] {
         let result = ends_with(&["cp", &image.at("/image"), destination], 2);
-        assert!(result.text().contains("is the image that is copied from"), "{}", result.text());
+        assert!(result.text().contains("is the source image"), "{}", result.text());
     }
     ends_with(&["cp", &image.at("/d/file"), &path], 2);
     ends_with(&["cp", "-r", "-T", &image.at("/d"), &path], 2);
     // Nor where it is one of many, under a name of the image's choice.
     let result = ends_with(&["cp", "-r", &image.at("/"), &folder.to_string()], 1);
-    assert!(result.text().contains("this is the image that is copied from"), "{}", result.text());
+    assert!(result.text().contains("this is the source image"), "{}", result.text());
     assert!(image.beside("d/file").exists());
     assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
     good(&["cp", &image.at("/d/file"), &format!("{folder}/file")]);

@@ -77,7 +77,7 @@ fn files_in_pieces_come_to_lie_in_one_and_read_as_before() {
     // Nothing is left to do.
     let said = good(&["defrag", &image.at("/a"), &image.at("/link")]);
     assert!(
-        said.starts_with("2 files looked at, 0 moved, 0 skipped: 2 pieces before, 2 after\n"),
+        said.starts_with("2 files examined, 0 moved, 0 skipped: 2 pieces before, 2 after\n"),
         "{said}"
     );
     ends_with(&["defrag", &image.at("/none")], 1);

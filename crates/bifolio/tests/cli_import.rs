@@ -93,7 +93,7 @@ fn files_are_put_where_they_are_wanted() {
     assert!(none.text().contains("none: cannot be copied: No such file"), "{}", none.text());
     ends_with(&["put", "-", &image.at("/dir")], 2);
     let itself = ends_with(&["cp", &here("image"), &image.at("/dir")], 1);
-    assert!(itself.text().contains("is the image that is copied to"), "{}", itself.text());
+    assert!(itself.text().contains("is the destination image"), "{}", itself.text());
     image.check_by_e2fsck();
     good(&["cp", "-a", &image.at("/"), &here("out")]);
     let facts = shell(&image.beside("out"), "find . -type f -printf '%P %m %U %G %s\\n'");

@@ -149,10 +149,10 @@ fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
     says("good.tar.gz", "is compressed (gzip)");
     says("noise.tar", "no tar archive");
     says("none.tar", "No such file");
-    says("short.tar", "cannot be read on");
+    says("short.tar", "cannot read the rest");
     says("bad.tar", "checksum");
     unpack("empty.tar", 0);
-    says("cut.tar", "cannot be read on");
+    says("cut.tar", "cannot read the rest");
     // What came before the end is there, what was cut off is not.
     assert_eq!(good(&["ls", &image.at("/")]), "a\nlost+found\n");
     unpack("good.tar", 0);

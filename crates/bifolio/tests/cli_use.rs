@@ -453,7 +453,7 @@ fn a_volume_with_a_damaged_superblock_is_read_by_a_copy_which_is_said() {
     let superblock = info[0]["details"]["superblock"].as_str().unwrap();
     assert!(superblock.contains("copy in block 8193 (group 1)"), "{superblock}");
     let refused = ends_with(&["mkdir", &image.at("/new")], 1).text();
-    assert!(refused.contains("`e2fsck -b 8193 -B 1024` mends it"), "{refused}");
+    assert!(refused.contains("`e2fsck -b 8193 -B 1024` repairs it"), "{refused}");
     let found = ends_with(&["check", &name], 4).text();
     assert!(found.contains("corrupt superblock"), "{found}");
 

@@ -119,7 +119,7 @@ fn the_kernel_has_no_dontcache_for_files_of_any_fuse_mount() {
     assert_eq!(fs::read(mount.path().join("small")).unwrap(), b"a few bytes\n");
     drop(file);
     place.umount();
-    place.mount_fails(&["-o", "rw,writeback,uncached"], 2, "cannot be together");
+    place.mount_fails(&["-o", "rw,writeback,uncached"], 2, "cannot be combined");
 }
 
 /// The most memory that any process had which this test has run, in bytes.

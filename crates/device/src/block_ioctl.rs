@@ -1,4 +1,4 @@
-//! Ioctls of the host's block devices that have no safe wrapper in a crate.
+//! Ioctls of the host's block devices for which no crate has a safe wrapper.
 
 use std::os::fd::OwnedFd;
 

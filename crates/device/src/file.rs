@@ -1,5 +1,5 @@
-//! A device that is a regular file or a block device of the host, read and written in the
-//! submitter's thread. Not here: work on other threads (`threaded`, `uring`), parts of a device.
+//! A device over a regular file or a block device of the host, read and written by the submitting thread.
+//! Not here: I/O on other threads (`threaded`, `uring`), and parts of a device (`slice`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,30 +16,29 @@ use crate::block_ioctl::is_write_protected;
 use crate::partition::SectorSize;
 use crate::{Bio, BioOperation, BlockDevice};
 
-/// As many runs of memory as one system call takes (IOV_MAX).
+/// The maximum of memory runs in one system call (IOV_MAX).
 const SEGMENTS_PER_CALL_MAX: usize = 1024;
-/// How many zeroes are written at a time where the host cannot zero a range by itself, in bytes.
+/// The zeroes to write at once if the host cannot zero a range itself.
 const ZEROES: &[u8] = &[0; 64 * 1024];
 
-/// A file or block device of the host. Its size is what it was when it was opened.
+/// A file or block device of the host. Its size is that at opening.
 #[derive(Debug)]
 pub struct FileDevice {
     file: OwnedFd,
     size: u64,
     read_only: bool,
     sector_size: Option<SectorSize>,
-    /// The size of the host's pages. A program that has confined itself may not ask for it.
+    /// The size of the host's pages, which a confined program cannot query.
     page_bytes: u64,
-    /// The process that took the lock: a forked one shares it and must not end it.
+    /// The process that took the lock. A forked one shares it and must not release it.
     opened_by: Pid,
 }
 
 impl FileDevice {
-    /// Opens the image at `path`. Readers share it (advisory flock); a writer has it alone, and is refused
-    /// when a reader or another writer has it, with EBUSY. Hosts that cannot lock the file open it all the
-    /// same. The lock ends with the device, also where a child of this process has yet to close its copy of
-    /// the descriptor. Opening for writing fails with EROFS if the host refuses all writes to the block
-    /// device.
+    /// Opens the image at `path`. Readers share it (advisory flock). A writer has it alone; a lock of another program
+    /// gives EBUSY. Hosts that cannot lock the file open it without a lock. The lock ends with the device, even if a
+    /// child of this process still has a copy of the descriptor. Errors: also EROFS for writing, if the host refuses
+    /// all writes to the block device.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::open_with(path, read_only, true)
     }
@@ -85,12 +84,12 @@ impl FileDevice {
         Ok(Self { file, size, read_only, sector_size, page_bytes, opened_by })
     }
 
-    /// The unit that partition tables count in, where the device is a disk and not an image of one.
+    /// Returns the sector size for partition tables, if the device is a disk and not an image of one.
     pub(crate) fn sector_size(&self) -> Option<SectorSize> {
         self.sector_size
     }
 
-    /// Whether `bio` may be done: EINVAL outside the device, EROFS for writes to a read-only one.
+    /// Checks a bio. Errors: EINVAL outside the device, EROFS for writes to a read-only one.
     pub(crate) fn admit(&self, bio: &Bio) -> Result<(), i32> {
         bio.range_within(self.size)?;
         match bio.operation() {
@@ -99,7 +98,7 @@ impl FileDevice {
         }
     }
 
-    /// Does what is left of an admitted `bio` after its first `done` bytes.
+    /// Does the rest of a checked `bio` after its first `done` bytes.
     pub(crate) fn transfer(&self, bio: &mut Bio, mut done: u64) -> Result<(), i32> {
         while done < bio.length() {
             let at = bio.offset().0 + done;
@@ -135,7 +134,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// The range of an operation that changes the device, or its located error.
+    /// Returns the range of an operation that changes the device, or its located error.
     fn writable_range(
         &self,
         operation: IoOperation,
@@ -150,7 +149,7 @@ impl FileDevice {
         Ok(Change { operation, offset, length })
     }
 
-    /// Has the host change a range, or says that it cannot in this way.
+    /// Changes a range by fallocate(2). Returns false if the host does not support that.
     fn fallocate(&self, change: &Change, flags: FallocateFlags) -> Result<bool, IoError> {
         loop {
             match rustix::fs::fallocate(&self.file, flags, change.offset.0, change.length) {
@@ -183,7 +182,7 @@ impl AsRawFd for FileDevice {
     }
 }
 
-/// A discard or zeroing that was found to be within bounds.
+/// A discard or zeroing within the bounds of the device.
 struct Change {
     operation: IoOperation,
     offset: DeviceOffset,

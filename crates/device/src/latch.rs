@@ -1,8 +1,7 @@
-//! A device whose flushes fail for good once one has failed.
+//! A device on which no flush succeeds after one has failed.
 //!
-//! After a failed flush nobody knows which of the earlier writes the device has, and a host forgets
-//! writes that it could not do: the next flush would seem to work, and who waits for it would take
-//! what is lost for durable.
+//! After a failed flush it is unknown which earlier writes are durable, and a host forgets writes that it could
+//! not make durable. The next flush would succeed, and its caller would take lost data for durable.
 
 use base::cancellation::{self, CHECK_EVERY};
 use base::{DeviceOffset, Error, Result};
@@ -10,9 +9,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// `inner` until its first failed flush; then every flush ends with that error, also one that was
-/// waiting. One flush is under way at a time: those who ask for one meanwhile share the next, so
-/// that none is told of success after another one's failure.
+/// `inner` until its first failed flush. Then every flush fails with that error, also one that is waiting. One flush is
+/// under way at a time, and callers that come meanwhile share the next one, so that no flush succeeds after another one
+/// has failed.
 #[derive(Debug)]
 pub struct LatchDevice {
     inner: SharedDevice,
@@ -22,25 +21,25 @@ pub struct LatchDevice {
 
 #[derive(Debug, Default)]
 struct Flushes {
-    /// How many have begun.
+    /// The number of flushes that have begun.
     begun: u64,
-    /// How many have ended: as many, or one less.
+    /// The number of flushes that have ended: as many, or one less.
     ended: u64,
     failure: Option<Error>,
 }
 
 impl LatchDevice {
-    /// Watches over `inner`.
+    /// Puts a latch before `inner`.
     pub fn new(inner: SharedDevice) -> Self {
         Self { inner, flushes: Mutex::default(), ended: Condvar::new() }
     }
 
-    /// The device below, whose flushes may seem to work after one has failed.
+    /// Returns the device behind the latch, whose flushes may succeed after one has failed.
     pub fn inner(&self) -> &SharedDevice {
         &self.inner
     }
 
-    /// The failure of the first flush that failed.
+    /// Returns the error of the first flush that failed.
     pub fn failure(&self) -> Option<Error> {
         self.flushes.lock().failure.clone()
     }
@@ -58,7 +57,7 @@ impl LatchDevice {
         })
     }
 
-    /// Flushes, or shares a flush. Calls `wait` as long as an earlier one is under way.
+    /// Flushes, or shares a flush. Calls `wait` while an earlier one is under way.
     fn flush_after(
         &self,
         mut wait: impl FnMut(&mut MutexGuard<'_, Flushes>) -> Result<()>,

@@ -1,10 +1,11 @@
-//! Block devices: submit a batch of bios, be told of each one's end, flush.
-//! Not here: caching, and anything that knows a file-system format.
+//! Block devices: submission of batches of bios, their completion, and flushes.
+//! Not here: caching, and any file-system format.
 
 mod bio;
 mod block_ioctl;
 mod fault;
 mod file;
+mod hooked;
 mod latch;
 mod latency;
 mod memory;
@@ -21,6 +22,7 @@ mod worker;
 pub use bio::{Bio, BioOperation, Segment};
 pub use fault::{CountedFault, Fault, FaultDevice, FaultKind, FaultPlan, Lasting};
 pub use file::FileDevice;
+pub use hooked::{DeviceHooks, HookedDevice};
 pub use latch::LatchDevice;
 pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
@@ -42,10 +44,10 @@ use base::{DeviceOffset, Result};
 /// A bio may end on any thread, in any order, and before [`submit`](Self::submit) returns.
 /// Every bio ends exactly once: dropping one unfinished ends it with EIO.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn size(&self) -> u64;
 
-    /// Whether writes are refused.
+    /// Returns whether writes are refused.
     fn is_read_only(&self) -> bool;
 
     /// Starts every bio of the batch. Ranges outside the device end with EINVAL.
@@ -61,7 +63,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()>;
 
-    /// Has the next read of a range see what other hosts have written, as far as this host can.
+    /// Makes the next read of a range see writes of other hosts, as far as this host can.
     fn refresh(&self, offset: DeviceOffset, length: u64) {
         let _ = (offset, length);
     }

@@ -1,4 +1,4 @@
-//! Opens an image: chooses the backend, and the part of the image that is the volume.
+//! Opening an image: the choice of the backend, and of the part of the image that is the volume.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::slice::Slice;
 use crate::threaded::ThreadedDevice;
 use crate::uring::UringDevice;
 
-/// How to open an image.
+/// Options for opening an image.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenDevice {
-    /// Refuse every write, and let others read the image at the same time.
+    /// Refuse all writes, and allow other readers of the image.
     pub read_only: bool,
-    /// Claim a block device that is opened for writing, so that the host's file systems and other exclusive
-    /// users are refused. Off for callers for which the host claims the device in another way.
+    /// Claim a block device that is opened for writing, so that the host's file systems and other exclusive users are
+    /// refused. Off for callers for which the host claims the device in another way.
     pub exclusive: bool,
-    /// Which part of the image to open.
+    /// The part of the image to open.
     pub part: Part,
-    /// Who does the work.
+    /// The threads that do I/O.
     pub backend: Backend,
 }
 
@@ -46,8 +46,8 @@ pub enum Part {
     Partition(u32),
 }
 
-/// Who does the work of a bio whose submitter does not wait for it. What is waited for is always
-/// done by its submitter.
+/// The threads that do I/O for bios whose submitter does not wait for them. A submitter that waits always does the I/O
+/// itself.
 ///
 /// Measured with readahead two windows ahead of a reader that copies everything once (2 cores,
 /// Linux 6.18; medians in GiB/s, windows of 1 MiB; random reads of 4 KiB in batches of 32, in
@@ -60,11 +60,11 @@ pub enum Part {
 /// | file on disk, sequential | 2.3 | 1.9 | 2.3 | 2.4 |
 /// | file on disk, random | 9 | 5 | 15 | 14 |
 ///
-/// Reading through the host's cache is copying, which one ring's thread does one request after the
-/// other, while threads use all processors; so threads are the default.
+/// Reads from the host's cache are copies, which a ring's thread does one after the other, while several threads use
+/// all processors; so threads are the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// A few threads with system calls, started by the first bio that nobody waits for.
+    /// A few threads with system calls, started by the first bio without a waiter.
     Threads,
     /// io_uring, or threads where the host has none.
     Uring,
@@ -72,9 +72,9 @@ pub enum Backend {
     Submitter,
 }
 
-/// Bios that wait for a thread or are with the kernel, at most.
+/// The maximum of bios that wait for a thread or are with the kernel.
 const DEPTH: usize = 64;
-/// Threads that work on one file.
+/// The number of threads for one file.
 const THREADS: usize = 4;
 
 /// Opens the file or block device at `path`.
@@ -100,8 +100,8 @@ pub fn is_write_protected(path: &Path) -> Result<bool> {
     }
 }
 
-/// A file or block device that is open, but of which nothing has been read. A program that does not
-/// trust what is in it can give up its privileges at this point.
+/// A file or block device that is open, and has not been read. A program that does not trust its contents can drop its
+/// privileges before it reads them.
 #[derive(Debug)]
 pub struct Image {
     file: FileDevice,
@@ -115,7 +115,7 @@ impl Image {
         Ok(Self { file, options })
     }
 
-    /// The part of it that was asked for.
+    /// Returns the device for the requested part. This may read a partition table.
     pub fn device(self) -> Result<SharedDevice> {
         let sector_size = self.file.sector_size();
         let device = start(Arc::new(self.file), self.options.backend);
@@ -136,7 +136,7 @@ fn start(file: Arc<FileDevice>, backend: Backend) -> SharedDevice {
         Backend::Threads => {}
         Backend::Uring => match UringDevice::new(Arc::clone(&file), DEPTH) {
             Ok(device) => return Arc::new(device),
-            Err(error) => tracing::info!(%error, "no io_uring here: using threads"),
+            Err(error) => tracing::info!(%error, "io_uring is not available: using threads"),
         },
     }
     Arc::new(ThreadedDevice::new(file, THREADS, DEPTH))

@@ -1,12 +1,11 @@
-//! A device that remembers every write and flush, and rebuilds what a crash would have left.
+//! A device that records all writes and flushes, and rebuilds the contents that a crash may leave.
 //!
-//! A write is durable once it has ended well before the start of a flush that has ended well. Of
-//! the others that had been submitted when the power went, any sectors may be there and any not.
-//! A flush that fails leaves what it was to make durable as it is, and no later one makes up for
-//! that: a host forgets what it could not write.
+//! A write is durable if it succeeded before the start of a flush that succeeded. Of all other submitted
+//! writes, any sectors may be on the device. A failed flush makes nothing durable, and neither does a later
+//! flush for the same writes, since a host forgets writes that it could not make durable.
 //!
-//! Several devices can have one recording, in which their bytes follow each other. A flush of one
-//! says nothing of the others.
+//! Several devices can share one recording, in which their bytes follow each other. A flush of one device
+//! says nothing about the others.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,52 +16,52 @@ use parking_lot::Mutex;
 use crate::bio::range_within;
 use crate::{Bio, BioOperation, BlockDevice, MemoryDevice, OverlayDevice, SharedDevice};
 
-/// What a device writes at once, in bytes.
+/// The unit that a device writes at once, in bytes.
 const SECTOR: u64 = 512;
-/// Devices of one recording, at most.
+/// The maximum of devices in one recording.
 const PARTS: usize = 2;
-/// What of a rebuilt device is kept apart as a whole when some of it differs.
+/// The unit in which a rebuilt device keeps blocks that differ.
 const OVERLAY_BLOCK: BlockSize = match BlockSize::from_bytes(4096) {
     Some(size) => size,
     None => panic!("a power of two"),
 };
 
-/// `inner`, recorded. Keeps the data of every write, and the contents from before, in memory.
+/// `inner`, recorded. Keeps the data of every write, and the first contents, in memory.
 #[derive(Debug)]
 pub struct RecordDevice {
     inner: SharedDevice,
-    /// Its place among the devices of the recording, and that of its first byte.
+    /// The index of the device in the recording, and the position of its first byte.
     part: usize,
     start: u64,
     before: Arc<Vec<u8>>,
     events: Arc<Mutex<Vec<Event>>>,
 }
 
-/// One step of a recording.
+/// One event of a recording.
 #[derive(Clone, Debug)]
 enum Event {
-    /// Of one of the devices, as flushes are.
+    /// A write was submitted to the device of this index.
     Submitted(usize, Arc<RecordedWrite>),
-    /// The write that was submitted at this index has ended well.
+    /// The write that was submitted at this event index has succeeded.
     Ended(usize),
     FlushStarted(usize),
-    /// The flush that was started at this index has ended well.
+    /// The flush that was started at this event index has succeeded.
     Flushed(usize),
-    /// The flush that was started at this index has failed.
+    /// The flush that was started at this event index has failed.
     FlushFailed(usize),
 }
 
-/// A write, or a range zeroed or discarded.
+/// A write, also one that zeroes or discards a range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordedWrite {
     /// The first byte.
     pub offset: DeviceOffset,
-    /// What was written.
+    /// The data.
     pub data: Vec<u8>,
 }
 
 impl RecordDevice {
-    /// Records what happens to `inner` from now on.
+    /// Records `inner` from now on.
     pub fn new(inner: SharedDevice) -> Result<Self> {
         let mut before = vec![0; inner.size() as usize];
         inner.read_at(DeviceOffset(0), &mut before)?;
@@ -70,7 +69,7 @@ impl RecordDevice {
         Ok(Self { inner, part: 0, start: 0, before, events })
     }
 
-    /// Records what happens to both devices from now on: any of the two can be asked for that.
+    /// Records both devices from now on. Either one returns the recording.
     pub fn pair(first: SharedDevice, second: SharedDevice) -> Result<[Self; 2]> {
         let (start, size) = (first.size(), first.size() + second.size());
         let mut before = vec![0; size as usize];
@@ -89,12 +88,12 @@ impl RecordDevice {
         Ok([first, second])
     }
 
-    /// What happened so far.
+    /// Returns the recording so far.
     pub fn recording(&self) -> Recording {
         Recording { before: Arc::clone(&self.before), events: self.events.lock().clone() }
     }
 
-    /// The point in time that is now: a crash at it, or later, comes after all that happened so far.
+    /// Returns the current point in time: a crash at it, or later, comes after all earlier events.
     pub fn point(&self) -> usize {
         self.events.lock().len()
     }
@@ -168,7 +167,7 @@ impl BlockDevice for RecordDevice {
     }
 }
 
-/// What happened to a device, and every state in which a crash may have left it.
+/// The events of devices, from which every state is rebuilt that a crash may leave.
 #[derive(Clone, Debug)]
 pub struct Recording {
     before: Arc<Vec<u8>>,
@@ -176,18 +175,18 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The points in time at which a crash makes a difference.
+    /// Returns the points in time at which crashes differ.
     pub fn crash_points(&self) -> Range<usize> {
         0..self.events.len() + 1
     }
 
-    /// The points right after a flush.
+    /// Returns the points right after a flush.
     pub fn flush_points(&self) -> Vec<usize> {
         let flushes = (1..).zip(&self.events);
         flushes.filter(|(_, event)| matches!(event, Event::Flushed(_))).map(|one| one.0).collect()
     }
 
-    /// The points right after a write of byte `at` was submitted.
+    /// Returns the points right after the submission of a write of byte `at`.
     pub fn points_of_writes(&self, at: DeviceOffset) -> Vec<usize> {
         let events = (1..).zip(&self.events);
         let writes = events.filter_map(|(point, event)| Some((point, event.submitted()?)));
@@ -197,18 +196,18 @@ impl Recording {
         writes.filter(|(_, write)| touches(write)).map(|(point, _)| point).collect()
     }
 
-    /// The writes that had been submitted at `point` but were not durable, in order.
+    /// Returns the writes that had been submitted at `point` but were not durable, in order.
     pub fn volatile_writes(&self, point: usize) -> Vec<&RecordedWrite> {
         self.writes(point).filter(|(_, durable)| !durable).map(|(write, _)| write).collect()
     }
 
-    /// What a crash at `point` leaves when of the writes that were not durable the sectors remain
-    /// that `keep` takes: see [`Replay::image`].
+    /// Returns the contents after a crash at `point`. Of the writes that were not durable, the sectors remain that
+    /// `keep` accepts: see [`Replay::image`].
     pub fn image(&self, point: usize, keep: impl FnMut(&RecordedWrite, u64) -> bool) -> Vec<u8> {
         Replay::new(self).image(point, keep)
     }
 
-    /// The writes submitted before `point`, and whether each was durable.
+    /// Returns the writes submitted before `point`, and whether each was durable.
     fn writes(&self, point: usize) -> impl Iterator<Item = (&RecordedWrite, bool)> {
         let past = &self.events[..point];
         let mut durable = vec![false; past.len()];
@@ -226,7 +225,7 @@ impl Event {
         }
     }
 
-    /// The device that was written or is flushed.
+    /// Returns the index of the device that was written or is flushed.
     fn part(&self) -> Option<usize> {
         match self {
             Self::Submitted(part, _) | Self::FlushStarted(part) => Some(*part),
@@ -258,34 +257,32 @@ fn mark_durable(events: &[Event], passed: &[Event], known_to: &mut [usize], dura
     }
 }
 
-/// Rebuilds the images of one crash after the other, each no earlier than the one before: what is
-/// durable by then is put in place only once.
+/// Rebuilds the contents after crashes at points in ascending order: durable writes are applied only once.
 #[derive(Debug)]
 pub struct Replay<'r> {
     recording: &'r Recording,
-    /// Whether each write, by its index among the events, is durable at `point`.
+    /// Whether each write, by its event index, is durable at `point`.
     durable: Vec<bool>,
-    /// The contents with the first writes, all durable, in place.
+    /// The contents with the first writes, all of them durable, applied.
     base: Arc<Vec<u8>>,
     /// The events whose writes are in `base`.
     in_base: usize,
     point: usize,
-    /// For the writes to each device that ended before this event, `durable` is known.
+    /// For writes to each device that ended before this event, `durable` is known.
     known_to: [usize; PARTS],
 }
 
 impl<'r> Replay<'r> {
-    /// Begins before the first event.
+    /// Returns a replay that begins before the first event.
     pub fn new(recording: &'r Recording) -> Self {
         let durable = vec![false; recording.events.len()];
         let base = Arc::clone(&recording.before);
         Self { recording, durable, base, in_base: 0, point: 0, known_to: [0; PARTS] }
     }
 
-    /// What a crash at `point` leaves when of the writes that were not durable the sectors remain
-    /// that `keep` takes. It gets the write and the sector's index among those the write touches.
-    /// Later writes lie over earlier ones; where a device may have done them in another order, that
-    /// is as if the later one were missing.
+    /// Returns the contents after a crash at `point`. Of the writes that were not durable, the sectors remain that
+    /// `keep` accepts. It gets the write and the index of the sector in it. Later writes overwrite earlier ones; a
+    /// device that did them in another order leaves the same contents as one without the later write.
     pub fn image(
         &mut self,
         point: usize,
@@ -300,8 +297,8 @@ impl<'r> Replay<'r> {
         image
     }
 
-    /// The same as a device that can be written to. Its contents are shared as far as they can be:
-    /// it should be gone before the next call.
+    /// Returns the contents as a device that can be written to. It shares them as far as possible, so drop it before
+    /// the next call.
     pub fn device(
         &mut self,
         point: usize,
@@ -319,7 +316,7 @@ impl<'r> Replay<'r> {
         written.map(|()| device)
     }
 
-    /// Gives what is to be put over the base, in order.
+    /// Calls its argument with the changes to the base, in order.
     fn patch(
         &self,
         mut keep: impl FnMut(&RecordedWrite, u64) -> bool,
@@ -349,7 +346,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// How many writes are under way at `point`: submitted, and not durable.
+    /// Returns how many writes are under way at `point`: submitted, and not durable.
     pub fn volatile(&mut self, point: usize) -> u64 {
         self.go_to(point);
         let events = &self.recording.events;
@@ -358,7 +355,7 @@ impl<'r> Replay<'r> {
         (self.in_base..point).filter(is_volatile).count() as u64
     }
 
-    /// A number that is the same at points at which the same writes are durable.
+    /// Returns a number that is equal at points with the same durable writes.
     pub fn durable(&mut self, point: usize) -> usize {
         self.go_to(point);
         self.known_to.iter().sum()
@@ -383,7 +380,7 @@ impl<'r> Replay<'r> {
     }
 }
 
-/// The parts of the write's data that lie in one sector each.
+/// Returns the parts of the write's data by sector.
 fn sectors(write: &RecordedWrite) -> impl Iterator<Item = Range<usize>> {
     let (start, length) = (write.offset.0, write.data.len() as u64);
     let first = start / SECTOR;

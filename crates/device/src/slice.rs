@@ -19,19 +19,18 @@ impl Slice {
     pub fn new(device: SharedDevice, start: DeviceOffset, size: u64) -> Result<Self> {
         match start.0.checked_add(size) {
             Some(end) if end <= device.size() => Ok(Self { device, start: start.0, size }),
-            _ => Err(Error::InvalidArgument("the range does not lie within the image")),
+            _ => Err(Error::InvalidArgument("the range is not within the image")),
         }
     }
 
     /// Everything from `start` to the end of the device.
     pub fn from(device: SharedDevice, start: DeviceOffset) -> Result<Self> {
         let size = device.size().checked_sub(start.0);
-        let size =
-            size.ok_or(Error::InvalidArgument("the offset lies past the end of the image"))?;
+        let size = size.ok_or(Error::InvalidArgument("the offset is past the end of the image"))?;
         Self::new(device, start, size)
     }
 
-    /// Where a range of the part lies on the device.
+    /// Returns the device offset of a range of the part.
     fn locate(
         &self,
         operation: IoOperation,
@@ -42,7 +41,7 @@ impl Slice {
         Ok(DeviceOffset(self.start + offset.0))
     }
 
-    /// An error of the device, as one of the part.
+    /// Returns an error of the device, as one of the part.
     fn relocated(&self, error: Error) -> Error {
         match error {
             Error::Io(io) => {

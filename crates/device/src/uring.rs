@@ -1,8 +1,8 @@
-//! A file device whose bios go to the kernel through io_uring.
+//! A file device that submits bios to the kernel through io_uring.
 //!
-//! One thread owns the ring: it submits what others put into its queue, in batches as large as have
-//! gathered, and ends what has completed. So a submitter never waits, no lock is taken around the
-//! ring, and requests do not die with the thread that had them submitted.
+//! One thread owns the ring: it submits the bios that other threads have queued, in batches of all that are
+//! there, and completes them. So a submitter never waits, no lock is held around the ring, and requests survive
+//! the thread that submitted them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,18 +18,17 @@ use rustix::io::Errno;
 use crate::worker::Worker;
 use crate::{Bio, BioOperation, BlockDevice, FileDevice};
 
-/// The completion that says that there is something in the queue.
+/// The completion for a wake-up of the ring's thread.
 const WAKE: u64 = u64::MAX;
-/// As many runs of memory as one request takes (IOV_MAX).
+/// The maximum of memory runs in one request (IOV_MAX).
 const SEGMENTS_PER_REQUEST_MAX: usize = 1024;
 
-/// A [`FileDevice`] driven through io_uring.
+/// A [`FileDevice`] that uses io_uring.
 ///
-/// At most `depth` requests are with the kernel at a time and as many wait; what finds no room is
-/// done by its submitter, and so is what its submitter waits for. Dropping the device waits for
-/// everything that was submitted. When the host takes `io_uring_enter` away, as a filter of system
-/// calls does, everything is done by its submitter from then on; only a host that does so while
-/// requests are with it ends the program.
+/// At most `depth` requests are with the kernel at a time, and as many are queued. The submitter does further
+/// requests itself, and also those that it waits for. Dropping the device waits for all submitted requests. If the
+/// host forbids `io_uring_enter` later, as a filter of system calls does, submitters do all requests themselves from
+/// then on; if that happens while requests are with the kernel, the program is aborted.
 #[derive(Debug)]
 pub struct UringDevice {
     file: Arc<FileDevice>,
@@ -41,23 +40,23 @@ pub struct UringDevice {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Written to make the ring's thread look at the queue.
+    /// Written to wake the ring's thread.
     wake: OwnedFd,
 }
 
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Bio>,
-    /// Whether the ring's thread will not look at the queue before it is woken.
+    /// Whether the ring's thread sleeps, and must be woken for the queue.
     sleeping: bool,
     stopping: bool,
-    /// Whether the ring is of no more use, and nobody looks at the queue.
+    /// Whether the ring has failed, and no thread serves the queue.
     dead: bool,
 }
 
 impl UringDevice {
-    /// Drives `file` through a new ring for `depth` requests, from 1 to 4096. Fails, with the
-    /// host's reason, where io_uring is missing or forbidden.
+    /// Creates a ring for `depth` requests to `file`, from 1 to 4096. Errors: those of the host, if io_uring is
+    /// missing or forbidden.
     pub fn new(file: Arc<FileDevice>, depth: usize) -> io::Result<Self> {
         let depth = depth.clamp(1, 4096);
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -92,7 +91,7 @@ fn make_ring(depth: usize) -> io::Result<IoUring> {
 }
 
 impl Shared {
-    /// Adds as much of the batch as there is room for, and gives back the rest.
+    /// Queues as much of the batch as there is room for. Returns the rest.
     fn queue(&self, mut batch: Vec<Bio>, queued_max: usize) -> Vec<Bio> {
         let mut state = self.state.lock();
         let queued_max = if state.dead { 0 } else { queued_max };
@@ -113,36 +112,34 @@ impl Shared {
     }
 }
 
-/// A request that the kernel has.
+/// A request that is with the kernel.
 struct InFlight {
     bio: Bio,
-    /// Bytes moved by earlier requests for this bio.
+    /// Bytes that earlier requests for this bio have transferred.
     done: u64,
-    /// What the kernel reads the memory's addresses from.
+    /// The addresses of the memory, which the kernel reads.
     vectors: Vec<libc::iovec>,
 }
 
-/// The ring and everything it has in flight; only its own thread uses it.
+/// The ring and all of its requests in flight. Only its own thread uses it.
 struct Ring {
     ring: IoUring,
     shared: Arc<Shared>,
     file: Arc<FileDevice>,
     depth: usize,
-    /// The requests by their index, which is what a completion names. Boxed vectors do not move
-    /// when this grows.
+    /// The requests by the index in their completions. Boxed vectors do not move when this grows.
     in_flight: Vec<Option<InFlight>>,
     free: Vec<usize>,
-    /// What the entries name that the kernel has not taken yet, oldest first.
+    /// The indexes of the prepared entries that the kernel has not taken yet, the oldest first.
     prepared: VecDeque<u64>,
-    /// Where the kernel puts what it reads from the wake-up counter.
+    /// The buffer for reads of the wake-up counter.
     woken: Box<u64>,
     waking: bool,
-    /// Whether it was said that the kernel has no room.
+    /// Whether the thread has warned that the kernel has no room.
     warned: bool,
 }
 
-/// Ends the program when its thread panics: the kernel may be writing to memory that unwinding
-/// would free.
+/// Aborts the program if the ring's thread panics: the kernel may still write to memory that unwinding would free.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -180,9 +177,9 @@ impl Ring {
         }
     }
 
-    /// Goes on without the ring after the kernel has failed to enter it.
+    /// Gives the ring up after a failed call of the kernel.
     fn shut_down(&mut self, error: &io::Error) {
-        tracing::warn!(%error, "io_uring works no longer; going on without it");
+        tracing::warn!(%error, "io_uring has failed: using threads");
         let queued = {
             let mut state = self.shared.state.lock();
             state.dead = true;
@@ -194,7 +191,7 @@ impl Ring {
         let back: Vec<_> = prepared.into_iter().filter_map(|index| self.take_back(index)).collect();
         if self.free.len() < self.depth {
             // The kernel may move their memory at any time, and will never say that it has.
-            tracing::error!("requests are lost in io_uring");
+            tracing::error!("io_uring has lost requests");
             std::process::abort();
         }
         if self.waking {
@@ -208,7 +205,7 @@ impl Ring {
         self.file.submit(queued);
     }
 
-    /// Takes back a request that the kernel has not taken.
+    /// Returns a request that the kernel has not taken.
     fn take_back(&mut self, index: u64) -> Option<InFlight> {
         if index == WAKE {
             self.waking = false;
@@ -219,14 +216,13 @@ impl Ring {
         self.in_flight[index].take()
     }
 
-    /// Forgets the entries that the kernel has taken since.
+    /// Removes the entries that the kernel has taken.
     fn forget_taken(&mut self) {
         let left = self.ring.submission().len();
         self.prepared.drain(..self.prepared.len() - left);
     }
 
-    /// Hands queued bios to the ring as far as there is room, and says whether the device is being
-    /// dropped.
+    /// Moves queued bios to the ring as far as there is room. Returns whether the device is being dropped.
     fn take_work(&mut self) -> bool {
         loop {
             let mut state = self.shared.state.lock();
@@ -249,7 +245,7 @@ impl Ring {
         }
     }
 
-    /// Prepares a request for what is left of `bio` after its first `done` bytes.
+    /// Prepares a request for the rest of `bio` after its first `done` bytes.
     fn start(&mut self, bio: Bio, done: u64) {
         let vectors = vectors(&bio, done);
         let Some(index) = self.free.pop() else { unreachable!("taken only when there is room") };
@@ -264,7 +260,7 @@ impl Ring {
         self.push(entry.user_data(index as u64));
     }
 
-    /// Asks the kernel to complete a request when the queue's counter is written.
+    /// Prepares a read of the wake-up counter, which completes when the counter is written.
     fn arm_wake(&mut self) {
         let file = types::Fd(self.shared.wake.as_raw_fd());
         let target = std::ptr::from_mut(&mut *self.woken).cast();
@@ -282,8 +278,7 @@ impl Ring {
         self.prepared.push_back(entry.get_user_data());
     }
 
-    /// Submits what was prepared and waits for a completion. Fails when that will never be
-    /// possible again.
+    /// Submits the prepared requests and waits for a completion. Fails if the ring cannot be entered any more.
     fn enter(&mut self) -> io::Result<()> {
         loop {
             let entered = self.ring.submit_and_wait(1);
@@ -298,7 +293,7 @@ impl Ring {
                 // Out of memory for now. Nothing in flight may be given up.
                 Some(Errno::BUSY | Errno::AGAIN | Errno::NOMEM) => {
                     if !std::mem::replace(&mut self.warned, true) {
-                        tracing::warn!(%error, "io_uring_enter failed; trying until it works");
+                        tracing::warn!(%error, "io_uring_enter failed, and is retried");
                     }
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
@@ -342,7 +337,7 @@ impl Ring {
     }
 }
 
-/// The addresses of what is left of the bio's memory after its first `done` bytes.
+/// Returns the addresses of the rest of the bio's memory after its first `done` bytes.
 fn vectors(bio: &Bio, done: u64) -> Vec<libc::iovec> {
     let mut skip = done;
     let parts = bio.segments().iter().filter_map(|segment| {

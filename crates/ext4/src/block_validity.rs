@@ -1,6 +1,6 @@
-//! Block validity: which blocks the map of an inode may name. As in Linux, those are the blocks of the
-//! volume outside of its system zones; only the journal may have the journal's.
-//! Not here: where the zones lie (`system_zones.rs`).
+//! Block validity: the blocks that the map of an inode may refer to. As in Linux, these are the blocks outside
+//! of the system zones; only the journal's map may refer to the journal's blocks.
+//! Not here: the zones (`system_zones.rs`).
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! The format's side of writing file data: space is reserved when data comes into the cache, blocks
-//! are allocated when it is written out, and marked written when it is on the device.
+//! The format's side of writing file data: space is reserved when data comes into the cache, blocks are
+//! allocated at writeback, and extents become written at the end of I/O.
 //! Not here: the cache, and the maps on disk.
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl MapWrite for Inode {
             self.leave_inode()?;
         }
         if at.0.saturating_add(length) > self.size() {
-            self.finish_cut()?;
+            self.finish_truncation()?;
         }
         self.reserve_holes(&wanted)?;
         self.map_read(at, length)
@@ -41,10 +41,10 @@ impl MapWrite for Inode {
     }
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
-        // Blocks that the file has already, too: they may be somebody else's by now (J4).
+        // Also for blocks that the file has already: after a failure they may be another file's (J4).
         self.volume().check_writable()?;
-        // Places that are not unwritten are made zeroes once they are mapped. Who writes back another
-        // part of the file meanwhile must not come before the zeroes, which take its data away then.
+        // New blocks of a block map are zeroed after they are mapped. Writeback of another part of the file must not
+        // write to them before that, since the zeroes would overwrite its data.
         let placing = (!self.has(InodeFlags::EXTENTS)).then(|| self.placing.lock());
         let map = self.map_read(at, length)?;
         drop(placing);
@@ -73,10 +73,10 @@ impl MapWrite for Inode {
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let blocks = self.blocks_of(range.start, range.end.0 - range.start.0)?;
-        // The common case: both cuts fit into one leaf and take no block.
+        // The common case: both truncates fit into one leaf and take no block.
         let is_done = self
             .volume()
-            .change(self.credits_for_map(1), |handle| self.cut_out_extents(handle, &blocks))?;
+            .change(self.credits_for_map(1), |handle| self.split_ends_in_place(handle, &blocks))?;
         if is_done {
             return Ok(());
         }
@@ -135,37 +135,37 @@ impl MapWrite for Inode {
     }
 }
 
-/// Ranges that are marked written in one transaction, if they can be so many.
+/// How many ranges are marked written in one transaction, if it has room for them.
 const CONVERTED_AT_ONCE: u32 = 16;
-/// For the size, and an orphan that is none any more.
+/// The credits for a change of the size, after which the inode may be no orphan any more.
 const SIZE_CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
 impl Inode {
-    /// Somebody opened the file for writing.
+    /// Counts a user that has opened the file for writing.
     pub fn opened_for_writing(&self) {
         self.writers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The same closed it. When nobody else has it open, nothing is kept any more for it to grow, once
-    /// what was written has its place.
+    /// Counts a user that has closed the file. With the last one, the file's preallocation is discarded, once all
+    /// written data has blocks.
     pub fn closed_for_writing(&self) {
         self.writers.fetch_sub(1, Ordering::AcqRel);
-        self.keep_no_more();
+        self.discard_unused_preallocation();
     }
 
     pub(crate) fn has_writers(&self) -> bool {
         self.writers.load(Ordering::Acquire) > 0
     }
 
-    fn keep_no_more(&self) {
+    fn discard_unused_preallocation(&self) {
         if !self.has_writers() && !self.delayed.lock().has_from(FileBlock(0)) {
             if let Ok(writer) = self.volume().writer() {
-                writer.allocator.discard_window(self.number());
+                writer.allocator.discard_preallocation(self.number());
             }
         }
     }
 
-    /// The blocks that have bytes in a range.
+    /// Returns the blocks that have bytes in a range.
     pub(crate) fn blocks_of(&self, at: FileOffset, length: u64) -> Result<Range<FileBlock>> {
         let block_size = self.volume().geometry().block_size;
         let end = at.0.checked_add(length.max(1)).ok_or(Error::FileTooLarge)?;
@@ -176,9 +176,8 @@ impl Inode {
         Ok(block_size.file_block(at)..end)
     }
 
-    /// Reserves space for those of `wanted` that have neither a place nor a reservation. All or
-    /// nothing. Only writers come here, one at a time; writeback may give places meanwhile.
-    /// Gives those blocks.
+    /// Reserves space for those blocks of `wanted` that are neither allocated nor reserved, for all or none. Returns
+    /// these blocks. Only writers call this, one at a time; writeback may allocate blocks meanwhile.
     pub(crate) fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
@@ -216,7 +215,7 @@ impl Inode {
         Ok(holes)
     }
 
-    /// Whether blocks of the file that lie side by side may share a cluster.
+    /// Returns whether blocks of the file that lie side by side may share a cluster.
     pub(crate) fn shares_clusters(&self) -> bool {
         self.volume().geometry().cluster_shift > 0
     }
@@ -267,7 +266,7 @@ impl Inode {
         result
     }
 
-    /// Forgets that blocks are to be allocated, and gives up what is reserved for them.
+    /// Removes delayed blocks, and cancels their reservations.
     pub(crate) fn forget_delayed(&self, blocks: &Range<FileBlock>) {
         let shift = self.volume().geometry().cluster_shift;
         let _placing = self.placing.lock();
@@ -300,13 +299,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Gives the first delayed blocks of `wanted` their place.
+    /// Allocates the first delayed blocks of `wanted`.
     pub(crate) fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let _placing = self.placing.lock();
         self.place_delayed(wanted)
     }
 
-    /// The same for who holds `placing`.
+    /// Like [`allocate_delayed`](Self::allocate_delayed), for a caller that holds `placing`.
     fn place_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);
@@ -337,7 +336,7 @@ impl Inode {
             Ok(run)
         })?;
         self.change_delayed(|delayed| delayed.allocated(&(run.start..run.end()), shift));
-        self.keep_no_more();
+        self.discard_unused_preallocation();
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Delayed allocation: which file blocks of an inode have data in the cache but no place on the
-//! device yet, and the clusters that are reserved for them, so that they will get one.
+//! Delayed allocation: the file blocks of an inode that have data in the cache and no block on the device, and
+//! the clusters that are reserved for them.
 //! Not here: the volume's count of free clusters.
 
 use std::ops::Range;
@@ -30,17 +30,17 @@ impl Delayed {
         self.reserved
     }
 
-    /// The delayed blocks from `at` on, if `at` is one.
+    /// Returns the delayed blocks from `at` on, if `at` is one.
     pub(crate) fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
         self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
     }
 
-    /// Whether any block from `at` on is delayed.
+    /// Returns whether any block from `at` on is delayed.
     pub(crate) fn has_from(&self, at: FileBlock) -> bool {
         self.blocks.next_from(at.0).is_some()
     }
 
-    /// The blocks around `at` that are delayed as it is, or are not as it is not.
+    /// Returns the blocks around `at` that are delayed as it is, or are not as it is not.
     pub(crate) fn around(&self, at: FileBlock) -> Around {
         let (range, is_delayed) = match self.blocks.containing(at.0) {
             Some(range) => (range, true),
@@ -49,7 +49,7 @@ impl Delayed {
         Around { range: FileBlock(range.start)..FileBlock(range.end), is_delayed }
     }
 
-    /// The clusters that would have to be reserved for `blocks` beside those that are.
+    /// Returns the clusters that would have to be reserved for `blocks` beside those that are.
     /// `has_cluster` says of the first and last cluster of the range whether the file has it already:
     /// between them it has none of them.
     pub(crate) fn clusters_wanted(
@@ -88,14 +88,13 @@ impl Delayed {
         self.clusters.insert(clusters);
     }
 
-    /// Removes blocks that have a place now. It was taken from what was reserved.
+    /// Removes blocks that were allocated, from their reservation.
     pub(crate) fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         self.reserved -= self.clusters.remove(clusters_of(blocks, cluster_shift));
     }
 
-    /// Removes blocks whose data is gone. Gives the number of clusters that need not be reserved
-    /// any more.
+    /// Removes blocks whose data was dropped. Returns the number of clusters that need no reservation any more.
     pub(crate) fn remove(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) -> u64 {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         let mut clusters = clusters_of(blocks, cluster_shift);

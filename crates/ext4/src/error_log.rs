@@ -1,4 +1,4 @@
-//! The errors that a superblock keeps, and what it says is to be done when one is met.
+//! The errors that a superblock records, and its error policy.
 //! Not here: when they are written (`journal/failure.rs`).
 
 use base::attributes::Timestamp;
@@ -10,16 +10,15 @@ use crate::geometry::Geometry;
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS};
 use crate::superblock::{time, until_nul};
 
-/// What to do when metadata turns out to be corrupt while a volume is open for writing. Errors that
-/// leave what is in memory inconsistent, and those of the device in writing metadata, end all
-/// changes under every policy.
+/// The reaction to corrupt metadata that is found while a volume is open for writing. Errors that leave the state in
+/// memory inconsistent, and errors of the device in writing metadata, shut the volume down under every policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorPolicy {
-    /// Keep the error and go on.
+    /// Record the error and go on.
     Continue,
-    /// Keep the error and change nothing more.
+    /// Record the error and shut the volume down.
     ReadOnly,
-    /// For a kernel: stop the machine. A library does what it does for [`ReadOnly`](Self::ReadOnly).
+    /// For a kernel: panic. The library does the same as for [`ReadOnly`](Self::ReadOnly).
     Panic,
 }
 
@@ -32,7 +31,7 @@ impl ErrorPolicy {
         }
     }
 
-    /// The name, as tune2fs has it.
+    /// Returns the name, as in tune2fs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Continue => "continue",
@@ -42,16 +41,16 @@ impl ErrorPolicy {
     }
 }
 
-/// One error, as the superblock keeps it.
+/// One error that is recorded in the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordedError {
-    /// When it was met, in whole seconds.
+    /// The time of the error, in whole seconds.
     pub time: Timestamp,
-    /// What it was, in the format's own numbers; 0 when it does not say.
+    /// The code of the error, in the format's numbering; 0 if there is none.
     pub code: u8,
-    /// What met it: a function of the kernel's, or, if it was met here, the structure.
+    /// The kernel's function that found the error, or, if it was found here, the structure.
     pub function: Vec<u8>,
-    /// The line of the kernel's source, or 0.
+    /// The line in the kernel's source, or 0.
     pub line: u32,
     /// The inode, or 0.
     pub inode: u32,
@@ -59,10 +58,10 @@ pub struct RecordedError {
     pub block: u64,
 }
 
-/// The errors of a volume: how many there were since it was last repaired, and two of them.
+/// The errors of a volume since it was last repaired: their number, the first and the last.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordedErrors {
-    /// How many.
+    /// The number of errors.
     pub count: u32,
     /// The first one.
     pub first: Option<RecordedError>,
@@ -103,7 +102,7 @@ fn code_of(error: &Error) -> u8 {
 }
 
 impl RecordedError {
-    /// The name of the code, as dumpe2fs has it.
+    /// Returns the name of the code, as in dumpe2fs.
     pub fn code_name(&self) -> Option<&'static str> {
         CODES.get(usize::from(self.code).checked_sub(1)?).copied()
     }
@@ -139,7 +138,7 @@ impl RecordedError {
 }
 
 impl RecordedErrors {
-    /// Those that a superblock has.
+    /// Returns the errors of a superblock.
     pub(crate) fn parse(raw: &RawSuperblock) -> Self {
         let first = time(raw.first_error_time.get(), raw.first_error_time_hi);
         let last = time(raw.last_error_time.get(), raw.last_error_time_hi);
@@ -164,7 +163,7 @@ impl RecordedErrors {
         }
     }
 
-    /// Makes a superblock have these, and be one of a volume with errors.
+    /// Writes these errors to a superblock, and marks its volume as one with errors.
     pub(crate) fn store(&self, raw: &mut RawSuperblock) {
         if self.count == 0 {
             return;
@@ -191,8 +190,8 @@ impl RecordedErrors {
         }
     }
 
-    /// Of what a superblock in its place and the copy of it in a log say, which may be older, what
-    /// has more errors.
+    /// Returns the errors of the superblock or those of its copy in a log, which may be older: those with the higher
+    /// count.
     pub(crate) fn or_more(self, other: Self) -> Self {
         if other.count > self.count { other } else { self }
     }
@@ -215,27 +214,27 @@ pub(crate) struct ErrorLog {
 struct Inner {
     policy: ErrorPolicy,
     errors: RecordedErrors,
-    /// The last one that was added.
+    /// The last error that was added.
     latest: Option<Error>,
-    /// There are some that the superblock in memory does not have.
+    /// The superblock in memory lacks errors.
     is_new: bool,
 }
 
 impl ErrorLog {
-    /// The log of a volume that had these errors when it was opened. Its policy is to continue until
-    /// another one is set.
+    /// Returns the log of a volume that had these errors when it was opened. Its policy is to continue until another
+    /// one is set.
     pub(crate) fn new(geometry: Geometry, errors: RecordedErrors) -> Self {
         let policy = ErrorPolicy::Continue;
         let inner = Inner { policy, errors, latest: None, is_new: false };
         Self { geometry, inner: Mutex::new(inner) }
     }
 
-    /// Has `policy` say from now on what an error leads to.
+    /// Sets the policy.
     pub(crate) fn obey(&self, policy: ErrorPolicy) {
         self.inner.lock().policy = policy;
     }
 
-    /// What an error leads to.
+    /// Returns the policy.
     pub(crate) fn policy(&self) -> ErrorPolicy {
         self.inner.lock().policy
     }
@@ -244,7 +243,7 @@ impl ErrorLog {
         &self.geometry
     }
 
-    /// Adds an error, unless it is the last one met once more.
+    /// Adds an error, unless it is the same as the last one.
     pub(crate) fn add(&self, error: &Error) {
         let recorded = RecordedError::new(error, &self.geometry);
         let mut inner = self.inner.lock();
@@ -255,18 +254,17 @@ impl ErrorLog {
         }
     }
 
-    /// All errors.
+    /// Returns all errors.
     pub(crate) fn errors(&self) -> RecordedErrors {
         self.inner.lock().errors.clone()
     }
 
-    /// Says that the superblock in memory lacks errors.
+    /// Marks the superblock in memory as lacking errors.
     pub(crate) fn renew(&self) {
         self.inner.lock().is_new = true;
     }
 
-    /// Whether the superblock in memory lacks errors, as far as those go that were not asked for
-    /// by this before.
+    /// Returns whether the superblock in memory lacks errors that no earlier call has reported.
     pub(crate) fn take_news(&self) -> bool {
         std::mem::take(&mut self.inner.lock().is_new)
     }

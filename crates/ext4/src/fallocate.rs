@@ -1,8 +1,8 @@
-//! The fallocate family: space for a file before it has data, and ranges of blocks that are taken out of
-//! it, made to read as zeroes, or moved.
+//! The fallocate family: allocation of space without data, and ranges of blocks that are freed, made to read
+//! as zeroes, or moved.
 //!
-//! The caller holds the inode's lock alone. What lies in the cache is its concern: before blocks go, or
-//! move, the cache has nothing of them, and nothing of them is on its way to the device.
+//! The caller holds the inode's lock alone. Before blocks are freed or moved, it removes their data from the
+//! cache, and waits for their writeback.
 //! Not here: parts of blocks, and the cache (`iomap`).
 
 use std::ops::Range;
@@ -17,32 +17,32 @@ use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map_write::Progress;
 use crate::orphan_write::ORPHAN_CREDITS;
 
-/// What is said of files with block maps.
+/// The error for files with block maps.
 pub(crate) const NEEDS_EXTENTS: Unsupported =
-    Unsupported::Operation("anything but holes, for files with block maps");
+    Unsupported::Operation("fallocate other than hole punching in files with block maps");
 
-/// The first thing that a change of several transactions has left to do.
+/// The next step of a change in several transactions.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// What lies from the range's start to here is to be unmapped.
+    /// Unmap the blocks from the range's start to here.
     Unmap(FileBlock),
-    /// Nothing begins within an extent here yet.
+    /// Split the extent here, so that one begins here.
     Split,
-    /// What lies on this side of here is to be moved.
+    /// Shift the extents on this side of here.
     Shift(FileBlock),
-    /// Nothing.
+    /// Nothing is left to do.
     Done,
 }
 
 impl Inode {
-    /// Gives all blocks that have bytes of `range` a place, unwritten ones where there were none: what
-    /// is written there later finds its space. All or, with `NoSpace`, nothing. The size stays.
+    /// Allocates all blocks with bytes of `range`; new ones are unwritten. The size stays. Errors: `NoSpace`, when
+    /// nothing was allocated.
     pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
         self.leave_inline()?;
         if range.end.0 > self.size() {
-            self.finish_cut()?;
+            self.finish_truncation()?;
         }
         let holes = self.reserve_holes(&wanted)?;
         let placed = self.place_all(&wanted);
@@ -53,12 +53,12 @@ impl Inode {
         placed
     }
 
-    /// Moves inline data into a block: what is done to parts of blocks in the cache is not done to it.
+    /// Converts inline data to a block, since the cache does not zero parts of inline data.
     pub fn leave_inline(&self) -> Result<()> {
         if self.has(InodeFlags::INLINE_DATA) { self.leave_inode() } else { Ok(()) }
     }
 
-    /// Gives all delayed blocks of a range their place.
+    /// Allocates all delayed blocks of a range.
     fn place_all(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let mut at = wanted.start;
         while at < wanted.end {
@@ -72,15 +72,14 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes whole blocks out of the file: they are a hole afterwards. Takes some transactions where
-    /// there are many; a crash leaves some of them.
+    /// Punches a hole of whole blocks. This may take several transactions; a crash leaves a part of it.
     pub fn punch(&self, range: Range<FileOffset>) -> Result<()> {
         let range = self.whole_blocks(&range)?;
         self.leave_inline()?;
         self.unmap_all(range)
     }
 
-    /// Makes whole blocks read as zeroes; those that have a place keep it.
+    /// Makes whole blocks read as zeroes. Allocated blocks stay allocated.
     pub fn zero(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let mut range = self.whole_blocks(&range)?;
@@ -99,13 +98,15 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes a range out of a file of `size` bytes: what lies behind it moves up to its start. It is a
-    /// multiple of [`allocation_unit`](Self::allocation_unit), and ends before the file does. Where
-    /// the map is too large for one transaction, a crash can leave a part of it moved.
+    /// Removes a range from a file of `size` bytes; the data behind it moves to its start. The range is a multiple of
+    /// [`allocation_unit`](Self::allocation_unit), and ends before the file does. If the map is too large for one
+    /// transaction, a crash can leave a part of it shifted.
     pub fn collapse(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
         let (blocks, by) = self.moved_blocks(&range)?;
         if range.end.0 >= size {
-            return Err(Error::InvalidArgument("a collapsed range that reaches the file's end"));
+            return Err(Error::InvalidArgument(
+                "a range to collapse must end before the file does",
+            ));
         }
         let mut stage = Stage::Unmap(blocks.end);
         let size = size - (range.end.0 - range.start.0);
@@ -133,13 +134,15 @@ impl Inode {
         })
     }
 
-    /// Makes a hole of `range` in a file of `size` bytes: what lay from its start on moves behind it.
-    /// It is a multiple of [`allocation_unit`](Self::allocation_unit), and begins before the file's
-    /// end. As with [`collapse`](Self::collapse), a crash can leave a part of a large map moved.
+    /// Inserts `range` as a hole in a file of `size` bytes; the data from its start on moves behind it. The range is a
+    /// multiple of [`allocation_unit`](Self::allocation_unit), and begins before the file's end. As with
+    /// [`collapse`](Self::collapse), a crash can leave a part of a large map shifted.
     pub fn insert(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
         let (blocks, by) = self.moved_blocks(&range)?;
         if range.start.0 >= size {
-            return Err(Error::InvalidArgument("a range inserted at the file's end or past it"));
+            return Err(Error::InvalidArgument(
+                "a range to insert must begin before the file's end",
+            ));
         }
         let bytes = range.end.0 - range.start.0;
         let size = size.checked_add(bytes).ok_or(Error::FileTooLarge)?;
@@ -168,15 +171,14 @@ impl Inode {
         })
     }
 
-    /// What collapsed and inserted ranges are multiples of, in bytes: a cluster.
+    /// Returns the unit of collapsed and inserted ranges, in bytes: a cluster.
     pub fn allocation_unit(&self) -> u64 {
         let geometry = self.volume().geometry();
         1 << (geometry.block_size.shift() + geometry.cluster_shift)
     }
 
-    /// Runs `step` in one transaction after another until nothing is left to do, and makes that durable:
-    /// what is then written to blocks where they are now would otherwise, after a crash, be found where
-    /// they were before.
+    /// Runs `step` in one transaction after another until nothing is left to do, and makes that durable. Otherwise data
+    /// that is then written to a shifted block could, after a crash, be found at the block's previous position.
     fn in_stages<'v>(
         &'v self,
         stage: &mut Stage,
@@ -205,13 +207,13 @@ impl Inode {
         volume.writer()?.journal.commit_all()
     }
 
-    /// The blocks of a range that is to be taken out or put in, and how many there are.
+    /// Returns the blocks of a range to collapse or insert, and their number.
     fn moved_blocks(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
         self.check_extents()?;
         self.leave_inline()?;
         let unit = self.allocation_unit();
         if range.start.0 % unit != 0 || range.end.0 % unit != 0 || range.is_empty() {
-            return Err(Error::InvalidArgument("a range that is not a multiple of a block"));
+            return Err(Error::InvalidArgument("the range is not a multiple of the block size"));
         }
         let blocks = self.whole_blocks(range)?;
         self.volume().check_writable()?;
@@ -221,7 +223,7 @@ impl Inode {
         Ok((blocks, by))
     }
 
-    /// Nothing is mapped from here on; at least `from`.
+    /// Returns the end of the last mapped block, at least `from`.
     fn last_mapped(&self, from: FileBlock) -> Result<FileBlock> {
         let (mut at, mut last) = (from, from);
         while at < self.map_end() {
@@ -238,7 +240,7 @@ impl Inode {
         let size = self.volume().geometry().block_size;
         let is_whole = |at: FileOffset| at.0 % u64::from(size.bytes()) == 0;
         if !is_whole(range.start) || !is_whole(range.end) {
-            return Err(Error::InvalidArgument("a range that is not one of whole blocks"));
+            return Err(Error::InvalidArgument("the range does not consist of whole blocks"));
         }
         let end = size.file_block(range.end).min(self.map_end());
         Ok(size.file_block(range.start).min(end)..end)

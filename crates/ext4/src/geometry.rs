@@ -1,5 +1,5 @@
-//! The validated numbers of a volume and the arithmetic on them: where groups, their superblock
-//! copies and their descriptors lie. Not here: reading anything.
+//! The validated parameters of a volume, and the positions that follow from them: of groups, superblock copies
+//! and descriptors. Not here: reading any of these.
 
 use std::ops::Range;
 
@@ -94,17 +94,17 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The bits of a bitmap's checksum that descriptors hold: those of 32 bytes have room for half.
+    /// Returns the bits of a bitmap's checksum that descriptors hold: those of 32 bytes have room for half.
     pub(crate) fn bitmap_checksum_mask(&self) -> u32 {
         if self.descriptor_size >= 64 { u32::MAX } else { 0xFFFF }
     }
 
-    /// The checksum seed, when metadata is checksummed with crc32c.
+    /// Returns the checksum seed, when metadata is checksummed with crc32c.
     pub fn metadata_seed(&self) -> Option<u32> {
         self.features.has(Feature::MetadataCsum).then_some(self.checksum_seed)
     }
 
-    /// The seed of everything that belongs to one inode, when metadata is checksummed.
+    /// Returns the seed of everything that belongs to one inode, when metadata is checksummed.
     pub fn inode_seed(&self, inode: InodeNumber, generation: u32) -> Option<u32> {
         // Inode numbers have 32 bits on disk.
         let number = (inode.0 as u32).to_le_bytes();
@@ -140,7 +140,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Whether group descriptors have checksums, and groups may therefore be uninitialised.
+    /// Returns whether group descriptors have checksums, and groups may therefore be uninitialised.
     pub fn has_group_checksums(&self) -> bool {
         self.features.has(Feature::MetadataCsum) || self.features.has(Feature::UninitBg)
     }
@@ -155,7 +155,7 @@ impl Geometry {
         self.blocks_per_group >> self.cluster_shift
     }
 
-    /// The clusters that `blocks` blocks need.
+    /// Returns the clusters that `blocks` blocks need.
     pub fn clusters_for(&self, blocks: u64) -> u64 {
         blocks.div_ceil(1 << self.cluster_shift)
     }
@@ -175,7 +175,7 @@ impl Geometry {
         self.group_count.div_ceil(self.descriptors_per_block())
     }
 
-    /// The first block of a group of this volume.
+    /// Returns the first block of a group of this volume.
     pub fn group_start(&self, group: GroupNumber) -> FsBlock {
         let blocks = u64::from(group.0) * u64::from(self.blocks_per_group);
         FsBlock(self.first_data_block.0 + blocks)
@@ -187,7 +187,7 @@ impl Geometry {
         rest.min(self.blocks_per_group.into())
     }
 
-    /// The group that a block lies in, unless it lies before the first or after the last.
+    /// Returns the group that a block lies in, unless it lies before the first or after the last.
     pub fn group_of_block(&self, block: FsBlock) -> Option<GroupNumber> {
         if block.0 >= self.block_count {
             return None;
@@ -196,7 +196,7 @@ impl Geometry {
         u32::try_from(distance / u64::from(self.blocks_per_group)).ok().map(GroupNumber)
     }
 
-    /// The group of an inode, and its index in the group's table.
+    /// Returns the group of an inode, and its index in the group's table.
     pub fn inode_position(&self, inode: InodeNumber) -> Result<(GroupNumber, u32)> {
         let max = u64::from(self.inode_count);
         if inode.0 == 0 || inode.0 > max {
@@ -208,31 +208,31 @@ impl Geometry {
         Ok((GroupNumber(index / self.inodes_per_group), index % self.inodes_per_group))
     }
 
-    /// Whether the inode is kept for the format's own use (the root counts as ordinary).
+    /// Returns whether the inode is kept for the format's own use (the root counts as ordinary).
     pub fn is_reserved_inode(&self, inode: InodeNumber) -> bool {
         inode.0 < self.first_inode.into() && inode != crate::ROOT_INODE
     }
 
-    /// The clusters that `count` blocks from `start` lie in, counted from the volume's first. The
+    /// Returns the clusters that `count` blocks from `start` lie in, counted from the volume's first. The
     /// blocks lie in the volume, behind its first.
     pub(crate) fn clusters_of(&self, start: FsBlock, count: u64) -> Range<u64> {
         let first = start.0.saturating_sub(self.first_data_block.0);
         first >> self.cluster_shift..self.clusters_for(first + count)
     }
 
-    /// The first block of a cluster of this volume.
+    /// Returns the first block of a cluster of this volume.
     pub(crate) fn cluster_start(&self, cluster: u64) -> FsBlock {
         FsBlock(self.first_data_block.0 + (cluster << self.cluster_shift))
     }
 
-    /// The block with the descriptor of a group of this volume, and where it lies in that.
+    /// Returns the block with the descriptor of a group of this volume, and where it lies in that.
     pub(crate) fn descriptor_position(&self, group: GroupNumber) -> (FsBlock, usize) {
         let per_block = self.descriptors_per_block();
         let at = group.0 % per_block * self.descriptor_size;
         (self.descriptor_block(group.0 / per_block), at as usize)
     }
 
-    /// Whether `count` blocks from `start` lie in the volume and behind its superblock.
+    /// Returns whether `count` blocks from `start` lie in the volume and behind its superblock.
     pub fn contains_run(&self, start: FsBlock, count: u64) -> bool {
         start > self.first_data_block
             && start.checked_add(count).is_some_and(|end| end.0 <= self.block_count)
@@ -258,7 +258,7 @@ impl Geometry {
         Err(Error::corrupt(structure, place, problem))
     }
 
-    /// Whether the group begins with a superblock or a copy of it.
+    /// Returns whether the group begins with a superblock or a copy of it.
     pub fn has_superblock(&self, group: GroupNumber) -> bool {
         let group = group.0;
         match self.superblock_copies {
@@ -271,12 +271,12 @@ impl Geometry {
         }
     }
 
-    /// The block that holds the superblock.
+    /// Returns the block that holds the superblock.
     pub fn superblock_block(&self) -> FsBlock {
         FsBlock(1024 >> self.block_size.shift())
     }
 
-    /// Where block `index` of the group descriptors lies.
+    /// Returns the block with part `index` of the group descriptors.
     pub fn descriptor_block(&self, index: u32) -> FsBlock {
         if index < self.first_meta_descriptor_block {
             let superblock = self.copy_in_use.unwrap_or(self.superblock_block());
@@ -340,7 +340,7 @@ fn is_power_of(base: u32, number: u32) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// A volume of 64 MiB: 4 KiB blocks, two groups, nothing special.
+    /// Returns a volume of 64 MiB: 4 KiB blocks, two groups, nothing special.
     pub(crate) fn plain() -> Geometry {
         Geometry {
             features: Features { incompatible: 0x242, ..Features::default() },

@@ -1,5 +1,5 @@
-//! The block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three
-//! levels. Finds what lies at a file block. Not here: keeping what was found.
+//! The block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels. Looks up
+//! file blocks. Not here: caching the results.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ const STRUCTURE: &str = "indirect block";
 const DIRECT: usize = 12;
 const POINTER_BYTES: usize = 4;
 
-/// What is known of the file around block `at`: the direct pointers or the block of pointers that
-/// covers it, or the hole around it that missing blocks of pointers make.
+/// Returns the map around block `at`: the direct pointers or the block of pointers that covers it, or the hole that a
+/// missing block of pointers leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let validity = volume.block_validity(record.number);
     let geometry = validity.geometry;
@@ -82,7 +82,7 @@ fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
     per_block.pow(level)
 }
 
-/// The levels of the tree that `at` (past the direct blocks) lies in, and what the tree covers.
+/// Returns the levels of the tree that `at` (past the direct blocks) lies in, and what the tree covers.
 /// Past the last tree, its level and an empty range at the end.
 fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, Range<FileBlock>) {
     let mut start = DIRECT as u64;
@@ -113,7 +113,7 @@ pub(crate) fn branches(geometry: &Geometry) -> Vec<Range<FileBlock>> {
     branches
 }
 
-/// The end of what a block map can say.
+/// Returns the end of the file blocks that a block map can map.
 pub(crate) fn end_of_map(geometry: &Geometry) -> FileBlock {
     tree_of(geometry, FileBlock(FILE_BLOCKS_MAX)).1.end
 }
@@ -153,7 +153,7 @@ impl Pointers<'_> {
         FsBlock(u32::from_le_bytes(bytes).into())
     }
 
-    /// How many zero pointers follow each other from `slot` on.
+    /// Returns the number of adjacent zero pointers from `slot` on.
     fn absent_from(&self, slot: usize) -> usize {
         (slot..self.len()).take_while(|&slot| self.get(slot).0 == 0).count()
     }

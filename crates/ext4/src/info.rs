@@ -1,4 +1,4 @@
-//! What a volume is, for people and scripts.
+//! The description of a volume for users and scripts.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::volume::Volume;
 type Details = Vec<(&'static str, Detail)>;
 
 impl Volume {
-    /// What the volume is: its format, its features, its numbers, its state.
+    /// Returns the description of the volume: its format, features, numbers and state.
     pub fn info(self: &Arc<Self>) -> VolumeInfo {
         let mut details = Details::new();
         self.describe_size(&mut details);
@@ -198,7 +198,7 @@ impl Volume {
         }
     }
 
-    /// What is refused, or read in a lesser way than the format offers.
+    /// Adds features that are refused, or supported only in part.
     fn describe_limits(&self, details: &mut Details) {
         if self.superblock().has(Feature::Encrypt) {
             let what = "encrypted files, directories and symbolic links";
@@ -228,7 +228,7 @@ fn state(bits: u16, needs_recovery: bool) -> String {
     words.join(", ")
 }
 
-/// An error in a line: when, what, and where as far as that is known.
+/// Returns an error as a line: its time, code and place, as far as they are known.
 fn described(error: &RecordedError) -> String {
     let mut text = utc(error.time);
     let mut add = |part: String| text.extend([", ", &part]);
@@ -256,7 +256,7 @@ fn utc(time: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The Gregorian date `days` after 1970-01-01. Years are counted from March, so that the leap day
+/// Returns the Gregorian date `days` after 1970-01-01. Years are counted from March, so that the leap day
 /// is the last of its year; 400 years have 146097 days.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;

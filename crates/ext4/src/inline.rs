@@ -62,13 +62,13 @@ pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<Inli
 
 /// Where a file's inline data is to be zeroes, since the file ends before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct Truncation {
     /// The first byte in the block area, and the bytes in the attribute area.
     block_area_from: usize,
     attribute_area: (usize, usize),
 }
 
-impl Cut {
+impl Truncation {
     /// Of a file that is to have `size` bytes.
     pub(crate) fn new(inode: &Inode, size: u64) -> Result<Self> {
         let record = inode.record();

@@ -1,4 +1,4 @@
-//! An inode in memory: its record, and where its data lies.
+//! An inode in memory: its record, and the map of its data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -27,24 +27,24 @@ pub struct Inode {
     kind: FileType,
     /// Replaced as a whole when the inode changes (`inode_write.rs`).
     pub(crate) record: Arc<RecordLock>,
-    /// What every read asks of the record, to be had without its lock.
+    /// The flags of the record, which every read needs, without its lock.
     flags: AtomicU32,
     size: AtomicU64,
-    /// Its map, as far as it is known; whoever changes the map on disk has it exclusively.
+    /// The cached extents of its map. A thread that changes the map on disk holds them exclusively.
     pub(crate) map: ExtentStatus,
-    /// What has data in the cache, but no place yet.
+    /// The blocks that have data in the cache and no block on the device.
     pub(crate) delayed: RankedMutex<Delayed>,
     /// The number of clusters reserved for delayed blocks, readable without their lock.
     pub(crate) clusters_reserved: AtomicU64,
-    /// Held from when delayed blocks are looked for until they have their places, and by who forgets
-    /// delayed blocks: what is forgotten gets no place afterwards.
+    /// Held by a thread that allocates delayed blocks, from its search until their allocation, and by a thread that
+    /// removes delayed blocks: removed ones are not allocated afterwards.
     pub(crate) placing: RankedMutex<()>,
-    /// The file block up to which there may be blocks past the size on the disk, which a recovery
-    /// has to take away: while it lies past that size, the inode is an orphan (`orphan_write.rs`).
+    /// The file block up to which there may be blocks past the size on the disk, which a recovery has to free. While
+    /// it is past that size, the inode is an orphan (`orphan_write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
-    /// How many have the file open for writing.
+    /// The number of users that have the file open for writing.
     pub(crate) writers: AtomicU32,
-    /// What is to be told by the next change of the record.
+    /// Changes that are written with the next change of the record.
     pub(crate) pending: Pending,
 }
 
@@ -77,40 +77,40 @@ impl Inode {
         }
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// What the inode says now.
+    /// Returns the current record.
     pub fn record(&self) -> Arc<InodeRecord> {
         Arc::clone(&self.record.read())
     }
 
-    /// Makes `record` what the inode says from now on; `now` is its lock's content.
+    /// Publishes `record` as the current record; `now` is its lock's content.
     pub(crate) fn publish(&self, now: &mut Arc<InodeRecord>, record: InodeRecord) {
         self.flags.store(record.flags.0, Ordering::Release);
         self.size.store(record.size, Ordering::Release);
         *now = Arc::new(record);
     }
 
-    /// Its type, which never changes.
+    /// Returns the type, which never changes.
     pub fn kind(&self) -> FileType {
         self.kind
     }
 
-    /// The size in bytes, as the inode on disk has it.
+    /// Returns the size in bytes, as the inode on disk has it.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Its number.
+    /// Returns the inode number.
     pub fn number(&self) -> InodeNumber {
         self.number
     }
 
-    /// Returns what `stat` reports. Reserved space counts as allocated, since programs do not read a file
-    /// without blocks.
+    /// Returns the attributes that stat(2) reports. Reserved space counts as allocated, since programs do not read a
+    /// file without blocks.
     pub fn attributes(&self) -> Attributes {
         // Read before the record, which has a cluster before its reservation ends.
         let reserved = self.clusters_reserved.load(Ordering::Acquire);
@@ -122,12 +122,12 @@ impl Inode {
         attributes
     }
 
-    /// Whether it has all flags of `flags`.
+    /// Returns whether the inode has all of `flags`.
     pub fn has(&self, flags: InodeFlags) -> bool {
         InodeFlags(self.flags.load(Ordering::Acquire)).contains(flags)
     }
 
-    /// Refuses, by the feature's name, an inode whose contents cannot be read yet.
+    /// Fails for an inode whose contents cannot be read yet; the error names the feature.
     pub fn check_readable(&self) -> Result<()> {
         if self.has(InodeFlags::ENCRYPTED) {
             return Err(Unsupported::Encrypted(self.number()).into());
@@ -135,8 +135,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Whether the block area says where data lies: not in devices, fifos, sockets and short
-    /// symbolic links.
+    /// Returns whether the block area has a map of data. It has none in devices, fifos, sockets and short symbolic
+    /// links.
     pub fn has_map(&self) -> bool {
         match self.kind {
             FileType::Regular | FileType::Directory => true,
@@ -145,8 +145,7 @@ impl Inode {
         }
     }
 
-    /// What lies at file block `at`, with its neighbours as far as they continue it, up to
-    /// `wanted_end`.
+    /// Returns the run or hole at file block `at`, joined with its neighbours if they continue it, up to `wanted_end`.
     pub fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let mut span = self.span(at)?;
         let mut piece = span.piece_at(at);
@@ -164,7 +163,7 @@ impl Inode {
         Ok(piece)
     }
 
-    /// Block `at` of a directory, or of another file that holds metadata; `None` in a hole.
+    /// Reads block `at` of a directory, or of another file with metadata; returns `None` in a hole.
     pub fn read_block(
         &self,
         at: FileBlock,
@@ -179,7 +178,7 @@ impl Inode {
         self.volume.read_metadata(block, structure, place).map(Some)
     }
 
-    /// The end of what the inode's kind of map can say.
+    /// Returns the end of the file blocks that the inode's kind of map can map.
     pub(crate) fn map_end(&self) -> FileBlock {
         if self.has(InodeFlags::EXTENTS) {
             FileBlock(FILE_BLOCKS_MAX)
@@ -188,13 +187,13 @@ impl Inode {
         }
     }
 
-    /// The largest size that the data can have, in bytes.
+    /// Returns the largest size that the data can have, in bytes.
     pub fn size_max(&self) -> u64 {
         let block_size = self.volume.geometry().block_size;
         self.map_end().0.saturating_mul(block_size.bytes().into()).min(i64::MAX as u64)
     }
 
-    /// Changes whenever a mapping that was read before may have become wrong.
+    /// Returns a number that changes when a mapping that was returned before may be stale.
     pub fn map_sequence(&self) -> u64 {
         self.map.sequence()
     }
@@ -203,10 +202,10 @@ impl Inode {
         self.map.look_up(at, || self.load_span(at))
     }
 
-    /// What the map on disk says around `at`. The caller has the map.
+    /// Reads the map on disk around `at`. The caller holds the map.
     pub(crate) fn load_span(&self, at: FileBlock) -> Result<Span> {
         if !self.has_map() {
-            return Err(Error::WrongType("it has no data blocks"));
+            return Err(Error::WrongType("files of this type have no data blocks"));
         }
         let end = self.map_end();
         if at >= end {
@@ -221,8 +220,8 @@ impl Inode {
         }
     }
 
-    /// The range at byte `at` of a file whose data is inline: that data, or what follows it, which is
-    /// a hole to the end of a block as in other files.
+    /// Returns the range at byte `at` of a file with inline data: that data, or the hole behind it, up to the end of
+    /// a block as in other files.
     fn map_inline(&self, at: FileOffset) -> Result<Iomap> {
         let inline = inline::data(self)?.len() as u64;
         let (start, end, kind) = if at.0 < inline {
@@ -241,7 +240,7 @@ impl Inode {
         })
     }
 
-    /// Whether it is known, without reading further, that no blocks follow `end`.
+    /// Returns whether it is known, without reading further, that no blocks follow `end`.
     fn is_last(&self, end: FileBlock) -> bool {
         if end >= self.map_end() {
             return true;
@@ -293,7 +292,7 @@ impl Inode {
         Ok(self.iomap_of(piece, &delayed))
     }
 
-    /// What is said of `piece`, which was looked up when some block in it was delayed as `delayed` says.
+    /// Returns the mapping of `piece`, which was looked up when its blocks were delayed as in `delayed`.
     fn iomap_of(&self, mut piece: Piece, delayed: &Around) -> Iomap {
         let geometry = self.volume.geometry();
         let block_size = geometry.block_size;

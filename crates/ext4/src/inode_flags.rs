@@ -1,5 +1,5 @@
-//! Changing the flags of an inode that are its users' to change, as FS_IOC_SETFLAGS has it. Not here:
-//! what flags do, and who may change them.
+//! Changes of the inode flags that users may set, as by FS_IOC_SETFLAGS. Not here: the effects of flags, and
+//! the right to change them.
 
 use base::attributes::Timestamp;
 use base::{Error, Result, Unsupported};
@@ -19,7 +19,7 @@ impl Inode {
             return Ok(());
         }
         if now.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(Error::NotPermitted("it is immutable"));
+            return Err(Error::NotPermitted("the file is immutable"));
         }
         self.volume().change(1, |handle| {
             self.update(handle, |record| {

@@ -1,4 +1,4 @@
-//! Parses and validates one inode's bytes. Not here: where they come from, and what its data is.
+//! Parsing and validation of one inode's bytes. Not here: reading them, and the inode's data.
 
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use base::checksum::crc32c;
@@ -41,14 +41,13 @@ impl InodeFlags {
     /// Names in the directory ignore case.
     pub const CASEFOLD: Self = Self(0x4000_0000);
 
-    /// What new inodes take over from their directory: secure deletion, undeletion, compression or
-    /// not, sync, no dump, no access times, no tail merging, sync of directories, project
-    /// inheritance, direct access.
+    /// The flags that new inodes inherit from their directory: secure deletion, undeletion, compression or not, sync,
+    /// no dump, no access times, no tail merging, sync of directories, project inheritance, direct access.
     const INHERITED: u32 = 0x2201_84CF;
     /// Those that mean something for directories only.
     const OF_DIRECTORIES: u32 = 0x2003_0000;
 
-    /// What FS_IOC_GETFLAGS shows of the flags.
+    /// The flags that FS_IOC_GETFLAGS shows.
     pub(crate) const VISIBLE: u32 = 0x725B_DFFF;
     /// Which of them FS_IOC_SETFLAGS changes: besides the first eight and those of directories, data
     /// through the journal, no tail merging, direct access, project inheritance, ignored case.
@@ -56,7 +55,7 @@ impl InodeFlags {
     /// Those that say how the contents are kept: a change of them changes the contents, too.
     pub(crate) const OF_CONTENTS: u32 = Self::EXTENTS.0 | Self::JOURNAL_DATA.0 | Self::CASEFOLD.0;
 
-    /// The flags that a new inode of type `kind` takes over from its directory, which has these.
+    /// Returns the flags that a new inode of type `kind` takes over from its directory, which has these.
     pub(crate) fn inherited_by(self, kind: FileType) -> Self {
         Self(self.0 & Self::INHERITED & Self::possible_for(kind))
     }
@@ -71,7 +70,7 @@ impl InodeFlags {
         }
     }
 
-    /// Whether all flags of `other` are set.
+    /// Returns whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -94,7 +93,7 @@ pub struct InodeRecord {
     pub links: u16,
     /// The size in bytes, at most `i64::MAX`.
     pub size: u64,
-    /// What is allocated, in units of 512 bytes.
+    /// The allocated space, in units of 512 bytes.
     pub blocks: u64,
     /// The flags.
     pub flags: InodeFlags,
@@ -211,7 +210,7 @@ impl InodeRecord {
         }
     }
 
-    /// The room that the inode has for times.
+    /// Returns the room that the inode has for times.
     pub(crate) fn time_room(&self) -> TimeRoom {
         TimeRoom(self.attribute_area_start.saturating_sub(BASE_BYTES))
     }
@@ -229,7 +228,7 @@ impl InodeRecord {
         self.created = self.created.map(|time| room.created(time));
     }
 
-    /// What `stat` reports.
+    /// Returns the attributes that stat(2) reports.
     pub fn attributes(&self) -> Attributes {
         Attributes {
             inode: self.number,
@@ -251,7 +250,7 @@ impl InodeRecord {
         }
     }
 
-    /// The units of 512 bytes that `stat` reports. Data of a file that lies in its inode counts,
+    /// Returns the units of 512 bytes that `stat` reports. Data of a file that lies in its inode counts,
     /// as Linux has it: programs take a file without blocks for a hole.
     fn blocks_reported(&self) -> u64 {
         if self.kind == FileType::Regular && self.flags.contains(InodeFlags::INLINE_DATA) {
@@ -261,7 +260,7 @@ impl InodeRecord {
         }
     }
 
-    /// The device that a special file stands for; 0:0 for others.
+    /// Returns the device that a special file stands for; 0:0 for others.
     pub fn device(&self) -> DeviceNumber {
         if !matches!(self.kind, FileType::CharacterDevice | FileType::BlockDevice) {
             return DeviceNumber::default();
@@ -300,7 +299,7 @@ fn parse_extra(bytes: &[u8], place: Place) -> Result<(RawInodeExtra, usize)> {
     Ok((fields, extra_bytes))
 }
 
-/// The checksum covers the inode with both halves of itself as zero.
+/// Verifies the checksum, which covers the inode with both halves of the checksum as zero.
 fn verify_checksum(
     bytes: &[u8],
     seed: u32,

@@ -1,4 +1,4 @@
-//! Changes inodes: a record becomes bytes again, in the inode table and in memory.
+//! Changes of inode records, in the inode table and in memory.
 //! Not here: parsing (`inode_record.rs`), and an inode's data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +22,13 @@ use crate::volume::Volume;
 
 const STRUCTURE: &str = "inode";
 
-/// What an inode will say once something else of it is written too.
+/// Changes of an inode that are written with its next change.
 #[derive(Debug)]
 pub(crate) struct Pending {
     noted: Mutex<Noted>,
-    /// The last transaction that changed the inode, plus one to tell none; by its number.
+    /// The last transaction that changed the inode, plus one; 0 for none.
     last_change: AtomicU64,
-    /// The room that the inode has for times.
+    /// The range and granularity of the inode's times.
     times: TimeRoom,
 }
 
@@ -41,20 +41,20 @@ struct Noted {
     accessed: Option<Timestamp>,
 }
 
-/// How a transaction is kept in [`Pending`].
+/// Returns the form of a transaction's number in [`Pending`].
 fn stored(id: TransactionId) -> u64 {
     u64::from(id.0) + 1
 }
 
 impl Pending {
-    /// For an inode of `volume` that is new in memory and has this room for times. It may have been changed by whatever
-    /// transaction is not durable yet.
+    /// Returns the state of an inode of `volume` that was just loaded, with this room for times. Any transaction that
+    /// is not durable may have changed it.
     pub(crate) fn new(volume: &Volume, times: TimeRoom) -> Self {
         let last = volume.writer.as_ref().map_or(0, |writer| stored(writer.journal.latest()));
         Self { noted: Mutex::default(), last_change: AtomicU64::new(last), times }
     }
 
-    /// Adds what is pending to what the record says.
+    /// Adds pending times to the attributes of the record.
     pub(crate) fn show(&self, attributes: &mut Attributes) {
         let noted = *self.noted.lock();
         if let Some(time) = noted.modified {
@@ -86,8 +86,8 @@ impl Pending {
 }
 
 impl Inode {
-    /// Notes that the contents were changed in the cache. It is written with the next change of the
-    /// inode, at the latest when the inode is synced or released.
+    /// Records that the contents were changed in the cache. The times are written with the next change of the inode, at
+    /// the latest when the inode is synced or released.
     pub fn note_modified(&self, time: Timestamp) {
         if let Some(modified) = &mut self.pending.noted.lock().modified {
             *modified = time;
@@ -101,7 +101,7 @@ impl Inode {
         }
     }
 
-    /// Notes that the contents were read. It is written as [`note_modified`](Self::note_modified) has it.
+    /// Records that the contents were read. The time is written as by [`note_modified`](Self::note_modified).
     pub fn note_accessed(&self, time: Timestamp) {
         self.pending.noted.lock().accessed = Some(time);
     }
@@ -119,7 +119,7 @@ impl Inode {
         self.volume().change(1, |handle| self.update(handle, |_| ()))
     }
 
-    /// Makes the inode durable as it is; with `data_only`, as far as its data can be read back.
+    /// Makes the inode durable. With `data_only`, attributes are made durable only if they are needed to read the data.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if !data_only {
             self.write_pending()?;
@@ -129,7 +129,7 @@ impl Inode {
         // Ids have 32 bits.
         let last = last.map(|id| TransactionId(id as u32));
         if !last.map_or(Ok(false), |id| journal.sync(id))? {
-            // Somebody else's commit may have begun before the data was on the device.
+            // Another thread's commit may have begun before the data was on the device.
             journal.flush_device()?;
         }
         Ok(())
@@ -140,14 +140,14 @@ impl Inode {
         self.volume().change(1, |handle| self.update(handle, |record| record.apply(change)))
     }
 
-    /// Notes that the handle's transaction changes what is kept of the inode: whoever syncs that has
-    /// to make the transaction durable.
+    /// Records that the handle's transaction changes the inode, so that a sync of the inode makes the transaction
+    /// durable.
     pub(crate) fn note_change(&self, handle: &Handle<'_>) {
         self.pending.last_change.store(stored(handle.transaction()), Ordering::Release);
     }
 
-    /// Changes what the inode says, on disk and in memory. The caller has the inode's lock for
-    /// whatever must not change at the same time.
+    /// Changes the record, on disk and in memory. The caller holds the inode's lock if other fields must not change at
+    /// the same time.
     pub(crate) fn update(
         &self,
         handle: &mut Handle<'_>,
@@ -167,7 +167,7 @@ impl Inode {
 }
 
 impl Volume {
-    /// Puts a record into the inode table.
+    /// Writes a record to the inode table.
     pub(crate) fn write_inode_record(
         &self,
         handle: &mut Handle<'_>,
@@ -199,8 +199,7 @@ impl InodeRecord {
         set(&mut self.changed, change.changed);
     }
 
-    /// Writes the record over the inode's bytes: all of them but the fields that a record does not
-    /// have stay as they are.
+    /// Writes the record over the inode's bytes. Fields that a record does not have are unchanged.
     pub(crate) fn store(&self, bytes: &mut [u8], geometry: &Geometry) {
         self.store_base(bytes, geometry);
         self.store_extra(bytes, geometry);
@@ -245,8 +244,8 @@ impl InodeRecord {
         }
     }
 
-    /// What is allocated, in the units that the flags say: of 512 bytes while those can be
-    /// counted, else of blocks.
+    /// Returns the allocated space, in the units that the flags say: of 512 bytes if the field can count those, else of
+    /// blocks.
     fn blocks_stored(&self, geometry: &Geometry) -> (u64, InodeFlags) {
         let plain = InodeFlags(self.flags.0 & !InodeFlags::HUGE_FILE.0);
         let in_blocks = geometry.features.has(Feature::HugeFile) && self.blocks >> 48 != 0;
@@ -286,7 +285,7 @@ impl InodeRecord {
     }
 }
 
-/// Makes the checksum of an inode's bytes, on volumes with checksums.
+/// Computes the checksum of an inode's bytes, on volumes with checksums.
 pub(crate) fn seal(bytes: &mut [u8], geometry: &Geometry, number: InodeNumber, generation: u32) {
     let Some(seed) = geometry.inode_seed(number, generation) else { return };
     let has_high = bytes.get(BASE_BYTES..BASE_BYTES + 2).is_some_and(|size| {

@@ -1,4 +1,4 @@
-//! The label of an open volume, and changes of it.
+//! The label of an open volume, and its changes.
 
 use base::{Error, Place, Result};
 use zerocopy::FromBytes;
@@ -29,7 +29,9 @@ impl Volume {
     /// Fails with `InvalidArgument` if it is longer than [`LABEL_BYTES_MAX`] bytes or contains NUL.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_BYTES_MAX || label.contains(&0) {
-            return Err(Error::InvalidArgument("a label has 16 bytes at most, and no NUL"));
+            return Err(Error::InvalidArgument(
+                "the label is longer than 16 bytes, or contains NUL",
+            ));
         }
         let mut name = [0; LABEL_BYTES_MAX];
         name[..label.len()].copy_from_slice(label);

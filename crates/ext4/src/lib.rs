@@ -1,9 +1,8 @@
 //! The ext2, ext3 and ext4 formats.
 //!
-//! One on-disk concept per module: [`ondisk`] has the bare layouts, the others turn bytes into
-//! validated values. [`Volume::open`] leads from a device to inodes. Everything read from the
-//! device is checked before it is used; what contradicts the format is a located
-//! [`base::Error::Corrupt`].
+//! Each module has one on-disk concept: [`ondisk`] has the layouts, the others turn bytes into validated values.
+//! [`Volume::open`] is the way from a device to inodes. Everything read from the device is checked before it is used;
+//! an inconsistency is a located [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
 // The tests inside the crate use what those outside have.

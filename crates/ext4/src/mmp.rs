@@ -1,7 +1,7 @@
-//! Multiple-mount protection: a block of the volume in which whoever has it open for writing counts
-//! on, so that others, on other hosts too, find that it is in use. The protocol is that of the
-//! kernel's documentation (`filesystems/ext4/mmp.rst`).
-//! Not here: what follows when somebody else takes the volume all the same (the journal stops).
+//! Multiple-mount protection: a block of the volume with a sequence number that advances while the volume is
+//! open for writing, so that others, also on other hosts, find it in use. The protocol is that of the kernel's
+//! documentation (`filesystems/ext4/mmp.rst`).
+//! Not here: what follows if another host takes the volume over (the journal stops).
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,28 +24,28 @@ use crate::ondisk::mmp::{
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "MMP block";
-/// Seconds between updates when the superblock does not say.
+/// The update interval, in seconds, if the superblock has none.
 const UPDATE_INTERVAL: u16 = 5;
-/// mke2fs takes no longer ones.
+/// The maximum of the update interval, as in mke2fs.
 const UPDATE_INTERVAL_MAX: u16 = 300;
-/// As the kernel has it: an update may be late by so many times the interval, and by so many seconds.
+/// The lateness of an update that a check allows for, in update intervals, as in the kernel.
 const CHECK_FACTOR: u16 = 2;
 const CHECK_INTERVAL_MIN: u16 = 5;
 const CHECK_INTERVAL_MAX: u16 = CHECK_FACTOR * UPDATE_INTERVAL_MAX;
 
-/// Where the block lies.
+/// The position of the block.
 #[derive(Clone, Debug)]
 pub(crate) struct MmpBlock {
     device: SharedDevice,
     offset: DeviceOffset,
     place: Place,
     seed: Option<u32>,
-    /// Seconds between updates.
+    /// The update interval, in seconds.
     update_interval: u16,
 }
 
 impl MmpBlock {
-    /// The block of a volume that has the feature.
+    /// Returns the block of a volume, if it has the feature.
     pub(crate) fn of(volume: &Volume) -> Result<Option<Self>> {
         let (geometry, raw) = (volume.geometry(), volume.superblock().raw());
         if !geometry.features.has(Feature::Mmp) {
@@ -72,12 +72,12 @@ impl MmpBlock {
         Ok(Some(Self { device, offset, place, seed, update_interval }))
     }
 
-    /// Its number.
+    /// Returns the block's number.
     pub(crate) fn block(&self) -> FsBlock {
         self.place.block.unwrap_or_default()
     }
 
-    /// Warns when the volume seems to be in use: for readers, whom that does not keep out.
+    /// Warns if the volume seems to be in use. For readers, which are not kept out.
     pub(crate) fn look(&self) {
         match self.read() {
             Ok(raw) if raw.sequence.get() == MMP_SEQUENCE_CLEAN => {}
@@ -86,7 +86,7 @@ impl MmpBlock {
         }
     }
 
-    /// What the block says now.
+    /// Reads the block.
     pub(crate) fn read(&self) -> Result<RawMmp> {
         let mut bytes = [0; size_of::<RawMmp>()];
         self.device.refresh(self.offset, bytes.len() as u64);
@@ -94,7 +94,7 @@ impl MmpBlock {
         parse(&bytes, self.seed, self.place)
     }
 
-    /// Writes the block, durably: others may have to see it.
+    /// Writes the block, durably, so that other hosts can read it.
     fn write(&self, sequence: u32) -> Result<()> {
         self.put(sequence)?;
         self.device.flush()
@@ -114,8 +114,8 @@ impl MmpBlock {
     }
 }
 
-/// What a block says that lies at `place`. `seed` is the one of the volume's metadata checksums, if it
-/// has those. What contradicts the format is [`Error::Corrupt`].
+/// Parses the block at `place`. `seed` is that of the volume's metadata checksums, if it has any. Errors:
+/// [`Error::Corrupt`].
 pub fn parse(bytes: &[u8; size_of::<RawMmp>()], seed: Option<u32>, place: Place) -> Result<RawMmp> {
     let raw = RawMmp::read_from_bytes(bytes).expect("the array has the layout's size");
     let fault = |problem| Err(Error::corrupt(STRUCTURE, place, problem));
@@ -144,15 +144,15 @@ fn checksum(raw: &RawMmp, seed: Option<u32>) -> Option<u32> {
     seed.map(|seed| crc32c(seed, covered))
 }
 
-/// A block in which we count: others are kept out while we do.
+/// A block whose sequence number we advance, which keeps other hosts out.
 pub(crate) struct Claim {
     block: MmpBlock,
     sequence: u32,
 }
 
 impl Claim {
-    /// Takes the volume, or says who has it. `wait` waits: not at all when the volume was closed as it
-    /// should be, else to see whether somebody is there who does not answer at once.
+    /// Takes the volume. `wait` is called to wait for another host that may have crashed; not for a volume that was
+    /// closed. Errors: `InUse` if another host has it.
     pub(crate) fn take(
         block: MmpBlock,
         mut wait: impl FnMut(&str, Duration) -> Result<()>,
@@ -186,13 +186,13 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Refuses to go on when the block is not as we left it.
+    /// Fails if another host has changed the block.
     fn check(&self) -> Result<()> {
         let found = self.block.read()?;
         if found.sequence.get() == self.sequence { Ok(()) } else { Err(in_use(&found)) }
     }
 
-    /// Counts on.
+    /// Advances the sequence number.
     fn renew(&mut self) -> Result<()> {
         self.check()?;
         let next = self.sequence % MMP_SEQUENCE_MAX + 1;
@@ -209,7 +209,7 @@ impl Claim {
     }
 }
 
-/// Keeps a claim up, from a thread.
+/// A thread that keeps a claim.
 pub(crate) struct Mmp {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -224,12 +224,12 @@ struct Shared {
 struct State {
     claim: Claim,
     is_stopped: bool,
-    /// Why the volume is ours no more.
+    /// The reason for which the claim was lost.
     lost: Option<Error>,
 }
 
 impl Mmp {
-    /// Takes the volume with that block.
+    /// Claims the volume with this block, and starts the thread.
     pub(crate) fn start(block: MmpBlock, patience: &Patience) -> Result<Self> {
         let claim = Claim::take(block, |what, time| patience.wait(what, time))?;
         let state = Mutex::new(State { claim, is_stopped: false, lost: None });
@@ -239,13 +239,13 @@ impl Mmp {
         let thread =
             std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || theirs.work());
         let thread = thread.map_err(|_| {
-            let refused: Error = Unsupported::Operation("the host refuses a thread").into();
+            let refused: Error = Unsupported::Operation("the host cannot start a thread").into();
             shared.state.lock().claim.release().err().unwrap_or(refused)
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Has `journal` stop when somebody else takes the volume.
+    /// Stops `journal` when another host takes the volume.
     pub(crate) fn guard(&self, journal: &Arc<Journal>) -> Result<()> {
         // Under the lock, so that what was lost before is seen here, and what is lost later there.
         let state = self.shared.state.lock();
@@ -253,7 +253,7 @@ impl Mmp {
         state.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// Lets others have the volume, to which nothing is written any more.
+    /// Releases the volume, to which nothing is written any more.
     pub(crate) fn finish(&self) -> Result<()> {
         self.stop();
         let state = self.shared.state.lock();
@@ -273,8 +273,8 @@ impl Mmp {
 }
 
 impl Drop for Mmp {
-    /// Without [`finish`](Self::finish) the volume is left like one after a crash: who opens it waits
-    /// until it is certain that nobody counts.
+    /// Without [`finish`](Self::finish) the volume is left as after a crash: another host that opens it waits until
+    /// it is certain that the sequence number does not advance.
     fn drop(&mut self) {
         self.stop();
     }
@@ -283,13 +283,13 @@ impl Drop for Mmp {
 impl Shared {
     fn work(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.keep_up())).is_err() {
-            // Nobody counts any more, and others may take the volume at any time from now on.
-            let operation = "writing after a panic in the thread that keeps others out";
+            // The sequence number does not advance any more, so other hosts may take the volume at any time.
+            let operation = "continuing after a panic in the thread of multiple-mount protection";
             self.lose(&mut self.state.lock(), Unsupported::Operation(operation).into());
         }
     }
 
-    /// Nothing more is written, for this reason.
+    /// Records the loss of the claim, after which nothing is written.
     fn lose(&self, state: &mut State, error: Error) {
         if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
             journal.stop(&error);
@@ -324,7 +324,7 @@ fn in_use(raw: &RawMmp) -> Error {
     Error::InUse { by: user(raw) }
 }
 
-/// Who the block says counts in it, in words: the host, and its name of the device.
+/// Returns the host and the device that the block names, as text.
 pub fn user(raw: &RawMmp) -> String {
     let name = |bytes: &[u8]| {
         let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
@@ -340,7 +340,7 @@ fn put_name(field: &mut [u8], name: &str) {
     field[..length].copy_from_slice(&name.as_bytes()[..length]);
 }
 
-/// The host's name. Not from a file: a confined process sees none.
+/// Returns the host's name. It is not read from a file, since a confined process has no access to files.
 fn node_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! Two hosts and one volume, without the time that they wait; blocks that are none.
+//! Tests of multiple-mount protection: two hosts without waiting times, and invalid blocks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ use testkit::{DeviceHooks, HookedDevice};
 use super::*;
 use crate::common::{self, Image};
 
-/// A volume with the protection, and its block.
+/// Returns a volume with the protection, and its block.
 fn block() -> MmpBlock {
     let image = Image::make(16, &["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
     MmpBlock::of(&common::open(image.bytes()).unwrap()).unwrap().unwrap()
@@ -139,7 +139,7 @@ fn a_flush_that_fails_does_not_make_the_volume_somebody_elses() {
     claim.release().unwrap();
 }
 
-/// A device that forgets what it was to flush, and reports that to the first caller of flush, as hosts do.
+/// A device that loses data at a flush, and reports that only to the first caller of flush, as hosts do.
 #[derive(Default, Debug)]
 struct Forgetful {
     forgets: AtomicBool,

@@ -1,9 +1,9 @@
-//! Moves data of a file to other blocks: those of a second file, the donor, which gets the file's old
-//! ones (EXT4_IOC_MOVE_EXT).
+//! Moving of a file's data to the blocks of a second file, the donor, which gets the file's old blocks
+//! (EXT4_IOC_MOVE_EXT).
 //!
-//! The data is copied first, to blocks that nobody reads, since the donor's map says, durably, that they
-//! are unwritten; then, in one transaction, both maps change, and the commit flushes the copy before that
-//! is durable. A crash leaves the old blocks or the new ones, with the same data.
+//! The data is copied first. Its new blocks are durably unwritten in the donor's map, so no file shows them.
+//! Then one transaction changes both maps; its commit flushes the copy before it is durable. A crash leaves the
+//! old blocks or the new ones, with the same data.
 //! Not here: the cache, and the locks of both inodes, which the caller holds alone.
 
 use std::ops::Range;
@@ -19,22 +19,21 @@ use crate::inode_record::InodeFlags;
 use crate::map::Piece;
 use crate::map_write::Pair;
 
-/// Copies what a file has in a range, whole blocks, to the device from some byte on; zeroes past the end
-/// of the file.
+/// Copies a range of a file, whole blocks, to the device from some byte on, with zeroes past the end of the file.
 pub type CopyData<'c> = dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()> + 'c;
 
 impl Inode {
-    /// Exchanges the blocks that `range` has for those that `donor` has from `to` on. What the file has in
-    /// its old blocks it has in the new ones: `copy` is called for that. What it had reserved only,
-    /// unwritten, stays so, and where one of the two has a hole, both stay as they are. The donor's
-    /// part reads as zeroes where something was, or was to be, exchanged. Durable when it returns.
+    /// Exchanges the blocks of `range` with those of `donor` from `to` on. `copy` copies the file's data to the new
+    /// blocks. Blocks that are unwritten stay so, and where one of the two files has a hole, both stay as they are.
+    /// Exchanged parts of the donor's range read as zeroes, and so do parts that were to be exchanged when an error
+    /// came. Durable when it returns.
     ///
-    /// Gives how many bytes have moved. An error leaves a part of it undone: `NoSpace` where the maps
-    /// need more blocks; `Unsupported` for block maps, inline and encrypted data, data that goes through
-    /// the journal, and clusters.
+    /// Returns the number of bytes moved. After an error, a part may be moved. Errors: `NoSpace` if the maps need
+    /// more blocks; `Unsupported` for block maps, inline and encrypted data, data that goes through the journal, and
+    /// clusters.
     ///
-    /// The caller keeps others from both files, has nothing of the donor in the cache, and nothing of
-    /// either on its way to the device or from there.
+    /// The caller excludes other users from both files. The cache has no data of the donor, and no I/O is in flight
+    /// for either file.
     pub fn move_extents(
         &self,
         range: Range<FileOffset>,
@@ -44,7 +43,7 @@ impl Inode {
     ) -> Result<u64> {
         let volume = self.volume();
         if !Arc::ptr_eq(volume, donor.volume()) || self.number() == donor.number() {
-            return Err(Error::InvalidArgument("blocks are exchanged by two files of a volume"));
+            return Err(Error::InvalidArgument("the files are the same, or on different volumes"));
         }
         self.check_movable()?;
         donor.check_movable()?;
@@ -83,7 +82,7 @@ impl Inode {
         Ok(())
     }
 
-    /// The blocks to be exchanged among the next `count`, and how many of those were looked at.
+    /// Returns the blocks to be exchanged among the next `count`, and how many of those were looked at.
     fn plan(
         &self,
         at: FileBlock,
@@ -161,7 +160,7 @@ impl Inode {
     pub fn check_movable(&self) -> Result<()> {
         let refused = |what| Err(Unsupported::Operation(what).into());
         if self.kind() != FileType::Regular {
-            return Err(Error::InvalidArgument("only regular files exchange blocks"));
+            return Err(Error::InvalidArgument("not a regular file"));
         }
         if self.volume().geometry().features.has(Feature::Bigalloc) {
             return refused("exchanging blocks where they are allocated in clusters (bigalloc)");

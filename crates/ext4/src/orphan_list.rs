@@ -1,5 +1,5 @@
-//! The orphan list that begins in the superblock, in memory. The neighbours of each inode are found without
-//! walking the list. Not here: the list on disk (`orphan_write.rs`).
+//! The orphan list that begins in the superblock, in memory: finds the neighbours of an inode without walking
+//! the list. Not here: the list on disk (`orphan_write.rs`).
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ struct Entry<T> {
 }
 
 impl<T> OrphanList<T> {
-    /// An empty list.
+    /// Returns an empty list.
     pub(crate) fn new() -> Self {
         Self { entries: HashMap::new(), first: None, last: None }
     }
@@ -31,7 +31,7 @@ impl<T> OrphanList<T> {
         self.entries.is_empty()
     }
 
-    /// The first orphan, which the superblock names.
+    /// Returns the first orphan, which the superblock names.
     pub(crate) fn first(&self) -> Option<InodeNumber> {
         self.first
     }

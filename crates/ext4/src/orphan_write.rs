@@ -1,8 +1,7 @@
-//! The orphans of a volume that is open for writing: inodes whose deletion or truncation has begun,
-//! that have no name yet, or that have blocks past the size on the disk which say of themselves that
-//! they are written, so that a recovery can end what a crash cut off. They are kept in the orphan
-//! file where the volume has one, else in a list that begins in the superblock.
-//! Not here: deleting and truncating (`namespace`), reading orphans at recovery (`recovery`).
+//! The orphans of a volume that is open for writing: inodes whose deletion or truncation has begun, that have
+//! no name yet, or that have written blocks past the size on the disk. Recovery completes what a crash has
+//! interrupted. They are stored in the orphan file, or else in a list that begins in the superblock.
+//! Not here: deletion and truncation (`namespace`), and orphans at recovery (`recovery`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,8 +21,8 @@ use crate::orphan_list::OrphanList;
 use crate::orphans_found::{self, FoundList, OrphanErrors};
 use crate::volume::Volume;
 
-/// The blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
-/// change, at most: two inodes and the superblock.
+/// The maximum number of blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
+/// change: two inodes and the superblock.
 pub(crate) const ORPHAN_CREDITS: u32 = 3;
 
 /// The orphans.
@@ -35,12 +34,12 @@ pub(crate) struct OrphanSet {
 }
 
 struct Inner {
-    /// The orphans in the list: each holds the number of the next.
+    /// The orphans in the list. Each has the number of the next.
     list: OrphanList<Listed>,
-    /// Those in the file.
+    /// The orphans in the file.
     in_file: HashMap<InodeNumber, Slot>,
     file: Option<OrphanFile>,
-    /// What the file held when the volume was opened, until that is taken in.
+    /// The contents of the file when the volume was opened, until they are adopted.
     found: Vec<(Slot, InodeNumber)>,
 }
 
@@ -54,7 +53,7 @@ impl Listed {
         Self { record: Arc::clone(&inode.record) }
     }
 
-    /// Makes `next` the number that follows this one.
+    /// Sets the number of the next orphan.
     fn set_next(&self, volume: &Volume, handle: &mut Handle<'_>, next: u32) -> Result<()> {
         let mut now = self.record.write();
         let record = InodeRecord { deleted: next, ..InodeRecord::clone(&now) };
@@ -67,15 +66,15 @@ impl Listed {
 /// The orphans of a volume that was just opened.
 #[derive(Default)]
 pub(crate) struct Adopted {
-    /// Those of the list, the first one first.
+    /// The orphans of the list, the first one first.
     pub list: Vec<Arc<Inode>>,
-    /// Those of the file.
+    /// The orphans of the file.
     pub in_file: Vec<Arc<Inode>>,
-    /// What cannot be orphans.
+    /// The errors of entries that cannot be orphans.
     pub refused: OrphanErrors,
 }
 
-/// A place in the orphan file.
+/// A slot in the orphan file.
 #[derive(Clone, Copy)]
 struct Slot {
     block: usize,
@@ -85,9 +84,9 @@ struct Slot {
 struct OrphanFile {
     blocks: Vec<FsBlock>,
     seed: Option<u32>,
-    /// The slots of each block that hold a number.
+    /// The used slots of each block.
     taken: Vec<Taken>,
-    /// The place to look at first.
+    /// The slot to examine first.
     hint: Slot,
 }
 
@@ -99,8 +98,7 @@ struct Taken {
 }
 
 impl OrphanSet {
-    /// The orphans of a volume; what the volume has of them already is to be added by
-    /// [`adopt`](Self::adopt).
+    /// Returns the orphans of a volume. Existing ones are added by [`adopt`](Self::adopt).
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
         let (file, found) = match volume.superblock().inodes.orphan_file {
             Some(number) if volume.superblock().has(Feature::OrphanFile) => {
@@ -113,21 +111,21 @@ impl OrphanSet {
         Ok(Self { inner: RankedMutex::new(Rank::Orphans, inner), numbers: Mutex::default() })
     }
 
-    /// Takes in the orphans that the volume has, as it was opened: those of the list, in its order, and
-    /// those of the file. What cannot be an orphan is left out: it ends the list, and keeps its place in
-    /// the file. On a volume `with_errors`, there are none.
+    /// Adds the orphans that the volume had when it was opened: those of the list, in its order, and those of the
+    /// file. An entry that cannot be an orphan is skipped: it ends the list, and keeps its slot in the file. On a
+    /// volume `with_errors`, there are none.
     pub(crate) fn adopt(&self, volume: &Arc<Volume>, with_errors: bool) -> Result<Adopted> {
         let mut inner = self.inner.lock();
         let found = std::mem::take(&mut inner.found);
         if with_errors {
             return Ok(Adopted::default());
         }
-        let FoundList { orphans, cut } = FoundList::read(volume)?;
+        let FoundList { orphans, corruption } = FoundList::read(volume)?;
         for inode in &orphans {
             inner.list.push_back(inode.number(), Listed::new(inode));
         }
         let mut adopted = Adopted { list: orphans, ..Adopted::default() };
-        cut.into_iter().for_each(|error| adopted.refused.add(error));
+        corruption.into_iter().for_each(|error| adopted.refused.add(error));
         for (slot, number) in found {
             let judged = match inner.position(number) {
                 Some(_) => Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle)),
@@ -147,7 +145,7 @@ impl OrphanSet {
         Ok(adopted)
     }
 
-    /// Forgets the rest of the adopted list. The caller clears the list in the superblock.
+    /// Removes the rest of the adopted list. The caller clears the list in the superblock.
     pub(crate) fn forget_list(&self, adopted: &[Arc<Inode>]) {
         let mut inner = self.inner.lock();
         let mut numbers = self.numbers.lock();
@@ -159,8 +157,8 @@ impl OrphanSet {
         }
     }
 
-    /// Has an inode that was just read, and that nobody else has in memory, be what the orphans know it
-    /// as: one that was forgotten when blocks past its size could not be written, or taken away.
+    /// Restores the state of an orphan in an inode that was just read, and is not in memory otherwise: it was evicted
+    /// after blocks past its size could not be written or freed.
     pub(crate) fn recognise(&self, mut inode: Inode) -> Inode {
         let inner = self.inner.lock();
         match inner.position(inode.number()) {
@@ -178,13 +176,13 @@ impl OrphanSet {
         self.numbers.lock().contains(&number)
     }
 
-    /// Whether there is no list; then the superblock must not name one.
+    /// Returns whether the list is empty; then the superblock must not name one.
     #[cfg(test)]
     pub(crate) fn is_list_empty(&self) -> bool {
         self.inner.lock().list.is_empty()
     }
 
-    /// Whether the volume's superblock may say that the orphan file is empty.
+    /// Returns whether the superblock may mark the orphan file as empty.
     pub(crate) fn is_file_empty(&self) -> bool {
         let inner = self.inner.lock();
         inner.file.as_ref().is_none_or(OrphanFile::is_empty)
@@ -197,14 +195,13 @@ impl Volume {
         self.add_to(&mut self.writer()?.orphans.inner.lock(), handle, inode)
     }
 
-    /// Makes an inode an orphan no more, if it is one.
+    /// Removes an inode from the orphans, if it is one.
     pub(crate) fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         self.remove_from(&mut self.writer()?.orphans.inner.lock(), handle, inode)
     }
 
     /// Adds an inode to the orphans if it has no names, or blocks past its size that are to be freed; removes it
-    /// otherwise. Called in the handle that changed its
-    /// names, its size or its map, after that.
+    /// otherwise. Called in the handle that changed its names, its size or its map, after that change.
     pub(crate) fn update_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         // A concurrent change of the inode is followed by a call of its own.
         let inner = &mut *self.writer()?.orphans.inner.lock();
@@ -284,7 +281,7 @@ impl Inner {
 }
 
 impl OrphanFile {
-    /// The file, and what it holds.
+    /// Returns the file, and its contents.
     fn open(volume: &Arc<Volume>, number: InodeNumber) -> Result<(Self, Vec<(Slot, InodeNumber)>)> {
         let inode = volume.special_inode(number)?;
         let (mut blocks, mut taken, mut found) = (Vec::new(), Vec::new(), Vec::new());
@@ -304,12 +301,12 @@ impl OrphanFile {
         Ok((Self { blocks, seed, taken, hint: Slot { block: 0, index: 0 } }, found))
     }
 
-    /// Whether no place holds a number.
+    /// Returns whether all slots are free.
     fn is_empty(&self) -> bool {
         self.taken.iter().all(|taken| taken.free == taken.places.len())
     }
 
-    /// A place that holds nothing.
+    /// Returns a free slot.
     fn find_room(&mut self) -> Option<Slot> {
         let count = self.blocks.len();
         let block = (self.hint.block..count)
@@ -328,7 +325,7 @@ impl OrphanFile {
         block.free = block.free + usize::from(before) - usize::from(taken);
     }
 
-    /// Writes a number, or zero, into a place.
+    /// Writes a number, or zero, to a slot.
     fn set(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
         let block = self.blocks[slot.block];
         handle.edit(block, ORPHAN_FILE, Place::block(block), |bytes| {
@@ -351,7 +348,7 @@ mod tests {
     use crate::ROOT_INODE;
     use crate::common::{self, Image, TIME, new_file};
 
-    /// A file with a block that it has not grown to yet.
+    /// Returns a file with a block that it has not grown to yet.
     fn mapped(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
         let inode = new_file(volume, name);
         inode.map_write(FileOffset(0), 1024).unwrap();

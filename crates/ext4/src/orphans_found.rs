@@ -1,8 +1,8 @@
-//! The orphans that a volume has when it is opened: finds them, and judges each as Linux does.
+//! The orphans of a volume at its opening: finds them, and validates each as Linux does.
 //! Not here: deleting and truncating them (`recovery/orphans.rs` in memory, `orphan_write.rs` in place).
 //!
-//! A list that leads to what is no orphan ends there. What follows cannot be found by it any more, and
-//! the list is emptied: a check of the volume has to find the rest.
+//! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is emptied:
+//! e2fsck finds the rest.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,17 +37,17 @@ impl OrphanErrors {
     }
 }
 
-/// What the orphan list of a volume leads to.
+/// The orphan list of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct FoundList {
     /// The orphans, the first one first.
     pub orphans: Vec<Arc<Inode>>,
-    /// Why the list ends before its end.
-    pub cut: Option<Error>,
+    /// The corruption at which the list ends, if any.
+    pub corruption: Option<Error>,
 }
 
 impl FoundList {
-    /// Follows the list from the superblock on. Only errors of the device are errors here.
+    /// Reads the list that begins in the superblock. Errors: only those of the device.
     pub(crate) fn read(volume: &Arc<Volume>) -> Result<Self> {
         let (mut list, mut known) = (Self::default(), HashSet::new());
         let mut next = volume.superblock().inodes.last_orphan;
@@ -56,16 +56,16 @@ impl FoundList {
                 Ok(inode) => inode,
                 Err(error @ Error::Io(_)) => return Err(error),
                 Err(error) => {
-                    list.cut = Some(error);
+                    list.corruption = Some(error);
                     break;
                 }
             };
             let record = inode.record();
             if !known.insert(number) {
-                // An inode that was truncated ends the list when it comes again; one that was deleted
-                // is not in use any more.
+                // An inode that was truncated ends the list when it is met again. One that was deleted is not
+                // in use any more, which is corruption.
                 if record.links == 0 {
-                    list.cut = Some(fault(STRUCTURE, number, Problem::Cycle));
+                    list.corruption = Some(fault(STRUCTURE, number, Problem::Cycle));
                 }
                 break;
             }
@@ -77,8 +77,8 @@ impl FoundList {
     }
 }
 
-/// Returns the inode that `structure` calls an orphan, if it can be one: an inode in use that is not
-/// reserved, with a sound root of its map, and if it has names, of a kind that can be truncated.
+/// Returns the inode that `structure` lists as an orphan, if it can be one: an inode in use that is not
+/// reserved, with a valid root of its map, and if it has names, of a type that can be truncated.
 pub(crate) fn judge(
     volume: &Arc<Volume>,
     number: InodeNumber,

@@ -1,4 +1,4 @@
-//! Parses and validates the superblock. Not here: its copies in other groups.
+//! Parsing and validation of the superblock. Not here: its copies in other groups (`superblock_copy.rs`).
 
 use std::mem::offset_of;
 
@@ -97,7 +97,7 @@ impl Superblock {
         Self::parse(&bytes, device.size())
     }
 
-    /// Whether `device` has the format's magic number.
+    /// Returns whether `device` has the format's magic number.
     pub fn has_magic(device: &SharedDevice) -> Result<bool> {
         let mut bytes = [0; size_of::<u16>()];
         let at = SUPERBLOCK_OFFSET.0 + offset_of!(RawSuperblock, magic) as u64;
@@ -115,8 +115,7 @@ impl Superblock {
         Self::from_raw(raw, device_bytes)
     }
 
-    /// Validates the bytes of a superblock whose checksum is known to be wrong. What it says may be a mixture of
-    /// two superblocks.
+    /// Validates the bytes of a superblock with a wrong checksum. Its fields may be a mixture of two superblocks.
     pub(crate) fn parse_torn(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
         Self::from_raw(read_raw(bytes)?, device_bytes)
     }
@@ -139,47 +138,47 @@ impl Superblock {
         })
     }
 
-    /// The superblock as it lies on disk, for fields that nothing here interprets.
+    /// Returns the superblock as it lies on disk, for fields that nothing here interprets.
     pub fn raw(&self) -> &RawSuperblock {
         &self.raw
     }
 
-    /// Whether the volume has `feature`.
+    /// Returns whether the volume has `feature`.
     pub fn has(&self, feature: Feature) -> bool {
         self.geometry.features.has(feature)
     }
 
-    /// When the volume was made.
+    /// Returns the time when the volume was made.
     pub fn created(&self) -> Option<Timestamp> {
         time(self.raw.mkfs_time.get(), self.raw.mkfs_time_hi)
     }
 
-    /// When it was last mounted.
+    /// Returns the time of the last mount.
     pub fn last_mounted(&self) -> Option<Timestamp> {
         time(self.raw.mtime.get(), self.raw.mtime_hi)
     }
 
-    /// When it was last written.
+    /// Returns the time of the last write.
     pub fn last_written(&self) -> Option<Timestamp> {
         time(self.raw.wtime.get(), self.raw.wtime_hi)
     }
 
-    /// When it was last checked.
+    /// Returns the time of the last check.
     pub fn last_checked(&self) -> Option<Timestamp> {
         time(self.raw.lastcheck.get(), self.raw.lastcheck_hi)
     }
 
-    /// The errors that were met since the volume was last repaired.
+    /// Returns the errors that were met since the volume was last repaired.
     pub fn errors(&self) -> RecordedErrors {
         RecordedErrors::parse(&self.raw)
     }
 
-    /// What is to be done when metadata turns out to be corrupt.
+    /// Returns the error policy.
     pub fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy::of(&self.raw)
     }
 
-    /// Where it was last mounted.
+    /// Returns the directory of the last mount.
     pub fn last_mounted_on(&self) -> &[u8] {
         until_nul(&self.raw.last_mounted)
     }
@@ -197,7 +196,7 @@ pub(crate) fn edit(block: &mut [u8], geometry: &Geometry, change: impl FnOnce(&m
     }
 }
 
-/// The bytes before the first NUL.
+/// Returns the bytes before the first NUL.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }

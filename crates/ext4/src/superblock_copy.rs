@@ -1,8 +1,8 @@
-//! Copies of the superblock in other groups: finds one to read a volume by whose first superblock is
-//! damaged. Not here: what is read by it, and what copies lack.
+//! Copies of the superblock in other groups, for reading a volume whose first superblock is damaged. Not here:
+//! opening through a copy (`recovery/copy.rs`).
 //!
-//! Where a copy lies hangs on the block size and the size of groups, which only a superblock says. As
-//! e2fsck does, those that mke2fs chooses by itself are tried; for others the user has to say where
+//! The position of a copy depends on the block size and the size of groups, which only a superblock has. As in
+//! e2fsck, the positions that mke2fs chooses by default are tried; others are given by the user
 //! (`OpenOptions::superblock`). That takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
 
 use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Place, Problem, Result};
@@ -38,7 +38,7 @@ pub(crate) struct SuperblockCopy {
     pub superblock: Superblock,
     pub block: FsBlock,
     pub group: GroupNumber,
-    /// What is wrong with the first one; `None` if nobody looked.
+    /// The error of the first superblock; `None` if it was not read.
     pub reason: Option<Error>,
 }
 
@@ -85,11 +85,11 @@ impl SuperblockCopy {
                 Err(error) => worst = Some(error),
             }
         }
-        Err(worst.unwrap_or(Error::InvalidArgument("a block size that no volume can have")))
+        Err(worst.unwrap_or(Error::InvalidArgument("no volume can have this block size")))
     }
 
-    /// Finds copies, the most trustworthy one first: what was made last, in the lowest group. Remains of
-    /// an older file system may have some, too.
+    /// Finds copies, the most trustworthy one first: the latest one, in the lowest group. An older file system may
+    /// have left some, too.
     pub(crate) fn find(device: &SharedDevice) -> Vec<Self> {
         let sound = candidates(device.size()).into_iter().filter_map(|(block, size, group)| {
             let copy = Self::read(device, block, size).ok()?;
@@ -111,7 +111,7 @@ fn is_magic(error: &Error) -> bool {
     matches!(error, Error::Corrupt(corrupt) if matches!(corrupt.problem, Problem::Magic { .. } | Problem::Truncated { .. }))
 }
 
-/// Where copies lie in volumes that mke2fs made by itself: the block, its size, and the group.
+/// Returns the default positions of copies, as mke2fs chooses them: the block, its size, and the group.
 fn candidates(device_bytes: u64) -> Vec<(FsBlock, BlockSize, u32)> {
     let mut candidates = Vec::new();
     for shift in BLOCK_SHIFTS {

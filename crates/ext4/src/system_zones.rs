@@ -35,8 +35,8 @@ pub(crate) struct Zones {
 }
 
 impl Zones {
-    /// Collects the fixed zones of a volume. A descriptor that cannot be read adds only the blocks at the
-    /// beginning of its group, since no other code can find what it describes either.
+    /// Collects the fixed zones of a volume. A descriptor that cannot be read adds only the blocks at the beginning
+    /// of its group, since other code cannot find its other blocks either.
     fn fixed(volume: &Volume) -> Self {
         let (geometry, mut zones) = (volume.geometry(), Self::default());
         if geometry.group_count > GROUPS_MAX {
@@ -45,7 +45,7 @@ impl Zones {
         }
         for number in (0..geometry.group_count).map(GroupNumber) {
             if zones.ranges.len() >= ZONES_MAX {
-                tracing::warn!("the metadata of the volume is in too many pieces to be protected");
+                tracing::warn!("the volume has too many metadata zones: some are not protected");
                 zones.is_cut = true;
                 break;
             }

@@ -1,4 +1,4 @@
-//! Times of an inode: the range that it has room for, and their encoding.
+//! Times of an inode: their range and their encoding.
 
 use base::attributes::Timestamp;
 

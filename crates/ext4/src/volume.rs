@@ -1,4 +1,4 @@
-//! A volume: from a device to inodes.
+//! An open volume: its superblock, descriptors and inodes.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,29 +25,29 @@ use crate::system_zones::Zones;
 use crate::times;
 use crate::writer::Writer;
 
-/// Blocks of an inode table that are read together, as in the kernel (`inode_readahead_blks`).
+/// The number of inode table blocks that are read together, as in the kernel (`inode_readahead_blks`).
 const INODE_READAHEAD_BLOCKS: u64 = 32;
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Look at the volume as it lies, even when its journal must be replayed.
+    /// Read the volume without recovery, even if its journal must be replayed.
     pub no_recovery: bool,
-    /// Tell the device of blocks that were freed, once that is durable.
+    /// Discard freed blocks on the device once that is durable.
     pub discard: bool,
-    /// What to do about corruption, instead of what the superblock says.
+    /// The reaction to corruption, instead of the superblock's.
     pub errors: Option<ErrorPolicy>,
     /// The age at which changes are committed without a sync. Zero means the default of 5 s.
     pub commit_interval: Duration,
-    /// The device of the journal, when the volume has it outside.
+    /// The device of the journal, if that is external.
     pub journal_device: Option<SharedDevice>,
-    /// The superblock to read the volume by, rather than the first one.
+    /// The superblock to use, instead of the first one.
     pub superblock: Option<SuperblockPlace>,
-    /// Asked while another host may have the volume.
+    /// Called while another host may have the volume, to decide whether to wait on.
     pub patience: Patience,
 }
 
-/// What [`Volume::probe`] found.
+/// The result of [`Volume::probe`].
 #[derive(Debug)]
 pub enum Probed {
     /// The volume can be used.
@@ -63,7 +63,7 @@ pub struct Unrecovered {
 }
 
 impl Unrecovered {
-    /// The volume without what the journal holds: inconsistent, unless nothing was being written.
+    /// Returns the volume without recovery. It is inconsistent, unless nothing was being written.
     pub fn as_it_lies(self) -> Arc<Volume> {
         self.volume
     }
@@ -76,11 +76,11 @@ pub struct Volume {
     metadata: Arc<MetadataCache>,
     pub(crate) statfs: OnceLock<StatFs>,
     recovery: Option<RecoveryReport>,
-    /// What was read instead of the first superblock.
+    /// The copy that is used instead of the first superblock.
     copy: Option<SuperblockCopy>,
     pub(crate) fixed_zones: OnceLock<Zones>,
     pub(crate) journal_zones: OnceLock<Zones>,
-    /// Set while the volume is open for writing.
+    /// `None` on a read-only volume.
     pub(crate) writer: Option<Writer>,
 }
 
@@ -91,8 +91,8 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// Opens the volume on `device`. What its journal holds is seen, and the device not written.
-    /// Metadata is kept in `cache`. If the first superblock is damaged, a copy of it is looked for.
+    /// Opens the volume on `device`, with the changes in its journal. The device is not written. Metadata is cached in
+    /// `cache`. If the first superblock is damaged, a copy of it is searched for.
     pub fn open(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -112,7 +112,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Opens the volume by its first superblock, or if that is damaged, as well as it can be.
+    /// Opens the volume by its first superblock, or if that is damaged, by a reconstruction or a copy of it.
     fn open_by_first(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -128,8 +128,8 @@ impl Volume {
         }
     }
 
-    /// Opens a volume whose first superblock has `error`: by that superblock as it was to be if a power cut has
-    /// torn it, or else by a copy.
+    /// Opens a volume whose first superblock has `error`: by a reconstruction if a power cut has torn it, or else by
+    /// a copy.
     fn open_damaged(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -150,7 +150,7 @@ impl Volume {
         }
     }
 
-    /// The copy of the superblock to read the volume on `device` by, if `error` is one of the first.
+    /// Returns the copy of the superblock for the volume on `device`, if `error` is one of its first superblock.
     fn copy_for(
         device: &SharedDevice,
         cache: &Arc<PageCache>,
@@ -171,7 +171,7 @@ impl Volume {
         Some(SuperblockCopy { reason: Some(error.clone()), ..copies.swap_remove(best) })
     }
 
-    /// Why a volume is not written whose first superblock has `error`.
+    /// Returns the error for writing a volume whose first superblock has `error`.
     pub(crate) fn refusal_for_copy(
         device: &SharedDevice,
         cache: &Arc<PageCache>,
@@ -182,7 +182,7 @@ impl Volume {
         Unsupported::DamagedSuperblock { copy: copy.block, block_size }.into()
     }
 
-    /// Whether there is a copy of a superblock to read `device` by, whose first one is damaged or gone.
+    /// Returns whether `device`, whose first superblock is damaged or missing, has a copy of a superblock.
     pub fn has_copy(device: &SharedDevice, cache: &Arc<PageCache>) -> bool {
         match Superblock::read(device) {
             Ok(_) => false,
@@ -190,7 +190,7 @@ impl Volume {
         }
     }
 
-    /// The volume that `copy` speaks of.
+    /// Returns the volume that `copy` describes.
     pub(crate) fn with_copy(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -200,19 +200,19 @@ impl Volume {
         Arc::new(Self { copy: Some(copy), ..Self::with_superblock(device, cache, superblock) })
     }
 
-    /// The same volume, which was found by `copy`.
+    /// Returns the same volume, which was opened through `copy`.
     pub(crate) fn found_by(self: Arc<Self>, copy: SuperblockCopy) -> Arc<Self> {
         let mut volume = Arc::into_inner(self).expect("nobody else has a volume just opened");
         volume.copy = Some(copy);
         Arc::new(volume)
     }
 
-    /// What was read instead of the first superblock.
+    /// Returns the copy that is used instead of the first superblock.
     pub(crate) fn copy(&self) -> Option<&SuperblockCopy> {
         self.copy.as_ref()
     }
 
-    /// The volume as `superblock` describes it.
+    /// Returns the volume as `superblock` describes it.
     pub(crate) fn with_superblock(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -232,7 +232,7 @@ impl Volume {
         }
     }
 
-    /// Reads the superblock of `device` and says whether the volume can be used as it lies.
+    /// Reads the superblock of `device`. Returns whether the volume is ready or needs recovery.
     pub fn probe(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Probed> {
         let superblock = Superblock::read(&device)?;
         // Without a journal the mark has no meaning.
@@ -246,34 +246,34 @@ impl Volume {
         })
     }
 
-    /// The device that file data is read from.
+    /// Returns the device that file data is read from.
     pub fn device(&self) -> &SharedDevice {
         &self.device
     }
 
-    /// What was done to the volume in memory before it could be read.
+    /// Returns a report of the recovery in memory, if there was one.
     pub fn recovery(&self) -> Option<&RecoveryReport> {
         self.recovery.as_ref()
     }
 
-    /// The same volume, with what was done to it.
+    /// Returns the same volume with the report of its recovery.
     pub(crate) fn recovered(self: Arc<Self>, report: RecoveryReport) -> Arc<Self> {
         let mut volume = Arc::into_inner(self).expect("nobody else has a volume just opened");
         volume.recovery = Some(report);
         Arc::new(volume)
     }
 
-    /// The cache of metadata blocks.
+    /// Returns the cache of metadata blocks.
     pub(crate) fn metadata(&self) -> &Arc<MetadataCache> {
         &self.metadata
     }
 
-    /// The superblock, as it was when the volume was opened.
+    /// Returns the superblock, as it was when the volume was opened.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// The shape of the volume.
+    /// Returns the geometry of the volume.
     pub fn geometry(&self) -> &Geometry {
         &self.superblock.geometry
     }
@@ -283,7 +283,7 @@ impl Volume {
         times::granularity(self.geometry().inode_size as usize)
     }
 
-    /// A block of metadata. A block outside the volume is a corrupt reference to `structure` from
+    /// Reads a block of metadata. Errors: for a block outside the volume, a corrupt reference in `structure` at
     /// `place`.
     pub fn read_metadata(
         &self,
@@ -299,7 +299,7 @@ impl Volume {
         self.metadata.read(block, structure, place)
     }
 
-    /// The descriptor of a group of this volume.
+    /// Returns the descriptor of a group of this volume.
     pub fn group(&self, group: GroupNumber) -> Result<GroupDescriptor> {
         const STRUCTURE: &str = "group descriptor";
         let geometry = self.geometry();
@@ -325,8 +325,8 @@ impl Volume {
         Ok(descriptor)
     }
 
-    /// What the inode says, reserved or not, linked or not. `NotFound` if it was never used or
-    /// was cleared.
+    /// Reads the record of an inode, reserved or not, linked or not. Errors: `NotFound` if it was never used or was
+    /// cleared.
     pub fn inode_record(&self, number: InodeNumber) -> Result<InodeRecord> {
         let (buffer, at, place) = self.raw_inode(number)?;
         let geometry = self.geometry();
@@ -334,7 +334,7 @@ impl Volume {
         InodeRecord::parse(bytes, geometry, number, place)
     }
 
-    /// The block that holds an inode, as it is now, where the inode lies in it, and its place for
+    /// Reads the block with an inode. Returns its current contents, the inode's position in it, and its place for
     /// errors.
     pub(crate) fn raw_inode(&self, number: InodeNumber) -> Result<(MetadataBuffer, usize, Place)> {
         let (block, at, place) = self.inode_place(number)?;
@@ -342,8 +342,8 @@ impl Volume {
         Ok((self.read_metadata(block, "inode", place)?, at, place))
     }
 
-    /// Starts to read the part of the inode table around `block`, which has the inode `number`, if that block
-    /// is not in memory: inodes of one directory are adjacent. Inodes that were never used are left out.
+    /// Starts to read the part of the inode table around `block`, which has the inode `number`, if that block is not in
+    /// memory: inodes of one directory are adjacent. Inodes that were never used are not read.
     pub(crate) fn read_inodes_ahead(&self, number: InodeNumber, block: FsBlock) -> Result<()> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
@@ -360,7 +360,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The block that holds an inode, where the inode lies in it, and its place for errors.
+    /// Returns the block with an inode, the inode's position in it, and its place for errors.
     pub(crate) fn inode_place(&self, number: InodeNumber) -> Result<(FsBlock, usize, Place)> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
@@ -373,9 +373,9 @@ impl Volume {
         Ok((block, at, place))
     }
 
-    /// An inode as [`inode`](Self::inode) gives it, of a number that no name was found for. `NotFound` also when
-    /// the inode bitmap calls it free: where records have no checksum, a table that was never used may hold
-    /// anything.
+    /// Returns an inode as [`inode`](Self::inode) does, by a number that does not come from a name. Errors:
+    /// `NotFound` also if the inode bitmap marks it free: records without checksums in a table that was never used
+    /// may contain anything.
     pub fn marked_inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
         let (group, index) = self.geometry().inode_position(number)?;
         match self.inode_bitmap(&self.group(group)?)?.is_set(index) {
@@ -384,8 +384,8 @@ impl Volume {
         }
     }
 
-    /// An inode that a name may stand for. `NotFound` when it is not in use; corrupt when no name
-    /// may stand for it.
+    /// Returns an inode that a name may refer to. Errors: `NotFound` if it is not in use, `Corrupt` if no name may
+    /// refer to it.
     pub fn inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
         let geometry = self.geometry();
         let fault = |problem| Error::corrupt("inode reference", Place::inode(number), problem);
@@ -408,7 +408,7 @@ impl Volume {
         Ok(writer.orphans.recognise(inode))
     }
 
-    /// An inode of the format's own: the journal, a quota file, an attribute's value.
+    /// Returns an inode of the format's own: the journal, a quota file, an attribute's value.
     pub fn special_inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
         Ok(Inode::new(Arc::clone(self), self.inode_record(number)?))
     }

@@ -1,5 +1,5 @@
-//! What a volume has while it is open for writing; opening it so, and closing it.
-//! Not here: what is written.
+//! The state of a volume that is open for writing; opening and closing it.
+//! Not here: the changes.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,24 +24,24 @@ use crate::volume::{OpenOptions, Probed, Volume};
 
 const STRUCTURE: &str = "superblock";
 
-/// The part of a volume that writing needs.
+/// The state of a volume that is open for writing.
 pub(crate) struct Writer {
     pub(crate) journal: Arc<Journal>,
     pub(crate) allocator: Arc<Allocator>,
     pub(crate) orphans: OrphanSet,
-    /// Held by who changes how many inodes use an attribute block, or a value in an inode.
+    /// Held by a thread that changes how many inodes use an attribute block, or a value in an inode.
     pub(crate) shared_attributes: RankedMutex<()>,
-    /// What keeps others from writing the volume, where it has that.
+    /// The multiple-mount protection of the volume, if it has that.
     mmp: OnceLock<Mmp>,
     _worker: Worker,
 }
 
 impl Volume {
-    /// Opens the volume on `device` for reading and writing. What its journal holds is put in
-    /// place first. Features that are not written yet are refused by name.
+    /// Opens the volume on `device` for reading and writing, and replays its journal in place. Features that are not
+    /// written yet are refused; the error names them.
     ///
-    /// With multiple-mount protection, a volume that was not closed is waited for, up to some minutes
-    /// (22 s by default) unless `patience` ends before, which is `Interrupted`, and one that somebody else writes is [`Error::InUse`].
+    /// With multiple-mount protection, waits for a volume that was not closed, up to some minutes (22 s by default).
+    /// Errors: `Interrupted` if `patience` ends the wait, [`Error::InUse`] if another host writes the volume.
     pub fn open_for_writing(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -50,11 +50,11 @@ impl Volume {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        // No flush is to hide that one before it has failed, whoever asked for that.
+        // So that no flush succeeds after another one, by any code, has failed.
         let latch = Arc::new(LatchDevice::new(device));
         if options.superblock.is_some() {
             return Err(Error::InvalidArgument(
-                "writing to a volume by a superblock of one's choice",
+                "a volume cannot be opened for writing through a chosen superblock",
             ));
         }
         let volume = Self::look(latch.clone(), cache, options)?;
@@ -66,7 +66,7 @@ impl Volume {
         volume.fixed_zones().check()?;
         drop(volume);
         let mmp = Mmp::start(block, &options.patience)?;
-        // What was read before may have been changed by somebody who has let go of it since.
+        // Another host may have changed blocks after they were read here, and have released the volume since.
         latch.refresh(DeviceOffset(0), latch.size());
         let opened = Self::open_alone(latch, cache, options).and_then(|volume| {
             mmp.guard(&volume.writer()?.journal)?;
@@ -84,7 +84,7 @@ impl Volume {
         opened
     }
 
-    /// The volume as it lies, which nobody has begun to write. Another host may be writing it.
+    /// Returns the volume without recovery, before anything is written. Another host may be writing it.
     fn look(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -104,7 +104,7 @@ impl Volume {
         }
     }
 
-    /// [`open_for_writing`](Self::open_for_writing), while nobody else writes the volume.
+    /// [`open_for_writing`](Self::open_for_writing) after multiple-mount protection excludes other hosts.
     fn open_alone(
         latch: Arc<LatchDevice>,
         cache: &Arc<PageCache>,
@@ -179,34 +179,34 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Whether the volume was opened for writing.
+    /// Returns whether the volume was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Refuses when nothing can be changed: `ReadOnly` on a volume that is not open for writing,
-    /// `ShutDown` with the error that ended all changes.
+    /// Fails if nothing can be changed: with `ReadOnly` on a volume that is not open for writing, with `ShutDown`
+    /// after an error that has shut it down.
     pub fn check_writable(&self) -> Result<()> {
         self.writer()?.journal.check()
     }
 
-    /// Ends all changes after a panic, which was reported where it happened: in writing data, or in what
-    /// follows from that. `operation` is what cannot be, such as going on after it.
+    /// Shuts the volume down after a panic in writing data or its end of I/O. The panic hook has reported the panic.
+    /// `operation` is the text of the error.
     pub fn panicked(&self, operation: &'static str) {
         if let Some(writer) = &self.writer {
             writer.journal.fail_after_panic(operation);
         }
     }
 
-    /// Deals with an error that reading gave, as the volume's error policy says: if the volume is
-    /// open for writing and is corrupt there, that is kept in the superblock.
+    /// Applies the volume's error policy to an error of a read: corruption is recorded in the superblock if the
+    /// volume is open for writing.
     pub fn found(&self, error: &Error) {
         if let Some(writer) = &self.writer {
             writer.journal.found(error);
         }
     }
 
-    /// The errors that were met since the volume was last repaired.
+    /// Returns the errors since the volume was last repaired.
     pub fn errors(&self) -> RecordedErrors {
         match &self.writer {
             Some(writer) => writer.journal.errors.errors(),
@@ -214,7 +214,7 @@ impl Volume {
         }
     }
 
-    /// Replays the log, if the volume has one, and makes it ready to be written.
+    /// Replays the log, if the volume has one, and prepares it for writing.
     fn begin_log(
         self: &Arc<Self>,
         cache: &Arc<PageCache>,
@@ -266,8 +266,8 @@ impl Volume {
         Ok(Some(log))
     }
 
-    /// Changes flags of the superblock in place, durably, outside any transaction: only while nothing else
-    /// changes the volume. They are those that can be told after a tear (`recovery/torn.rs`).
+    /// Changes flags of the superblock in place, durably, outside any transaction. Nothing else may change the volume
+    /// meanwhile. Only flags that recovery can reconstruct after a tear are changed in this way (`recovery/torn.rs`).
     fn change_flags(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let block = self.geometry().superblock_block();
         self.metadata().change(block, STRUCTURE, Place::block(block), |bytes| {
@@ -281,7 +281,7 @@ impl Volume {
         self.device().flush()
     }
 
-    /// Changes the superblock as a part of a transaction.
+    /// Changes the superblock in a transaction.
     pub(crate) fn edit_superblock(
         &self,
         handle: &mut Handle<'_>,
@@ -293,16 +293,14 @@ impl Volume {
         })
     }
 
-    /// What writing needs; `ReadOnly` when the volume is not open for that.
+    /// Returns the state for writing. Errors: `ReadOnly` if the volume is not open for writing.
     pub(crate) fn writer(&self) -> Result<&Writer> {
         self.writer.as_ref().ok_or(Error::ReadOnly)
     }
 
-    /// Runs `operation` with a handle that may change `credits` blocks. If it fails after it has
-    /// changed something, the metadata in memory is not what any operation leaves behind, and the
-    /// volume takes no more writes: an operation that can fail in the ordinary course of things
-    /// (`NoSpace`, `Exists` …) does so before its first change, or undoes what it changed and says
-    /// so by [`Handle::undone`].
+    /// Runs `operation` with a handle that may change `credits` blocks. If it fails after a change, the metadata in
+    /// memory is inconsistent, and the volume is shut down. An operation with ordinary failures (`NoSpace`, `Exists`
+    /// …) fails before its first change, or undoes its changes and calls [`Handle::undone`].
     pub(crate) fn change<'v, R>(
         &'v self,
         credits: u32,
@@ -321,8 +319,7 @@ impl Volume {
         result
     }
 
-    /// [`change`](Self::change) for operations that need space: tried again after a commit where
-    /// that frees some.
+    /// [`change`](Self::change) for operations that need space: tried again after a commit if that frees some.
     pub(crate) fn change_with_space<'v, R>(
         &'v self,
         credits: u32,
@@ -337,8 +334,7 @@ impl Volume {
         work()
     }
 
-    /// Makes every change up to now durable, and the data that is on the device, and has the
-    /// superblock count what is free then.
+    /// Makes all earlier changes, and data that is on the device, durable, and updates the superblock's counts.
     pub fn sync(&self) -> Result<()> {
         let journal = &self.writer()?.journal;
         // Where nothing can be changed any more the commit says what that means.
@@ -351,7 +347,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Has the superblock tell, with the next commit, of new errors, and count what is free now.
+    /// Writes new errors and the counts of free space to the superblock, with the next commit.
     fn update_superblock(&self) -> Result<()> {
         let Writer { journal, allocator, .. } = self.writer()?;
         journal.store_errors()?;
@@ -363,8 +359,8 @@ impl Volume {
         })
     }
 
-    /// Ends writing: everything is where it belongs, and the volume says that it is sound. Nothing
-    /// is changed afterwards. A volume that is dropped without this is like one after a crash.
+    /// Closes the volume: checkpoints everything, and marks the volume as clean. It is not changed afterwards. A
+    /// volume that is dropped without this is left as after a crash.
     pub fn close(&self) -> Result<()> {
         let closed = self.end_writing();
         match self.writer()?.mmp.get() {
@@ -403,8 +399,8 @@ pub(crate) fn set(raw: &mut RawSuperblock, feature: Feature, value: bool) {
     *field = (others | u32::from(value) << bit).into();
 }
 
-/// The features of a log that is about to be written, as the kernel sets them: checksums as the
-/// volume has them, room for large block numbers, and revokes.
+/// Returns the features of a log that is about to be written, as the kernel sets them: the volume's checksums, large
+/// block numbers, and revokes.
 fn journal_features(now: JournalFeatures, volume: &Features) -> JournalFeatures {
     JournalFeatures {
         checksum_v1: false,

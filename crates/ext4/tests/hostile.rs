@@ -184,5 +184,5 @@ fn short_devices_are_refused() {
     let mut bytes = images()[0].clone();
     bytes.truncate(1 << 20);
     let error = common::open(bytes).unwrap_err().to_string();
-    assert!(error.contains("needs 2097152 bytes, but only 1048576 are there"), "{error}");
+    assert!(error.contains("needs 2097152 bytes, but has only 1048576"), "{error}");
 }

@@ -84,7 +84,10 @@ fn a_panic_of_the_thread_that_keeps_others_out_ends_all_changes() {
     new_file(&volume, "file");
     device.arm();
     let error = until_shut(&volume, |_| ());
-    assert!(device.has_panicked() && is_shut_by(&error, "keeps others out"), "{error}");
+    assert!(
+        device.has_panicked() && is_shut_by(&error, "thread of multiple-mount protection"),
+        "{error}"
+    );
     // Not even word of it: it may be somebody else's by now.
     let before = memory.snapshot();
     volume.sync().unwrap_err();

@@ -44,7 +44,7 @@ impl fmt::Debug for IsKilled {
 }
 
 impl Interrupts {
-    /// Sets the function that tells whether a thread is being killed. Only the first call has an effect.
+    /// Sets the function that returns whether a thread is being killed. Only the first call has an effect.
     pub fn ask(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
         let _ = self.is_killed.set(IsKilled(Box::new(is_killed)));
     }
@@ -78,7 +78,7 @@ impl Interrupts {
         Serving { interrupts: Arc::clone(self), unique, _cancellable: cancellable }
     }
 
-    /// Whether the request was interrupted.
+    /// Returns whether the request was interrupted.
     fn has(&self, unique: u64) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.requests.lock().contains(&unique)
     }

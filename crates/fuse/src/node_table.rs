@@ -1,5 +1,5 @@
-//! The nodes that the kernel knows, with the number of times each was told to it. A node stays in
-//! memory until the kernel has taken all of them back.
+//! The nodes that the kernel knows, with their lookup counts. A node stays in memory until the kernel has
+//! forgotten all of its lookups.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub struct Known {
     /// The node.
     pub node: Arc<vfs::Node>,
     file: OnceLock<Arc<vfs::File>>,
-    /// The kernel may have cached contents that it asked for since this was false.
+    /// The kernel may have cached contents that it has read since this was false.
     was_read: AtomicBool,
     /// The kernel may have cached contents, and answer reads from them.
     is_cached: AtomicBool,
@@ -32,7 +32,7 @@ impl Known {
         })
     }
 
-    /// Notes that the kernel may have cached contents.
+    /// Records that the kernel may have cached contents.
     pub fn note_cached(&self) {
         if !self.is_cached.load(Ordering::Relaxed) {
             self.is_cached.store(true, Ordering::Relaxed);
@@ -44,21 +44,21 @@ impl Known {
         self.is_cached.load(Ordering::Relaxed)
     }
 
-    /// The kernel may cache what is read from now on.
+    /// Records that the kernel may cache the contents of a read.
     pub fn note_read(&self) {
         self.note_cached();
-        // Mostly it is known already. Whoever takes it meanwhile has the kernel forget this, too.
+        // It is mostly set already. A thread that clears it meanwhile invalidates this read's data, too.
         if !self.was_read.load(Ordering::SeqCst) {
             self.was_read.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether the kernel may have cached something since the last time that this was asked.
+    /// Returns whether the kernel may have cached contents since the last call.
     pub fn take_read(&self) -> bool {
         self.was_read.load(Ordering::SeqCst) && self.was_read.swap(false, Ordering::SeqCst)
     }
 
-    /// The regular file behind the node. It is opened once and shared by all readers. Reads through it do not
+    /// Returns the regular file behind the node. It is opened once and shared by all readers. Reads through it do not
     /// count as accesses.
     pub fn file(&self) -> Result<Arc<vfs::File>> {
         if let Some(file) = self.file.get() {
@@ -68,7 +68,7 @@ impl Known {
         Ok(Arc::clone(self.file.get_or_init(|| file)))
     }
 
-    /// One of those who read the file has closed it.
+    /// Records that one of the readers has closed the file.
     pub fn stop_reading(&self) {
         if let Some(file) = self.file.get() {
             file.stop_reading();
@@ -90,15 +90,15 @@ struct Entry {
 }
 
 impl NodeTable {
-    /// A table in which the root stands for good.
+    /// Returns a table with the root, which is never removed.
     pub fn new(root: Arc<vfs::Node>) -> Self {
         let number = root.number();
-        // One lookup that nobody can take back: see `forget`.
+        // One lookup that is never forgotten: see `forget`.
         let entry = Entry { known: Known::new(root), lookups: 1 };
         Self { root: number, entries: Mutex::new(HashMap::from([(ROOT_NODE, entry)])) }
     }
 
-    /// The node id of an inode: its number, but the root's and 1 change places.
+    /// Returns the node id of an inode: its number, but the root's and 1 change places.
     pub fn id(&self, inode: InodeNumber) -> u64 {
         match inode.0 {
             number if number == self.root.0 => ROOT_NODE,
@@ -113,13 +113,13 @@ impl NodeTable {
         InodeNumber(self.id(InodeNumber(id)))
     }
 
-    /// The node of an id that the kernel knows.
+    /// Returns the node of an id that the kernel knows.
     pub fn get(&self, id: u64) -> Option<Arc<Known>> {
         self.entries.lock().get(&id).map(|entry| Arc::clone(&entry.known))
     }
 
-    /// Counts one lookup of `node` and gives its id.
-    pub fn tell(&self, node: &Arc<vfs::Node>) -> u64 {
+    /// Counts one lookup of `node`. Returns its id.
+    pub fn count_lookup(&self, node: &Arc<vfs::Node>) -> u64 {
         let id = self.id(node.number());
         let mut entries = self.entries.lock();
         let entry = entries
@@ -129,7 +129,7 @@ impl NodeTable {
         id
     }
 
-    /// Takes all lookups of all nodes but the root's back.
+    /// Removes all lookups of all nodes but the root's.
     pub fn clear(&self) {
         let mut entries = self.entries.lock();
         let root = entries.remove(&ROOT_NODE);
@@ -139,7 +139,7 @@ impl NodeTable {
         drop(others);
     }
 
-    /// Takes lookups back; at none left the node is released.
+    /// Removes lookups. Without any left, the node is released.
     pub fn forget(&self, id: u64, lookups: u64) {
         if id == ROOT_NODE {
             return;

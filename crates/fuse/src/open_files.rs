@@ -1,5 +1,5 @@
-//! The open files of a volume that can be written to, by the handles that the kernel has of them.
-//! Where nothing is written no state hangs on an open file, and all have handle zero.
+//! The open files of a writable volume, by their handles. On a read-only volume, open files have no state, and
+//! all have the handle zero.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct OpenFile {
     pub file: vfs::File,
-    /// What of a write is to be durable when it returns, by the flags of the open.
+    /// The part of each write that is durable when it returns, by the flags of the open.
     pub sync: vfs::WriteSync,
-    /// The kernel was told to keep nothing of it in its cache, whatever becomes of O_DIRECT.
+    /// The kernel must not cache the file's data, whatever later changes of O_DIRECT.
     pub is_direct: bool,
     /// The kernel may hold data of the file that the server has not received.
     pub kernel_may_hold_data: bool,
@@ -49,7 +49,7 @@ impl Table {
 }
 
 impl OpenFiles {
-    /// Adds a file and gives its handle, which is not zero.
+    /// Adds a file. Returns its handle, which is not zero.
     pub fn add(&self, file: OpenFile) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut table = self.table.lock();
@@ -60,7 +60,7 @@ impl OpenFiles {
         handle
     }
 
-    /// The file of a handle.
+    /// Returns the file of a handle.
     pub fn get(&self, handle: u64) -> Option<Arc<OpenFile>> {
         self.table.lock().files.get(&handle).map(Arc::clone)
     }

@@ -1,5 +1,5 @@
 //! Translation of user and group ids between the image and the host.
-//! Not here: what an id may do.
+//! Not here: permissions.
 
 use std::borrow::Cow;
 

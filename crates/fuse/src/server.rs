@@ -1,5 +1,5 @@
-//! From a request to its answer. Not here: the operations themselves (`operations`), how requests
-//! come and answers go (`transport`).
+//! The server: turns requests into answers. Not here: the operations (`operations`), and receiving requests and
+//! sending answers (`transport`).
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,31 +21,30 @@ use crate::protocol::{InHeader, InterruptIn, Opcode};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
 
-/// In the count of requests: no more are served.
+/// A bit in the count of requests: no more requests are served.
 const CLOSING: usize = 1 << (usize::BITS - 1);
-/// In the count of requests: what is done by now has come too late.
+/// A bit in the count of requests: requests that end from now on are too late.
 const GIVEN_UP: usize = CLOSING >> 1;
-/// How long requests that are being served are waited for at the end: a device may hang.
+/// How long the server waits at its end for requests that are being served, since a device may hang.
 pub(crate) const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(30);
 /// The interval at which the server checks whether requests are left.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How a server answers.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// How long the kernel may use names, absent names and attributes without asking again.
+    /// How long the kernel may use names, absent names and attributes without another request.
     pub valid: Duration,
-    /// Where the volume can be written to, the kernel collects what is written. Small writes get
-    /// faster, large ones slower.
+    /// On a writable volume, the kernel collects writes: small writes get faster, large ones slower.
     pub writeback_cache: bool,
-    /// The kernel keeps nothing of files' data, save what programs map.
+    /// The kernel caches no file data, except for mappings.
     pub uncached: bool,
-    /// How the owners in the image are shown.
+    /// How owners of the image are shown.
     pub owners: Owners,
     /// The kernel may make idmapped mounts of the volume. Then only requests that create files name their
     /// caller.
     pub idmapped: bool,
-    /// Requests may come through io_uring: the transport is ready for that.
+    /// Requests may come through io_uring, since the transport is ready for that.
     pub over_io_uring: bool,
     /// The size of the host's pages, in bytes.
     pub page_bytes: usize,
@@ -66,7 +65,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// Serves one volume. Shared by all threads of a transport, and knows none.
+/// The server of one volume. All threads of a transport share it; it knows no transport.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) volume: Arc<vfs::Volume>,
@@ -76,7 +75,7 @@ pub struct Server {
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
-    /// Requests that are being served, [`CLOSING`], and [`GIVEN_UP`].
+    /// The number of requests that are being served, with [`CLOSING`] and [`GIVEN_UP`].
     at_work: AtomicUsize,
     /// The outcome of closing the volume.
     closed: Mutex<Option<Result<()>>>,
@@ -85,7 +84,7 @@ pub struct Server {
     old_contents: OnceLock<ContentsNotice>,
 }
 
-/// Has the kernel ask for something of a node again.
+/// Makes the kernel request attributes of a node again.
 struct Notice(Box<dyn Fn(u64) + Send + Sync>);
 
 impl fmt::Debug for Notice {
@@ -94,8 +93,7 @@ impl fmt::Debug for Notice {
     }
 }
 
-/// Has the kernel write and invalidate a node's contents from a byte on. Returns whether the kernel has done
-/// so.
+/// Makes the kernel write and invalidate a node's contents from a byte on. Returns whether it has done so.
 struct ContentsNotice(Box<dyn Fn(u64, FileOffset, Duration) -> bool + Send + Sync>);
 
 impl fmt::Debug for ContentsNotice {
@@ -104,7 +102,7 @@ impl fmt::Debug for ContentsNotice {
     }
 }
 
-/// A request that has come and is not answered yet.
+/// A request that was received and is not answered yet.
 pub(crate) struct AtWork<'a>(&'a Server);
 
 impl Drop for AtWork<'_> {
@@ -116,7 +114,7 @@ impl Drop for AtWork<'_> {
 type Handler<T> = fn(&Server, &InHeader, &T, &[u8], &mut Reply<'_>) -> Outcome;
 
 impl Server {
-    /// A server for `volume`.
+    /// Returns a server for `volume`.
     pub fn new(volume: Arc<vfs::Volume>, options: ServerOptions) -> Result<Self> {
         let nodes = NodeTable::new(volume.root()?);
         let statfs = volume.statfs();
@@ -136,22 +134,22 @@ impl Server {
         })
     }
 
-    /// Has `tell` called with each node whose attributes have changed in a way that the kernel does not
-    /// expect, before the change is answered. The first one counts.
+    /// Sets the function that is called with each node whose attributes have changed unexpectedly for the kernel,
+    /// before the change is answered. Only the first call of this method has an effect.
     pub fn tell_of_stale(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.stale.set(Notice(Box::new(tell)));
     }
 
-    /// The kernel's attributes of this node are old.
+    /// Reports that the kernel's attributes of this node are stale.
     pub(crate) fn note_stale(&self, node: u64) {
         if let Some(Notice(tell)) = self.stale.get() {
             tell(node);
         }
     }
 
-    /// Sets the function that has the kernel write and invalidate a node's contents, from a byte on. It is
-    /// called before a request is answered. `tell` waits for the kernel up to the given time, and returns
-    /// whether the kernel has done so. Only the first call of this method has an effect.
+    /// Sets the function that makes the kernel write and invalidate a node's contents, from a byte on. It is called
+    /// before a request is answered, waits for the kernel up to the given time, and returns whether the kernel has
+    /// done so. Only the first call of this method has an effect.
     pub fn tell_of_old_contents(
         &self,
         tell: impl Fn(u64, FileOffset, Duration) -> bool + Send + Sync + 'static,
@@ -159,14 +157,19 @@ impl Server {
         let _ = self.old_contents.set(ContentsNotice(Box::new(tell)));
     }
 
-    /// Has the kernel write and invalidate this node's contents from byte `from` on. Returns whether it has
-    /// done so in time.
-    pub(crate) fn have_written(&self, node: u64, from: FileOffset, patience: Duration) -> bool {
+    /// Makes the kernel write and invalidate this node's contents from byte `from` on. Returns whether it has done so
+    /// in time.
+    pub(crate) fn write_and_invalidate(
+        &self,
+        node: u64,
+        from: FileOffset,
+        patience: Duration,
+    ) -> bool {
         self.old_contents.get().is_none_or(|ContentsNotice(tell)| tell(node, from, patience))
     }
 
-    /// Sets the function that tells whether a thread of the host, by its id, is being killed. Without it,
-    /// INTERRUPT has no effect. Only the first call of this method has an effect.
+    /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT
+    /// has no effect. Only the first call of this method has an effect.
     pub fn ask_who_is_killed(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
         self.interrupts.ask(is_killed);
     }
@@ -177,7 +180,7 @@ impl Server {
         AtWork(self)
     }
 
-    /// Whether no request is being served.
+    /// Returns whether no request is being served.
     pub(crate) fn is_idle(&self) -> bool {
         self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) == 0
     }
@@ -195,7 +198,7 @@ impl Server {
         self.answer(request, reply, |request, reply| self.dispatch(request, reply))
     }
 
-    /// [`handle`](Self::handle), where `serve` does what is asked for.
+    /// [`handle`](Self::handle) with `serve` as the operation.
     fn answer<'r>(
         &self,
         request: &Request<'_>,
@@ -212,8 +215,8 @@ impl Server {
             }
         };
         let answer = match answer {
-            // The volume may have been closed before something was changed. What was changed before is
-            // seen by who closes it: that is set first, and both take the locks of what is changed.
+            // The volume may have been closed before the change. A change before that is seen by the thread that
+            // closes the volume: it sets the flag first, and both threads take the locks of changed inodes.
             Answer::Payload | Answer::Contents(_) if self.has_given_up() => {
                 Answer::Error(Errno::IO)
             }
@@ -290,7 +293,7 @@ impl Server {
         }
     }
 
-    /// What changes something, and makes changes durable.
+    /// Serves requests that change the volume or make changes durable.
     fn dispatch_change(
         &self,
         opcode: Opcode,
@@ -334,16 +337,15 @@ impl Server {
         }
     }
 
-    /// Ends serving a volume that can be written to: everything is durable afterwards that was
-    /// answered without an error. Requests that come from now on are answered with EIO, and those
-    /// that are being served waited for, or answered with EIO when that takes too long. Files without a
-    /// name go.
+    /// Ends the service of a writable volume: everything that was answered without an error is durable afterwards.
+    /// Later requests are answered with EIO. Requests that are being served are waited for, or answered with EIO if
+    /// they take too long. Files without a name are deleted.
     pub fn close(&self) -> Result<()> {
         self.close_once(PATIENCE_TO_CLOSE, 0)
     }
 
-    /// Calls [`close`](Self::close) the first time; later calls return its outcome. `own` of the requests in
-    /// flight are the caller's.
+    /// Calls [`close`](Self::close) the first time; later calls return its outcome. `own` requests in flight are the
+    /// caller's.
     fn close_once(&self, patience: Duration, own: usize) -> Result<()> {
         let mut closed = self.closed.lock();
         closed.get_or_insert_with(|| self.close_within(patience, own)).clone()
@@ -357,7 +359,7 @@ impl Server {
         let until = Instant::now() + patience;
         while self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) > own {
             if Instant::now() >= until {
-                tracing::error!("requests that do not end are answered with an error");
+                tracing::error!("requests took too long: they are answered with an error");
                 self.at_work.fetch_or(GIVEN_UP, Ordering::AcqRel);
                 break;
             }
@@ -368,12 +370,12 @@ impl Server {
         self.volume.close()
     }
 
-    /// What INIT led to, once it has been answered.
+    /// Returns the outcome of INIT, if it was answered.
     pub fn negotiated(&self) -> Option<Result<Negotiated, InitRefused>> {
         self.negotiated.get().copied()
     }
 
-    /// The node of an id that the kernel sent.
+    /// Returns the node of an id that the kernel sent.
     pub(crate) fn known(&self, id: u64) -> Result<Arc<Known>, Errno> {
         self.nodes.get(id).ok_or(Errno::STALE)
     }
@@ -408,7 +410,7 @@ mod tests {
         Server::new(Arc::new(volume.unwrap()), ServerOptions::default()).unwrap()
     }
 
-    /// A request without an operation of its own, or the beginning of one.
+    /// Returns the header of a request of `length` bytes.
     fn header(opcode: Opcode, length: usize) -> InHeader {
         InHeader {
             length: length as u32,

@@ -1,4 +1,4 @@
-//! Messages over local sockets, with a descriptor passed along where there is one.
+//! Messages over local sockets, with an optional descriptor.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

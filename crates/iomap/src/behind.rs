@@ -1,13 +1,13 @@
-//! Has what uncached writes leave in the cache written back soon, by a thread of its own, and keeps
-//! it little. Not here: how it is written back (`writeback.rs`).
+//! Background writeback for uncached writes, on a thread of its own. Not here: writeback of a file
+//! (`writeback.rs`).
 //!
-//! A writer says what it has written and goes on; it waits for the device, for the part that was
-//! written longest ago, only while more than some bytes have not arrived there. So a long stream
-//! stays within a window, and goes as fast as the device without waiting for single requests.
+//! A writer queues the range that it has written, and goes on. Only while more bytes than a limit are not on the
+//! device, it waits for the oldest of them. So a long stream of writes takes little memory, and is as fast as the
+//! device without waiting for single requests.
 //!
-//! What is too little for a large request is left alone for a moment, and so is the last folio of a write,
-//! if that is not full: the next write is likely to go on there. It would otherwise have to wait while a
-//! device reads the folio, and the thread would be woken for each.
+//! Tails wait for a moment: ranges that are too short for a large request, and the last folio of a write, if it
+//! is not full. The next write is likely to continue there. Without the delay it would wait while the device
+//! writes that folio, and the thread would wake for every write.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,18 +24,18 @@ use parking_lot::{Condvar, Mutex};
 use crate::file::WritableFile;
 use crate::writeback::{wait_for_writeback_cancellable, write_back};
 
-/// From so many bytes on, neighbouring writes are written back without waiting for more.
+/// The length from which on adjacent writes are written back without waiting for more.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Writers that take turns go on with one of the last so many tails.
+/// The number of recent tails that a write may continue, for writers that take turns.
 const TAILS_LOOKED_AT: usize = 8;
-/// How long less than that is left alone, unless it adds up.
+/// The age at which tails are written back.
 const TAIL_AGE: Duration = Duration::from_millis(100);
 
-/// The writing behind of some files, of one volume as a rule.
+/// The writeback of uncached writes to some files, usually those of one volume.
 pub struct WriteBehind {
     shared: Arc<Shared>,
     bytes_max: u64,
-    /// Waited for when this is dropped. The last user of a volume may be the thread itself.
+    /// Joined when this is dropped. The last user of a volume may be the thread itself.
     _thread: Worker,
 }
 
@@ -45,29 +45,29 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Bytes of a file that were written. The file may be gone by now, with all that it had.
+/// Bytes of a file that were written. The file may have been dropped, with all of its data.
 struct Chunk {
     file: Weak<WritableFile>,
     range: Range<u64>,
 }
 
-/// What a file was written last, as long as that is little.
+/// The last bytes written to a file, while they are few.
 struct Tail {
     chunk: Chunk,
-    /// What lies from here on, if anything does, is a folio that is not full.
+    /// The start of the last folio if that is not full, or else the end of the chunk.
     whole_until: u64,
 }
 
-/// What may not be on the device yet, from the oldest on.
+/// Ranges that may not be on the device yet, the oldest first.
 #[derive(Default)]
 struct Queue {
-    /// To be written back.
+    /// Ranges to write back.
     waiting: VecDeque<Chunk>,
-    /// Parts of writes, to be written back later.
+    /// Tails, to write back later.
     tails: VecDeque<Tail>,
-    /// Since when there are some.
+    /// When the oldest tail was added.
     tails_since: Option<Instant>,
-    /// Being written back.
+    /// Ranges under writeback.
     started: VecDeque<Chunk>,
     /// Bytes in all of those.
     bytes: u64,
@@ -77,21 +77,21 @@ struct Queue {
 }
 
 impl WriteBehind {
-    /// Starts the thread. Writers wait while more than `bytes_max` bytes have not arrived.
+    /// Starts the thread. Writers wait while more than `bytes_max` bytes are not on the device.
     pub fn start(bytes_max: u64) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread = Worker::start("write behind", move || theirs.work())
-            .map_err(|_| Unsupported::Operation("the host refuses a thread"))?;
+            .map_err(|_| Unsupported::Operation("the host cannot start a thread"))?;
         Ok(Self { shared, bytes_max, _thread: thread })
     }
 
-    /// The most bytes to write between two calls of [`throttle`](Self::throttle).
+    /// Returns the maximum of bytes to write between two calls of [`throttle`](Self::throttle).
     pub fn part_bytes(&self) -> usize {
         usize::try_from(self.bytes_max / 4).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Has the bytes in `range`, which were written, written back soon. Waits for nothing.
+    /// Queues the bytes in `range`, which were written, for writeback. Does not wait.
     pub fn push(&self, file: &Arc<WritableFile>, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -114,7 +114,7 @@ impl WriteBehind {
             let Some(oldest) = oldest else { return Ok(()) };
             let Some(file) = oldest.file.upgrade() else { continue };
             base::waiting::about_to_wait();
-            // It may not have been started, or not all of it.
+            // Its writeback may not have been started, or only in part.
             write_back(&file, oldest.range.clone());
             let waited = wait_for_writeback_cancellable(&file, oldest.range.clone());
             if waited.is_err() {
@@ -140,7 +140,7 @@ impl fmt::Debug for WriteBehind {
 }
 
 impl Shared {
-    /// Starts writing back what waits until the queue is closed.
+    /// Runs the thread: starts writeback of the queued ranges, until the queue is closed.
     fn work(&self) {
         loop {
             let mut queue = self.queue.lock();
@@ -166,18 +166,18 @@ impl Shared {
     }
 }
 
-/// Starts writing `chunk` back, if its file is still there.
+/// Starts writeback of `chunk`, if its file still exists.
 fn write_back_guarded(chunk: &Chunk) {
     let Some(file) = chunk.file.upgrade() else { return };
-    // Nobody knows what a panic leaves half done; what else there is to be written needs this thread.
+    // After a panic the state is unknown. The thread goes on, since other ranges need it.
     let done = catch_unwind(AssertUnwindSafe(|| write_back(&file, chunk.range.clone())));
     if done.is_err() {
-        file.mapper.panicked("going on after a panic in writing behind");
+        file.mapper.panicked("continuing after a panic in writing behind");
     }
 }
 
-/// Where the part of the file begins that the next write may go on with, if one has ended at byte
-/// `end`: where the folio does that has bytes before and after it, if there is one.
+/// Returns the start of the folio that contains the bytes before and after `end`, where the next write may
+/// continue; or `end` if there is no such folio.
 fn whole_until(file: &WritableFile, end: u64) -> u64 {
     file.mapping.get(end >> PAGE_SHIFT).map_or(end, |folio| folio.position())
 }
@@ -187,12 +187,12 @@ impl Chunk {
         self.range.end - self.range.start
     }
 
-    /// Whether it is of `file` and ends at byte `at`.
+    /// Returns whether the chunk is of `file` and ends at byte `at`.
     fn ends_at(&self, file: &Arc<WritableFile>, at: u64) -> bool {
         self.range.end == at && self.file.as_ptr() == Arc::as_ptr(file)
     }
 
-    /// Whether nothing of it has to be waited for.
+    /// Returns whether all of the chunk is on the device.
     fn has_arrived(&self) -> bool {
         let pages = self.range.start >> PAGE_SHIFT..self.range.end.div_ceil(1 << PAGE_SHIFT);
         self.file.upgrade().is_none_or(|file| {
@@ -261,7 +261,7 @@ impl Queue {
         }
     }
 
-    /// The next one to be written back.
+    /// Returns the next one to be written back.
     fn start(&mut self) -> Option<Chunk> {
         let next = self.waiting.pop_front()?;
         let same = Chunk { file: Weak::clone(&next.file), range: next.range.clone() };
@@ -269,13 +269,13 @@ impl Queue {
         Some(same)
     }
 
-    /// Has what was left alone written back.
+    /// Queues the tails for writeback.
     fn take_tails(&mut self) {
         self.waiting.extend(self.tails.drain(..).map(|tail| tail.chunk));
         (self.tails_since, self.tail_bytes) = (None, 0);
     }
 
-    /// The oldest one, if there are more than `bytes_max` bytes.
+    /// Returns the oldest one, if there are more than `bytes_max` bytes.
     fn take_beyond(&mut self, bytes_max: u64) -> Option<Chunk> {
         if self.bytes <= bytes_max {
             return None;
@@ -288,13 +288,13 @@ impl Queue {
         Some(oldest)
     }
 
-    /// Puts back what [`take_beyond`](Self::take_beyond) has taken, which has been started.
+    /// Puts back a chunk from [`take_beyond`](Self::take_beyond), whose writeback was started.
     fn put_back(&mut self, oldest: Chunk) {
         self.bytes += oldest.len();
         self.started.push_front(oldest);
     }
 
-    /// Forgets what has arrived, from the oldest on; whether that is all.
+    /// Removes the oldest chunks that are on the device. Returns whether none are left.
     fn forget_arrived(&mut self) -> bool {
         while self.started.front().is_some_and(Chunk::has_arrived) {
             self.bytes -= self.started.pop_front().map_or(0, |arrived| arrived.len());

@@ -1,10 +1,11 @@
-//! The end of writes: tells the format what reached the device, then lets the folios go.
+//! The end of I/O of writeback: calls the format for the data that is on the device, and then ends the folios'
+//! writeback.
 //! Not here: the submission (`writeback.rs`).
 //!
-//! This runs on a thread of its own, since a format may start transactions, which a device's end of
-//! a bio must not wait for; or on that of somebody who waits for it, and may start one. A folio stays
-//! under writeback until the format knows: or it could be evicted, and read again as the zeroes that
-//! its blocks are mapped to until then.
+//! This runs on a thread of its own, since a format may start transactions, for which the completion of a bio
+//! must not wait; or on a thread that would only wait for it, and may start transactions. A folio stays under
+//! writeback until the format was called. If it were evicted earlier, it could be read as zeroes, since its
+//! blocks are unwritten until then.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,36 +20,37 @@ use smallvec::SmallVec;
 
 use crate::direct::DirectEnds;
 use crate::errors::WritebackErrors;
-use crate::file::{Telling, WritableFile};
+use crate::file::{EndIoGuard, WritableFile};
 use crate::mapping::FinishedRange;
 use crate::writeback::Pieces;
 
-/// The maximum number of ends of I/O that wait for the thread. A submitter that leaves more completes them
+/// The maximum number of ends of I/O that wait for the thread. A submitter that finds more completes them
 /// itself. A bound in bytes is not enough: 100,000 small files fit into the limit of bytes under writeback.
 const WAITING_MAX: usize = 1024;
 
-/// One bio's worth of written data, or data that could not be written.
+/// The data of one bio that has ended, or data that could not be submitted.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) file: Arc<WritableFile>,
-    /// The folios, under writeback as long as this is kept.
+    /// The folios, which are under writeback until this is dropped.
     pub(crate) pieces: Pieces,
-    /// What was written, or should have been.
+    /// The ranges that were written, or should have been.
     pub(crate) ranges: SmallVec<[FinishedRange; 2]>,
-    /// How far the file reached when the data was taken, at most the end of the ranges.
+    /// The size of the file when the data was submitted, at most the end of the ranges.
     pub(crate) reached: u64,
     pub(crate) result: Result<()>,
 }
 
-/// The threads that end the writes of some files, of one volume as a rule.
+/// The threads that complete the writes of some files, usually those of one volume.
 #[derive(Debug)]
 pub struct EndIo {
     queue: Arc<Queue>,
-    /// Waited for when this is dropped. The last file may be dropped by the thread itself, when the last of
-    /// its writes has ended.
+    /// Joined when this is dropped. The thread itself may drop the last file, when the last of its writes has
+    /// ended.
     _thread: Worker,
-    /// The threads that end what goes around the cache.
+    /// The threads that complete direct requests.
     pub(crate) direct: DirectEnds,
+    /// The errors of all files.
     errors: WritebackErrors,
 }
 
@@ -81,13 +83,13 @@ impl EndIo {
         Ok(Arc::new(Self { queue, _thread: thread, direct, errors }))
     }
 
-    /// Returns the errors of all files. Open files report those of their file by themselves.
+    /// Returns the errors of all files, for syncs of a whole volume. Open files report those of their own file.
     pub fn errors(&self) -> &WritebackErrors {
         &self.errors
     }
 
-    /// Hands over what a bio did. Called at its end, wherever that is. The thread is not woken for
-    /// what the caller will end itself ([`ending`](Self::ending)).
+    /// Queues the end of a bio, on any thread. `wake` is false if the caller completes it itself
+    /// ([`ending`](Self::ending)).
     pub(crate) fn push(&self, ended: Ended, wake: bool) {
         self.queue.waiting.lock().ended.push(ended);
         if wake {
@@ -113,13 +115,13 @@ impl EndIo {
         self.direct.take_written()
     }
 
-    /// Has this thread end what has ended, when the result is dropped.
+    /// Returns a guard that completes all waiting ends in this thread when it is dropped.
     pub(crate) fn ending(&self) -> Ending<'_> {
         Ending(&self.queue)
     }
 }
 
-/// A thread that may start transactions, and is about to have writes that it ends itself.
+/// Completes waiting ends when it is dropped. The thread may start transactions.
 pub(crate) struct Ending<'q>(&'q Queue);
 
 impl Drop for Ending<'_> {
@@ -141,8 +143,8 @@ impl Drop for EndIo {
 }
 
 impl Queue {
-    /// Ends what comes until the queue is closed and empty: whatever waits by then goes together,
-    /// so that a slow format makes larger batches.
+    /// Completes ends until the queue is closed and empty. All that wait are one batch, so that a slow format
+    /// gets larger batches.
     fn work(&self) {
         loop {
             let mut waiting = self.waiting.lock();
@@ -159,7 +161,7 @@ impl Queue {
     }
 }
 
-/// Ends writes, file by file.
+/// Completes writes, file by file.
 fn end_all(batch: Vec<Ended>) {
     for of_file in grouped_by(batch, |ended| Arc::as_ptr(&ended.file)) {
         let file = Arc::clone(&of_file[0].file);
@@ -182,10 +184,10 @@ fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> V
     groups
 }
 
-/// Ends writes of one file, and those that waited for them: one call of the format for all of them, then
-/// the folios' writeback. Those that have to wait for others are left to who ends these.
+/// Completes writes of one file, and writes that waited for them: calls the format once for all of them, then
+/// ends the folios' writeback. Writes that have to wait for others are completed with these.
 fn end(file: &WritableFile, batch: Vec<Ended>) {
-    let telling = file.telling();
+    let guard = file.lock_end_io();
     let batch = {
         let mut progress = file.progress.lock();
         if progress.is_idle() {
@@ -202,29 +204,29 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
     if batch.is_empty() {
         return;
     }
-    // What a panic leaves undone is lost, and is not to be taken for written; and what else has ended
-    // needs this thread.
-    let told = catch_unwind(AssertUnwindSafe(|| tell(&telling, &batch))).unwrap_or_else(|_| {
-        let operation = "going on after a panic at the end of a write";
-        file.mapper.panicked(operation);
-        Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
-    });
-    if let Err(error) = told {
+    // After a panic the data is lost, not written. The thread goes on, since other ends need it.
+    let called =
+        catch_unwind(AssertUnwindSafe(|| call_format(&guard, &batch))).unwrap_or_else(|_| {
+            let operation = "continuing after a panic at the end of a write";
+            file.mapper.panicked(operation);
+            Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
+        });
+    if let Err(error) = called {
         file.record_error(error);
     }
-    drop(telling);
-    // Errors are known before the folios are let go: who waits for those looks next.
+    drop(guard);
+    // Errors are recorded before writeback ends: threads that wait for that check the errors next.
     batch.into_iter().for_each(|ended| drop(ended.pieces));
 }
 
-/// Tells the format what was written, and the file what was not.
-fn tell(telling: &Telling<'_>, batch: &[Ended]) -> Result<()> {
+/// Calls the format for the data that was written. Returns the first error, of the device before the format's.
+fn call_format(guard: &EndIoGuard<'_>, batch: &[Ended]) -> Result<()> {
     let written = batch.iter().filter(|ended| ended.result.is_ok());
     let reached = written.clone().map(|ended| ended.reached).max().unwrap_or(0);
     let finished = merge(written.flat_map(|ended| ended.ranges.iter().copied()).collect());
-    let told = telling.tell(&finished, reached);
-    // The device's first: it is where the trouble began.
-    batch.iter().find_map(|ended| ended.result.clone().err()).map_or(told, Err)
+    let called = guard.end_io(&finished, reached);
+    // The device's error first: it is the cause.
+    batch.iter().find_map(|ended| ended.result.clone().err()).map_or(called, Err)
 }
 
 /// Sorts ranges and joins neighbours of the same kind (ARCHITECTURE.md, invariant 7).

@@ -1,5 +1,5 @@
 //! Errors of writeback, kept until every open file has reported them.
-//! Not here: what follows from one (the format's and the volume's policy).
+//! Not here: their consequences (the format's and the volume's error policy).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,7 @@
-//! A file that is written to: what those who write to its folios share with those who write them
-//! back. Not here: both.
+//! The state of a file that writers share with writeback. Not here: writing, and writeback.
 //!
-//! The caller holds the inode's lock: together with others to read, to lend and to overwrite around the cache;
-//! alone to write to the cache, to zero and to truncate. Writeback takes no such lock.
+//! The caller holds the inode's lock: shared to read, to lend and for direct overwrites; alone to write to the
+//! cache, to zero and to truncate. Writeback takes no such lock.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,8 +20,7 @@ use crate::mapping::{FinishedRange, MapRead, MapWrite};
 use crate::progress::Progress;
 use crate::read::{ReadContext, ReadOptions};
 
-/// A file that is written to. Lives as long as something in it is dirty, or on its way to the
-/// device: its owner sees to the first, the second holds it by itself.
+/// A file that is written to. The owner keeps it while data is dirty; data under writeback holds a reference.
 pub struct WritableFile {
     pub(crate) mapping: Arc<Mapping>,
     reader: Arc<dyn MapRead>,
@@ -30,27 +28,27 @@ pub struct WritableFile {
     pub(crate) device: SharedDevice,
     pub(crate) end_io: Arc<EndIo>,
     errors: WritebackErrors,
-    /// Taken after `telling`, before the locks of the mapping; nothing of the format is called under it. Ends
-    /// that wait in here hold this file, until what they wait for has ended.
+    /// Taken after `end_io_lock`, before the locks of the mapping; the format is not called under it. Ends of
+    /// I/O that wait in it hold a reference to this file.
     pub(crate) progress: Mutex<Progress<Ended>>,
-    /// Requests that go around the cache.
+    /// Direct requests.
     pub(crate) direct: InFlight,
     pub(crate) direct_ended: EndedCalls,
     pub(crate) direct_tail: DirectTail,
-    /// The number of times that writeback found no blocks for data and gave up its reservation. Grows while
-    /// the folio with the data is locked.
-    unplaced: AtomicU64,
-    /// Held to tell the format what has ended, so that it hears of that in the order of the file, and of no
-    /// size from before a truncation afterwards. Taken before any transaction.
-    telling: Mutex<()>,
+    /// The number of reservations that writeback has cancelled, since it found no blocks for their data. Grows
+    /// while the folio with the data is locked.
+    cancelled_reservations: AtomicU64,
+    /// Held around the format's `end_io`, so that its calls come in the order of the file, and none of them has
+    /// a size from before a truncation. Taken before any transaction.
+    end_io_lock: Mutex<()>,
     /// The size in memory.
     size: AtomicU64,
     options: ReadOptions,
 }
 
 impl WritableFile {
-    /// A file of `size` bytes, in memory and on the disk, none of whose folios is dirty. What it
-    /// writes ends in `end_io`.
+    /// Returns a file of `size` bytes, in memory and on the disk, without dirty folios. Its writes are completed by
+    /// `end_io`.
     pub fn new<M: MapWrite + 'static>(
         mapping: Arc<Mapping>,
         mapper: Arc<M>,
@@ -62,7 +60,7 @@ impl WritableFile {
         let progress = Mutex::new(Progress::new(size));
         let (reader, size) = (Arc::clone(&mapper) as Arc<dyn MapRead>, AtomicU64::new(size));
         let errors = WritebackErrors::default();
-        let telling = Mutex::default();
+        let end_io_lock = Mutex::default();
         let (direct, direct_ended, direct_tail) = Default::default();
         Arc::new(Self {
             mapping,
@@ -75,15 +73,15 @@ impl WritableFile {
             direct,
             direct_ended,
             direct_tail,
-            unplaced: AtomicU64::new(0),
-            telling,
+            cancelled_reservations: AtomicU64::new(0),
+            end_io_lock,
             size,
             options,
         })
     }
 
-    /// The size in bytes, which that on the disk follows. It changes under the inode's lock, held
-    /// alone.
+    /// Returns the size in memory, in bytes. It changes under the inode's lock, held alone. The size on the disk
+    /// follows it.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -93,56 +91,56 @@ impl WritableFile {
         self.mapping.set_mapped_size(size);
     }
 
-    /// The size on the disk, as far as this file has told its format.
+    /// Returns the size on the disk that this file has told its format.
     pub fn size_on_disk(&self) -> u64 {
         self.progress.lock().on_disk()
     }
 
-    /// Waits until nobody else tells the format what has ended, and has others wait meanwhile.
-    pub(crate) fn telling(&self) -> Telling<'_> {
-        Telling { file: self, _alone: self.telling.lock() }
+    /// Takes the right to call the format's `end_io`, which one thread has at a time.
+    pub(crate) fn lock_end_io(&self) -> EndIoGuard<'_> {
+        EndIoGuard { file: self, _alone: self.end_io_lock.lock() }
     }
 
-    /// Notes that the size on the disk is about to become `size`, whatever the format was told.
+    /// Records that the caller is about to set the size on the disk to `size`.
     pub(crate) fn set_size_on_disk(&self, size: u64) {
-        let _telling = self.telling();
+        let _guard = self.lock_end_io();
         self.progress.lock().set_size(size);
     }
 
     /// Returns a number that changes when writeback cancels a reservation. While it stays the same, dirty
     /// data has a reservation or blocks.
-    pub(crate) fn unplaced(&self) -> u64 {
-        self.unplaced.load(Ordering::Acquire)
+    pub(crate) fn cancelled_reservations(&self) -> u64 {
+        self.cancelled_reservations.load(Ordering::Acquire)
     }
 
     /// Cancels the reservation for the data in `range` of a locked folio, for which no blocks were found.
-    pub(crate) fn cancel_unplaced(&self, range: Range<u64>) {
+    pub(crate) fn cancel_delalloc(&self, range: Range<u64>) {
         self.mapper.end_write(FileOffset(range.start)..FileOffset(range.end));
-        self.unplaced.fetch_add(1, Ordering::Release);
+        self.cancelled_reservations.fetch_add(1, Ordering::Release);
     }
 
-    /// The cached folios.
+    /// Returns the cached folios.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// Whether direct requests are in flight, which need the file as it is known here.
+    /// Returns whether direct requests are in flight.
     pub fn has_direct_requests(&self) -> bool {
         self.direct.any()
     }
 
-    /// What went wrong with writeback.
+    /// Returns the errors of writeback.
     pub fn errors(&self) -> &WritebackErrors {
         &self.errors
     }
 
-    /// Records that data of this file was lost, for the file's users and for those who sync all files.
+    /// Records an error for the users of this file, and for syncs of all files.
     pub fn record_error(&self, error: Error) {
         self.end_io.errors().record(error.clone());
         self.errors.record(error);
     }
 
-    /// What it takes to read the file.
+    /// Returns the context for reading the file.
     pub fn read_context(&self) -> ReadContext<'_> {
         ReadContext {
             mapping: &self.mapping,
@@ -154,16 +152,16 @@ impl WritableFile {
     }
 }
 
-/// The right to tell a file's format what has ended.
-pub(crate) struct Telling<'f> {
+/// The right to call the format's `end_io` for a file.
+pub(crate) struct EndIoGuard<'f> {
     file: &'f WritableFile,
     _alone: MutexGuard<'f, ()>,
 }
 
-impl Telling<'_> {
-    /// Tells the format that `finished` is on the device, and that the size on the disk may grow to
-    /// `reached`: all before that has arrived, or has failed, which the file's errors say.
-    pub(crate) fn tell(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
+impl EndIoGuard<'_> {
+    /// Tells the format that the device has `finished`, and that the size on the disk may grow to `reached`: all
+    /// data before that is on the device, or is lost and recorded in the file's errors.
+    pub(crate) fn end_io(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
         let size = self.file.size_on_disk().max(reached);
         self.file.mapper.end_io(finished, FileOffset(size))?;
         self.file.progress.lock().grew(size);

@@ -1,5 +1,5 @@
 //! The file I/O path over folios, for any format that can map a file range to the device.
-//! Not here: which format that is, and how it maps.
+//! Not here: the formats and their maps.
 
 mod behind;
 mod caching;

@@ -3,31 +3,31 @@
 
 use pagecache::DirtyStats;
 
-/// Two thresholds, in bytes that are dirty or on their way to the device.
+/// Two limits, in bytes that are dirty or under writeback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirtyLimits {
-    /// From here on, somebody writes back in the background.
+    /// The limit above which data is written back in the background.
     pub background: u64,
-    /// From here on, who writes helps, or waits, first. Well below the cache's limit: writing back
-    /// needs memory, too, and so do readers.
+    /// The limit above which writers write back data, or wait. Well below the cache's limit, since writeback and
+    /// readers need memory, too.
     pub hard: u64,
 }
 
 impl DirtyLimits {
-    /// These shares, in percent, of a cache of `bytes_max` bytes. The background share is at most
-    /// half of the hard one, so that writers seldom wait.
+    /// Returns the limits for these shares, in percent, of a cache of `bytes_max` bytes. The background share is
+    /// at most half of the hard one, so that writers seldom wait.
     pub fn of_shares(bytes_max: u64, background: u8, hard: u8) -> Self {
         let share = |percent: u64| bytes_max / 100 * percent;
         let hard = share(hard.min(90).into());
         Self { background: share(background.into()).min(hard / 2), hard }
     }
 
-    /// Whether writeback should start in the background.
+    /// Returns whether writeback should start in the background.
     pub fn needs_flush(&self, stats: &DirtyStats) -> bool {
         stats.bytes_dirty > self.background
     }
 
-    /// Whether who wants to write has to see to it first that less is dirty.
+    /// Returns whether a writer must wait until less is dirty.
     pub fn must_throttle(&self, stats: &DirtyStats) -> bool {
         stats.bytes_dirty.saturating_add(stats.bytes_writeback) > self.hard
     }

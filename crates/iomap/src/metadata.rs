@@ -1,5 +1,5 @@
-//! Metadata blocks of a volume, cached, with a mark for those whose checksum was verified.
-//! Not here: changed blocks in detail (`changed.rs`), and when they are written (the format).
+//! The cache of a volume's metadata blocks, with a mark for those whose checksum was verified.
+//! Not here: changed blocks (`changed.rs`), and when they are written (the format).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// The blocks of `block_size` bytes of `device`, cached in `cache`.
+    /// Returns the cache of the blocks of `device`, of `block_size` bytes each, in the memory of `cache`.
     pub fn new(cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
         let mapping = cache.new_mapping(block_size);
         let whole_device = WholeDevice { size: device.size() };
@@ -33,12 +33,12 @@ impl MetadataCache {
         Self { device, block_size, mapping, whole_device, changed }
     }
 
-    /// The size of a block.
+    /// Returns the size of a block.
     pub fn block_size(&self) -> BlockSize {
         self.block_size
     }
 
-    /// The block, from the cache or the device. A block outside the device is a corrupt
+    /// Returns the block, from the cache or the device. A block outside the device is a corrupt
     /// reference to `structure` from `place`.
     pub fn read(
         &self,
@@ -90,9 +90,9 @@ impl MetadataCache {
         }
     }
 
-    /// Changes a block in memory. Those who hold it go on seeing it as it was. The change stays in
-    /// memory until [`written`](Self::written) or [`discard`](Self::discard) is told of it; errors
-    /// are those of [`read`](Self::read). `change` is called under a lock: it reads no metadata.
+    /// Changes a block in memory. Buffers of the block keep its previous contents. The change stays in memory
+    /// until [`written`](Self::written) or [`discard`](Self::discard) is called for it. `change` is called under a
+    /// lock, and must not read metadata. Errors: those of [`read`](Self::read).
     pub fn change<R>(
         &self,
         block: FsBlock,
@@ -111,32 +111,32 @@ impl MetadataCache {
         }
     }
 
-    /// Gives a block, which lies in the volume, new contents in memory, whatever it held.
+    /// Replaces the contents of a block, which is in the volume, in memory.
     pub fn replace(&self, block: FsBlock, contents: Arc<[u8]>) {
         assert_eq!(contents.len(), self.block_size.len(), "a part of a block");
         self.changed.insert(block, contents);
     }
 
-    /// The contents of a block that was changed and not discarded since.
+    /// Returns the contents of a block that was changed and not discarded since.
     pub fn changed(&self, block: FsBlock) -> Option<Arc<[u8]>> {
         self.changed.get(block)
     }
 
-    /// Says that the device holds `contents` as the block's. If nothing was changed since they were
-    /// taken, the block is like one that was read.
+    /// Records that the device has `contents` of the block. If the block was not changed since they were taken, it
+    /// is clean.
     pub fn written(&self, block: FsBlock, contents: &Arc<[u8]>) {
         // Before the block can be read from there: what is cached of the device is out of date.
         self.forget_folio(block);
         self.changed.remove_if_same(block, contents);
     }
 
-    /// Says that nobody will want the block's contents any more.
+    /// Discards the block's contents, which are not needed any more.
     pub fn discard(&self, block: FsBlock) {
         self.forget_folio(block);
         self.changed.remove(block);
     }
 
-    /// Takes the folio with the block out of the cache, with its marks.
+    /// Removes the folio with the block, and its marks, from the cache.
     fn forget_folio(&self, block: FsBlock) {
         if let Some(offset) = self.block_size.device_offset(block) {
             let page = offset.0 / PAGE_SIZE as u64;
@@ -145,7 +145,7 @@ impl MetadataCache {
     }
 }
 
-/// One block's bytes, as they were when it was read; holding it keeps them in memory.
+/// The bytes of one block at the time when it was read. They stay in memory while this exists.
 #[derive(Clone, Debug)]
 pub struct MetadataBuffer {
     block: FsBlock,
@@ -154,7 +154,7 @@ pub struct MetadataBuffer {
 
 #[derive(Clone, Debug)]
 enum Memory {
-    /// As the device has it.
+    /// The contents on the device.
     Cached {
         slice: FolioSlice,
         /// The folio's mark that says that this block was verified.
@@ -164,14 +164,14 @@ enum Memory {
 }
 
 impl MetadataBuffer {
-    /// Which block this is.
+    /// Returns the block's number.
     pub fn block(&self) -> FsBlock {
         self.block
     }
 
-    /// Runs `verify` unless it has passed before for this block while it was cached, or the block
-    /// was changed in memory, by those who keep it sound. Only for blocks that have one meaning
-    /// (bitmaps, extent nodes, directory blocks of one inode …).
+    /// Runs `verify`, unless it has succeeded for this block since it was read, or the block was changed in memory,
+    /// which leaves it valid. Only for blocks with one meaning (bitmaps, extent nodes, directory blocks of one
+    /// inode …).
     pub fn verify_once(&self, verify: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         let Memory::Cached { slice, mark } = &self.memory else { return Ok(()) };
         match slice.folio() {
@@ -198,7 +198,7 @@ impl Deref for MetadataBuffer {
     }
 }
 
-/// The device as a file: every byte lies where it says.
+/// The device as a file, whose bytes are at the same offsets.
 #[derive(Debug)]
 struct WholeDevice {
     size: u64,

@@ -1,9 +1,9 @@
-//! Touched pages of files that are mapped: read into the cache if they are not there, and shown; before
-//! they are stored to, space is reserved for them and they are dirty.
-//! Not here: windows themselves (`pagecache`), and who touched them.
+//! Faults in mapped files. A page is read into the cache if necessary, and shown. Before a store, space is
+//! reserved for it, and it becomes dirty.
+//! Not here: the windows (`pagecache`), and receiving faults (`vfs`).
 //!
-//! The caller holds the inode's lock: together with others to show pages, alone to have them stored to.
-//! So nothing is shown of a range while it is truncated, or moves.
+//! The caller holds the inode's lock: shared to show pages, alone for stores. So no page of a range is shown while
+//! the range is truncated or moved.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::read::{ReadContext, note_visit};
 use crate::readahead::Readahead;
 use crate::write::{cancel_reservation, unlent};
 
-/// How often a folio that changes under who wants to show it is looked up again.
+/// How often a fault is tried again because its folio has changed.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// What is read at once for a page that was touched without any order, in bytes.
+/// The bytes that are read at once for a page without readahead.
 const READ_AROUND: usize = 64 << 10;
 
-/// Shows `page` of a file, and what lies behind it in the same folio. If it is not cached, it is read:
-/// alone unless there is a `readahead`. Gives the page after the last one shown. `NoSuchOffset` past the end of the
-/// file; `OutOfMemory` if all of the cache is in use.
+/// Shows `page` of a file, and the pages behind it in the same folio. If it is not cached, it is read, with
+/// others if there is a `readahead`. Returns the page after the last one shown. Errors: `NoSuchOffset` past the
+/// end of the file, `OutOfMemory` if all of the cache is in use.
 pub fn show(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -43,9 +43,9 @@ pub fn show(
     Err(Error::OutOfMemory)
 }
 
-/// Shows `page` of a file so that it can be stored to, and of the `pages` from it on those that lie in
-/// the same folio: reserves space and makes their blocks dirty, as they will be. Gives the page after
-/// the last one that can be stored to. Errors as for [`show`], and those of reserving.
+/// Shows `page` of a file for stores, and those of the next `pages` that are in the same folio: reserves space
+/// and makes their blocks dirty. Returns the page after the last one that can be stored to. Errors: those of
+/// [`show`], and of the reservation.
 ///
 /// `dirtied` is called when the blocks are dirty and before anything can be stored to the page, with the folio
 /// locked: a sync that begins after the store must find the file.
@@ -62,7 +62,8 @@ pub fn show_for_stores(
     let context = file.read_context();
     let block = u64::from(file.mapping.block_size().bytes());
     let start = (page << PAGE_SHIFT) / block * block;
-    let mut reserved = Reserved { range: start..start, unplaced: file.unplaced() };
+    let mut reserved =
+        Reserved { range: start..start, cancelled_reservations: file.cancelled_reservations() };
     let shown = (0..ATTEMPTS_MAX).find_map(|_| {
         let shown = store_page(
             &context,
@@ -83,14 +84,14 @@ pub fn show_for_stores(
     shown
 }
 
-/// The reserved range, and [`WritableFile::unplaced`] before the reservation.
+/// The reserved range, and [`WritableFile::cancelled_reservations`] before the reservation.
 struct Reserved {
     range: Range<u64>,
-    unplaced: u64,
+    cancelled_reservations: u64,
 }
 
-/// One attempt at [`show_for_stores`]; `None` when something had to be done first, or others were in
-/// between. Adds to `reserved` what it reserves.
+/// Tries [`show_for_stores`] once. Returns `None` if the folio has changed, or space was reserved first. Adds
+/// that to `reserved`.
 fn store_page(
     context: &ReadContext<'_>,
     file: &Arc<WritableFile>,
@@ -114,11 +115,12 @@ fn store_page(
     let is_dirty = folio.folio().dirty_run(start, blocks.len(), true) == blocks.len();
     let bytes = position + start as u64..position + blocks.end as u64;
     // Blocks that were dirty, and not reserved again, may have lost their reservation since.
-    let has_space = bytes.end <= reserved.range.end && file.unplaced() == reserved.unplaced;
+    let has_space = bytes.end <= reserved.range.end
+        && file.cancelled_reservations() == reserved.cancelled_reservations;
     if !is_dirty && !has_space {
         // Without the lock: the format may have to wait for a transaction.
         drop(folio);
-        reserved.unplaced = file.unplaced();
+        reserved.cancelled_reservations = file.cancelled_reservations();
         file.mapper.map_write(FileOffset(bytes.start), bytes.end - bytes.start)?;
         reserved.range.end = reserved.range.end.max(bytes.end);
         return Ok(None);
@@ -135,7 +137,7 @@ fn store_page(
     Ok(Some(stored.end))
 }
 
-/// The folio with `page`, all of which is uptodate, locked. `None`: look again.
+/// Returns the folio with `page`, all of which is uptodate, locked. `None`: look again.
 fn lock_page(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -174,7 +176,7 @@ fn lock_page(
     Ok(Some(locked).filter(|locked| is_whole && context.mapping.holds(locked)))
 }
 
-/// The page after the last one, from `page` on, that is uptodate in a folio, in the file and in the
+/// Returns the page after the last one, from `page` on, that is uptodate in a folio, in the file and in the
 /// window.
 fn shown_end(context: &ReadContext<'_>, window: &Window, folio: &LockedFolio, page: u64) -> u64 {
     let folio = folio.folio();

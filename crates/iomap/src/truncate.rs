@@ -1,9 +1,9 @@
-//! Takes ranges of a file out of the cache, before the format takes their blocks away
-//! (ARCHITECTURE.md, invariant 8).
+//! Removal of ranges of a file from the cache, before the format frees their blocks (ARCHITECTURE.md,
+//! invariant 8).
 //! Not here: the blocks, and the size on the disk.
 //!
-//! The caller holds the inode's lock alone, and no transaction: all of this may wait for writeback,
-//! whose end may start one.
+//! The caller holds the inode's lock alone, and no transaction: the removal may wait for writeback, whose end
+//! of I/O may start one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::read::SIZE_MAX;
 use crate::write::{unlent, zero_range, zero_tail, zero_uptodate};
 use crate::writeback::{wait_for_writeback, write_back, write_back_and_wait};
 
-/// Gives the file the size `size` in memory. Nothing past it is cached, or on its way to the device,
-/// afterwards. The caller gives it that size on the disk next, and removes the blocks past it.
+/// Sets the file's size in memory to `size`. Afterwards nothing past it is cached or under writeback. The caller
+/// sets the size on the disk next, and frees the blocks past it.
 ///
-/// What a shorter size on the disk has not reached yet is written first, so that it does not pass
-/// data that is not there (invariants 3 and 4); an error of that is not repeated here.
+/// If the size on the disk is to grow, the data before the new size is written first, so that the size on the
+/// disk passes no missing data (invariants 3 and 4). The file's errors have the errors of that.
 pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     if size > SIZE_MAX {
         return Err(Error::FileTooLarge);
@@ -32,10 +32,10 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     if size < old {
         zero_range(file, size..end_of_block)?;
         file.set_size(size);
-        // What set out before this would say that the file reaches further.
+        // The end of earlier I/O would set a larger size on the disk.
         wait_for_writeback(file, size..end_of_block);
         discard(file, end_of_block..u64::MAX);
-        file.mapping.cut_off_windows();
+        file.mapping.truncate_windows();
     } else if size > old {
         zero_tail(file, size)?;
         file.set_size(size);
@@ -48,9 +48,8 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes `range`, as far as it lies in the file, zeroes in memory: bytes of blocks that have others,
-/// too, in the cache, and whole blocks by taking them out of it. The caller removes those next.
-/// Gives them.
+/// Makes `range`, as far as it is in the file, read as zeroes in memory: zeroes parts of blocks in the cache, and
+/// removes whole blocks from the cache. Returns the whole blocks, which the caller frees next.
 pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<u64>> {
     let block = u64::from(file.mapping.block_size().bytes());
     wait_for_direct(file);
@@ -62,30 +61,29 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     }
     let (size, on_disk) = (file.size(), file.size_on_disk());
     if on_disk < size && on_disk % block > 0 && blocks.contains(&(on_disk / block * block)) {
-        // The zeroes that its block ends with would be lost, and the device may have something else there.
+        // The zeroes at the end of this block would be lost, and the device may have other data there.
         write_back_from(file, on_disk);
     }
     discard(file, blocks.clone());
     if range.end >= size && file.size_on_disk() < size {
-        // Nothing is left there whose end of I/O would have the size on the disk grow.
+        // No data is left there whose end of I/O would make the size on the disk grow.
         write_back_from(file, file.size_on_disk());
-        file.telling().tell(&[], size)?;
+        file.lock_end_io().end_io(&[], size)?;
     }
     Ok(blocks)
 }
 
-/// Takes all from byte `from` on out of the cache, once all of the file is on the device and the size on
-/// the disk is that in memory: the caller then has the format move it. Nothing of the file is on its way
-/// to the device meanwhile, whose end would change the map amid that. An error in writing is not
-/// repeated here; what could not be written is lost.
+/// Writes back the file, waits for all of its I/O, and removes all data from byte `from` on from the cache, so
+/// that the caller can have the format move it. No end of I/O changes the map during the move. The file's
+/// errors have the errors of writeback; data that could not be written is lost.
 pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
     wait_for_direct(file);
     write_back_from(file, 0);
     for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
 
-/// Writes back what the cache has of `range`, and waits for all I/O there. The caller then has the format move the data
-/// to other blocks. The cache keeps it. Errors of writeback are reported elsewhere.
+/// Writes back dirty data in `range`, and waits for all I/O there, so that the caller can have the format move the
+/// data to other blocks. The cache keeps the data. The file's errors have the errors of writeback.
 pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {
     wait_for_direct(file);
     write_back_and_wait(file, range.clone());
@@ -93,15 +91,15 @@ pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {
     for_each_folio(file, range, drop);
 }
 
-/// Takes note that the format has given the file this size, on the disk too, with its data moved.
+/// Records the new size of a file whose data the format has moved. The size on the disk is the same.
 pub fn set_size_moved(file: &Arc<WritableFile>, size: u64) {
     file.set_size(size);
-    file.mapping.cut_off_windows();
+    file.mapping.truncate_windows();
     file.set_size_on_disk(size);
 }
 
-/// The blocks that `range` has all bytes of, as far as they lie in a file of `size` bytes; an empty
-/// range, at the end of `range` or after, if there are none.
+/// Returns the blocks that `range` covers as a whole, as far as they are in a file of `size` bytes. If there are
+/// none, returns an empty range at or after the end of `range`.
 fn whole_blocks(range: &Range<u64>, size: u64, block: u64) -> Range<u64> {
     let start = range.start.next_multiple_of(block);
     let end =
@@ -109,7 +107,7 @@ fn whole_blocks(range: &Range<u64>, size: u64, block: u64) -> Range<u64> {
     start..end.max(start)
 }
 
-/// Writes back what is dirty from the block on that holds byte `start`, and waits for it.
+/// Writes back dirty data from the block with byte `start` on, and waits for it.
 pub(crate) fn write_back_from(file: &Arc<WritableFile>, start: u64) {
     let block = u64::from(file.mapping.block_size().bytes());
     let range = start / block * block..file.size();
@@ -117,8 +115,8 @@ pub(crate) fn write_back_from(file: &Arc<WritableFile>, start: u64) {
     wait_for_writeback(file, range);
 }
 
-/// Takes whole blocks out of the cache, or makes them zeroes there, clean ones, once what is on its
-/// way to the device has arrived. What was dirty is lost.
+/// Removes whole blocks from the cache, or zeroes them there as clean ones, after their writeback has ended. Dirty data
+/// in them is lost.
 fn discard(file: &Arc<WritableFile>, range: Range<u64>) {
     for_each_folio(file, range.clone(), |folio| discard_part(file, folio, &range));
 }

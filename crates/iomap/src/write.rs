@@ -1,6 +1,6 @@
-//! Buffered writes: into the cache, with space reserved for all of a write at once, and no block
-//! allocated (ARCHITECTURE.md, invariant 2).
-//! Not here: writing back (`writeback.rs`).
+//! Buffered writes into the cache. Space is reserved for the whole write at once, and no block is allocated
+//! (ARCHITECTURE.md, invariant 2).
+//! Not here: writeback (`writeback.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::read::{ReadContext, SIZE_MAX};
 use crate::truncate::for_each_folio;
 use crate::writeback::{wait_for_writeback, write_back};
 
-/// How often a folio that changes under a writer is looked up again.
+/// How often a write is tried again because its folio has changed.
 const ATTEMPTS_MAX: u32 = 64;
-/// The byte of a file from which on what is written goes around the processor's caches. Small files
-/// are often read as soon as they are written.
+/// The byte of a file from which on data is written with non-temporal stores. Small files are often read as soon as
+/// they are written.
 const STREAMED_FROM: u64 = 1 << 20;
 
-/// Writes `data` at byte `at`, in memory. Gives the number of bytes written: less than asked for if
-/// an error came in between, which the next write will meet first. `OutOfMemory` when the cache is
-/// full of what others have dirty or lent: callers throttle by [`DirtyLimits`](crate::DirtyLimits)
-/// before. The caller holds the inode's lock alone, and no transaction.
+/// Writes `data` at byte `at`, in memory. Returns the number of bytes written. It is less than the length of `data`
+/// if there was an error; the next write reports that. The caller holds the inode's lock alone, and no transaction.
+/// Errors: `OutOfMemory` if dirty and lent folios fill the cache; callers throttle by
+/// [`DirtyLimits`](crate::DirtyLimits) before.
 pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<usize> {
     write_as(file, at, data, Caching::Kept)
 }
 
-/// [`write`](fn@write), with a say in what becomes of the folios that it makes. Those that are to be
-/// dropped leave the cache when they have been written back: see [`WriteBehind`](crate::WriteBehind).
+/// [`write`](fn@write), with a choice for the folios that it adds: dropbehind ones leave the cache after their
+/// writeback; see [`WriteBehind`](crate::WriteBehind).
 pub fn write_as(
     file: &Arc<WritableFile>,
     at: FileOffset,
@@ -71,16 +71,15 @@ pub fn write_as(
     Ok(done)
 }
 
-/// Makes the bytes of `range` that lie in the file zeroes: in memory, and only where the device, or
-/// the cache, may have something else. Reserves and allocates nothing. Inline data is only taken out
-/// of the cache: the format changes that itself. The caller holds the inode's lock alone.
+/// Zeroes the bytes of `range` within the file in memory, if the device or the cache may have other data. Reserves
+/// and allocates nothing. Inline data is only removed from the cache, since the format changes it itself. The caller
+/// holds the inode's lock alone.
 pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
     let end = range.end.min(file.size());
     Writer::new(file).zero(range.start..end)
 }
 
-/// Makes the bytes that the file's last block has past the end zeroes, as far as byte `end`, to
-/// which the file is about to grow.
+/// Zeroes the bytes after the end of the file in its last block, up to byte `end`, to which the file is about to grow.
 pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
     let (size, block) = (file.size(), u64::from(file.mapping.block_size().bytes()));
     if let Some(folio) = file.mapping.get(size >> PAGE_SHIFT).filter(|_| file.mapping.is_mapped()) {
@@ -91,7 +90,7 @@ pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
     Writer::new(file).zero(size..end.min(size.next_multiple_of(block)))
 }
 
-/// What a writer puts into folios.
+/// The data of a write.
 #[derive(Clone, Copy)]
 enum Source<'d> {
     Data(&'d [u8]),
@@ -110,16 +109,16 @@ impl Source<'_> {
 /// One write.
 struct Writer<'f> {
     file: &'f Arc<WritableFile>,
-    /// The file as it was when the write began: what lies past that size is new.
+    /// The file when the write began: data past that size is new.
     context: ReadContext<'f>,
     caching: Caching,
     block: usize,
     map: LastMap,
     /// Whether space is reserved for the rest of the write.
     reserved: bool,
-    /// [`WritableFile::unplaced`] before the writer looked for dirty blocks or reserved space.
-    unplaced: u64,
-    /// Whether the file grows by what is written.
+    /// [`WritableFile::cancelled_reservations`] before the writer looked for dirty blocks or reserved space.
+    cancelled_reservations: u64,
+    /// Whether the write extends the file.
     extends: bool,
 }
 
@@ -133,7 +132,7 @@ impl<'f> Writer<'f> {
             block: file.mapping.block_size().len(),
             map: LastMap::default(),
             reserved: false,
-            unplaced: file.unplaced(),
+            cancelled_reservations: file.cancelled_reservations(),
             extends: false,
         }
     }
@@ -178,14 +177,14 @@ impl<'f> Writer<'f> {
         Err(Error::OutOfMemory)
     }
 
-    /// Reserves space for all that is left of a write of data, unless the blocks of its first folio
-    /// are dirty: then they have space. They may be written back before they are locked; then they have
-    /// blocks, or [`has_space`](Self::has_space) says that none were found for them.
+    /// Reserves space for the rest of a write of data, unless the blocks of its first folio are dirty: then they have
+    /// space. They may be written back before they are locked; then they have blocks, or
+    /// [`has_space`](Self::has_space) finds that none were allocated.
     fn reserve(&mut self, here: u64, end: u64, source: Source<'_>) -> Result<()> {
         if self.reserved || matches!(source, Source::Zeroes(_)) {
             return Ok(());
         }
-        self.unplaced = self.file.unplaced();
+        self.cancelled_reservations = self.file.cancelled_reservations();
         if let Some(folio) = self.file.mapping.get(here >> PAGE_SHIFT) {
             let within = (here - folio.position()) as usize;
             let length = (end - here).min((folio.len() - within) as u64) as usize;
@@ -202,16 +201,16 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// Returns whether the blocks of `range` in a locked folio still have the space that they had when the
-    /// writer reserved it or saw them dirty. Writeback that finds no blocks for data gives its reservation
-    /// up, also for dirty blocks behind the first folio of a write, which the reservation left out:
+    /// Returns whether the blocks of `range` in a locked folio still have the space that they had when the writer
+    /// reserved it or found them dirty. Writeback that finds no blocks for data cancels its reservation, also for
+    /// dirty blocks behind the first folio of a write, which the reservation did not include:
     ///
     /// ```text
     /// writer     sees that a block is dirty ──────────────── locks its folio, writes
     /// writeback               locks the folio, finds no blocks
     /// ```
     fn has_space(&self, folio: &LockedFolio, range: &Range<usize>) -> Result<bool> {
-        if self.file.unplaced() == self.unplaced {
+        if self.file.cancelled_reservations() == self.cancelled_reservations {
             return Ok(true);
         }
         let position = folio.folio().position();
@@ -227,8 +226,8 @@ impl<'f> Writer<'f> {
         Ok(true)
     }
 
-    /// The folio with byte `here`, locked, as the writer needs it: made if there is none, not under
-    /// writeback, and not lent. `None`: look again.
+    /// Returns the folio with byte `here`, locked, not under writeback, and not lent; a new one if there is none.
+    /// Returns `None` if the caller has to try again.
     fn lock_folio(&self, here: u64, end: u64) -> Result<Option<LockedFolio>> {
         let (mapping, page) = (&self.file.mapping, here >> PAGE_SHIFT);
         let Some(folio) = mapping.get(page) else {
@@ -252,7 +251,7 @@ impl<'f> Writer<'f> {
         Ok(unlent(self.file, folio))
     }
 
-    /// Makes folios that reclaim may take of this file's dirty ones.
+    /// Writes back dirty folios of this file, so that reclaim can take them.
     fn make_room(&self) -> Result<()> {
         if self.file.mapping.bytes_dirty() == 0
             && self.file.mapping.next_under_writeback(0..u64::MAX).is_none()
@@ -264,7 +263,7 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// The first of these blocks of a locked folio at `position` whose data the device has.
+    /// Returns the first of these blocks of a locked folio at `position` that has data on the device.
     fn first_on_device(&mut self, position: u64, blocks: &[usize]) -> Result<Option<usize>> {
         for &block in blocks {
             let at = position + block as u64;
@@ -285,14 +284,14 @@ impl<'f> Writer<'f> {
         Ok(None)
     }
 
-    /// Reads a block of a folio that part of is to be written to.
+    /// Reads a block of a folio that is written in part.
     fn fetch(&self, folio: &Folio, block: usize) -> Result<()> {
         let folio = self.file.mapping.borrow(folio);
         let at = folio.position() + block as u64;
         fill_blocks(&self.context, &folio, at, block..block + self.block)
     }
 
-    /// Puts `source` into a folio whose blocks in `range` are then uptodate, and dirty.
+    /// Copies `source` into a folio, and makes its blocks in `range` uptodate and dirty.
     fn fill(&mut self, mut folio: LockedFolio, range: Range<usize>, source: Source<'_>) {
         match source {
             // SAFETY: the caller of `write` holds the inode's lock alone.
@@ -323,7 +322,7 @@ impl<'f> Writer<'f> {
         }
     }
 
-    /// Makes `range` zeroes, where it is something else.
+    /// Zeroes `range`, where it has other data.
     fn zero(&mut self, range: Range<u64>) -> Result<()> {
         let mut here = range.start;
         while here < range.end {
@@ -354,9 +353,10 @@ impl<'f> Writer<'f> {
         });
     }
 
-    /// How many of the bytes from `here` to `end` are all zeroes, or may be something else.
+    /// Returns a length from `here`, at most to `end`, and whether all of these bytes are zeroes or all may have
+    /// other data.
     fn next_run(&mut self, here: u64, end: u64) -> Result<(u64, bool)> {
-        self.unplaced = self.file.unplaced();
+        self.cancelled_reservations = self.file.cancelled_reservations();
         let (mapping, mapper) = (&self.file.mapping, self.context.mapper);
         let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
         let mut run = end - here;
@@ -387,8 +387,7 @@ impl<'f> Writer<'f> {
         Ok((run.min(map.end() - here), map.kind != IomapKind::Mapped))
     }
 
-    /// Takes the folio with `page`, which is clean, out of the cache: what it has of inline data is
-    /// the format's to change.
+    /// Removes the clean folio with `page` from the cache: the format changes inline data itself.
     fn forget(&self, page: u64) {
         if let Some(folio) = self.file.mapping.get_locked(page) {
             self.file.mapping.remove(folio);
@@ -422,9 +421,8 @@ pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
     }
 }
 
-/// The folio, which is locked and not under writeback, or a copy in its place if it is lent. When
-/// there is no memory for that, the folio is written back and taken out of the cache, and there is
-/// none.
+/// Returns the folio, which is locked and not under writeback, or a copy in its place if it is lent. If there is no
+/// memory for a copy, writes the folio back, removes it from the cache, and returns `None`.
 pub(crate) fn unlent(file: &Arc<WritableFile>, folio: LockedFolio) -> Option<LockedFolio> {
     if !folio.is_lent() {
         return Some(folio);
@@ -438,7 +436,7 @@ pub(crate) fn unlent(file: &Arc<WritableFile>, folio: LockedFolio) -> Option<Loc
     drop(folio);
     write_back(file, bytes.clone());
     wait_for_writeback(file, bytes);
-    // Nobody else writes to it; what could not be written back is lost, as it is anywhere.
+    // No other thread writes to it. Data that could not be written back is lost, as always.
     file.mapping.remove(file.mapping.lock(&file.mapping.borrow(&owned)));
     None
 }
@@ -455,14 +453,14 @@ pub(crate) fn zero_uptodate(folio: &mut LockedFolio, part: Range<usize>) {
     }
 }
 
-/// The order of the folio to make at page `index` for a write that ends at byte `end`: as large as
-/// what is left of the write fills.
+/// Returns the order of the folio to create at page `index` for a write that ends at byte `end`: as large as the rest
+/// of the write fills.
 fn folio_order(index: u64, end: u64) -> u8 {
     let pages = end.div_ceil(1 << PAGE_SHIFT).saturating_sub(index);
     pages.checked_ilog2().unwrap_or(0).min(ORDER_MAX.into()) as u8
 }
 
-/// The starts of the blocks that `range` has some bytes of but not all: two at most.
+/// Returns the starts of the blocks that `range` covers in part: two at most.
 fn edges(range: Range<usize>, block: usize) -> SmallVec<[usize; 2]> {
     let mut edges = SmallVec::new();
     let (first, last) = (range.start / block * block, range.end / block * block);
@@ -475,7 +473,7 @@ fn edges(range: Range<usize>, block: usize) -> SmallVec<[usize; 2]> {
     edges
 }
 
-/// The parts of `block` before and after `range`, which has some of its bytes.
+/// Returns the parts of `block` before and after `range`, which covers a part of it.
 fn around(range: Range<usize>, block: Range<usize>) -> [Range<usize>; 2] {
     [
         block.start..range.start.clamp(block.start, block.end),

@@ -1,6 +1,6 @@
-//! Writes dirty folios back: in the order of the file, with one request for each run of device
-//! bytes, over as many folios as it covers.
-//! Not here: the end of the requests (`end_io.rs`), and when to write back.
+//! Writeback of dirty folios in the order of the file. One bio covers a contiguous run on the device, over all
+//! of its folios.
+//! Not here: the end of I/O (`end_io.rs`), and when to write back.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -16,28 +16,27 @@ use crate::file::WritableFile;
 use crate::fill::device_address;
 use crate::mapping::{FinishedRange, Iomap, IomapKind, LastMap};
 
-/// The most bytes of one request: enough for any device, and done soon enough for those who wait.
+/// The maximum of bytes in one bio: enough for any device, and soon done for threads that wait.
 const BIO_BYTES_MAX: u64 = 8 << 20;
-/// The most pieces of memory of one request.
+/// The maximum of pieces of memory in one bio.
 const BIO_PIECES_MAX: usize = 1024;
-/// The most requests that are collected before they are submitted.
+/// The maximum of bios that are collected before they are submitted.
 const BATCH_MAX: usize = 16;
 
 /// Parts of folios under writeback.
 pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 
-/// Starts to write back what is dirty in the folios that have bytes of `range`. Errors reach the
-/// file's [`errors`](WritableFile::errors). The caller holds no lock of the format, and no
-/// transaction.
+/// Starts writeback of dirty data in the folios of `range`. Errors go to the file's
+/// [`errors`](WritableFile::errors). The caller holds no lock of the format, and no transaction.
 ///
-/// What is dirty before the range and past the size on the disk goes first: nothing counts as written
-/// before that is (invariant 4).
+/// Dirty data before the range and past the size on the disk is written first, since later data does not count as
+/// written before it (invariant 4).
 pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
     collect(&mut Collector::new(file, range.end), range, || ControlFlow::Continue(()));
 }
 
-/// [`write_back`] and [`wait_for_writeback`] in one: the caller, who would only wait, does what it
-/// can itself, the end of I/O included. It may hold the inode's lock.
+/// [`write_back`] and [`wait_for_writeback`] in one, for callers that would only wait: this thread submits and
+/// completes I/O itself. The caller may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
     let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
@@ -45,12 +44,12 @@ pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
     wait_for_writeback(file, range);
 }
 
-/// [`write_back_and_wait`], unless the request that this thread serves is cancelled
-/// ([`base::cancellation`]). What is not on its way to the device by then stays dirty.
+/// [`write_back_and_wait`], unless the request that this thread serves is cancelled ([`base::cancellation`]). Data
+/// that is not submitted by then stays dirty.
 ///
 /// # Errors
 ///
-/// `Interrupted`. Errors of the device reach the file's [`errors`](WritableFile::errors).
+/// `Interrupted`. Errors of the device go to the file's [`errors`](WritableFile::errors).
 pub fn write_back_and_wait_cancellable(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
     let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
@@ -63,7 +62,7 @@ pub fn write_back_and_wait_cancellable(file: &Arc<WritableFile>, range: Range<u6
     wait_for_writeback_cancellable(file, range)
 }
 
-/// Begins the writeback of dirty folios until `go_on`, which is called before each of them, ends that.
+/// Starts writeback of dirty folios until `go_on`, which is called before each of them, breaks.
 fn collect(
     collector: &mut Collector<'_>,
     range: Range<u64>,
@@ -77,7 +76,7 @@ fn collect(
         let folio = match file.mapping.try_lock(&folio) {
             Some(folio) => folio,
             None => {
-                // Who has it locked may wait for what is collected here.
+                // The holder of its lock may wait for folios that are collected here.
                 collector.submit_all();
                 file.mapping.lock(&folio)
             }
@@ -98,8 +97,8 @@ fn collect(
     collector.submit_all();
 }
 
-/// Waits until what was on its way to the device in the folios that have bytes of `range` is there,
-/// and the format knows; or could not be written, and the file's errors say so.
+/// Waits for the end of writeback in the folios of `range`: the data is on the device and the format was called, or the
+/// file's errors have the error.
 pub fn wait_for_writeback(file: &WritableFile, range: Range<u64>) {
     let mut pages = pages_of(&range);
     while let Some(folio) = file.mapping.next_under_writeback(pages.clone()) {
@@ -126,18 +125,18 @@ fn pages_of(range: &Range<u64>) -> Range<u64> {
     range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT)
 }
 
-/// Makes requests of dirty folios that come in the order of the file.
+/// Collects dirty folios, in the order of the file, into bios.
 struct Collector<'f> {
     file: &'f Arc<WritableFile>,
-    /// The byte up to which mappings are worth knowing.
+    /// The byte up to which mappings are useful.
     horizon: u64,
     map: LastMap,
     run: Option<Run>,
-    /// The folio that is being added, and what has begun past the size on the disk and is not in a request.
+    /// The folio that is being added, and the ranges past the size on the disk that have begun and are in no bio yet.
     current: Option<Arc<WritebackFolio>>,
     begun: Ranges,
     batch: Vec<Bio>,
-    /// The thread that collects, if it is going to wait for the end.
+    /// The collecting thread, if it is going to wait for the end.
     waiter: Option<ThreadId>,
 }
 
@@ -146,7 +145,7 @@ struct Started {
     folio: Arc<WritebackFolio>,
     /// Its first byte in the file.
     position: u64,
-    /// What is to be written.
+    /// The dirty ranges.
     runs: Runs,
     /// The file's size.
     size: u64,
@@ -154,15 +153,15 @@ struct Started {
     is_new: bool,
 }
 
-/// What became of beginning a folio's writeback.
+/// The result of starting a folio's writeback.
 enum Start {
-    /// It has begun; `None` if nothing was dirty.
+    /// It has started; `None` if nothing was dirty.
     Now(Option<Started>),
-    /// It has not: that of the folio with this page has to begin before.
+    /// It has not: the writeback of the folio with this page must start first.
     After(u64),
 }
 
-/// Pieces that lie one after the other on the device.
+/// Pieces that are contiguous on the device.
 struct Run {
     address: DeviceOffset,
     length: u64,
@@ -177,13 +176,13 @@ impl<'f> Collector<'f> {
         Self { file, horizon, map, run, current, begun, batch, waiter: None }
     }
 
-    /// Begins the writeback of a locked folio: of what is dirty in it up to the end of the file, past which
-    /// nothing is, save the zeroes that its last block ends with.
+    /// Starts the writeback of a locked folio: of its dirty data up to the end of the file. Past it nothing is dirty,
+    /// except the zeroes at the end of its last block.
     fn start(&mut self, locked: &LockedFolio) -> Start {
         let (mapping, folio) = (&self.file.mapping, locked.folio());
         let (position, length) = (folio.position(), folio.len());
-        // In one step for those who write back what lies behind: what lies past the size on the disk is dirty no
-        // more, and is on its way.
+        // Under one lock, so that writeback of later data sees this data, past the size on the disk, either as dirty or
+        // as under writeback.
         let mut progress = self.file.progress.lock();
         let on_disk = progress.on_disk();
         let is_new = position + length as u64 > on_disk;
@@ -209,7 +208,7 @@ impl<'f> Collector<'f> {
         Start::Now(Some(Started { folio, position, runs, size, is_new }))
     }
 
-    /// Maps the dirty blocks of a locked folio, and adds them to the requests.
+    /// Maps the dirty blocks of a locked folio, and adds them to the bios.
     fn add(&mut self, started: Option<Started>) {
         let Some(Started { folio, position, runs, size, is_new }) = started else { return };
         self.current = Some(Arc::clone(&folio));
@@ -221,7 +220,7 @@ impl<'f> Collector<'f> {
                 let (map, address) = match self.map_at(at, end) {
                     Ok(map) => map,
                     Err(error) => {
-                        self.file.cancel_unplaced(at..end);
+                        self.file.cancel_delalloc(at..end);
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
                         self.begun.remove(at..end);
                         self.fail(std::iter::once(at..end), pieces, error);
@@ -241,7 +240,7 @@ impl<'f> Collector<'f> {
         self.current = None;
     }
 
-    /// Ends with `error` what will not be submitted.
+    /// Ends data that will not be submitted with `error`.
     fn fail(&self, ranges: impl IntoIterator<Item = Range<u64>>, pieces: Pieces, error: Error) {
         // The format does not hear of failures: the kind says nothing.
         let finished = |range: Range<u64>| FinishedRange {
@@ -254,7 +253,8 @@ impl<'f> Collector<'f> {
         end_io.push(Ended { file, pieces, ranges, reached: 0, result: Err(error) }, true);
     }
 
-    /// Where byte `at` is to be written, up to byte `end` at least. The folio with both is locked.
+    /// Returns the device offset of byte `at`, and its mapping, up to byte `end` at least. The folio with both is
+    /// locked.
     fn map_at(&mut self, at: u64, end: u64) -> Result<(Iomap, DeviceOffset)> {
         let length = self.horizon.min(self.file.size()).max(end) - at;
         let mapper = &*self.file.mapper;
@@ -267,8 +267,8 @@ impl<'f> Collector<'f> {
         Ok((map, device_address(&map, at)?))
     }
 
-    /// Whether the run ends with the byte of the file before `at`. Past the size on the disk a request covers
-    /// one range: it ends with the last, and nothing before that may count as written without it.
+    /// Returns whether the run ends with the byte of the file before `at`. Past the size on the disk a bio covers one
+    /// range: all of it ends together, since no part counts as written before the parts before it.
     fn goes_on_at(&self, at: u64) -> bool {
         let last = self.run.as_ref().and_then(|run| run.ranges.last());
         last.is_some_and(|last| last.end() == at)
@@ -305,14 +305,14 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Makes a request of the run.
+    /// Makes a bio of the run.
     fn end_run(&mut self) {
         let Some(run) = self.run.take() else { return };
         let segments: SmallVec<[Segment; 4]> = run
             .pieces
             .iter()
-            // SAFETY: the folio stays where it is, and nobody writes to it, while it is under
-            // writeback, which is until the request has ended and `pieces` is dropped.
+            // SAFETY: the folio stays in memory and is not written to while it is under writeback, that is,
+            // until the bio has ended and `pieces` is dropped.
             .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
             .collect();
         let Run { pieces, ranges, reached, .. } = run;
@@ -332,8 +332,7 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Submits what was collected. A waiter does the last request itself, and ends what has ended
-    /// by then.
+    /// Submits the collected bios. A waiter does the last one itself, and completes those that have ended by then.
     fn submit(&mut self) {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
@@ -344,7 +343,7 @@ impl<'f> Collector<'f> {
         self.file.end_io.catch_up();
     }
 
-    /// Starts writing all that was added.
+    /// Starts I/O of all added data.
     fn submit_all(&mut self) {
         self.end_run();
         self.submit();
@@ -352,13 +351,12 @@ impl<'f> Collector<'f> {
 }
 
 impl Drop for Collector<'_> {
-    /// What a panic leaves is lost, which is to be known before its folios are let go; and what lies behind
-    /// waits for it.
+    /// Ends data after a panic as lost, before its folios' writeback ends. Later data may wait for it.
     fn drop(&mut self) {
         if thread::panicking() {
             // Before the thread is woken that ends all this: the waiter will not.
             self.batch.clear();
-            let cause = Unsupported::Operation("going on after a panic in writing back");
+            let cause = Unsupported::Operation("continuing after a panic in writeback");
             let mut pieces = self.run.take().map_or_else(Pieces::new, |run| run.pieces);
             pieces.extend(self.current.take().map(|folio| (folio, 0..0)));
             let ranges = std::mem::take(&mut self.begun);

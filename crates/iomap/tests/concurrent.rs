@@ -16,7 +16,7 @@ use iomap::{
     zero_range,
 };
 use support::format::{Format, GARBAGE};
-use support::{LateDevice, ModelFile, Random, block_size, cache, check_empty};
+use support::{Late, ModelFile, Random, block_size, cache, check_empty};
 
 const SIZE_MAX: u64 = 2 << 20;
 const ROUNDS: u64 = 400;
@@ -35,7 +35,7 @@ impl Subject {
     fn new(random: &mut Random, cache: &Arc<PageCache>) -> Self {
         let size = block_size(1024 << random.below(7));
         let format = Format::new(size, 2 * SIZE_MAX / u64::from(size.bytes()), 1 << 20);
-        let device: SharedDevice = Arc::new(LateDevice::new(format.device(), random.next()));
+        let device: SharedDevice = Arc::new(Late::device(format.device(), random.next()));
         let (mapping, end_io) = (cache.new_mapping(size), EndIo::start().expect("a thread"));
         let options = ReadOptions::default();
         let file = WritableFile::new(mapping, Arc::clone(&format), device, end_io, 0, options);

@@ -29,7 +29,7 @@ fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written(
     write_back(&setup.file, 8192..u64::MAX);
     setup.settle();
     assert_eq!(setup.format.size(), 5000, "the old last block is on its way");
-    setup.gate.release();
+    setup.release();
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(setup.format.size(), 104_096);
     let mut expected = vec![1; 5000];
@@ -47,7 +47,7 @@ fn the_size_on_the_disk_follows_the_data() {
     write_back(&setup.file, 0..u64::MAX);
     assert_eq!(setup.format.size(), 0);
     assert_eq!(setup.format.kinds(), [(0, IomapKind::Unwritten)]);
-    setup.gate.release();
+    setup.release();
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(setup.format.size(), 100);
     assert_eq!(setup.format.kinds(), [(0, IomapKind::Mapped)]);
@@ -67,7 +67,7 @@ fn data_counts_as_written_in_the_order_of_the_file() {
     write_back(&setup.file, 0..u64::MAX);
     setup.settle();
     assert_eq!(on_disk(), (0, vec![(0, Unwritten), (1, Unwritten), (2, Unwritten)]));
-    setup.gate.release();
+    setup.release();
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(on_disk(), (9096, vec![(0, Mapped), (1, Mapped), (2, Mapped)]));
 
@@ -82,7 +82,7 @@ fn data_counts_as_written_in_the_order_of_the_file() {
     setup.gate.hold_above(0);
     write_back(&setup.file, 32_768..36_864);
     setup.write(61_440, &[6; 100]);
-    setup.gate.release();
+    setup.release();
     setup.sync();
     assert_eq!(setup.format.size(), 61_540);
     assert_eq!(setup.format.kinds(), [0, 1, 2, 3, 4, 8, 10, 15].map(|block| (block, Mapped)));

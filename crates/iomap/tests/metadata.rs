@@ -10,7 +10,7 @@ use base::{Error, FsBlock, Place};
 use device::{BioOperation, MemoryDevice, SharedDevice};
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 use support::gate::Gate;
-use support::{BadDevice, LateDevice, Random, block_size, cache};
+use support::{BadRanges, Late, Random, block_size, cache};
 
 /// Bytes that tell where they are.
 fn contents(size: u64) -> Vec<u8> {
@@ -49,7 +49,7 @@ fn blocks_of_every_size_are_read_to_the_very_end_of_any_device() {
 fn blocks_that_are_read_ahead_take_one_request_and_hide_no_change() {
     for block in [1024, 4096, 16_384] {
         let expected = contents(1 << 20);
-        let gate = Gate::new(Arc::new(MemoryDevice::new(expected.clone())));
+        let gate = Gate::device(Arc::new(MemoryDevice::new(expected.clone())));
         let metadata = metadata(&cache(8 << 20, 9), gate.clone(), block);
         let change = |number: u64, byte: u8| {
             let change = |bytes: &mut [u8]| bytes[0] = byte;
@@ -123,7 +123,7 @@ fn a_block_is_verified_once_while_it_is_cached_and_apart_from_its_neighbours() {
 
 #[test]
 fn a_bad_block_fails_alone_and_is_tried_again() {
-    let device = Arc::new(BadDevice::new(contents(1 << 16)));
+    let device = Arc::new(BadRanges::device(contents(1 << 16)));
     device.bad.lock().expect("no panic").push(5 * 1024..6 * 1024);
     let metadata = metadata(&cache(8 << 20, 9), device.clone(), 1024);
     for round in 0..2 {
@@ -165,7 +165,7 @@ fn threads_share_a_small_cache_of_blocks() {
     for (block, seed) in [(1024, 1), (4096, 2), (65_536, 3)] {
         let expected = contents(4 << 20);
         let device = Arc::new(MemoryDevice::new(expected.clone()));
-        let late = Arc::new(LateDevice::new(device, seed));
+        let late = Arc::new(Late::device(device, seed));
         let metadata = metadata(&cache(1 << 20, 9), late, block);
         thread::scope(|scope| {
             for thread in 0..6 {

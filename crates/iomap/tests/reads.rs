@@ -12,7 +12,7 @@ use std::thread;
 use base::{Error, FileOffset};
 use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::{Caching, Mapping, ReadOptions, Readahead, lend, read};
-use support::{BadDevice, LateDevice, ModelFile, Random, block_size, cache, check_empty};
+use support::{BadRanges, Late, ModelFile, Random, block_size, cache, check_empty};
 
 /// Reads `file` in ways that `random` chooses, and compares.
 fn check_reads(
@@ -72,7 +72,7 @@ fn random_files_read_as_they_were_made_on_any_device_and_in_any_cache() {
         let (file, contents) = ModelFile::random(&mut random, size, blocks_max);
         let mut device: SharedDevice = Arc::new(MemoryDevice::new(contents));
         if random.one_in(2) {
-            device = Arc::new(LateDevice::new(device, seed));
+            device = Arc::new(Late::device(device, seed));
         }
         let cache = cache(1 << random.between(19..24), random.below(10) as u8);
         let mapping = cache.new_mapping(size);
@@ -96,7 +96,7 @@ fn several_threads_and_files_share_a_cache_that_is_too_small() {
                 let (file, contents) = ModelFile::random(&mut random, size, (4 << 20) / bytes);
                 let mut device: SharedDevice = Arc::new(MemoryDevice::new(contents));
                 if random.one_in(2) {
-                    device = Arc::new(LateDevice::new(device, seed));
+                    device = Arc::new(Late::device(device, seed));
                 }
                 (file, cache.new_mapping(size), device)
             })
@@ -126,7 +126,7 @@ fn a_cached_read_calls_neither_format_nor_device() {
     let contents: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
     let size = block_size(4096);
     let file = ModelFile::contiguous(size, 1 << 20, 0, &contents);
-    let bad = Arc::new(BadDevice::new(contents));
+    let bad = Arc::new(BadRanges::device(contents));
     let device: SharedDevice = bad.clone();
     let cache = cache(64 << 20, 9);
     let mapping = cache.new_mapping(size);
@@ -163,7 +163,7 @@ fn random_reads_do_not_read_ahead_and_sequential_ones_do() {
     let contents = vec![7; 16 << 20];
     let size = block_size(4096);
     let file = ModelFile::contiguous(size, 16 << 20, 0, &contents);
-    let bad = Arc::new(BadDevice::new(contents));
+    let bad = Arc::new(BadRanges::device(contents));
     let device: SharedDevice = bad.clone();
     let cache = cache(64 << 20, 9);
     let mut buffer = [0; 4096];
@@ -197,7 +197,7 @@ fn a_bad_block_fails_only_who_asks_for_it_and_is_tried_again() {
     let size = block_size(1024);
     let contents: Vec<u8> = (0..4 << 20).map(|at: u32| (at >> 10) as u8).collect();
     let file = ModelFile::contiguous(size, 4 << 20, 0, &contents);
-    let bad = Arc::new(BadDevice::new(contents));
+    let bad = Arc::new(BadRanges::device(contents));
     let device: SharedDevice = bad.clone();
     let cache = cache(64 << 20, 9);
     let mapping = cache.new_mapping(size);

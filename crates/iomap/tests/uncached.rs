@@ -8,8 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base::{DeviceOffset, Error, FileOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
+use base::{Error, FileOffset};
+use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
 use iomap::{
     Caching, EndIo, Mapping, PageCache, ReadContext, ReadOptions, Readahead, WritableFile,
     WriteBehind, lend, read, wait_for_writeback, write, write_as, write_back,
@@ -26,44 +26,33 @@ const UNCACHED: ReadOptions = ReadOptions {
 };
 const CACHED: ReadOptions = ReadOptions { caching: Caching::Kept, ..UNCACHED };
 
-/// A device that counts bytes, and does nothing while somebody holds its gate.
-#[derive(Debug)]
+/// Counts bytes, and holds requests while a test holds the gate.
+#[derive(Debug, Default)]
 struct Counted {
-    inner: Arc<MemoryDevice>,
     gate: Mutex<()>,
     read: AtomicU64,
     written: AtomicU64,
     /// Whether reads fail.
     fails: AtomicBool,
-    /// What was submitted while the gate was held.
+    /// Requests that were submitted while the gate was held.
     held: Mutex<Vec<Bio>>,
 }
 
 impl Counted {
-    fn new(inner: Arc<MemoryDevice>) -> Arc<Self> {
-        let (gate, read, written) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
-        let (fails, held) = (AtomicBool::new(false), Mutex::default());
-        Arc::new(Self { inner, gate, read, written, fails, held })
-    }
-
-    /// Submits what came while the gate was held.
-    fn open(&self, gate: MutexGuard<'_, ()>) {
-        drop(gate);
-        let held = std::mem::take(&mut *self.held.lock());
-        self.inner.submit(held);
+    fn device(inner: Arc<MemoryDevice>) -> Arc<HookedDevice<Self>> {
+        Arc::new(HookedDevice::new(inner, Self::default()))
     }
 }
 
-impl BlockDevice for Counted {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+/// Drops the gate, and submits the held requests.
+fn open(counted: &HookedDevice<Counted>, gate: MutexGuard<'_, ()>) {
+    drop(gate);
+    let held = std::mem::take(&mut *counted.held.lock());
+    counted.inner().submit(held);
+}
 
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Counted {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         for bio in batch {
             let count = match bio.operation() {
                 BioOperation::Read => &self.read,
@@ -80,20 +69,8 @@ impl BlockDevice for Counted {
                 continue;
             }
             drop(held);
-            self.inner.submit(vec![bio]);
+            device.submit(vec![bio]);
         }
-    }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
     }
 }
 
@@ -102,7 +79,7 @@ const FILE_BYTES: u64 = 6 << 20;
 struct Reading {
     cache: Arc<PageCache>,
     mapping: Arc<Mapping>,
-    counted: Arc<Counted>,
+    counted: Arc<HookedDevice<Counted>>,
     device: SharedDevice,
     file: ModelFile,
 }
@@ -112,7 +89,7 @@ fn reading(block_bytes: u64) -> Reading {
     // Not a multiple of anything.
     let size = FILE_BYTES - 1234;
     let file = ModelFile::contiguous(block_size(block_bytes), size, 0, &contents);
-    let counted = Counted::new(Arc::new(MemoryDevice::new(contents)));
+    let counted = Counted::device(Arc::new(MemoryDevice::new(contents)));
     let (cache, device) = (cache(16 << 20, 9), Arc::clone(&counted) as SharedDevice);
     let mapping = cache.new_mapping(block_size(block_bytes));
     Reading { cache, mapping, counted, device, file }
@@ -268,7 +245,7 @@ fn a_file_within_its_inode_leaves_nothing_either() {
 struct Writing {
     cache: Arc<PageCache>,
     format: Arc<Format>,
-    counted: Arc<Counted>,
+    counted: Arc<HookedDevice<Counted>>,
     file: Arc<WritableFile>,
     behind: WriteBehind,
 }
@@ -277,7 +254,7 @@ const WINDOW: u64 = 1 << 20;
 
 fn writing() -> Writing {
     let format = Format::new(block_size(4096), 8 << 8, 1 << 20);
-    let counted = Counted::new(format.device());
+    let counted = Counted::device(format.device());
     let cache = cache(32 << 20, 9);
     let (mapping, end_io) = (cache.new_mapping(block_size(4096)), EndIo::start());
     let device = Arc::clone(&counted) as SharedDevice;
@@ -348,7 +325,7 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
         wait_until("all is submitted", || {
             subject.counted.written.load(Ordering::Relaxed) >= WINDOW + 65_536
         });
-        subject.counted.open(gate);
+        open(&subject.counted, gate);
         writer.join().expect("no panic");
     });
     check_empty(&subject.cache);
@@ -373,7 +350,7 @@ fn check_left_alone(pages: [u64; 2], write: impl Fn(&Writing)) {
             subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
         });
         let in_time = start.elapsed() < Duration::from_millis(90);
-        subject.counted.open(gate);
+        open(&subject.counted, gate);
         check_empty(&subject.cache);
         assert!(is_alone || !in_time);
         in_time
@@ -442,7 +419,7 @@ fn a_dirty_folio_that_is_read_uncached_stays_until_it_is_written() {
     assert_eq!(got, Ok(65_536));
     assert!(buffer == data(0, 65_536));
     assert_eq!((subject.not_arrived(), subject.cache.stats().bytes_resident), (65_536, 65_536));
-    subject.counted.open(gate);
+    open(&subject.counted, gate);
     check_empty(&subject.cache);
 }
 

@@ -161,7 +161,7 @@ fn who_waits_for_writeback_ends_what_has_ended_and_leaves_the_rest_to_the_thread
     let device = thread::scope(|scope| {
         let device = scope.spawn(|| {
             wait_until("a request", || !setup.gate.held.lock().expect("no panic").is_empty());
-            setup.gate.release();
+            setup.release();
             thread::current().id()
         });
         write_back_and_wait(&setup.file, 0..u64::MAX);
@@ -339,7 +339,7 @@ fn data_in_the_cache_is_data_even_where_blocks_are_unwritten() {
                 write_back(&setup.file, 0..u64::MAX);
             }
             _ => {
-                setup.gate.release();
+                setup.release();
                 wait_for_writeback(&setup.file, 0..u64::MAX);
             }
         }

@@ -13,7 +13,7 @@ use iomap::{
     punch_cache, read, truncate_cache, wait_for_writeback, write, write_back, zero_range,
 };
 use support::format::{Format, GARBAGE};
-use support::{LateDevice, Random, block_size, cache};
+use support::{Late, Random, block_size, cache};
 
 /// A file, and what is known of it.
 struct Subject {
@@ -49,7 +49,7 @@ impl Subject {
             device = Arc::new(FaultDevice::new(device, plan));
         }
         if random.one_in(2) {
-            device = Arc::new(LateDevice::new(device, random.next()));
+            device = Arc::new(Late::device(device, random.next()));
         }
         let file = WritableFile::new(
             cache.new_mapping(size),

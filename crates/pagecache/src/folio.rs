@@ -1,5 +1,5 @@
-//! References to folios: what is in them, as far as it is there.
-//! Not here: filling them (`fill.rs`).
+//! References to folios, and access to their uptodate bytes.
+//! Not here: filling folios (`fill.rs`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,21 +10,20 @@ use crate::mapping::Mapping;
 use crate::state::FolioState;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// A reference to a folio. While it is held the folio keeps its memory and its place in its file,
-/// and reclaim leaves it alone.
+/// A reference to a folio. While it exists, the folio keeps its memory and its place in its file, and is not reclaimed.
 pub struct FolioHandle<C: AsRef<PageCache>> {
     cache: C,
     frame: u32,
 }
 
-/// A reference that can go anywhere.
+/// A reference that owns its cache, and can be sent anywhere.
 pub type Folio = FolioHandle<Arc<PageCache>>;
 
-/// A reference for the time that its mapping is borrowed: cheaper to take than a [`Folio`].
+/// A reference that borrows its mapping: cheaper to take than a [`Folio`].
 pub type FolioRef<'a> = FolioHandle<&'a Arc<PageCache>>;
 
 impl<C: AsRef<PageCache>> FolioHandle<C> {
-    /// The caller gives a reference to the folio of `frame` that it has taken.
+    /// Returns the owner of a reference to the folio of `frame`, which the caller has taken.
     #[inline]
     pub(crate) fn new(cache: C, frame: u32) -> Self {
         Self { cache, frame }
@@ -43,33 +42,33 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.cache.as_ref()
     }
 
-    /// The index of the first page in the file.
+    /// Returns the index of the first page in the file.
     #[inline]
     pub fn index(&self) -> u64 {
         self.frame().place().index
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     pub fn pages(&self) -> u64 {
         self.frame().place().pages()
     }
 
-    /// The byte of the file at which the folio begins.
+    /// Returns the byte of the file at which the folio begins.
     #[inline]
     pub fn position(&self) -> u64 {
         self.index() << PAGE_SHIFT
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "no folio is empty")]
     pub fn len(&self) -> usize {
         PAGE_SIZE << self.frame().place().order
     }
 
-    /// The bytes from `start` within the folio on: at most `length_max`, to the end of the folio or
-    /// the first block that is not uptodate. In a file that is written to, they are for those who
-    /// hold the inode's lock; others have them [lent](Folio::lend).
+    /// Returns the bytes from `start` within the folio on: at most `length_max`, to the end of the folio or the first
+    /// block that is not uptodate. For a file that is written to, the caller holds the inode's lock; other readers
+    /// [borrow](Folio::lend) the bytes.
     #[inline]
     pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
         let frame = self.frame();
@@ -79,44 +78,42 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
             return &[];
         }
         let memory = self.cache.as_ref().pool.memory(self.frame);
-        // SAFETY: the range lies within the folio, whose memory stays what it is while this
-        // reference is held (R1); its blocks are uptodate, and nobody writes to such while somebody
-        // has bytes of them (R5).
+        // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1). Its blocks
+        // are uptodate, and such blocks are not written to while their bytes are borrowed (R5).
         unsafe { std::slice::from_raw_parts(memory.add(start).as_ptr(), length) }
     }
 
-    /// Notes that somebody came to read this folio; reclaim keeps those that are come back to.
+    /// Records a visit by a reader. Reclaim keeps folios that are visited again.
     #[inline]
     pub fn visit(&self) {
         self.frame().visit();
     }
 
-    /// Keeps a folio in the cache that uncached reads and writes have made: somebody else uses it.
+    /// Keeps a dropbehind folio in the cache, since another access uses it.
     #[inline]
     pub fn keep(&self) {
         self.frame().keep();
     }
 
-    /// Has the folio leave the cache with its last reference if uncached reads and writes have made
-    /// it and nobody else has [kept](Self::keep) it. What is dirty, on its way to the device, locked
-    /// or lent is referred to.
+    /// Makes a dropbehind folio that no other access has [kept](Self::keep) leave the cache with its last reference.
+    /// Folios that are dirty, under writeback, locked or lent have references.
     pub fn done_with(&self) {
         self.frame().set_done();
     }
 
-    /// Whether uncached reads and writes have made the folio, and nobody else has kept it.
+    /// Returns whether the folio is dropbehind: only uncached reads and writes have used it.
     pub fn is_dropbehind(&self) -> bool {
         self.frame().is_dropbehind()
     }
 
-    /// Takes the mark that asks for the next readahead window; one reader gets it.
+    /// Clears the mark that starts the next readahead window. Returns true to one reader only.
     #[inline]
     pub fn take_readahead(&self) -> bool {
         self.frame().take_readahead()
     }
 
-    /// Whether mark `number` (0 to 7) is set. Marks mean what the mapping's user wants them to, and
-    /// go with the folio.
+    /// Returns whether mark `number` (0 to 7) is set. The mapping's user defines the meaning of marks; they are
+    /// dropped with the folio.
     pub fn has_mark(&self, number: u32) -> bool {
         self.frame().has_mark(number)
     }
@@ -126,36 +123,36 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.frame().set_mark(number);
     }
 
-    /// Whether blocks are on their way to the device. It begins under the folio's lock.
+    /// Returns whether blocks are under writeback, which begins under the folio's lock.
     pub fn is_under_writeback(&self) -> bool {
         self.frame().is_under_writeback()
     }
 
-    /// Waits while blocks are on their way to the device.
+    /// Waits until no blocks are under writeback.
     pub fn wait_writeback(&self) {
         self.frame().wait_writeback(self.cache().bucket(self.frame));
     }
 
-    /// Waits while blocks are on their way to the device, unless the request that this thread serves is
-    /// cancelled ([`base::cancellation`]).
+    /// Waits until no blocks are under writeback, unless the request that this thread serves is cancelled
+    /// ([`base::cancellation`]).
     pub fn wait_writeback_cancellable(&self) -> base::Result<()> {
         self.frame().wait_writeback_cancellable(self.cache().bucket(self.frame))
     }
 
-    /// Waits while somebody fills the folio.
+    /// Waits until no thread fills the folio.
     pub fn wait_unlocked(&self) {
         self.frame().wait_unlocked(self.cache().bucket(self.frame));
     }
 }
 
-/// How many of `length` bytes from `start` on are uptodate in a folio that is not as a whole.
+/// Returns how many of `length` bytes from `start` on are uptodate in a folio that is uptodate only in part.
 #[cold]
 fn uptodate(frame: &Frame, start: usize, length: usize) -> usize {
     FolioState::of(frame).map_or(0, |state| state.run(start, length, true))
 }
 
 impl FolioRef<'_> {
-    /// Makes this a reference that can go anywhere.
+    /// Returns this reference as one that owns its cache.
     pub fn into_owned(self) -> Folio {
         let folio = Folio::new(Arc::clone(self.cache), self.frame);
         // Its count is the other's now.
@@ -163,7 +160,7 @@ impl FolioRef<'_> {
         folio
     }
 
-    /// A reference to the same folio that can go anywhere.
+    /// Returns another reference to the folio, which owns its cache.
     pub(crate) fn to_owned(&self) -> Folio {
         self.frame().get_again();
         Folio::new(Arc::clone(self.cache), self.frame)
@@ -171,7 +168,7 @@ impl FolioRef<'_> {
 }
 
 impl Folio {
-    /// A reference to the same folio that borrows `cache`, which must be its own.
+    /// Returns a reference to the same folio that borrows `cache`, which must be its own.
     pub(crate) fn borrowed<'a>(&self, cache: &'a Arc<PageCache>) -> FolioRef<'a> {
         debug_assert!(Arc::ptr_eq(cache, &self.cache));
         self.frame().get_again();
@@ -180,8 +177,8 @@ impl Folio {
 }
 
 impl Mapping {
-    /// Lends a folio of this mapping: its bytes stay as they are even for who does not hold the inode's
-    /// lock, which the caller does.
+    /// Lends a folio of this mapping: its bytes do not change, even while the borrower does not hold the inode's
+    /// lock. The caller holds it.
     pub fn lend(&self, folio: FolioRef<'_>) -> LentFolio {
         if self.has_windows() {
             // A fault makes it one that can be stored to under its lock, and not if it is lent.
@@ -202,12 +199,12 @@ impl Folio {
     }
 }
 
-/// A folio whose bytes nobody changes while this is held (`frame.rs`, R5).
+/// A folio whose bytes do not change while this exists (`frame.rs`, R5).
 #[derive(Debug)]
 pub struct LentFolio(Folio);
 
 impl LentFolio {
-    /// The bytes from `start` within the folio on, as in [`FolioHandle::bytes`].
+    /// Returns the bytes from `start` within the folio on, as in [`FolioHandle::bytes`].
     pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
         self.0.bytes(start, length_max)
     }

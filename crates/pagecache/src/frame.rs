@@ -1,39 +1,36 @@
-//! The descriptor of one 4 KiB frame of memory: who refers to it, which folio it heads, its flags.
-//! All of it is atomic, and it stays in place as long as the cache, so that a reader may look at
-//! any frame at any time and find out afterwards whether it is the one it wanted.
+//! The descriptor of one 4 KiB frame of memory: its references, the folio that it heads, and flags. All of it is
+//! atomic, and it exists as long as the cache, so that a reader may examine any frame at any time and find out
+//! afterwards whether it is the one it needs.
 //! Not here: the memory itself, and the tree that leads to frames.
 //!
 //! Invariants (`R` for reference):
 //!
-//! - **R1.** A frame heads a folio exactly while it is LIVE. Its place, owner, order and state
-//!   change only while it is not, and only by the one thread that took it from the pool or
-//!   cleared LIVE. So whoever holds a reference to a LIVE frame sees a folio that keeps its
-//!   identity.
-//! - **R2.** A frame is CACHED exactly while its owner's tree holds it; both change together under
-//!   that tree's lock.
-//! - **R3.** LIVE is cleared once, by a compare-exchange from "live, not cached, no references"
-//!   (the last holder) or "live, cached, no references" (reclaim, under the tree's lock). Who
-//!   clears it returns the memory to the pool.
-//! - **R4.** A reader counts itself in first and looks afterwards (`try_get`). On a frame that is
-//!   not LIVE the count means nothing, and is never set, only added to: so that what such a reader
-//!   adds and subtracts cancels out even when the frame becomes LIVE between.
-//! - **R5.** Blocks that are not uptodate are written only by who holds LOCKED. Blocks of file data
-//!   that are uptodate are written only by who holds the inode's lock alone and LOCKED as well,
-//!   while the folio is not under writeback (what a device reads stays as it is) and not lent.
-//!   Readers hold the inode's lock together, save those who were lent bytes: they are counted. A
-//!   writer that finds a folio lent puts a copy in its place. Uptodate blocks of metadata are
-//!   written by nobody. Who has a file mapped stores to it without any lock, where the folio is
-//!   STORABLE (`mmap/mod.rs`, W3), and to nothing that a device reads or that is lent.
-//! - **R6.** A folio that is DIRTY is in its mapping's set of dirty folios, one under WRITEBACK in
-//!   its set of those, none in both, and each set holds a reference: so reclaim leaves them alone.
-//!   Both begin under LOCKED; WRITEBACK ends without.
-//! - **R7.** A folio that is DROPBEHIND is in the cache on behalf of uncached reads and writes alone;
-//!   a lookup by anybody else makes it one like others. When it is also DONE, because such a read or
-//!   write needs it no more, the tree holds it no more on its own: it goes with its last reference,
-//!   whoever has that. So nothing has to look whether it is dirty, under writeback, locked or lent,
-//!   all of which hold references (R6), and whoever has others' references in the way need not come
-//!   back for it. Both bits are in the count's word: what ends the folio sees them and the count at
-//!   one moment.
+//! - **R1.** A frame heads a folio exactly while it is LIVE. Its place, owner, order and state change only while it
+//!   is not, and only by the one thread that took it from the pool or cleared LIVE. So the holder of a reference to
+//!   a LIVE frame has a folio that keeps its identity.
+//! - **R2.** A frame is CACHED exactly while its owner's tree contains it. Both change together under the tree's
+//!   lock.
+//! - **R3.** LIVE is cleared once, by a compare-exchange from "live, not cached, no references" (the last holder)
+//!   or "live, cached, no references" (reclaim, under the tree's lock). The thread that clears it returns the
+//!   memory to the pool.
+//! - **R4.** A reader adds itself to the count first and examines the frame afterwards (`try_get`). On a frame that
+//!   is not LIVE the count has no meaning. It is never set, only added to, so that the addition and the subtraction
+//!   of such a reader cancel out even if the frame becomes LIVE in between.
+//! - **R5.** Blocks that are not uptodate are written only by the holder of LOCKED. Uptodate blocks of file data
+//!   are written only by a thread that holds both the inode's lock alone and LOCKED, while the folio is not under
+//!   writeback (a device reads data that does not change) and not lent. Readers hold the inode's lock shared;
+//!   borrowers do not, and are counted. A writer that finds a folio lent replaces it by a copy. Uptodate blocks of
+//!   metadata are never written. Programs that map a file store to it without a lock while the folio is STORABLE
+//!   (`mmap/mod.rs`, W3): then no device reads it, and it is not lent.
+//! - **R6.** A DIRTY folio is in its mapping's set of dirty folios, and one under WRITEBACK in its set of those; no
+//!   folio is in both. Each set holds a reference, so reclaim takes neither. Both flags are set under LOCKED;
+//!   WRITEBACK is cleared without it.
+//! - **R7.** A DROPBEHIND folio is cached for uncached reads and writes only; a lookup by any other access clears
+//!   the flag. When the read or write is over, the folio is also DONE, and the tree's own hold on it ends: it
+//!   leaves the cache with its last reference. So no code needs to check whether it is dirty, under writeback,
+//!   locked or lent, all of which hold references (R6), and a thread that finds other references need not come back
+//!   for it. Both bits are in the count's word, so the thread that drops the last reference reads the bits and the
+//!   count at once.
 
 use std::sync::atomic::AtomicPtr;
 
@@ -46,39 +43,39 @@ const LIVE: u32 = 1 << 31;
 const CACHED: u32 = 1 << 30;
 /// Set while the folio is cached for uncached reads and writes only (R7).
 const DROPBEHIND: u32 = 1 << 29;
-/// Set while such a folio has been read or written (R7).
+/// Set while such a folio was read or written, and is not needed any more (R7).
 const DONE: u32 = 1 << 28;
-/// What a folio that goes with its last reference has in its word, beside the count.
+/// The word of a folio that leaves the cache with its last reference, without the count.
 const BEHIND: u32 = LIVE | CACHED | DROPBEHIND | DONE;
 
 /// All blocks hold the file's data.
 const UPTODATE: u32 = 1 << 0;
-/// Somebody fills the folio.
+/// A thread fills the folio.
 const LOCKED: u32 = 1 << 1;
-/// Somebody waits for LOCKED or WRITEBACK to go.
+/// A thread waits for LOCKED or WRITEBACK to be cleared.
 const WAITERS: u32 = 1 << 2;
-/// Whoever reads this folio first starts the next readahead window.
+/// The next reader of this folio starts the next readahead window.
 const READAHEAD: u32 = 1 << 3;
 /// Visited once, and again.
 const VISITED: u32 = 1 << 4;
 const REVISITED: u32 = 1 << 5;
-/// The memory is known to be all zeroes. Goes with the memory: it survives the folio.
+/// The memory is known to be all zeroes. This belongs to the memory: it outlives the folio.
 const BLANK: u32 = 1 << 6;
 /// Some blocks differ from the device's.
 const DIRTY: u32 = 1 << 7;
-/// Blocks are on their way to the device.
+/// Blocks are under writeback.
 const WRITEBACK: u32 = 1 << 16;
-/// The memory is not the arena's own any more, or not in one piece with its neighbours': it is made
-/// new before anybody else gets it.
+/// The memory is not the arena's own any more, or not contiguous with its neighbours' in the host: it is renewed before
+/// it is used for another folio.
 const FOREIGN: u32 = 1 << 24;
-/// Bytes may be stored to through a window, without anybody hearing of it.
+/// Bytes may be stored to through a window without a fault.
 const STORABLE: u32 = 1 << 25;
-/// The first of the marks that the folio's user gives a meaning; they are cleared with the folio.
+/// The first of the marks whose meaning the folio's user defines. They are cleared with the folio.
 const MARK: u32 = 1 << 8;
-/// How many marks there are.
+/// The number of marks.
 pub(crate) const MARKS: u32 = 8;
 
-/// Where a folio lies in its file: the index of its first page, and its order.
+/// The place of a folio in its file: the index of its first page, and its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) index: u64,
@@ -94,69 +91,69 @@ impl Place {
         Self { index: packed >> 4, order: (packed & 15) as u8 }
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     pub(crate) fn pages(self) -> u64 {
         1 << self.order
     }
 
-    /// The index of the page after the last one.
+    /// Returns the index of the page after the last one.
     pub(crate) fn end(self) -> u64 {
         self.index + self.pages()
     }
 }
 
-/// One frame. All zeroes is a frame that is not live and that nobody refers to.
+/// One frame. All zeroes is a frame that is not live and has no references.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Frame {
     /// LIVE, CACHED, DROPBEHIND, DONE, and a count of references.
     reference: AtomicU32,
     flags: AtomicU32,
-    /// The id of the mapping that the folio was made for.
+    /// The id of the mapping to which the folio belongs.
     owner: AtomicU64,
     /// A packed [`Place`].
     place: AtomicU64,
     /// The folio's per-block state, or null. `state.rs` has the rules.
     pub(crate) state: AtomicPtr<FolioState>,
-    /// The neighbours in a list of free blocks, and which block this frame begins; see `buddy.rs`.
-    /// All three belong to the pool's lock.
+    /// The neighbours in a list of free blocks, and the block that this frame begins; see `buddy.rs`. All three are
+    /// under the pool's lock.
     pub(crate) previous: AtomicU32,
     pub(crate) next: AtomicU32,
     pub(crate) free: AtomicU32,
-    /// How often the folio's bytes are lent to those who do not hold the inode's lock.
+    /// How often bytes of the folio are lent to threads that do not hold the inode's lock.
     lent: AtomicU32,
-    /// How many of the folio's pages, from the first on, are its file's memory (`mmap/place.rs`).
+    /// How many of the folio's pages, from the first one on, are in its file's memory (`mmap/place.rs`).
     in_file: AtomicU32,
 }
 
-/// What came of giving up a reference.
+/// The result of dropping a reference.
 #[must_use]
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Put {
-    /// Others hold the folio, or its mapping does.
+    /// The folio has other references, or is cached.
     Held,
     /// It was the last one: the caller returns the folio to the pool.
     Last,
-    /// It was the last one to a folio that is done with, and still in the cache: the caller takes it
-    /// out ([`Frame::claim_behind`]).
+    /// It was the last one to a DONE folio that is still cached: the caller removes it from the cache
+    /// ([`Frame::claim_behind`]).
     Behind,
 }
 
 impl Frame {
-    /// Makes a frame, which the caller has from the pool, a locked folio with two holders: the tree
-    /// that the caller is about to put it into, and the caller.
+    /// Makes a frame, which the caller has taken from the pool, a locked folio with two references: the caller's, and
+    /// that of the tree to which the caller is about to add it.
     pub(crate) fn make_live(&self, owner: u64, place: Place) {
         self.owner.store(owner, Ordering::Relaxed);
         self.place.store(place.pack(), Ordering::Relaxed);
         let blank = self.flags.load(Ordering::Relaxed) & BLANK;
         self.flags.store(LOCKED | blank, Ordering::Relaxed);
-        // R4: an addition. Release: who counts itself in afterwards sees the stores above.
+        // R4: an addition. Release: a thread that adds itself to the count afterwards sees the stores above.
         let before = self.reference.fetch_add(LIVE | CACHED | 1, Ordering::Release);
         debug_assert_eq!(before & (LIVE | CACHED), 0, "a frame from the pool is live");
     }
 
-    /// Takes a reference to the folio that holds page `page` of `owner`, if that is what this frame
-    /// heads. `Err` gives what the reference that was taken to find that out came to.
+    /// Takes a reference to the folio with page `page` of `owner`, if this frame heads it. The error is the result of
+    /// dropping the reference that was taken to find that out.
     #[inline]
     pub(crate) fn try_get(&self, owner: u64, page: u64) -> Result<(), Put> {
         let before = self.reference.fetch_add(1, Ordering::Acquire);
@@ -172,14 +169,14 @@ impl Frame {
         Err(self.put())
     }
 
-    /// Another reference for somebody who holds one.
+    /// Takes another reference for a holder of one.
     #[inline]
     pub(crate) fn get_again(&self) {
         let before = self.reference.fetch_add(1, Ordering::Relaxed);
         debug_assert!(before & LIVE != 0 && before & !BEHIND != 0, "no reference held");
     }
 
-    /// Gives up a reference.
+    /// Drops a reference.
     #[inline]
     pub(crate) fn put(&self) -> Put {
         // Release: what was read from the folio's memory was read before.
@@ -193,42 +190,38 @@ impl Frame {
         }
     }
 
-    /// Takes the folio, which the caller has just removed from the tree whose lock it holds, out of
-    /// the cache.
+    /// Clears CACHED of a folio that the caller has just removed from the tree, whose lock it holds.
     pub(crate) fn uncache(&self) -> Put {
         let before = self.reference.fetch_and(!(CACHED | DROPBEHIND | DONE), Ordering::Release);
         debug_assert!(before & CACHED != 0, "not cached");
         if before & !(DROPBEHIND | DONE) == LIVE | CACHED { self.release() } else { Put::Held }
     }
 
-    /// Claims a folio without references to be evicted by the caller, which holds the lock of the
-    /// tree that the folio is in.
+    /// Claims a folio without references for eviction by the caller, which holds the lock of the folio's tree.
     pub(crate) fn claim(&self) -> bool {
         let behind = self.reference.load(Ordering::Relaxed) & (DROPBEHIND | DONE);
         self.clear_live(LIVE | CACHED | behind)
     }
 
-    /// As [`claim`](Self::claim), if the folio is done with (R7). Not when somebody came to it since
-    /// the last reference was given up: then it is theirs, or goes with theirs.
+    /// Like [`claim`](Self::claim), if the folio is DONE (R7). Fails if another thread has taken a reference
+    /// meanwhile: then the folio stays, or leaves the cache with that reference.
     pub(crate) fn claim_behind(&self) -> bool {
         self.clear_live(BEHIND)
     }
 
-    /// Says that the folio, which the caller has just made and has locked, is for uncached reads and
-    /// writes only (R7).
+    /// Marks a folio, which the caller has just created and has locked, as DROPBEHIND (R7).
     pub(crate) fn set_dropbehind(&self) {
         let before = self.reference.fetch_or(DROPBEHIND, Ordering::Relaxed);
         debug_assert!(before & (LIVE | CACHED) == LIVE | CACHED, "not new");
     }
 
-    /// Whether the folio is for uncached reads and writes only.
+    /// Returns whether the folio is for uncached reads and writes only.
     #[inline]
     pub(crate) fn is_dropbehind(&self) -> bool {
         self.reference.load(Ordering::Relaxed) & DROPBEHIND != 0
     }
 
-    /// Has the folio go with its last reference if it is for uncached reads and writes only. The
-    /// caller holds a reference.
+    /// Marks a DROPBEHIND folio as DONE. The caller holds a reference.
     pub(crate) fn set_done(&self) {
         let done = |word: u32| (word & (DROPBEHIND | DONE) == DROPBEHIND).then_some(word | DONE);
         // Relaxed: the word says all, in the one order in which it changes. An `Err` says that the
@@ -236,8 +229,7 @@ impl Frame {
         let _ = self.reference.fetch_update(Ordering::Relaxed, Ordering::Relaxed, done);
     }
 
-    /// Makes a folio that is for uncached reads and writes only one like others. The caller holds a
-    /// reference.
+    /// Makes a DROPBEHIND folio an ordinary one. The caller holds a reference.
     #[inline]
     pub(crate) fn keep(&self) {
         if self.is_dropbehind() {
@@ -245,39 +237,39 @@ impl Frame {
         }
     }
 
-    /// Gives this frame, whose folio takes the place of that of `other`, what is known of who that
-    /// is for. The caller holds the lock of the tree.
+    /// Copies DROPBEHIND and DONE from `other`, whose folio this frame's folio replaces. The caller holds the lock of
+    /// the tree.
     pub(crate) fn copy_dropbehind(&self, other: &Frame) {
         let behind = other.reference.load(Ordering::Relaxed) & (DROPBEHIND | DONE);
         self.reference.fetch_or(behind, Ordering::Relaxed);
     }
 
-    /// R3. Several may see the count at zero; one of them wins. That the frame may have had another
-    /// life in between does not matter: then the winner ends that one, and its last holder loses.
+    /// R3. Several threads may find the count at zero; one of them wins. The frame may have been freed and reused in
+    /// between: then the winner frees the new folio, and that one's last holder loses.
     #[cold]
     fn release(&self) -> Put {
         if self.clear_live(LIVE) { Put::Last } else { Put::Held }
     }
 
     fn clear_live(&self, from: u32) -> bool {
-        // Acquire: every use of the memory by those who gave up their references is over.
+        // Acquire: every use of the memory by former holders of references is over.
         self.reference.compare_exchange(from, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The folio's place. Certain while the caller holds a reference or owns the frame, otherwise a
+    /// Returns the folio's place. Certain while the caller holds a reference or owns the frame, otherwise a
     /// hint.
     #[inline]
     pub(crate) fn place(&self) -> Place {
         Place::unpack(self.place.load(Ordering::Relaxed))
     }
 
-    /// The owner; certain or a hint like [`place`](Self::place).
+    /// Returns the owner; certain or a hint like [`place`](Self::place).
     pub(crate) fn owner(&self) -> u64 {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Whether reclaim should try to evict the folio. Takes the edge off one that was visited
-    /// again, so that it goes the next time unless it is visited once more.
+    /// Returns whether reclaim should try to evict the folio. Clears the second visit of one that was visited again,
+    /// so that it is evicted the next time unless it is visited once more.
     pub(crate) fn is_evictable(&self) -> bool {
         if self.reference.load(Ordering::Relaxed) & !(DROPBEHIND | DONE) != LIVE | CACHED {
             return false;
@@ -289,13 +281,13 @@ impl Frame {
         flags & REVISITED == 0
     }
 
-    /// Whether the frame heads a folio; a hint.
+    /// Returns whether the frame heads a folio; a hint.
     pub(crate) fn is_live(&self) -> bool {
         self.reference.load(Ordering::Relaxed) & LIVE != 0
     }
 
-    /// Notes a visit. A folio that was visited once goes before those that were visited again: data
-    /// that streams through leaves the rest in the cache.
+    /// Records a visit. Folios that were visited once are evicted before those that were visited again, so that
+    /// streams of data do not evict others.
     #[inline]
     pub(crate) fn visit(&self) {
         let flags = self.flags.load(Ordering::Relaxed);
@@ -305,7 +297,7 @@ impl Frame {
         }
     }
 
-    /// Whether all blocks hold the file's data. Acquire: the data can be read if so.
+    /// Returns whether all blocks hold the file's data. Acquire: the data can be read if so.
     #[inline]
     pub(crate) fn is_uptodate(&self) -> bool {
         self.flags.load(Ordering::Acquire) & UPTODATE != 0
@@ -316,14 +308,14 @@ impl Frame {
         self.flags.fetch_or(READAHEAD, Ordering::Relaxed);
     }
 
-    /// Takes the mark that starts a readahead window: one of those who see it gets it.
+    /// Clears the mark that starts a readahead window. Returns true to only one of the threads that find it set.
     #[inline]
     pub(crate) fn take_readahead(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & READAHEAD != 0
             && self.flags.fetch_and(!READAHEAD, Ordering::Relaxed) & READAHEAD != 0
     }
 
-    /// Says whether the memory is all zeroes. The caller owns the frame, or has the folio locked.
+    /// Sets whether the memory is all zeroes. The caller owns the frame, or has the folio locked.
     pub(crate) fn set_blank(&self, blank: bool) {
         if blank {
             self.flags.fetch_or(BLANK, Ordering::Relaxed);
@@ -332,12 +324,12 @@ impl Frame {
         }
     }
 
-    /// Whether the memory is all zeroes; for those who may say so.
+    /// Returns whether the memory is all zeroes. Callers as for [`set_blank`](Self::set_blank).
     pub(crate) fn is_blank(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & BLANK != 0
     }
 
-    /// Whether mark `number` is set. Acquire: with what its setter did before.
+    /// Returns whether mark `number` is set. Acquire: with what its setter did before.
     pub(crate) fn has_mark(&self, number: u32) -> bool {
         self.flags.load(Ordering::Acquire) & mark(number) != 0
     }
@@ -347,12 +339,12 @@ impl Frame {
         self.flags.fetch_or(mark(number), Ordering::Release);
     }
 
-    /// Locks the folio if nobody has.
+    /// Locks the folio if it is not locked. Returns whether it has done so.
     pub(crate) fn try_lock(&self) -> bool {
         self.flags.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
 
-    /// Unlocks the folio, uptodate or as it was, and wakes who waits for that in `bucket`.
+    /// Unlocks the folio, makes it uptodate if `uptodate`, and wakes the waiters in `bucket`.
     pub(crate) fn unlock(&self, uptodate: bool, bucket: &Bucket) {
         if uptodate {
             self.set_uptodate();
@@ -360,22 +352,22 @@ impl Frame {
         self.end(LOCKED, bucket);
     }
 
-    /// Says that all blocks hold the file's data. The caller has the folio locked.
+    /// Marks all blocks as uptodate. The caller has the folio locked.
     pub(crate) fn set_uptodate(&self) {
         self.flags.fetch_or(UPTODATE, Ordering::Release);
     }
 
-    /// Waits until nobody has the folio locked.
+    /// Waits until the folio is not locked.
     pub(crate) fn wait_unlocked(&self, bucket: &Bucket) {
         self.wait_for(LOCKED, bucket);
     }
 
-    /// Whether some blocks differ from the device's. Certain while the caller has the folio locked.
+    /// Returns whether some blocks differ from the device's. Certain while the caller has the folio locked.
     pub(crate) fn is_dirty(&self) -> bool {
         self.flags.load(Ordering::Acquire) & DIRTY != 0
     }
 
-    /// Says whether some blocks differ from the device's. The caller has the folio locked.
+    /// Sets whether some blocks differ from the device's. The caller has the folio locked.
     pub(crate) fn set_dirty(&self, dirty: bool) {
         if dirty {
             self.flags.fetch_or(DIRTY, Ordering::Release);
@@ -384,31 +376,30 @@ impl Frame {
         }
     }
 
-    /// Whether blocks are on their way to the device. Acquire: if not, the device is done with them.
+    /// Returns whether blocks are under writeback. Acquire: if not, the device does not read them any more.
     pub(crate) fn is_under_writeback(&self) -> bool {
         self.flags.load(Ordering::Acquire) & WRITEBACK != 0
     }
 
     /// Makes a dirty folio one under writeback. The caller has it locked.
     pub(crate) fn start_writeback(&self) {
-        // In this order: whoever sees neither sees a folio that is as the device has it.
+        // In this order: a thread that sees neither flag sees a folio that equals the device's data.
         let before = self.flags.fetch_or(WRITEBACK, Ordering::Release);
         debug_assert!(before & WRITEBACK == 0 && before & DIRTY != 0, "not dirty alone");
         self.flags.fetch_and(!DIRTY, Ordering::Release);
     }
 
-    /// Ends the writeback, and wakes who waits for that in `bucket`.
+    /// Ends the writeback, and wakes the waiters in `bucket`.
     pub(crate) fn end_writeback(&self, bucket: &Bucket) {
         self.end(WRITEBACK, bucket);
     }
 
-    /// Waits until no blocks are on their way to the device.
+    /// Waits until no blocks are under writeback.
     pub(crate) fn wait_writeback(&self, bucket: &Bucket) {
         self.wait_for(WRITEBACK, bucket);
     }
 
-    /// Waits until no blocks are on their way to the device, or until the request that this thread serves is
-    /// cancelled.
+    /// Waits until no blocks are under writeback, or until the request that this thread serves is cancelled.
     pub(crate) fn wait_writeback_cancellable(&self, bucket: &Bucket) -> base::Result<()> {
         if !self.is_under_writeback() {
             return Ok(());
@@ -417,15 +408,14 @@ impl Frame {
         let is_over = || self.flags.fetch_or(WAITERS, Ordering::Acquire) & WRITEBACK == 0;
         loop {
             base::cancellation::check()?;
-            // A wait that is abandoned leaves WAITERS behind: the end then wakes nobody, or others.
+            // A cancelled wait leaves WAITERS set: the end then wakes no thread, or other ones.
             if bucket.wait_until_or_for(base::cancellation::CHECK_EVERY, is_over) {
                 return Ok(());
             }
         }
     }
 
-    /// Clears `flag` and wakes who waits for that in `bucket`. Who waits there for the other flag
-    /// says so again.
+    /// Clears `flag` and wakes the waiters in `bucket`. Waiters for the other flag set WAITERS again.
     fn end(&self, flag: u32, bucket: &Bucket) {
         let before = self.flags.fetch_and(!(flag | WAITERS), Ordering::Release);
         debug_assert!(before & flag != 0, "not begun");
@@ -436,9 +426,9 @@ impl Frame {
 
     /// Waits until `flag` is clear.
     ///
-    /// A waiter sets WAITERS and looks at the flag in one step and under the bucket's lock, so
-    /// either who clears it sees WAITERS, and takes the bucket's lock only when the waiter waits,
-    /// or the waiter sees the flag clear.
+    /// A waiter sets WAITERS and reads the flag in one step and under the bucket's lock. So either the thread that
+    /// clears the flag finds WAITERS set, and takes the bucket's lock only after the waiter waits, or the waiter
+    /// finds the flag clear.
     fn wait_for(&self, flag: u32, bucket: &Bucket) {
         if self.flags.load(Ordering::Acquire) & flag != 0 {
             base::waiting::about_to_wait();
@@ -446,53 +436,52 @@ impl Frame {
         }
     }
 
-    /// Counts somebody in who was lent bytes of the folio, and holds a reference. Only under the
-    /// inode's lock, or by who is counted already.
+    /// Counts a borrower of the folio's bytes, which holds a reference. Called under the inode's lock, or by a
+    /// borrower.
     pub(crate) fn lend(&self) {
         self.lent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts somebody out who was lent bytes. Release: what was read was read before.
+    /// Ends the count of a borrower. Release: its reads come before.
     pub(crate) fn take_back(&self) {
         let before = self.lent.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "not lent");
     }
 
-    /// Whether bytes of the folio are lent. Certain, if not, while the inode's lock is held alone.
+    /// Returns whether bytes of the folio are lent. Certain, if not, while the inode's lock is held alone.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire) != 0
     }
 
-    /// How many pages, from the first on, are the file's memory. Certain, as all of this, while the
-    /// caller has the folio locked, or owns the frame.
+    /// Returns how many pages, from the first one on, are in the file's memory. Certain, like the following ones,
+    /// while the caller has the folio locked, or owns the frame.
     pub(crate) fn pages_in_file(&self) -> u32 {
         self.in_file.load(Ordering::Relaxed)
     }
 
-    /// Says how many pages are the file's memory. The memory is foreign from the first one on.
+    /// Sets how many pages are in the file's memory. The memory is foreign from the first one on.
     pub(crate) fn set_pages_in_file(&self, pages: u32) {
         self.in_file.store(pages, Ordering::Relaxed);
     }
 
-    /// Says that the memory has to be made new before anybody else gets it; whether that was new.
+    /// Marks the memory as foreign. Returns whether it was not.
     pub(crate) fn set_foreign(&self) -> bool {
         self.flags.fetch_or(FOREIGN, Ordering::Relaxed) & FOREIGN == 0
     }
 
-    /// Whether the memory has to be made new before anybody else gets it.
+    /// Returns whether the memory is foreign, and must be renewed before it is used for another folio.
     pub(crate) fn is_foreign(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & FOREIGN != 0
     }
 
-    /// Says that the memory, which the caller owns, is the arena's own again, and zeroes.
+    /// Marks the memory, which the caller owns, as renewed: it is the arena's own, and zeroes.
     pub(crate) fn made_new(&self) {
         self.in_file.store(0, Ordering::Relaxed);
         self.flags.fetch_and(!FOREIGN, Ordering::Relaxed);
         self.set_blank(true);
     }
 
-    /// Says whether bytes may be stored to without anybody hearing of it. The caller has the folio
-    /// locked.
+    /// Sets whether bytes may be stored to without a fault. The caller has the folio locked.
     pub(crate) fn set_storable(&self, storable: bool) {
         if storable {
             self.flags.fetch_or(STORABLE, Ordering::Relaxed);
@@ -501,13 +490,12 @@ impl Frame {
         }
     }
 
-    /// Whether bytes may be stored to without anybody hearing of it. Certain while the caller has the
-    /// folio locked.
+    /// Returns whether bytes may be stored to without a fault. Certain while the caller has the folio locked.
     pub(crate) fn is_storable(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & STORABLE != 0
     }
 
-    /// Whether the tree holds the folio; certain under the tree's lock.
+    /// Returns whether the tree contains the folio. Certain under the tree's lock.
     pub(crate) fn is_cached(&self) -> bool {
         self.reference.load(Ordering::Relaxed) & CACHED != 0
     }

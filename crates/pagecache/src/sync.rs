@@ -1,5 +1,5 @@
-//! The atomics and locks of the lock-free parts: the real ones, or loom's when they are
-//! model-checked (`RUSTFLAGS="--cfg loom" cargo test -p bifolio-pagecache --release`).
+//! The atomics and locks of the lock-free parts: those of the standard library and parking_lot, or loom's for
+//! model checking (`RUSTFLAGS="--cfg loom" cargo test -p bifolio-pagecache --release`).
 
 #[cfg(not(loom))]
 mod real {

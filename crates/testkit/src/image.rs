@@ -1,4 +1,4 @@
-//! Making images with mke2fs. Not here: filling them.
+//! Creation of images with mke2fs. Not here: filling them.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Mke2fs {
 }
 
 impl Mke2fs {
-    /// An image of 512 MiB (more for large blocks) with mke2fs's own choices.
+    /// Returns an image of 512 MiB (more for large blocks) with mke2fs's own choices.
     pub fn new(format: &'static str, block_size: u32) -> Self {
         let size = (512 << 20).max(u64::from(block_size) * 32_768);
         Self { format, block_size, size, arguments: String::new() }

@@ -1,7 +1,7 @@
-//! What the whole-volume tests share: making images, filling them, describing what is in them,
-//! and asking judges that nobody here wrote. For development only.
+//! Tools for whole-volume tests: images, their contents, descriptions of what they contain, and independent
+//! judges. For development only.
 //!
-//! Everything here panics when it fails: a test that cannot run fails and says why.
+//! Everything here panics on failure: a test that cannot run fails, and its message has the reason.
 
 pub mod command;
 mod cpio;
@@ -9,7 +9,6 @@ pub mod crash;
 mod digest;
 pub mod exercise;
 pub mod guest;
-mod hooked_device;
 pub mod hostile;
 mod image;
 mod ioctl;
@@ -26,8 +25,8 @@ pub mod turns;
 mod waiting;
 pub mod walk;
 
+pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
-pub use hooked_device::{DeviceHooks, HookedDevice};
 pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
 pub use ioctl::move_extents;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
@@ -40,7 +39,7 @@ pub use waiting::wait_until;
 
 use std::fmt::{Debug, Display};
 
-/// The value of `result`, or a panic that says what was tried.
+/// Returns the value of `result`. Panics with `what` if it is an error.
 #[track_caller]
 pub fn must<T, E: Debug>(result: Result<T, E>, what: impl Display) -> T {
     result.unwrap_or_else(|error| panic!("{what}: {error:?}"))

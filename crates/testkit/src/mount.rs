@@ -50,7 +50,7 @@ impl LoopMount {
         Self { folder }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

@@ -1,10 +1,8 @@
-//! A device whose use by one thread panics, once: for what follows from a panic in the background.
+//! A device that panics once, when one thread uses it: for tests of panics in the background.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use device::{Bio, SharedDevice};
-
-use crate::hooked_device::{DeviceHooks, HookedDevice};
+use device::{Bio, DeviceHooks, HookedDevice, SharedDevice};
 
 /// A device that panics when a thread of a certain name submits to it after [`arm`](PanicOnce::arm).
 pub type PanicDevice = HookedDevice<PanicOnce>;

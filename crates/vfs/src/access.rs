@@ -7,7 +7,7 @@ use base::attributes::{Attributes, FileType, Timestamp};
 use crate::clock::last_tick;
 use crate::node::{Life, Node};
 use crate::volume::Volume;
-use crate::writeback::Lateness;
+use crate::writeback::Expiry;
 
 /// FS_NOATIME_FL: the inode's access time stays as it is.
 const NO_ACCESS_TIME: u32 = 0x80;
@@ -75,7 +75,7 @@ impl Volume {
 }
 
 impl Node {
-    /// Notes that the contents were read, as the volume's [`AccessOptions`] say. Mostly writes nothing at once.
+    /// Records an access to the contents, as the volume's [`AccessOptions`] say. Usually writes nothing at once.
     /// Returns whether the access time has changed.
     ///
     /// Open files call this themselves. Code that lists a directory or reads a symbolic link for a user calls
@@ -90,15 +90,15 @@ impl Node {
         }
         let now = last_tick();
         let is_wanted = options.wants(&self.inode().attributes(), now);
-        // What cannot be written any more would wait for ever.
+        // A time that cannot be written would stay in memory for ever.
         let is_writable = self.volume().file_system.check_writable().is_ok();
         if !is_wanted || writeback.is_closed() || !is_writable {
             return false;
         }
-        let lateness = if options.lazy { Lateness::Lazy } else { Lateness::Usual };
+        let expiry = if options.lazy { Expiry::Lazy } else { Expiry::Normal };
         let state = self.lock_state_shared();
         self.inode().note_accessed(now);
-        let waits = state.life != Life::Named || writeback.note_access(self, lateness);
+        let waits = state.life != Life::Named || writeback.note_access(self, expiry);
         drop(state);
         if !waits {
             if let Err(error) = self.inode().write_pending() {

@@ -1,5 +1,5 @@
-//! POSIX ACLs in the form that getxattr(2) gives: what they do to the mode, what a mode does to
-//! them, and what a new inode inherits. Not here: whether an ACL lets somebody in.
+//! POSIX ACLs in the form of getxattr(2): their effect on the mode, the mode's effect on them, and inheritance.
+//! Not here: checking access by an ACL.
 
 use base::{Error, Result};
 
@@ -33,9 +33,9 @@ struct Entry {
 }
 
 impl Acl {
-    /// Takes an attribute's value apart. `None` for an ACL without entries, which is none.
+    /// Parses an attribute's value. Returns `None` for an ACL without entries, which has no effect.
     pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>> {
-        let invalid = || Error::InvalidArgument("not an ACL");
+        let invalid = || Error::InvalidArgument("the ACL is malformed");
         let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or_else(invalid)?;
         if u32::from_le_bytes(*version) != VERSION || rest.len() % ENTRY_BYTES != 0 {
             return Err(invalid());
@@ -55,8 +55,8 @@ impl Acl {
         if acl.is_valid() { Ok(Some(acl)) } else { Err(invalid()) }
     }
 
-    /// Entries come in the order of their tags; the three of the mode are there once, and a mask at
-    /// most once, but without fail if anybody is named.
+    /// Returns whether the entries are valid: in the order of their tags, with each of the mode's three exactly once,
+    /// and with one mask if there are named entries, or else at most one.
     fn is_valid(&self) -> bool {
         let count = |tags: u16| self.entries.iter().filter(|entry| entry.tag & tags != 0).count();
         let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
@@ -67,7 +67,7 @@ impl Acl {
             && (count(MASK) == 1 || count(MASK) == 0 && count(USER | GROUP) == 0)
     }
 
-    /// The attribute's value.
+    /// Returns the attribute's value.
     pub(crate) fn to_value(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -78,12 +78,12 @@ impl Acl {
         value
     }
 
-    /// Whether the ACL says nothing that a mode cannot say.
+    /// Returns whether a mode can express the ACL.
     pub(crate) fn is_mode(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
-    /// `permissions` with the lower nine bits as the ACL has them.
+    /// Returns `permissions` with the lower nine bits of the ACL.
     pub(crate) fn apply_to(&self, permissions: u16) -> u16 {
         let mut result = permissions & !0o777;
         for entry in &self.entries {
@@ -97,7 +97,7 @@ impl Acl {
         result
     }
 
-    /// Has the ACL say what a mode says.
+    /// Sets the ACL's entries to those of a mode.
     pub(crate) fn set_mode(&mut self, permissions: u16) {
         let group = self.group_tag();
         for entry in &mut self.entries {
@@ -110,15 +110,15 @@ impl Acl {
         }
     }
 
-    /// The entry that the group bits of the mode stand for.
+    /// Returns the entry that the group bits of the mode stand for.
     fn group_tag(&self) -> u16 {
         let masked = self.entries.iter().any(|entry| entry.tag == MASK);
         if masked { MASK } else { GROUP_OBJ }
     }
 }
 
-/// What a new inode gets in a directory with the default ACL `default`, asked for with
-/// `permissions`: the permissions that it begins with, and its own ACL where those do not say it all.
+/// Returns the permissions and the ACL of a new inode in a directory with the default ACL `default`, if it is
+/// created with `permissions`. The ACL is `None` if the permissions express it.
 pub(crate) fn inherit(default: &Acl, permissions: u16) -> (u16, Option<Acl>) {
     let granted = default.apply_to(permissions & !0o777) & permissions | permissions & !0o777;
     let mut acl = default.clone();

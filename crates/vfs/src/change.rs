@@ -1,6 +1,5 @@
-//! Changing what an inode says of itself: attributes and extended attributes. What goes with a
-//! change happens here: ACLs follow the mode and the mode follows ACLs, and files lose their
-//! privileges.
+//! Changes of attributes and extended attributes, and their side effects: ACLs follow the mode, the mode follows
+//! ACLs, and files lose their privileges.
 
 use base::attributes::{AttributeChange, Attributes, FileType, XattrMode};
 use base::{Error, Result};
@@ -22,7 +21,7 @@ impl Node {
         self.check_writable()?;
         let times = [change.accessed, change.modified, change.changed];
         if times.iter().flatten().any(|time| time.nanoseconds >= 1_000_000_000) {
-            return Err(Error::InvalidArgument("a second has 1,000,000,000 nanoseconds"));
+            return Err(Error::InvalidArgument("a time has 999,999,999 nanoseconds at most"));
         }
         let mut state = self.lock();
         let attributes = self.attributes();
@@ -51,8 +50,7 @@ impl Node {
         }
     }
 
-    /// Sets the times of access and of change of the contents to now. Other than times that are
-    /// given, that is possible where data can be appended, too.
+    /// Sets the times of access and modification to now. Unlike given times, this is allowed on append-only files, too.
     pub fn touch(&self) -> Result<()> {
         self.check_writable()?;
         let _lock = self.lock();
@@ -67,8 +65,7 @@ impl Node {
         self.inode().set_attributes(&change)
     }
 
-    /// Sets those flags that users may change as they are in `flags`, numbered as FS_IOC_GETFLAGS
-    /// does.
+    /// Sets the flags that users may change as they are in `flags`, numbered as for FS_IOC_GETFLAGS.
     pub fn set_flags(&self, flags: u32, by: &Credentials) -> Result<()> {
         self.check_writable()?;
         let _lock = self.lock();
@@ -76,7 +73,7 @@ impl Node {
         self.inode().set_flags(flags, now())
     }
 
-    /// Changes the mode with all of `change`, and has the ACL say the same.
+    /// Changes the mode with all of `change`, and updates the ACL.
     fn change_mode(&self, permissions: u16, change: &AttributeChange) -> Result<()> {
         if self.kind() == FileType::Symlink {
             return self.inode().set_attributes(change);
@@ -101,7 +98,7 @@ impl Node {
     ) -> Result<()> {
         self.check_writable()?;
         if value.len() > XATTR_BYTES_MAX {
-            return Err(Error::InvalidArgument("too large for an extended attribute"));
+            return Err(Error::InvalidArgument("the attribute's value is too large"));
         }
         let mut state = self.lock();
         let attributes = self.attributes();
@@ -122,7 +119,7 @@ impl Node {
                 self.forget_set_gid(&mut change, privileges);
             }
             acl::DEFAULT if self.kind() != FileType::Directory => {
-                return Err(Error::NotPermitted("only directories have a default ACL"));
+                return Err(Error::NotPermitted("only directories can have a default ACL"));
             }
             acl::DEFAULT if self.acl(value)?.is_none() => {
                 return self.remove_if_there(name, &change);
@@ -142,12 +139,13 @@ impl Node {
         self.inode().remove_xattr(name, &change)
     }
 
-    /// Makes the inode durable; with `data_only`, as far as its data can be read back.
+    /// Makes the inode durable. With `data_only`, attributes are made durable only if they are needed to read the
+    /// data.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         self.sync_with(0..u64::MAX, data_only, None)
     }
 
-    /// Takes from a file what it must not keep when its contents change. The caller has the lock.
+    /// Removes the privileges of a file that a change of its contents clears. The caller holds the lock.
     pub(crate) fn drop_privileges(
         &self,
         state: &mut NodeState,
@@ -188,7 +186,7 @@ impl Node {
 
     fn acl(&self, value: &[u8]) -> Result<Option<Acl>> {
         if self.kind() == FileType::Symlink {
-            return Err(Error::NotPermitted("symbolic links have no ACL"));
+            return Err(Error::NotPermitted("symbolic links cannot have an ACL"));
         }
         Acl::parse(value)
     }
@@ -202,7 +200,7 @@ impl Node {
         }
     }
 
-    /// Sets a mode in place of an ACL that says no more than it.
+    /// Sets a mode in place of an ACL that the mode expresses.
     fn replace_acl_by_mode(&self, change: &AttributeChange) -> Result<()> {
         match self.inode().remove_xattr(acl::ACCESS, change) {
             Err(Error::NoAttribute) => self.inode().set_attributes(change),

@@ -1,4 +1,4 @@
-//! The time of day, as inodes keep it.
+//! The time of day for the times of inodes.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -7,11 +7,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// The last exact time that was given out, in nanoseconds since 1970. An `i64` of them ends in 2262.
+/// The last time that [`now`] returned, in nanoseconds since 1970. An `i64` of them ends in 2262.
 static LAST_EXACT: AtomicI64 = AtomicI64::new(0);
 
-/// The time now: for changes that write the inode whatever its times are. Two of them can be told
-/// apart, where times of ticks could not.
+/// Returns the exact time, for changes that write the inode anyway. The times of two changes differ, which those of
+/// ticks may not.
 pub fn now() -> Timestamp {
     let now = nanoseconds(&clock_gettime(ClockId::Realtime));
     let before = LAST_EXACT.fetch_max(now, Ordering::Relaxed);
@@ -21,8 +21,8 @@ pub fn now() -> Timestamp {
     timestamp(now)
 }
 
-/// The time of the host's last tick, some milliseconds ago, but not before what [`now`] has given: for
-/// data. What changes twice within a tick need not be written twice.
+/// Returns the time of the host's last tick, some milliseconds ago, but no time before the last one of [`now`]. It is
+/// used for data: two changes within a tick need only one write of the inode.
 pub(crate) fn last_tick() -> Timestamp {
     let tick = nanoseconds(&clock_gettime(ClockId::RealtimeCoarse));
     timestamp(not_before(tick, LAST_EXACT.load(Ordering::Relaxed)))
@@ -38,7 +38,7 @@ fn not_before(tick: i64, exact: i64) -> i64 {
     if was_set_back(tick, exact) { tick } else { tick.max(exact) }
 }
 
-/// Whether somebody has set the clock back since it was `before`: ticks do not come that late.
+/// Returns whether the clock was set back since it was `before`, since ticks are never so late.
 fn was_set_back(now: i64, before: i64) -> bool {
     before.saturating_sub(now) > SECOND
 }

@@ -1,5 +1,4 @@
-//! Copying from one file to another through the cache. Not here: sharing blocks, which no format here
-//! can.
+//! Copies from one file to another through the cache. Not here: sharing of blocks, which no format here has.
 
 use std::sync::Arc;
 
@@ -11,18 +10,17 @@ use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
-/// What is written at once, in bytes.
+/// How many bytes are copied at once.
 const PART_BYTES: usize = 1 << 20;
-/// What is written over data where the source has a hole.
+/// Zeroes to write over data where the source has a hole.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 impl File {
-    /// Copies `length` bytes from byte `from` to byte `at` of `target`, fewer where this file ends
-    /// before, and gives their number. Holes stay holes where the target has no data.
+    /// Copies `length` bytes from byte `from` to byte `at` of `target`, or fewer if this file ends before. Returns the
+    /// number of bytes copied. Holes stay holes where the target has no data.
     ///
-    /// The files are not locked in between: what others write meanwhile may be copied in part. When
-    /// an error comes after something was copied, the next call meets it first. What was copied is as
-    /// durable as what is written to `target`.
+    /// The files are not locked between parts: concurrent writes may be copied in part. If an error comes after some
+    /// bytes were copied, the next call reports it. The copy is as durable as writes to `target`.
     pub fn copy_to(
         &self,
         from: FileOffset,
@@ -34,10 +32,12 @@ impl File {
         let bytes = self.node().attributes().size.saturating_sub(from.0).min(length);
         let is_target = Arc::ptr_eq(self.node(), target.node());
         if is_target && from.0.abs_diff(at.0) < bytes {
-            return Err(Error::InvalidArgument("a range copied onto itself"));
+            return Err(Error::InvalidArgument("the source and the destination overlap"));
         }
         if !target.mode().write || target.mode().append {
-            return Err(Error::InvalidArgument("copying needs a file to write to any place of"));
+            return Err(Error::InvalidArgument(
+                "the destination was not opened for writing, or for appending only",
+            ));
         }
         at.checked_add(bytes).ok_or(Error::FileTooLarge)?;
         let mut done = 0;
@@ -55,7 +55,7 @@ impl File {
         Ok(done)
     }
 
-    /// Copies some of the bytes, at most `length`.
+    /// Copies up to `length` bytes.
     fn copy_part(
         &self,
         here: FileOffset,
@@ -81,8 +81,8 @@ impl File {
         Ok(written as u64)
     }
 
-    /// Has zeroes in some of the bytes from `at` on, at most `length`, and the file end after them
-    /// at the earliest. Gives their number.
+    /// Makes up to `length` bytes from `at` on read as zeroes, and extends a shorter file to their end. Returns their
+    /// number.
     fn clear(&self, at: FileOffset, length: u64, privileges: Privileges) -> Result<u64> {
         let data = match self.seek_data(at) {
             Ok(data) => data.0 - at.0,

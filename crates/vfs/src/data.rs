@@ -1,5 +1,5 @@
-//! Writing a file's data: into the cache, to the device, durably. Not here: reading (`file.rs`), and
-//! when data is written back by itself (`writeback.rs`).
+//! Writes of a file's data: to the cache, to the device, and durably. Not here: reads (`file.rs`), and
+//! background writeback (`writeback/flusher.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use crate::node::{Life, Node, NodeState};
 use crate::rights::{self, Privileges};
 use crate::writeback::Writeback;
 
-/// Longer writes come in parts, between which it is seen to that not too much is dirty.
+/// The maximum length of a part of a write. The writer is throttled between parts.
 pub(crate) const PART_BYTES: usize = 4 << 20;
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteAt {
-    /// To this byte.
+    /// This byte.
     Offset(FileOffset),
-    /// To the end of the file, wherever that is then.
+    /// The end of the file at the time of the write.
     End,
-    /// To this byte, from a cache above that keeps the file's times itself.
+    /// This byte, for a cache above that keeps the file's times itself.
     FromCache(FileOffset),
 }
 
 impl Node {
-    /// The file as it is written to, on a volume that is open for writing.
+    /// Returns the state for writing the file, if the volume is open for writing.
     pub(crate) fn writable(&self) -> Result<Option<&Arc<WritableFile>>> {
         if let Some(file) = self.writable.get() {
             return Ok(Some(file));
@@ -45,8 +45,8 @@ impl Node {
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
-    /// Writes all of `data`, by a file that was opened to append or not; gives the position after it.
-    /// When some could not be written, the rest was, and the error is told.
+    /// Writes all of `data`, with the append mode of the open file. Returns the position after it. If a part could not
+    /// be written, returns the error, although the part before it was written.
     pub(crate) fn write(
         self: &Arc<Self>,
         at: WriteAt,
@@ -71,8 +71,8 @@ impl Node {
         self.write_parts(file, &state, at, data, keeps_times, caching)
     }
 
-    /// As much of `data` as the file has room for from byte `at` on, if it may be written there: by a file
-    /// that was opened to append or not, or out of a cache. The caller has the lock.
+    /// Returns the part of `data` that the file has room for from byte `at` on. Fails if the file may not be written
+    /// there, by an open file with this append mode or by a cache. The caller holds the lock.
     pub(crate) fn admit_write<'d>(
         &self,
         at: FileOffset,
@@ -95,8 +95,8 @@ impl Node {
         Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
     }
 
-    /// Writes what was admitted into the cache; gives the number of bytes. The caller has the lock, which
-    /// is that of `state`.
+    /// Writes admitted data into the cache. Returns the number of bytes. The caller holds the lock, which is that of
+    /// `state`.
     pub(crate) fn write_parts(
         self: &Arc<Self>,
         file: &Arc<WritableFile>,
@@ -121,7 +121,7 @@ impl Node {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             };
-            // Before it is noted: who forgets clean files looks again after that.
+            // Before the file is added to the dirty inodes: code that removes clean ones checks again after that.
             if !keeps_times {
                 self.inode().note_modified(last_tick());
             }
@@ -146,7 +146,7 @@ impl Node {
         match self.kind() {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsDirectory),
-            _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+            _ => return Err(Error::InvalidArgument("only the size of regular files can be set")),
         }
         // Before anything is taken out of the cache.
         self.volume().file_system.check_writable()?;
@@ -160,7 +160,7 @@ impl Node {
         self.sync_size()
     }
 
-    /// Makes a file that ends before byte `size` end there, with a hole.
+    /// Extends a file that ends before byte `size` to that size, with a hole.
     pub(crate) fn grow(self: &Arc<Self>, size: u64, privileges: Privileges) -> Result<()> {
         let file = self.writable()?;
         let mut state = self.lock();
@@ -172,7 +172,7 @@ impl Node {
         self.resize(file, &state, size)
     }
 
-    /// Sets the size. The caller has the lock, which is that of `state`.
+    /// Sets the size. The caller holds the lock, which is that of `state`.
     pub(crate) fn resize(
         self: &Arc<Self>,
         file: Option<&Arc<WritableFile>>,
@@ -206,9 +206,9 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the inode, and its data in `range`, durable; with `data_only`, as far as the data can
-    /// be read back. An error of writing data back is told once to each `cursor`; not by a call that fails with
-    /// `Interrupted`, since the request that this thread serves was cancelled.
+    /// Makes the inode, and its data in `range`, durable. With `data_only`, attributes are made durable only if they
+    /// are needed to read the data. Errors: also a writeback error, once for each `cursor`; but not with `Interrupted`,
+    /// which means that the request that this thread serves was cancelled.
     pub(crate) fn sync_with(
         &self,
         range: Range<u64>,
@@ -243,15 +243,15 @@ impl Node {
         self.writable.get().map_or(0, |file| file.size())
     }
 
-    /// Starts to write back what is dirty in the folios that have bytes of `range`.
+    /// Starts writeback of dirty data in the folios of `range`.
     pub(crate) fn start_writeback(&self, range: Range<u64>) {
         if let Some(file) = self.writable.get() {
             iomap::write_back(file, range);
         }
     }
 
-    /// Waits for what is on its way to the device of the folios that have bytes of `range`. Fails with
-    /// `Interrupted` if the request that this thread serves is cancelled.
+    /// Waits for writeback of the folios of `range`. Errors: `Interrupted` if the request that this thread serves is
+    /// cancelled.
     pub(crate) fn wait_for_writeback(&self, range: Range<u64>) -> Result<()> {
         let file = self.writable.get();
         file.map_or(Ok(()), |file| iomap::wait_for_writeback_cancellable(file, range))
@@ -263,21 +263,21 @@ impl Node {
         }
     }
 
-    /// Writes back what is dirty in `range`, and waits for it. Fails with `Interrupted` if the request that this
-    /// thread serves is cancelled.
+    /// Writes back dirty data in `range`, and waits for it. Errors: `Interrupted` if the request that this thread
+    /// serves is cancelled.
     pub(crate) fn write_back_and_wait_cancellable(&self, range: Range<u64>) -> Result<()> {
         let file = self.writable.get();
         file.map_or(Ok(()), |file| iomap::write_back_and_wait_cancellable(file, range))
     }
 
-    /// Whether the device has all of the file's data.
+    /// Returns whether all of the file's data is on the device.
     pub(crate) fn is_written_back(&self) -> bool {
         let Some(file) = self.writable.get() else { return true };
         let mapping = file.mapping();
         mapping.bytes_dirty() == 0 && mapping.next_under_writeback(0..u64::MAX).is_none()
     }
 
-    /// Drops the data of a file that nobody will read again.
+    /// Drops the data of a file that will not be read again.
     pub(crate) fn drop_data(&self) {
         if let Some(file) = self.writable.get() {
             if let Err(error) = iomap::truncate_cache(file, 0) {

@@ -1,5 +1,5 @@
-//! Puts files that lie in many pieces into fewer ones: finds better blocks for a file, and moves it there.
-//! Not here: moving (`move_extents.rs`), and where new blocks are found (the format).
+//! Defragmentation: finds blocks in fewer pieces for a file, and moves it there.
+//! Not here: moving (`move_extents.rs`), and the search for blocks (the format).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::node::Node;
 use crate::rights::{self, Credentials, Privileges};
 use crate::volume::Volume;
 
-/// Reading on elsewhere is taken to last as long as reading so many bytes.
+/// The cost of a jump to another piece, as the number of bytes that could be read in that time.
 const JUMP_BYTES: u64 = 256 << 10;
-/// How the first page of a swap area ends.
+/// The ends of the first page of a swap area.
 const SWAP_MARKS: [&[u8; 10]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
 
-/// How a file's data lies on the device.
+/// The pieces of a file on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// Pieces: runs of blocks that follow each other on the device, in the order of the file.
+    /// The number of pieces: runs of blocks that are contiguous on the device, in the order of the file.
     pub pieces: u64,
-    /// What they are long together, in bytes.
+    /// The length of all pieces, in bytes.
     pub bytes: u64,
 }
 
 impl Layout {
-    /// How much of the time that it takes to read the file is lost between its pieces, in percent, if
-    /// reading on elsewhere takes as long as reading 256 KiB: 0 for a file in one piece.
+    /// Returns the percentage of the file's reading time that is lost between its pieces, if a jump takes as long as
+    /// reading 256 KiB: 0 for a file in one piece.
     pub fn score(&self) -> u64 {
         let lost = u128::from(self.pieces.saturating_sub(1)) * u128::from(JUMP_BYTES);
         // At most 100.
@@ -38,25 +38,25 @@ impl Layout {
     }
 }
 
-/// What became of a file that was to be put into fewer pieces.
+/// The result of the defragmentation of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Defragmented {
-    /// It lies in fewer pieces now.
+    /// The file is in fewer pieces.
     Moved {
-        /// How it lay before.
+        /// The pieces before.
         before: Layout,
-        /// How it lies now.
+        /// The pieces now.
         after: Layout,
     },
-    /// It lies as before: in one piece, or no better place was found.
+    /// The file is as before: in one piece, or no fewer pieces were found.
     Kept(Layout),
-    /// It cannot be moved, for this reason, or there is too little space for that.
+    /// The file cannot be moved, for this reason, or there is too little space.
     Skipped(Error),
 }
 
 impl Volume {
-    /// Puts a file into fewer pieces, if there is room for all of it in fewer: what it has is durable, and
-    /// others may read and write it meanwhile. An error loses nothing.
+    /// Moves a file to fewer pieces, if all of it fits into fewer. Its data is durable before. Other threads may read
+    /// and write it meanwhile. An error loses no data.
     pub fn defragment(&self, node: &Arc<Node>) -> Result<Defragmented> {
         self.check_writable()?;
         if let Some(obstacle) = node.obstacle_to_moving()? {
@@ -117,7 +117,7 @@ impl Volume {
 }
 
 impl Node {
-    /// Why the blocks of this file are not moved, if they are not.
+    /// Returns the reason for which the blocks of this file cannot be moved, if there is one.
     pub fn obstacle_to_moving(self: &Arc<Self>) -> Result<Option<Error>> {
         if self.kind() != FileType::Regular {
             return Ok(Some(Error::WrongType("not a regular file")));

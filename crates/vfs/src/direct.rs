@@ -1,5 +1,5 @@
-//! Reads and writes around the cache: which lock they take, and who may do them.
-//! Not here: how they are done (`iomap`).
+//! Direct reads and writes: their locks, and the files that allow them.
+//! Not here: the I/O (`iomap`).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
-/// A direct read or write of a caller who goes on meanwhile.
+/// A direct read or write that is submitted without waiting for it.
 #[derive(Debug)]
 pub struct DirectIo {
     is_write: bool,
@@ -23,10 +23,9 @@ pub struct DirectIo {
 }
 
 impl DirectIo {
-    /// A read from byte `at` into all of `buffer`. `done` gets it back, and the number of bytes read, less
-    /// than the buffer has only at the end of the file. It is called once, on any thread, which other
-    /// requests need: it hands over what takes longer, and all I/O that is not
-    /// [at once](File::submit_direct), to another one.
+    /// Returns a read of all of `buffer` from byte `at`. `done` gets the buffer and the number of bytes read, which is
+    /// less than the buffer's length only at the end of the file. It is called once, on any thread, which other
+    /// requests need: long work, and I/O that is not [at once](File::submit_direct), belong on another thread.
     pub fn read(
         at: FileOffset,
         buffer: Vec<u8>,
@@ -35,8 +34,8 @@ impl DirectIo {
         Self { is_write: false, request: DirectRequest::owning(at, buffer, done) }
     }
 
-    /// A write of all of `data` to byte `at`. `done` gets it back, as for reads; after an error, some of it
-    /// may be written.
+    /// Returns a write of all of `data` to byte `at`. `done` is called as for reads. After an error, a part of the
+    /// data may be written.
     pub fn write(
         at: FileOffset,
         data: Vec<u8>,
@@ -47,9 +46,9 @@ impl DirectIo {
 }
 
 impl File {
-    /// [`read_at`](Self::read_at) around the cache: what the cache has that the device has not is written
-    /// first. The position and the length are multiples of 512 bytes, or it is an `InvalidArgument`, but past
-    /// the end of the file. Data that lies within metadata is read from the cache.
+    /// [`read_at`](Self::read_at) without the cache, after dirty data in the range is written back. Data that is
+    /// stored inline is read from the cache. Errors: `InvalidArgument` if the position or the length is not a multiple
+    /// of 512 bytes.
     pub fn read_direct(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         if pagecache::is_mapped(buffer) {
             let mut copy = vec![0; buffer.len()];
@@ -70,17 +69,16 @@ impl File {
         }
     }
 
-    /// [`write_at`](Self::write_at) around the cache, which has nothing of what was written afterwards, and
-    /// durable as far as `sync` says. Gives the number of bytes written: fewer than asked for only where the
-    /// file may grow no further.
+    /// [`write_at`](Self::write_at) without the cache, which has no data of the range afterwards. The write is durable
+    /// as far as `sync` says. Returns the number of bytes written, which is less than the length of `data` only at the
+    /// limit of the file's size.
     ///
-    /// Overwrites of blocks that the file has go on side by side, where they are whole blocks or blocks
-    /// that hold data, and the file has no setuid or setgid that stays. What cannot go around the cache
-    /// goes through it, and is on the device all the same.
+    /// Overwrites of existing blocks run concurrently if they cover whole blocks or blocks with data, and the file has
+    /// no setuid or setgid bit to clear. A write that cannot be direct goes through the cache, and is written back.
     ///
-    /// `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end that is
-    /// not one with [`WriteAt::End`], and for a file not opened for writing; `NotPermitted` for an immutable
-    /// file, or one that may only grow; `FileTooLarge`; `NoSpace`; `ReadOnly`.
+    /// Errors: `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end of the file
+    /// that is not one with [`WriteAt::End`], and for a file not opened for writing; `NotPermitted` for an immutable or
+    /// append-only file; `FileTooLarge`; `NoSpace`; `ReadOnly`.
     pub fn write_direct(
         &self,
         at: WriteAt,
@@ -108,14 +106,13 @@ impl File {
         Ok(written)
     }
 
-    /// Starts direct reads and writes, and goes on; they end in any order. Writes that have to be alone
-    /// with the file have ended when this returns, like what is refused. With `at_once`, what would have to
-    /// wait for anything but its own data ends with `WouldBlock`. Nothing is durable before the file is
-    /// synced. Writes go to their places even if the file was opened to append.
+    /// Submits direct reads and writes without waiting for them. They end in any order. Writes that need the file
+    /// alone have ended when this returns. With `at_once`, requests that would have to wait for more than their own
+    /// data end with `WouldBlock`. Nothing is durable before the file is synced. The file's append mode is ignored.
     ///
-    /// Positions and lengths are multiples of 512 bytes. Each request's own `done` hears of `InvalidArgument`,
-    /// `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. What is refused, and what has to go through
-    /// the cache, reads of inline data, too, has called its `done` on this thread when this returns.
+    /// Positions and lengths are multiples of 512 bytes. Errors go to each request's own `done`: `InvalidArgument`,
+    /// `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. Requests that fail early, and requests that go through
+    /// the cache, such as reads of inline data, have called their `done` on this thread when this returns.
     pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
         let mut refused = Vec::new();
         let mut admitted = DirectBatch::default();
@@ -145,7 +142,7 @@ impl File {
         }
     }
 
-    /// Ends a request that was not admitted: with an error, or by doing it now.
+    /// Completes a request that was not submitted: with an error, or by doing it now.
     fn end_refused(&self, reason: Result<Refused>, one: DirectIo, privileges: Privileges) {
         let DirectIo { is_write, mut request } = one;
         let result = match reason {
@@ -163,7 +160,7 @@ impl File {
         request.end(result);
     }
 
-    /// Adds a request to a batch, under the inode's lock; or gives it back with the reason.
+    /// Adds a request to a batch, under the inode's lock. Returns the request with the reason if it cannot be added.
     fn add_direct(
         &self,
         batch: &mut DirectBatch,
@@ -210,8 +207,7 @@ impl File {
         Ok(())
     }
 
-    /// The inode's lock, shared, once its file has no privileges that writes take away, if `will_write` says
-    /// that something is going to be written.
+    /// Takes the inode's lock, shared. If `will_write`, the file has no privileges left that writes clear.
     fn lock_direct(
         &self,
         privileges: Privileges,
@@ -238,7 +234,7 @@ impl File {
         Ok(Some(node.lock_state_shared()))
     }
 
-    /// The file as it is written to, if it may be.
+    /// Returns the node and its state for writing, if the file is open for writing.
     fn direct_file(&self) -> Result<(&Arc<Node>, &Arc<WritableFile>)> {
         if !self.mode().write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
@@ -249,8 +245,8 @@ impl File {
         Ok((node, node.writable()?.ok_or(Error::ReadOnly)?))
     }
 
-    /// Writes over what the file has, together with others: where, and how many bytes. `None`: it has to
-    /// be alone with the file.
+    /// Overwrites existing blocks, concurrently with others. Returns the position and the number of bytes, or `None`
+    /// if the write needs the file alone.
     fn overwrite_direct(
         &self,
         node: &Arc<Node>,
@@ -277,7 +273,7 @@ impl File {
         }
     }
 
-    /// Writes alone with the file, through the cache if it must: where, and how many bytes.
+    /// Writes alone with the file, through the cache if necessary. Returns the position and the number of bytes.
     fn write_alone(
         &self,
         node: &Arc<Node>,
@@ -313,13 +309,12 @@ impl File {
 }
 
 impl Node {
-    /// Whether direct requests are in flight, which know this node's file.
+    /// Returns whether direct requests are in flight, which refer to this node's file.
     pub(crate) fn has_direct_requests(&self) -> bool {
         self.writable.get().is_some_and(|file| file.has_direct_requests())
     }
 
-    /// Waits until no direct request is in flight, nor about to be. The caller has seen to it that none is
-    /// admitted any more.
+    /// Waits until no direct request is in flight or about to be. The caller has made sure that no new ones come.
     pub(crate) fn end_direct_requests(&self) {
         if let Some(file) = self.writable.get() {
             let _lock = self.lock();
@@ -327,7 +322,7 @@ impl Node {
         }
     }
 
-    /// Notes that data changed on the device. The caller has the lock, which is that of `state`.
+    /// Records a change of data on the device. The caller holds the lock, which is that of `state`.
     fn note_direct_write(self: &Arc<Self>, state: &NodeState) {
         self.inode().note_modified(last_tick());
         if state.life == Life::Named {
@@ -338,10 +333,10 @@ impl Node {
     }
 }
 
-/// Refuses what the sectors of a device cannot do.
+/// Fails for requests that are not made of whole sectors.
 fn check_alignment(at: FileOffset, length: usize) -> Result<()> {
     match at.0 % DIRECT_ALIGNMENT == 0 && length as u64 % DIRECT_ALIGNMENT == 0 {
         true => Ok(()),
-        false => Err(Error::InvalidArgument("direct I/O that is not one of whole sectors")),
+        false => Err(Error::InvalidArgument("direct I/O must consist of whole sectors")),
     }
 }

@@ -1,4 +1,4 @@
-//! Presents ext2, ext3 and ext4 volumes as [`FileSystem`]s. Not here: anything about the format.
+//! The adapter of ext2, ext3 and ext4 volumes to [`FileSystem`]. Not here: the format.
 
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
@@ -30,7 +30,9 @@ pub(crate) fn open(
     }
     let writable = options.writable;
     if writable && options.no_recovery {
-        return Err(Error::InvalidArgument("writing to a volume as it lies"));
+        return Err(Error::InvalidArgument(
+            "a volume cannot be opened for writing without recovery",
+        ));
     }
     let options = ext4::OpenOptions {
         no_recovery: options.no_recovery,
@@ -157,10 +159,10 @@ impl Ext4Inode {
     }
 }
 
-/// The format's own inode behind one that a caller names.
+/// Returns the format's own inode behind one that a caller names.
 fn own(inode: &dyn Inode) -> Result<&Arc<ext4::Inode>> {
     let own = inode.as_any().downcast_ref::<Ext4Inode>();
-    own.map(|own| &own.inode).ok_or(Error::InvalidArgument("an inode of another volume"))
+    own.map(|own| &own.inode).ok_or(Error::InvalidArgument("the inode is on another volume"))
 }
 
 fn wrap(inode: Arc<ext4::Inode>) -> Arc<dyn Inode> {
@@ -207,7 +209,7 @@ impl Inode for Ext4Inode {
 
     fn data(&self) -> Result<FileData<'_>> {
         if !self.inode.has_map() {
-            return Err(Error::WrongType("it has no data blocks"));
+            return Err(Error::WrongType("files of this type have no data blocks"));
         }
         self.inode.check_readable()?;
         let mapper: &dyn MapRead = &*self.inode;

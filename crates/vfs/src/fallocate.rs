@@ -14,36 +14,36 @@ use crate::node::{Life, Node};
 use crate::rights::{self, Privileges};
 use crate::synchronous::WriteSync;
 
-/// What becomes of a range of a file: the modes of fallocate(2).
+/// The operation on a range of a file: the modes of fallocate(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
-    /// Its blocks have a place, so that writing to them later finds space. What has no data reads as
-    /// zeroes. The file ends behind the range at the earliest, unless it keeps its size.
+    /// Blocks are allocated, so that later writes find space. Blocks without data read as zeroes. A shorter file is
+    /// extended to the end of the range, unless it keeps its size.
     Allocate {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
     },
-    /// Its blocks have a place that no other file shares, where data of it can be shared at all
-    /// (FALLOC_FL_UNSHARE_RANGE). Otherwise as `Allocate`.
+    /// Blocks are allocated that no other file shares, if the format shares blocks (FALLOC_FL_UNSHARE_RANGE).
+    /// Otherwise as `Allocate`.
     Unshare {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
     },
-    /// It is a hole, as far as it lies within the file (FALLOC_FL_PUNCH_HOLE).
+    /// The range becomes a hole, as far as it is within the file (FALLOC_FL_PUNCH_HOLE).
     PunchHole,
-    /// It reads as zeroes, and its blocks have a place (FALLOC_FL_ZERO_RANGE).
+    /// The range reads as zeroes, and its blocks are allocated (FALLOC_FL_ZERO_RANGE).
     ZeroRange {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
     },
-    /// It is taken out, and what lies behind it moves up (FALLOC_FL_COLLAPSE_RANGE).
+    /// The range is removed, and the data behind it moves to its start (FALLOC_FL_COLLAPSE_RANGE).
     CollapseRange,
-    /// It is put in as a hole, and what lay there moves behind it (FALLOC_FL_INSERT_RANGE).
+    /// A hole is inserted, and the data there moves behind it (FALLOC_FL_INSERT_RANGE).
     InsertRange,
 }
 
 impl Fallocate {
-    /// The mode that fallocate(2) means by its flags (`linux/falloc.h`).
+    /// Returns the mode for the flags of fallocate(2) (`linux/falloc.h`).
     pub fn from_flags(flags: u32) -> Option<Self> {
         const KEEP_SIZE: u32 = 0x01;
         let keep_size = flags & KEEP_SIZE != 0;
@@ -58,7 +58,7 @@ impl Fallocate {
         }
     }
 
-    /// Whether the range may lie past the file's end, which then moves behind it.
+    /// Returns whether the range may be past the file's end, which then moves behind it.
     fn grows(self) -> bool {
         matches!(
             self,
@@ -68,26 +68,26 @@ impl Fallocate {
         )
     }
 
-    /// Whether nothing that is there changes.
+    /// Returns whether no existing data changes.
     fn only_adds(self) -> bool {
         matches!(self, Self::Allocate { .. } | Self::Unshare { .. })
     }
 }
 
 impl File {
-    /// What ranges to collapse and insert are multiples of, in bytes: a block or a cluster.
+    /// Returns the unit of ranges to collapse and insert, in bytes: a block or a cluster.
     pub fn allocation_unit(&self) -> u64 {
         self.node().inode().allocation_unit()
     }
 
-    /// Does to `range`, in bytes, what `mode` says. An error leaves a part of it undone; after
-    /// `NoSpace` the file reads as before, save for parts of blocks that are zeroes. What a hole was to
-    /// replace and was not synced may be lost with an error, which [`sync`](File::sync) tells of then,
-    /// too. As durable afterwards as a write is; data that moved, on the device.
+    /// Applies `mode` to `range`, in bytes. After an error a part may be done; after `NoSpace` the file reads as
+    /// before, except for parts of blocks that are zeroes. Dirty data that a hole was to replace may be lost with an
+    /// error, which [`sync`](File::sync) also reports. The change is as durable as a write; moved data is on the
+    /// device.
     ///
-    /// `InvalidArgument` for an empty range, for a file not opened for writing, and for ranges to move data
-    /// by that are not whole [units](Self::allocation_unit), or do not lie in the file as they must;
-    /// `FileTooLarge`; `Unsupported` for files with block maps, but for holes.
+    /// Errors: `InvalidArgument` for an empty range, for a file not opened for writing, and for ranges to collapse or
+    /// insert that are not whole [units](Self::allocation_unit) or not within the file; `FileTooLarge`; `Unsupported`
+    /// for files with block maps, except for holes.
     pub fn fallocate(
         &self,
         mode: Fallocate,
@@ -116,10 +116,10 @@ impl Node {
         privileges: Privileges,
     ) -> Result<()> {
         if range.start >= range.end {
-            return Err(Error::InvalidArgument("an empty range"));
+            return Err(Error::InvalidArgument("the range is empty"));
         }
         if self.kind() != FileType::Regular {
-            return Err(Error::WrongType("only regular files have space allocated"));
+            return Err(Error::WrongType("space can be allocated for regular files only"));
         }
         if range.end.0 > self.inode().size_max() {
             return Err(Error::FileTooLarge);
@@ -149,7 +149,7 @@ impl Node {
         Ok(())
     }
 
-    /// Does to a range of the file what `mode` says, but for the file's end. The caller has the lock.
+    /// Applies `mode` to a range of the file, but does not change the file's end. The caller holds the lock.
     fn change_range(
         &self,
         file: &Arc<WritableFile>,
@@ -194,21 +194,23 @@ impl Node {
         cleared.inspect_err(|error| file.record_error(error.clone()))
     }
 
-    /// Refuses ranges by which data cannot be moved.
+    /// Fails for ranges that cannot be collapsed or inserted.
     fn check_range(&self, mode: Fallocate, range: &Range<FileOffset>, size: u64) -> Result<()> {
         if !matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {
             return Ok(());
         }
         let unit = self.inode().allocation_unit();
         if range.start.0 % unit != 0 || range.end.0 % unit != 0 {
-            return Err(Error::InvalidArgument("data moves by whole blocks, or clusters, only"));
+            return Err(Error::InvalidArgument(
+                "the range is not a multiple of the block or cluster size",
+            ));
         }
         match mode {
             Fallocate::CollapseRange if range.end.0 >= size => {
-                Err(Error::InvalidArgument("a range to collapse ends before the file does"))
+                Err(Error::InvalidArgument("a range to collapse must end before the file does"))
             }
             Fallocate::InsertRange if range.start.0 >= size => {
-                Err(Error::InvalidArgument("a range to insert begins before the file's end"))
+                Err(Error::InvalidArgument("a range to insert must begin before the file's end"))
             }
             Fallocate::InsertRange => {
                 let grown = size.checked_add(range.end.0 - range.start.0);

@@ -1,4 +1,4 @@
-//! An open regular file: a thin binding of a node's data to the read path.
+//! Open regular files: bind a node's data to the read path.
 
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
@@ -15,7 +15,7 @@ use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
-/// What a file is opened for, besides reading.
+/// The mode in which a file is open, besides reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenMode {
     /// Writing.
@@ -24,17 +24,17 @@ pub struct OpenMode {
     pub append: bool,
 }
 
-/// An open regular file. Shared freely between threads, which then share its readahead.
+/// An open regular file. Threads that share it also share its readahead.
 #[derive(Debug)]
 pub struct File {
     node: Arc<Node>,
     mode: OpenMode,
     readahead: Readahead,
-    /// What this opener knows of errors in writing back, on a volume that is open for writing.
+    /// Position in the file's writeback errors, on a volume that is open for writing.
     errors: Option<ErrorCursor>,
-    /// What is durable of each write.
+    /// The part of each write that is durable when it returns.
     pub(crate) sync: WriteSync,
-    /// What becomes of what is read and written.
+    /// Whether data that is read or written stays in the cache.
     caching: Caching,
     /// Reads through this file count as accesses.
     notes_access: bool,
@@ -57,39 +57,38 @@ impl File {
         self
     }
 
-    /// Notes that the contents are read. The caller must not hold the inode's lock.
+    /// Records an access to the contents. The caller must not hold the inode's lock.
     pub(crate) fn note_access(&self) {
         if self.notes_access {
             self.node.note_access();
         }
     }
 
-    /// The same file, nothing of which stays in the cache that is read and written through it: each
-    /// read and write is as with [`RwFlags::dontcache`].
+    /// Returns the file with all reads and writes uncached, as with [`RwFlags::dontcache`].
     pub fn uncached(mut self) -> Self {
         self.caching = Caching::Dropbehind;
         self
     }
 
-    /// What this opener knows of errors in writing back.
+    /// Returns the position in the file's writeback errors.
     pub(crate) fn errors(&self) -> Option<&ErrorCursor> {
         self.errors.as_ref()
     }
 
-    /// What it was opened for.
+    /// Returns the mode in which the file is open.
     pub fn mode(&self) -> OpenMode {
         self.mode
     }
 
-    /// Makes the file durable; with `data_only`, as far as its data can be read back. The first
-    /// error in writing its data back since it was opened, or since the last one, is told once.
+    /// Makes the file durable. With `data_only`, attributes are made durable only if they are needed to read the
+    /// data. Errors: also the first writeback error since the file was opened, or since the last error was reported.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         self.node.sync_with(0..u64::MAX, data_only, self.errors())
     }
 
-    /// Writes `data` into the cache, at byte `at`, or at the end if the file was opened to append.
-    /// Gives the number of bytes written: less than asked for only when an error came in between,
-    /// which the next write will meet first.
+    /// Writes `data` into the cache, at byte `at`, or at the end if the file was opened to append. Returns the
+    /// number of bytes written. It is less than the length of `data` only if there was an error; the next write
+    /// reports that.
     pub fn write_at(&self, at: FileOffset, data: &[u8], privileges: Privileges) -> Result<usize> {
         let at = if self.mode.append { WriteAt::End } else { WriteAt::Offset(at) };
         self.write_with(at, data, privileges, RwFlags::default())
@@ -109,23 +108,23 @@ impl File {
         self.node.write(at, &off_maps(data), privileges, self.mode.append, caching)
     }
 
-    /// What becomes of what a call with `flags` brings into the cache.
+    /// Returns whether data that a call with `flags` brings into the cache stays there.
     fn caching(&self, flags: RwFlags) -> Caching {
         if flags.dontcache { Caching::Dropbehind } else { self.caching }
     }
 
-    /// The inode behind it.
+    /// Returns the file's inode.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    /// Reads at byte `at`. Gives the number of bytes, less than the buffer's only at the end of the
-    /// file.
+    /// Reads at byte `at`. Returns the number of bytes, which is less than the buffer's length only at the end of
+    /// the file.
     pub fn read_at(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         self.read_with(at, buffer, RwFlags::default())
     }
 
-    /// [`read_at`](Self::read_at) with flags. Those that are about writing mean nothing.
+    /// [`read_at`](Self::read_at) with flags. Flags for writes are ignored.
     pub fn read_with(&self, at: FileOffset, buffer: &mut [u8], flags: RwFlags) -> Result<usize> {
         if pagecache::is_mapped(buffer) {
             let mut copy = vec![0; buffer.len()];
@@ -139,16 +138,16 @@ impl File {
         iomap::read(&self.context(data, flags), &self.readahead, at, buffer)
     }
 
-    /// Has what was read ahead of uncached reads, and nobody has come to, leave the cache, as when the
-    /// file is dropped. Who goes on reading all the same has it read again.
+    /// Removes data that was read ahead of uncached reads, and was not read since, from the cache, as dropping the
+    /// file does. Later reads read it again.
     pub fn stop_reading(&self) {
         if let Some(mapping) = self.node.mapping_if_any() {
             self.readahead.stop(mapping);
         }
     }
 
-    /// Lends at most `length_max` cached bytes from byte `at`, without a copy; empty at or past the
-    /// end of the file, and possibly shorter than asked for anywhere.
+    /// Lends up to `length_max` cached bytes from byte `at`, without a copy. The slice is empty at or past the end
+    /// of the file, and may be shorter than requested anywhere.
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
         self.note_access();
         let _lock = self.node.lock_shared();
@@ -156,14 +155,14 @@ impl File {
         iomap::lend(&self.context(data, RwFlags::default()), &self.readahead, at, length_max)
     }
 
-    /// The first byte of data at or after `at`; unwritten blocks are not data.
+    /// Returns the first byte of data at or after `at`. Unwritten blocks are not data.
     pub fn seek_data(&self, at: FileOffset) -> Result<FileOffset> {
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
         iomap::seek_data(&self.context(data, RwFlags::default()), at)
     }
 
-    /// The first byte of a hole at or after `at`; the end of the file is one.
+    /// Returns the first byte of a hole at or after `at`. The end of the file is a hole.
     pub fn seek_hole(&self, at: FileOffset) -> Result<FileOffset> {
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
@@ -191,7 +190,7 @@ impl File {
     }
 }
 
-/// The same bytes where touching them needs no lock.
+/// Returns the bytes at an address that can be accessed without a lock: copied, if they are in a file map.
 pub(crate) fn off_maps(data: &[u8]) -> Cow<'_, [u8]> {
     if pagecache::is_mapped(data) { Cow::Owned(data.to_vec()) } else { Cow::Borrowed(data) }
 }

@@ -1,5 +1,5 @@
-//! What a file system offers to its users, whatever its format: volumes, nodes, open files, paths.
-//! Not here: any format beyond a thin adapter, any transport.
+//! The file-system interface for users of any format: volumes, nodes, open files, paths.
+//! Not here: formats beyond a thin adapter, and transports.
 #![forbid(unsafe_code)]
 
 mod access;

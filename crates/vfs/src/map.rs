@@ -1,4 +1,4 @@
-//! Files as memory. Not here: what is shown of a file, and when that is read or reserved (`iomap`), and
+//! Mappings of files into memory. Not here: which pages are shown, and reading and reserving them (`iomap`);
 //! the memory itself (`pagecache`).
 
 use std::ops::Range;
@@ -17,61 +17,61 @@ use crate::node::{Life, NodeState};
 use crate::rights;
 use crate::rw_flags::RwFlags;
 
-/// Pages that can be stored to at a time where they are stored to in order.
+/// How many pages one fault makes writable if pages are stored to in order.
 const STORED_MAX: u64 = 16;
-/// How often memory is made for a page before it fails.
+/// How often memory for a page is made before the fault fails.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// What is done with a file's memory.
+/// The access to a file map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapAccess {
-    /// It is read. A store ends the program, as with mmap(2).
+    /// Reads. A store ends the program, as with mmap(2).
     Read,
-    /// It is read and stored to.
+    /// Reads and stores.
     ReadWrite,
 }
 
-/// What becomes of a range of a file's memory: some of the advice of madvise(2).
+/// Advice on a range of a file map, as for madvise(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapAdvice {
-    /// Pages are touched in order, as far as can be seen. This is how it begins.
+    /// Pages are accessed in order. This is the default.
     Normal,
-    /// They are touched at random: no more is read than they are. For the whole map.
+    /// Pages are accessed at random: no others are read ahead. For the whole map.
     Random,
-    /// They are wanted soon: they are read now.
+    /// Pages are needed soon, and are read now.
     WillNeed,
-    /// They are not wanted soon: they may leave memory. Nothing that was stored is lost.
+    /// Pages are not needed soon, and may leave memory. Stored data is not lost.
     DontNeed,
 }
 
-/// When [`FileMap::sync`] is done.
+/// The extent of [`FileMap::sync`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapSync {
-    /// Writing back has begun.
+    /// Writeback has begun.
     Async,
-    /// What was stored is durable.
+    /// Stored data is durable.
     Sync,
 }
 
-/// A range of a file as memory, which is that of the cache: what is stored to it is read from the file
-/// at once, and the other way round. The file stays open as long as this is there. Another process does
-/// not share it, not even a forked one.
+/// A range of a file as memory. It is the memory of the cache: stores to it are visible to reads of the file at
+/// once, and the reverse. The file stays open while the map exists. Other processes do not share the map, not even
+/// a forked one.
 ///
-/// The memory is for pointers, since others change it at any time; [`read`](Self::read) and
-/// [`write`](Self::write) need none. A page that is touched through a pointer and cannot be had ends the
-/// program with SIGBUS: one past the page that the file ends in, then and always; one that cannot be
-/// read, or for which there is no space, until [`prepare`](Self::prepare) is called, which also tells
-/// why. Bytes past the end of the file in its last page are zeroes, and what is stored there goes.
-/// Stores are not counted against the file's times but for the first one since a page was written back.
+/// The memory is accessed by pointers, since other threads change it at any time; [`read`](Self::read) and
+/// [`write`](Self::write) need no pointers. An access by a pointer ends the program with SIGBUS if the page cannot
+/// be had: a page past the one with the file's end always; a page that cannot be read, or for which there is no
+/// space, until [`prepare`](Self::prepare) is called, which also returns the error. Bytes past the end of the file
+/// in its last page are zeroes, and stores to them are lost. Only the first store to a page after its writeback
+/// changes the file's times.
 ///
-/// Buffers to read into and to write from may lie in the memory of a map. Nothing else that is given to
-/// a call of the library may, and what a call is given to be called back touches none.
+/// Buffers for reads and writes may be in the memory of a map. No other argument of a call of the library may be,
+/// and callbacks must not access it.
 #[derive(Debug)]
 pub struct FileMap(Arc<Map>);
 
 #[derive(Debug)]
 struct Map {
-    /// Goes first: until then pages are served.
+    /// Dropped first: until then faults are served.
     window: Window,
     file: File,
     readahead: Readahead,
@@ -81,13 +81,13 @@ struct Map {
 }
 
 impl File {
-    /// Maps `range`, in bytes, which begins with a whole page of 4 KiB; it may end past the end of the
-    /// file. `InvalidArgument` for what a file that is not open for writing is mapped to write;
-    /// `Unsupported` on hosts older than Linux 6.6, or whose pages are not 4 KiB.
+    /// Maps `range`, in bytes. It begins with a whole page of 4 KiB, and may end past the end of the file. Errors:
+    /// `InvalidArgument` if a file that is not open for writing is mapped for stores; `Unsupported` on hosts older than
+    /// Linux 6.6, or with pages other than 4 KiB.
     pub fn map(&self, range: Range<FileOffset>, access: MapAccess) -> Result<FileMap> {
         let page = PAGE_SIZE as u64;
         if range.start >= range.end || range.start.0 % page != 0 {
-            return Err(Error::InvalidArgument("a map begins with a whole page and is not empty"));
+            return Err(Error::InvalidArgument("a map must begin at a page and not be empty"));
         }
         let node = self.node();
         let is_written = access == MapAccess::ReadWrite;
@@ -120,27 +120,26 @@ impl File {
 }
 
 impl FileMap {
-    /// The first byte. The memory is there as long as this map.
+    /// Returns the address of the first byte. The memory exists as long as this map.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.0.window.start()
     }
 
-    /// The number of bytes, whole pages.
+    /// Returns the number of bytes, which are whole pages.
     #[expect(clippy::len_without_is_empty, reason = "no map is empty")]
     pub fn len(&self) -> usize {
         self.0.window.len()
     }
 
-    /// Copies what is mapped from byte `at` of the map on. `NoSuchOffset` if the file ends before the
-    /// last byte.
+    /// Copies bytes from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte.
     pub fn read(&self, at: usize, buffer: &mut [u8]) -> Result<()> {
         let range = self.0.bytes(at..at.saturating_add(buffer.len()))?;
         let read = self.0.file.read_at(FileOffset(range.start), buffer)?;
         if read < buffer.len() { Err(Error::NoSuchOffset) } else { Ok(()) }
     }
 
-    /// Stores `data` from byte `at` of the map on. `NoSuchOffset` if the file ends before the last byte,
-    /// and nothing is stored. When an error comes in between, what lies before is stored.
+    /// Stores `data` from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte, when
+    /// nothing is stored. After other errors, the data before the failed page is stored.
     pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
         if !self.0.window.can_be_stored_to() {
             return Err(Error::InvalidArgument("the map is not for writing"));
@@ -149,8 +148,8 @@ impl FileMap {
         self.0.write(range.start, data)
     }
 
-    /// Has all pages with bytes of `range` of the map be in memory, so that touching them, or storing to
-    /// them, needs nothing more, unless they leave memory meanwhile. What had failed is tried again.
+    /// Brings all pages of `range` of the map into memory, so that accesses to them, or stores, cause no fault, unless
+    /// they are reclaimed meanwhile. Tries again pages that have failed.
     pub fn prepare(&self, range: Range<usize>, access: MapAccess) -> Result<()> {
         let is_store = access == MapAccess::ReadWrite;
         if is_store && !self.0.window.can_be_stored_to() {
@@ -166,8 +165,8 @@ impl FileMap {
         Ok(())
     }
 
-    /// Has what was stored in `range` of the map be written back: msync(2). Errors are those of
-    /// [`File::sync`], told once to each map and open file.
+    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync`], reported once to each map
+    /// and each open file.
     pub fn sync(&self, range: Range<usize>, sync: MapSync) -> Result<()> {
         let pages = self.0.pages(range)?;
         let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
@@ -181,7 +180,7 @@ impl FileMap {
         }
     }
 
-    /// Says what `range` of the map is used for. Errors are those of the range, and of reading.
+    /// Applies advice to `range` of the map. Errors: those of the range, and of reading.
     pub fn advise(&self, range: Range<usize>, advice: MapAdvice) -> Result<()> {
         let pages = self.0.pages(range.clone())?;
         match advice {
@@ -198,23 +197,22 @@ impl FileMap {
 }
 
 impl Map {
-    /// The bytes of the file in `range` of the map.
+    /// Returns the bytes of the file in `range` of the map.
     fn bytes(&self, range: Range<usize>) -> Result<Range<u64>> {
         if range.start > range.end || range.end > self.window.len() {
-            return Err(Error::InvalidArgument("not in the map"));
+            return Err(Error::InvalidArgument("the range is not in the map"));
         }
         let start = self.window.pages().start << PAGE_SHIFT;
         Ok(start + range.start as u64..start + range.end as u64)
     }
 
-    /// The pages of the file that have bytes in `range` of the map.
+    /// Returns the pages of the file in `range` of the map.
     fn pages(&self, range: Range<usize>) -> Result<Range<u64>> {
         let bytes = self.bytes(range)?;
         Ok(bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64))
     }
 
-    /// Shows a page, to be stored to if it says how many from there on. Gives the page after the last
-    /// one shown so.
+    /// Shows a page; with `stored`, shows up to that many pages for stores. Returns the page after the last one shown.
     fn show(&self, page: u64, stored: Option<u64>) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let shown = match stored {
@@ -274,7 +272,7 @@ impl ServeFault for Map {
 }
 
 impl Map {
-    /// Writes all of `data` to bytes that the file has.
+    /// Writes all of `data` to bytes within the file.
     fn write(&self, at: u64, data: &[u8]) -> Result<()> {
         let node = self.file.node();
         let writeback = node.writeback()?;
@@ -295,7 +293,7 @@ impl Map {
         Ok(())
     }
 
-    /// Notes that something was stored, or is about to be. The caller has the node's lock.
+    /// Records a store, before or after it. The caller holds the node's lock.
     fn note_stored(&self, state: &NodeState) {
         let node = self.file.node();
         node.inode().note_modified(last_tick());

@@ -1,5 +1,5 @@
-//! Moving a file's data to the blocks of another file, as EXT4_IOC_MOVE_EXT does. Not here: which blocks
-//! are better (`defragment.rs`), and how maps change (the format).
+//! Moving of a file's data to the blocks of another file, as by EXT4_IOC_MOVE_EXT. Not here: the choice of
+//! blocks (`defragment.rs`), and changes of maps (the format).
 
 use std::sync::Arc;
 
@@ -11,24 +11,21 @@ use crate::locked::Locked;
 use crate::node::Node;
 use crate::rights::{self, SETGID, SETUID};
 
-/// What is moved at once: both files are locked meanwhile.
+/// How many bytes are moved at once, while both files are locked.
 const PART_BYTES: u64 = 8 << 20;
 
 impl File {
-    /// Exchanges blocks that this file has from byte `at` on for those that `donor`, another file of the
-    /// volume, has from byte `donor_at` on; both opened for writing. Nobody who reads this file sees a
-    /// difference: its data is copied. What `donor` has there is lost, and reads as zeroes. Blocks that
-    /// have no data yet are exchanged, too, and have none afterwards; where one of the files has a hole,
-    /// both stay as they are.
+    /// Exchanges the blocks of this file from byte `at` on with those of `donor`, another file of the volume, from byte
+    /// `donor_at` on. Both files are open for writing. Readers of this file see no difference, since its data is
+    /// copied. The data of `donor` there is lost, and reads as zeroes. Unwritten blocks are exchanged, too, and stay
+    /// unwritten; where one of the files has a hole, both stay as they are.
     ///
-    /// `length` bytes of both files are looked at, or as many as both have: whole blocks, with the one
-    /// that a file ends in. Gives how many bytes have moved. What has, is durable; an error leaves a part
-    /// of it undone.
+    /// Examines `length` bytes of both files, or as many as both have, in whole blocks. Returns the number of bytes
+    /// moved, durably. After an error, a part may be moved.
     ///
-    /// `InvalidArgument` for offsets that are not whole [units](Self::allocation_unit) or lie past a
-    /// file's end, for one file given twice, and for a donor with setuid or setgid; `NotPermitted` for
-    /// immutable and append-only files; `NoSpace` where the maps find no room; `Unsupported` for files
-    /// whose blocks cannot be exchanged.
+    /// Errors: `InvalidArgument` for offsets that are not whole [units](Self::allocation_unit) or past a file's end,
+    /// for one file given twice, and for a donor with the setuid or setgid bit; `NotPermitted` for immutable and
+    /// append-only files; `NoSpace` if the maps cannot grow; `Unsupported` for files whose blocks cannot be exchanged.
     pub fn move_extents(
         &self,
         at: FileOffset,
@@ -37,7 +34,7 @@ impl File {
         length: u64,
     ) -> Result<u64> {
         if !self.mode().write || !donor.mode().write {
-            return Err(Error::InvalidArgument("blocks of files that were not opened for writing"));
+            return Err(Error::InvalidArgument("a file was not opened for writing"));
         }
         let (mut seen, mut moved) = (0, 0);
         while seen < length {
@@ -48,7 +45,7 @@ impl File {
                 Some(bytes) => moved += bytes,
                 // The first part tells what is wrong with the offsets.
                 None if seen == 0 => {
-                    return Err(Error::InvalidArgument("blocks past the end of a file"));
+                    return Err(Error::InvalidArgument("a range past the end of a file"));
                 }
                 None => break,
             }
@@ -59,7 +56,7 @@ impl File {
 }
 
 impl Node {
-    /// Moves what there is of `length` bytes; `None` where one of the files has ended.
+    /// Moves up to `length` bytes. Returns `None` if one of the files has ended.
     fn move_part(
         self: &Arc<Self>,
         at: FileOffset,
@@ -68,10 +65,10 @@ impl Node {
         length: u64,
     ) -> Result<Option<u64>> {
         if !Arc::ptr_eq(self.volume(), donor.volume()) || Arc::ptr_eq(self, donor) {
-            return Err(Error::InvalidArgument("blocks are exchanged by two files of a volume"));
+            return Err(Error::InvalidArgument("the files are the same, or on different volumes"));
         }
         if [self, donor].iter().any(|node| node.kind() != FileType::Regular) {
-            return Err(Error::InvalidArgument("only regular files exchange blocks"));
+            return Err(Error::InvalidArgument("not a regular file"));
         }
         self.writeback()?;
         self.volume().file_system.check_writable()?;
@@ -82,7 +79,7 @@ impl Node {
         rights::may_overwrite(&self.attributes())?;
         rights::may_overwrite(&donor.attributes())?;
         if donor.attributes().permissions & (SETUID | SETGID) != 0 {
-            return Err(Error::InvalidArgument("a donor with setuid or setgid"));
+            return Err(Error::InvalidArgument("the donor has the setuid or setgid bit"));
         }
         let unit = self.inode().allocation_unit();
         let in_file = |at: FileOffset, size: u64| {
@@ -91,7 +88,7 @@ impl Node {
                 .saturating_sub(at.0)
         };
         if at.0 % unit != 0 || donor_at.0 % unit != 0 {
-            return Err(Error::InvalidArgument("offsets that are not multiples of a block"));
+            return Err(Error::InvalidArgument("an offset is not a multiple of the block size"));
         }
         let length = length.checked_next_multiple_of(unit).unwrap_or(u64::MAX);
         let length = length.min(in_file(at, file.size())).min(in_file(donor_at, donor_file.size()));

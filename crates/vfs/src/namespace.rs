@@ -1,5 +1,4 @@
-//! Making, linking and removing names. Not here: renames, paths, whether the caller may write to
-//! the directory at all.
+//! Creation, linking and removal of names. Not here: renames, paths, and permission to write to the directory.
 
 use std::sync::Arc;
 
@@ -14,36 +13,36 @@ use crate::node::{Life, Node};
 use crate::rights::{self, Credentials, SETGID};
 use crate::volume::Volume;
 
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// The longest target of a symbolic link, in bytes: PATH_MAX without the NUL.
+/// The maximum length of a symbolic link's target, in bytes: PATH_MAX without the NUL.
 const TARGET_BYTES_MAX: usize = 4095;
 
-/// What is to be made.
+/// The attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct Creation<'a> {
     /// The type.
     pub kind: FileType,
-    /// The low 12 bits of `st_mode`, as the caller asks for them.
+    /// The low 12 bits of `st_mode`, as the caller requests them.
     pub permissions: u16,
-    /// Permissions that are taken from those, except where a default ACL says what is granted.
+    /// Permissions that are removed from these, unless a default ACL grants permissions.
     pub umask: u16,
     /// For character and block devices.
     pub device: DeviceNumber,
-    /// For symbolic links: what they lead to.
+    /// For symbolic links: the target.
     pub target: &'a [u8],
-    /// The time of creation; now, unless it is given.
+    /// The time of creation; by default, now.
     pub created: Option<Timestamp>,
 }
 
 impl<'a> Creation<'a> {
-    /// Anything that needs no more than a type and permissions.
+    /// Returns the attributes of an inode that needs only a type and permissions.
     pub fn of(kind: FileType, permissions: u16) -> Self {
         let device = DeviceNumber::default();
         Self { kind, permissions, umask: 0, device, target: b"", created: None }
     }
 
-    /// A symbolic link.
+    /// Returns the attributes of a symbolic link.
     pub fn symlink(target: &'a [u8]) -> Self {
         Self { target, ..Self::of(FileType::Symlink, 0o777) }
     }
@@ -54,7 +53,9 @@ impl<'a> Creation<'a> {
         }
         match self.target {
             [] => Err(Error::NotFound),
-            target if target.contains(&0) => Err(Error::InvalidArgument("a link target with NUL")),
+            target if target.contains(&0) => {
+                Err(Error::InvalidArgument("the link's target contains NUL"))
+            }
             target if target.len() > TARGET_BYTES_MAX => Err(Error::NameTooLong),
             _ => Ok(()),
         }
@@ -62,7 +63,7 @@ impl<'a> Creation<'a> {
 }
 
 impl Volume {
-    /// Makes an inode with a name.
+    /// Creates an inode with a name.
     pub fn create(
         &self,
         directory: &Arc<Node>,
@@ -87,7 +88,7 @@ impl Volume {
         Ok(node)
     }
 
-    /// Makes a file without a name, which goes when its last user does, unless it was linked.
+    /// Creates a file without a name. It is deleted after its last use, unless it was linked.
     pub fn create_unnamed(
         &self,
         directory: &Arc<Node>,
@@ -109,7 +110,7 @@ impl Volume {
         Ok(self.new_node(inode, Life::Nameless))
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     pub fn link(&self, directory: &Arc<Node>, name: &[u8], node: &Arc<Node>) -> Result<()> {
         self.check_writable()?;
         directory.require_directory()?;
@@ -117,7 +118,9 @@ impl Volume {
         if node.kind() == FileType::Directory {
             return match directory.lookup(name) {
                 Ok(_) => Err(Error::Exists),
-                Err(Error::NotFound) => Err(Error::NotPermitted("directories have one name")),
+                Err(Error::NotFound) => {
+                    Err(Error::NotPermitted("a directory cannot have hard links"))
+                }
                 Err(error) => Err(error),
             };
         }
@@ -132,7 +135,7 @@ impl Volume {
         directory.inode().link(name, &**node.inode(), now())?;
         if life == Life::Nameless {
             locked.state(node).life = Life::Named;
-            // What was written while it had no name was nobody's to write back.
+            // Data of files without names is not written back in the background.
             if let (Some(writeback), false) = (&self.shared.writeback, node.is_written_back()) {
                 writeback.note(node);
             }
@@ -142,7 +145,7 @@ impl Volume {
         directory.sync_names()
     }
 
-    /// Removes the name of anything but a directory.
+    /// Removes a name of a file that is no directory.
     pub fn unlink(&self, directory: &Arc<Node>, name: &[u8], by: &Credentials) -> Result<()> {
         check_name(name)?;
         self.with_entry(directory, name, |node, locked| {
@@ -168,7 +171,7 @@ impl Volume {
         })
     }
 
-    /// Calls `change` with what `name` stands for, and with that and the directory locked.
+    /// Calls `change` with the node of `name`, while that and the directory are locked.
     fn with_entry<R>(
         &self,
         directory: &Arc<Node>,
@@ -190,8 +193,7 @@ impl Volume {
         }
     }
 
-    /// The node that `name` stands for, and the number of changes of the directory up to which it
-    /// does.
+    /// Returns the node of `name`, and the directory's count of changes for which this holds.
     pub(crate) fn lookup_to_change(
         &self,
         directory: &Arc<Node>,
@@ -207,7 +209,7 @@ impl Volume {
         Ok((node, lock.map_or(0, |state| state.changes)))
     }
 
-    /// Sees whether an inode that lost a name has any left. Without one its last user deletes it.
+    /// Checks whether an inode that has lost a name has any left. If not, its last user deletes it.
     pub(crate) fn note_lost_name(&self, node: &Arc<Node>, locked: &mut Locked<'_>) {
         if node.attributes().links == 0 {
             locked.state(node).life = Life::Removed;
@@ -218,7 +220,7 @@ impl Volume {
         }
     }
 
-    /// The node of an inode that was just made.
+    /// Returns the node of an inode that was just created.
     pub(crate) fn new_node(
         &self,
         inode: Arc<dyn crate::file_system::Inode>,
@@ -235,7 +237,7 @@ impl Volume {
     }
 }
 
-/// Calls `make` with what `what` becomes in `directory`, whose lock is held.
+/// Calls `make` with the attributes that an inode as `what` gets in `directory`, whose lock is held.
 pub(crate) fn with_inheritance<R>(
     directory: &Node,
     what: &Creation<'_>,
@@ -290,20 +292,22 @@ pub(crate) fn with_inheritance<R>(
     })
 }
 
-/// Refuses what is no name of an entry.
+/// Fails for byte strings that cannot be the name of an entry.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
-        [] => Err(Error::InvalidArgument("an empty name")),
-        b"." | b".." => Err(Error::InvalidArgument("\".\" and \"..\" stay")),
+        [] => Err(Error::InvalidArgument("the name is empty")),
+        b"." | b".." => {
+            Err(Error::InvalidArgument("\".\" and \"..\" cannot be created, removed or renamed"))
+        }
         name if name.contains(&b'/') || name.contains(&0) => {
-            Err(Error::InvalidArgument("a name with '/' or NUL"))
+            Err(Error::InvalidArgument("the name contains a slash or NUL"))
         }
         name if name.len() > NAME_BYTES_MAX => Err(Error::NameTooLong),
         _ => Ok(()),
     }
 }
 
-/// Refuses what cannot become the name of an entry.
+/// Fails for byte strings that cannot be the name of a new entry.
 fn check_new_name(name: &[u8]) -> Result<()> {
     match name {
         b"." | b".." => Err(Error::Exists),

@@ -1,5 +1,5 @@
-//! One inode of a volume, as its users hold it. Not here: changing it (`change.rs`), changing the
-//! names in a directory (`namespace.rs`, `rename.rs`).
+//! Nodes: the inodes of a volume as its users hold them. Not here: changes of attributes (`change.rs`) and of
+//! names (`namespace.rs`, `rename.rs`).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,8 @@ use crate::replacing::Replacing;
 use crate::rights;
 use crate::volume::Shared;
 
-/// An inode in use. Two holders of the same number hold the same node. The last holder of one that
-/// has lost its last name deletes it.
+/// An inode in use. All holders of one number hold the same node. The last holder deletes an inode that has lost
+/// its last name.
 #[derive(Debug)]
 pub struct Node {
     number: InodeNumber,
@@ -25,33 +25,32 @@ pub struct Node {
     inode: Arc<dyn Inode>,
     volume: Arc<Shared>,
     mapping: OnceLock<Arc<Mapping>>,
-    /// Of a regular file that was opened on a volume that is open for writing.
+    /// The state for writing, for a regular file that was opened on a volume that is open for writing.
     pub(crate) writable: OnceLock<Arc<WritableFile>>,
     pub(crate) replacing: Replacing,
-    /// The inode's lock: shared to read it, alone to change it. Not taken to read on volumes that
-    /// do not change.
+    /// The inode's lock: shared to read it, alone to change it. Not taken for reads of volumes that cannot change.
     state: RankedRwLock<NodeState>,
 }
 
-/// What is known of an inode beyond what its format keeps.
+/// The state of an inode that its format does not keep.
 #[derive(Debug)]
 pub(crate) struct NodeState {
     /// Whether it has a name.
     pub(crate) life: Life,
-    /// Of a directory: grows with every change of its names, those that fail included.
+    /// For a directory: grows with every change of its names, failed ones included.
     pub(crate) changes: u64,
-    /// It is known to have no privileges that a write would take from it.
+    /// The inode has no privileges that a write would clear. False if that is not known.
     pub(crate) is_plain: bool,
 }
 
 /// Whether an inode has a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
-    /// It has, or is one of the volume's own.
+    /// It has a name, or is one of the volume's own inodes.
     Named,
-    /// It was made without one, and may get one.
+    /// It was created without a name, and may get one.
     Nameless,
-    /// It lost the last one for good.
+    /// It has lost its last name for good.
     Removed,
 }
 
@@ -77,22 +76,22 @@ impl Node {
         }
     }
 
-    /// The flags that all inodes of the volume have in effect.
+    /// Returns the flags that all inodes of the volume have in effect.
     pub(crate) fn volume_flags(&self) -> u32 {
         self.volume.flags
     }
 
-    /// The inode number.
+    /// Returns the inode number.
     pub fn number(&self) -> InodeNumber {
         self.number
     }
 
-    /// The type.
+    /// Returns the type.
     pub fn kind(&self) -> FileType {
         self.kind
     }
 
-    /// What `stat` reports.
+    /// Returns the attributes that stat(2) reports.
     pub fn attributes(&self) -> Attributes {
         let mut attributes = self.inode.attributes();
         if let Some(file) = self.writable.get() {
@@ -102,21 +101,21 @@ impl Node {
         attributes
     }
 
-    /// The inode number that `name` stands for in this directory. It may be another inode's by the
-    /// time it is used: [`Volume::lookup`](crate::Volume::lookup) gives the node itself.
+    /// Returns the inode number of `name` in this directory. The number may belong to another inode when it is used;
+    /// [`Volume::lookup`](crate::Volume::lookup) returns the node itself.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let _lock = self.lock_shared();
         self.lookup_locked(name)
     }
 
-    /// [`lookup`](Self::lookup), by a caller who holds the lock.
+    /// [`lookup`](Self::lookup) for callers that hold the lock.
     pub(crate) fn lookup_locked(&self, name: &[u8]) -> Result<InodeNumber> {
         self.require_directory()?;
         self.inode.lookup(name)
     }
 
-    /// Calls `emit` for each entry, "." and ".." included, from `from` on until it breaks. The
-    /// directory is locked meanwhile: `emit` uses no node of a volume that is open for writing.
+    /// Calls `emit` for each entry, "." and ".." included, from `from` on until it breaks. The directory is locked
+    /// meanwhile: `emit` must not use nodes of a volume that is open for writing.
     pub fn read_dir(
         &self,
         from: DirCursor,
@@ -127,7 +126,7 @@ impl Node {
         self.inode.read_dir(from, emit)
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         let _lock = self.lock_shared();
         match self.kind {
@@ -136,13 +135,13 @@ impl Node {
         }
     }
 
-    /// The names of the extended attributes, with their prefixes.
+    /// Returns the names of the extended attributes, with their prefixes.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let _lock = self.lock_shared();
         self.inode.list_xattrs()
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         let _lock = self.lock_shared();
         self.inode.get_xattr(name)
@@ -191,12 +190,12 @@ impl Node {
         iomap::fiemap(self.inode.data()?.mapper, range, emit)
     }
 
-    /// The cached data of a regular file, made when it is first asked for.
+    /// Returns the cached data of a regular file, which is created on first use.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         self.mapping.get_or_init(|| self.volume.new_mapping())
     }
 
-    /// The cached data, if it was asked for.
+    /// Returns the cached data, if it was created.
     pub(crate) fn mapping_if_any(&self) -> Option<&Arc<Mapping>> {
         self.mapping.get()
     }
@@ -217,22 +216,22 @@ impl Node {
         &self.volume
     }
 
-    /// Locks the inode to read it, where it can change at all.
+    /// Takes the inode's lock, shared, if the volume can change.
     pub(crate) fn lock_shared(&self) -> Option<RankedReadGuard<'_, NodeState>> {
         self.volume.is_writable.then(|| self.state.read())
     }
 
-    /// [`lock_shared`](Self::lock_shared) of a volume that can change, if nobody has to be waited for.
+    /// [`lock_shared`](Self::lock_shared) for a volume that can change, without waiting.
     pub(crate) fn try_lock_shared(&self) -> Option<RankedReadGuard<'_, NodeState>> {
         self.state.try_read()
     }
 
-    /// [`lock_shared`](Self::lock_shared) of a volume that can change.
+    /// [`lock_shared`](Self::lock_shared) for a volume that can change.
     pub(crate) fn lock_state_shared(&self) -> RankedReadGuard<'_, NodeState> {
         self.state.read()
     }
 
-    /// Locks the inode to change it.
+    /// Takes the inode's lock, alone.
     pub(crate) fn lock(&self) -> RankedWriteGuard<'_, NodeState> {
         self.state.write()
     }
@@ -248,9 +247,8 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// The end of an inode that has no name. The table does not keep such a node, so that this is
-    /// the last user's end, whoever that is: locks of the rank of inodes may be held, later ones
-    /// not.
+    /// Deletes an inode that has no name. The table does not keep such a node, so its last user drops it, on any
+    /// thread. The caller may hold locks of the rank of inodes, but none of later ranks.
     fn drop(&mut self) {
         if self.state.get_mut().life == Life::Named {
             return;

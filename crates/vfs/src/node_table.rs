@@ -1,6 +1,6 @@
-//! The inodes in memory: each is loaded once, and those in no use stay until room is needed.
-//! Inodes without a name are only known here while somebody uses them: the last user deletes them.
-//! Not here: loading (the caller does it, without the table's lock), and deleting.
+//! The inodes in memory: each is loaded once, and unused ones stay until room is needed.
+//! Inodes without a name are in the table only while they are in use: the last user deletes them.
+//! Not here: loading (the caller does it, without the table's lock), and deletion.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ const SCAN_MAX: usize = 8;
 /// The number of stale places in the clock below which a sweep is not worth its cost.
 const STALE_MIN: usize = 64;
 
-/// The table. Entries are kept in the order of a second-chance clock.
+/// The inode table. Entries are in the order of a second-chance clock.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     inner: RankedMutex<Inner>,
@@ -32,7 +32,7 @@ struct Inner {
     serial: Serial,
 }
 
-/// Tells an entry from earlier ones of the same number.
+/// A number that distinguishes an entry from earlier ones of the same inode number.
 pub(crate) type Serial = u64;
 
 #[derive(Debug)]
@@ -44,12 +44,12 @@ struct Entry {
 
 #[derive(Debug)]
 enum Reference {
-    /// It stays while it is not used.
+    /// The node stays when it is not used.
     Named(Arc<Node>),
-    /// It goes with its last user.
+    /// The node is dropped by its last user.
     Nameless(Weak<Node>),
-    /// Somebody is loading it. Whoever has loaded a node whose number has had another entry
-    /// meanwhile loads it again: the inode may have been changed, and have left the table since.
+    /// A thread loads the node. If the number has had another entry meanwhile, the thread loads the node again: the
+    /// inode may have been changed, and have left the table since.
     Loading,
 }
 
@@ -64,7 +64,7 @@ impl Reference {
 }
 
 impl NodeTable {
-    /// A table that keeps about `nodes_max` nodes, and more only while they are in use.
+    /// Returns a table that keeps about `nodes_max` nodes, and more only while they are in use.
     pub(crate) fn new(nodes_max: usize) -> Self {
         Self { inner: RankedMutex::new(Rank::InodeTable, Inner::default()), nodes_max }
     }
@@ -77,8 +77,8 @@ impl NodeTable {
         entry.node.node()
     }
 
-    /// The node, or what [`loaded`](Self::loaded) and [`not_loaded`](Self::not_loaded) want to hear
-    /// from who loads it.
+    /// Returns the node. If it is not in memory, returns the serial number that the caller, which loads it, passes to
+    /// [`loaded`](Self::loaded) or [`not_loaded`](Self::not_loaded).
     pub(crate) fn get(&self, number: InodeNumber) -> Result<Arc<Node>, Serial> {
         let mut inner = self.inner.lock();
         if let Some(entry) = inner.nodes.get_mut(&number) {
@@ -94,8 +94,8 @@ impl NodeTable {
         Err(inner.serial)
     }
 
-    /// Adds a node that was just loaded, unless another thread was faster: then that one's. `None`
-    /// when it may be out of date.
+    /// Adds a node that was just loaded, and returns it, or the one that another thread has added before. Returns
+    /// `None` if the node may be out of date.
     pub(crate) fn loaded(&self, node: Arc<Node>, serial: Serial) -> Option<Arc<Node>> {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
@@ -114,7 +114,7 @@ impl NodeTable {
         Some(node)
     }
 
-    /// A node could not be loaded.
+    /// Ends the loading of a node that could not be loaded.
     pub(crate) fn not_loaded(&self, number: InodeNumber, serial: Serial) {
         let mut inner = self.inner.lock();
         if inner.nodes.get(&number).is_some_and(|entry| entry.serial == serial) {
@@ -122,7 +122,7 @@ impl NodeTable {
         }
     }
 
-    /// Adds the node of an inode that was just made. Whatever has its number is of an earlier one.
+    /// Adds the node of an inode that was just created. An entry of the same number belongs to an earlier inode.
     pub(crate) fn insert_new(&self, node: &Arc<Node>, named: bool) {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
@@ -137,7 +137,7 @@ impl NodeTable {
         drop(dropped);
     }
 
-    /// Has a node that lost its last name go with its last user.
+    /// Makes the last user of a node that has lost its last name drop it.
     pub(crate) fn lose_name(&self, node: &Arc<Node>) {
         let mut inner = self.inner.lock();
         let dropped = inner.put(node.number(), Reference::Nameless(Arc::downgrade(node)));
@@ -145,12 +145,12 @@ impl NodeTable {
         drop(dropped);
     }
 
-    /// Keeps a node that had no name and got one.
+    /// Keeps a node that has got its first name.
     pub(crate) fn get_name(&self, node: &Arc<Node>) {
         self.insert_new(node, true);
     }
 
-    /// Forgets a nameless node that nobody uses any more, before its number can be used again.
+    /// Removes a nameless node after its last use, before its number can be used again.
     pub(crate) fn remove_dead(&self, number: InodeNumber, node: *const Node) {
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get(&number);
@@ -161,7 +161,7 @@ impl NodeTable {
         }
     }
 
-    /// All nodes that are in memory.
+    /// Returns all nodes in memory.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         let inner = self.inner.lock();
         let nodes = inner.nodes.values().filter_map(|entry| match &entry.node {
@@ -172,7 +172,7 @@ impl NodeTable {
         nodes.collect()
     }
 
-    /// Releases all nodes.
+    /// Drops all nodes.
     pub(crate) fn clear(&self) {
         let inner = std::mem::take(&mut *self.inner.lock());
         drop(inner);
@@ -180,7 +180,7 @@ impl NodeTable {
 }
 
 impl Inner {
-    /// Puts an entry into the table and gives the node that it takes the place of.
+    /// Adds an entry to the table. Returns the node that it replaces.
     fn put(&mut self, number: InodeNumber, node: Reference) -> Option<Arc<Node>> {
         self.serial += 1;
         let serial = self.serial;
@@ -212,7 +212,7 @@ impl Inner {
                 continue;
             }
             let Reference::Named(node) = &entry.node else { continue };
-            // Nobody can begin to use it meanwhile: that takes the table's lock.
+            // No thread can begin to use it meanwhile: that takes the table's lock.
             let in_use = Arc::strong_count(node) > 1 || node.has_direct_requests();
             if in_use || std::mem::take(&mut entry.referenced) {
                 self.clock.push_back((number, serial));

@@ -1,4 +1,4 @@
-//! Changes by path, for the command line and simple users. Every path is taken from the root.
+//! Changes by path, for the command line and simple users. Every path begins at the root.
 //! Not here: the changes themselves (`namespace.rs`, `rename.rs`).
 
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::volume::Volume;
 struct Place<'a> {
     directory: Arc<Node>,
     name: &'a [u8],
-    /// The path ends with a slash: only a directory can be meant.
+    /// The path ends with a slash, so that it must be a directory.
     is_directory: bool,
 }
 
 impl Volume {
-    /// Makes an empty regular file. `Exists` when there is anything at `path`.
+    /// Creates an empty regular file. Errors: `Exists` if `path` exists.
     pub fn create_file(
         &self,
         path: &[u8],
@@ -32,17 +32,17 @@ impl Volume {
         self.create_at(path, &Creation::of(FileType::Regular, permissions), by)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&self, path: &[u8], permissions: u16, by: &Credentials) -> Result<Arc<Node>> {
         self.create_at(path, &Creation::of(FileType::Directory, permissions), by)
     }
 
-    /// Makes a symbolic link to `target`.
+    /// Creates a symbolic link to `target`.
     pub fn symlink(&self, target: &[u8], path: &[u8], by: &Credentials) -> Result<Arc<Node>> {
         self.create_at(path, &Creation::symlink(target), by)
     }
 
-    /// Makes an inode of any kind at `path`.
+    /// Creates an inode of any type at `path`.
     pub fn create_at(
         &self,
         path: &[u8],
@@ -56,7 +56,7 @@ impl Volume {
         self.create(&place.directory, place.name, what, by)
     }
 
-    /// Gives the file at `path`, or the symbolic link itself, one more name.
+    /// Adds a name to the file at `path`. A symbolic link at its end is not followed.
     pub fn link_at(&self, path: &[u8], new_path: &[u8]) -> Result<()> {
         let node = self.resolve(path, Follow::No)?;
         let place = self.place(new_path)?.ok_or(Error::Exists)?;
@@ -64,10 +64,9 @@ impl Volume {
         self.link(&place.directory, place.name, &node)
     }
 
-    /// Removes what is at `path`; a directory only if it is empty. A symbolic link at the end is
-    /// removed itself.
+    /// Removes the file or the empty directory at `path`. A symbolic link at its end is not followed.
     pub fn remove(&self, path: &[u8], by: &Credentials) -> Result<()> {
-        let root = || Error::InvalidArgument("the root directory stays");
+        let root = || Error::InvalidArgument("the root directory cannot be removed");
         let place = self.place(path)?.ok_or_else(root)?;
         let node = self.lookup(&place.directory, place.name)?;
         match node.kind() {
@@ -77,7 +76,7 @@ impl Volume {
         }
     }
 
-    /// Moves what is at `path` to `new_path`.
+    /// Renames `path` to `new_path`.
     pub fn rename_at(
         &self,
         path: &[u8],
@@ -85,7 +84,7 @@ impl Volume {
         flags: RenameFlags,
         by: &Credentials,
     ) -> Result<()> {
-        let root = || Error::InvalidArgument("the root directory stays");
+        let root = || Error::InvalidArgument("the root directory cannot be renamed or replaced");
         let from = self.place(path)?.ok_or_else(root)?;
         let to = self.place(new_path)?.ok_or_else(root)?;
         if from.is_directory || to.is_directory {
@@ -94,7 +93,7 @@ impl Volume {
         self.rename((&from.directory, from.name), (&to.directory, to.name), flags, by)
     }
 
-    /// Refuses a name for a directory where something else is to be made.
+    /// Fails if a new file that is no directory has a name with a slash at its end.
     fn refuse_slash(&self, place: &Place<'_>) -> Result<()> {
         if place.is_directory {
             self.lookup(&place.directory, place.name)?;
@@ -103,7 +102,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Where a path's last name is. `None` when it has none: it leads to the root.
+    /// Returns the position of a path's last name, or `None` if the path leads to the root.
     fn place<'a>(&self, path: &'a [u8]) -> Result<Option<Place<'a>>> {
         let is_slash = |byte: &u8| *byte == b'/';
         let Some(end) = path.iter().rposition(|byte| !is_slash(byte)) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Renaming: from one name to another, in place of what has it, or in exchange for it.
+//! Renames: to a new name, over an existing one, or in exchange for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::node::{Life, Node};
 use crate::rights::{self, Credentials};
 use crate::volume::Volume;
 
-/// How to rename, as renameat2(2) has it.
+/// The flags of a rename, as for renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameFlags {
-    /// Fail when the new name is taken.
+    /// Fail if the new name exists.
     pub no_replace: bool,
-    /// Exchange what the two names stand for.
+    /// Exchange the two names.
     pub exchange: bool,
     /// Leave a whiteout at the old name, for overlay file systems.
     pub whiteout: bool,
@@ -32,17 +32,16 @@ struct Named<'a> {
     name: &'a [u8],
 }
 
-/// What a rename is about, as it was before anything was locked.
+/// The inodes of a rename, as they were before they were locked.
 struct Found {
     moved: Arc<Node>,
     replaced: Option<Arc<Node>>,
-    /// The directories' counts of changes up to which this holds.
+    /// The directories' counts of changes for which this holds.
     changes: (u64, u64),
 }
 
 impl Volume {
-    /// Gives what `name` in `directory` stands for the name `to_name` in `to_directory`. Nothing
-    /// happens when both names are of one inode.
+    /// Renames `name` in `directory` to `to_name` in `to_directory`. Does nothing if both are names of one inode.
     pub fn rename(
         &self,
         (directory, name): (&Arc<Node>, &[u8]),
@@ -55,7 +54,7 @@ impl Volume {
         check_name(to_name)?;
         to_directory.require_directory()?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
-            return Err(Error::InvalidArgument("an exchange replaces nothing and leaves nothing"));
+            return Err(Error::InvalidArgument("an exchange cannot be combined with other flags"));
         }
         let from = Named { directory, name };
         let to = Named { directory: to_directory, name: to_name };
@@ -92,7 +91,7 @@ impl Volume {
         Ok(Found { moved, replaced, changes: (from_changes, to_changes) })
     }
 
-    /// What has the name, and the count of changes up to which that holds.
+    /// Returns the node of a name, if any, and the count of changes for which that holds.
     fn lookup_or_absent(&self, named: Named<'_>) -> Result<(Option<Arc<Node>>, u64)> {
         let changes = named.directory.lock_shared().map_or(0, |state| state.changes);
         match self.lookup_to_change(named.directory, named.name) {
@@ -103,7 +102,7 @@ impl Volume {
         }
     }
 
-    /// Refuses to bring a directory into itself. Directories stay where they are meanwhile.
+    /// Fails if a directory would be moved into itself. The caller keeps directories from moving.
     fn check_no_loop(
         &self,
         found: &Found,
@@ -111,7 +110,7 @@ impl Volume {
         to: Named<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let loops = Error::InvalidArgument("a directory cannot move into itself");
+        let loops = Error::InvalidArgument("a directory cannot be moved into itself");
         if self.way_to_root(to.directory)?.contains(&found.moved.number()) {
             return Err(loops);
         }
@@ -122,7 +121,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A directory and all that it lies in.
+    /// Returns the numbers of a directory and of all directories above it.
     fn way_to_root(&self, directory: &Arc<Node>) -> Result<HashSet<InodeNumber>> {
         let root = self.shared.file_system.root();
         let mut way = HashSet::new();
@@ -183,8 +182,8 @@ impl Volume {
         Ok(())
     }
 
-    /// What a whiteout is: a character device 0:0. It gets its name with the rename. The directory,
-    /// which is locked, hands down to it what it does to others.
+    /// Creates a whiteout, a character device 0:0. The rename gives it its name. It inherits from the directory, which
+    /// is locked, like other inodes.
     fn make_whiteout(&self, directory: &Arc<Node>, by: &Credentials) -> Result<Arc<Node>> {
         let what = Creation::of(FileType::CharacterDevice, 0);
         let make = |new: &NewInode<'_>| directory.inode().create_unnamed(new);
@@ -207,7 +206,7 @@ impl Found {
         }
     }
 
-    /// Whether a directory gets another parent.
+    /// Returns whether a directory gets another parent.
     fn moves_directory(&self, from: Named<'_>, to: Named<'_>) -> bool {
         let is_directory = |node: &Arc<Node>| node.kind() == FileType::Directory;
         from.directory.number() != to.directory.number()
@@ -215,7 +214,7 @@ impl Found {
     }
 }
 
-/// Whether the kinds fit, and the caller may.
+/// Fails if the types do not fit, or the caller has no permission.
 fn check_allowed(
     found: &Found,
     from: Named<'_>,

@@ -1,5 +1,5 @@
-//! Data that replaces other data: written back before a crash could show neither (`auto_da_alloc` of ext4).
-//! Not here: writing back (`iomap`), and how a commit waits for that (the format).
+//! Writeback of data that replaces other data, so that a crash leaves the old or the new data (`auto_da_alloc`
+//! of ext4). Not here: writeback of a file (`iomap`), and commits that wait for it (the format).
 //!
 //! Programs replace a file's contents in two ways without an fsync. Data stays in the cache for up to 30 s,
 //! while the change of the name, or the truncation, is durable within 5: a crash in between would leave an

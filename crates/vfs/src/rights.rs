@@ -1,8 +1,8 @@
-//! Who may do what, as far as that is decided here: ownership, sticky directories, flags of inodes,
-//! and the privileges that files lose.
+//! Permissions that are checked here: ownership, sticky directories, inode flags, and the privileges that files
+//! lose.
 //!
-//! Not here: whether mode and ACL let somebody read, write or search. A mount leaves that to the
-//! kernel, and a user of the library sees the whole image.
+//! Not here: permission to read, write or search by mode and ACL. For a mount, the kernel checks that; a user of
+//! the library has access to the whole image.
 
 use base::attributes::{AttributeChange, Attributes, FileType};
 use base::{Error, Result};
@@ -17,21 +17,21 @@ const GROUP_EXECUTE: u16 = 0o010;
 const IMMUTABLE: u32 = 0x10;
 const APPEND_ONLY: u32 = 0x20;
 
-/// For whom something is done.
+/// The user on whose behalf an operation is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
-    /// The owner of what is made.
+    /// The owner of new inodes.
     pub uid: u32,
-    /// The group of what is made, where no directory hands down its own.
+    /// The group of new inodes, unless their directory hands down its own.
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
-    /// Ownership need not be checked: it was already, or the caller is above it.
+    /// Ownership is not checked: it was checked before, or the caller is root.
     pub privileged: bool,
 }
 
 impl Credentials {
-    /// Those of root.
+    /// The credentials of root.
     pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), privileged: true };
 
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
@@ -48,7 +48,7 @@ impl Credentials {
         self.uid == 0 || self.is_in_group(gid)
     }
 
-    /// Whether files of group `gid` may have the setgid bit at this caller's wish.
+    /// Returns whether this caller may set the setgid bit of files of group `gid`.
     pub(crate) fn may_set_gid_bit(&self, gid: u32) -> bool {
         self.privileged || self.is_in_group(gid)
     }
@@ -73,17 +73,17 @@ impl Privileges {
     }
 }
 
-/// Whether anything of the inode may be changed: not of an immutable one.
+/// Fails if the inode is immutable.
 pub(crate) fn may_change(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE)
 }
 
-/// Whether what is there may be changed, not only added to.
+/// Fails if the inode's data may not be changed, or only be appended to.
 pub(crate) fn may_overwrite(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE | APPEND_ONLY)
 }
 
-/// Whether a name may be removed from `directory` that stands for `inode`.
+/// Fails if the name of `inode` may not be removed from `directory`.
 pub(crate) fn may_remove(
     directory: &Attributes,
     inode: &Attributes,
@@ -98,7 +98,7 @@ pub(crate) fn may_remove(
     Ok(())
 }
 
-/// Whether attributes may be changed so.
+/// Fails if the attributes may not be changed in this way.
 pub(crate) fn may_change_attributes(
     now: &Attributes,
     change: &AttributeChange,
@@ -112,7 +112,7 @@ pub(crate) fn may_change_attributes(
         return Err(Error::NotPermitted("the caller is not the owner"));
     }
     if change.uid.is_some_and(|uid| uid != now.uid) {
-        return Err(Error::NotPermitted("only root gives files away"));
+        return Err(Error::NotPermitted("only root may change a file's owner"));
     }
     if change.gid.is_some_and(|gid| gid != now.gid && !by.is_in_group(gid)) {
         return Err(Error::NotPermitted("the caller is not in the group"));
@@ -120,7 +120,7 @@ pub(crate) fn may_change_attributes(
     Ok(())
 }
 
-/// Whether the flags may be changed so: those that bind root are root's.
+/// Fails if the flags may not be changed in this way: only root changes those that restrict root.
 pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -> Result<()> {
     if by.privileged {
         return Ok(());
@@ -130,7 +130,9 @@ pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -
     }
     match (now.flags ^ flags) & (IMMUTABLE | APPEND_ONLY) {
         0 => Ok(()),
-        _ => Err(Error::NotPermitted("only root makes files immutable or append-only")),
+        _ => Err(Error::NotPermitted(
+            "only root may make files immutable or append-only, or the reverse",
+        )),
     }
 }
 
@@ -150,7 +152,7 @@ pub(crate) fn without_privileges(kind: FileType, permissions: u16, is_in_group: 
 fn forbid(attributes: &Attributes, flags: u32) -> Result<()> {
     match attributes.flags & flags {
         0 => Ok(()),
-        found if found & IMMUTABLE != 0 => Err(Error::NotPermitted("it is immutable")),
-        _ => Err(Error::NotPermitted("it is append-only")),
+        found if found & IMMUTABLE != 0 => Err(Error::NotPermitted("the file is immutable")),
+        _ => Err(Error::NotPermitted("the file is append-only")),
     }
 }

@@ -1,5 +1,5 @@
-//! What one read or write is asked to do in its own way, as preadv2(2) and pwritev2(2) are.
-//! Not here: what a file is opened for, which goes for all of its reads and writes.
+//! Flags of one read or write, as for preadv2(2) and pwritev2(2).
+//! Not here: the mode in which a file is open, which holds for all of its reads and writes.
 
 use base::{Result, Unsupported};
 
@@ -10,27 +10,25 @@ const SYNC: u32 = 0x4;
 const APPEND: u32 = 0x10;
 const DONTCACHE: u32 = 0x80;
 
-/// The flags of one read or write. The default is what [`read_at`](crate::File::read_at) and
-/// [`write_at`](crate::File::write_at) do.
+/// The flags of one read or write. The default is the behaviour of [`read_at`](crate::File::read_at) and
+/// [`write_at`](crate::File::write_at).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RwFlags {
-    /// RWF_DONTCACHE: what this brings into the cache leaves it when it has been read, or has been
-    /// written to the device; what is there already stays. Writing back begins once 1 MiB is
-    /// together, or after 100 ms; a writer waits only while more than 32 MiB, or a tenth of the cache, has
-    /// not arrived. Works for whatever can be read and written at all.
+    /// RWF_DONTCACHE: data that this call brings into the cache leaves it after it was read or written to the device;
+    /// data that is there already stays. Writeback begins after 1 MiB, or after 100 ms. A writer waits only while more
+    /// than 32 MiB, or a tenth of the cache, is not on the device yet. Works for all files.
     pub dontcache: bool,
-    /// RWF_APPEND: a write goes to the end of the file, wherever that is then.
+    /// RWF_APPEND: a write goes to the end of the file.
     pub append: bool,
-    /// RWF_DSYNC, RWF_SYNC: what of a write is durable when it returns.
+    /// RWF_DSYNC, RWF_SYNC: the part of a write that is durable when it returns.
     pub sync: WriteSync,
 }
 
 impl RwFlags {
-    /// The flags as the system calls number them (`linux/fs.h`). `Unsupported` for those that are not
-    /// there: none is to be ignored.
+    /// Returns the flags of the system calls' numbers (`linux/fs.h`). Errors: `Unsupported` for unknown flags.
     pub fn from_bits(bits: u32) -> Result<Self> {
         if bits & !(DSYNC | SYNC | APPEND | DONTCACHE) != 0 {
-            return Err(Unsupported::Operation("a flag of a read or write").into());
+            return Err(Unsupported::Operation("an unknown flag of a read or write").into());
         }
         let has = |flag| bits & flag != 0;
         let sync = match (has(SYNC), has(DSYNC)) {

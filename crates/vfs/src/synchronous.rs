@@ -1,6 +1,6 @@
-//! Changes that are durable when they return, for their caller or for the inode's flags, and parts of a
-//! file that are written to the device.
-//! Not here: writing into the cache (`data.rs`), and making a whole file durable.
+//! Synchronous changes, which are durable when they return, because of their caller or the inode's flags; and
+//! writeback of a part of a file.
+//! Not here: writes into the cache (`data.rs`), and fsync of a whole file.
 
 use std::ops::Range;
 
@@ -12,52 +12,51 @@ use crate::node::Node;
 use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
 
-/// FS_SYNC_FL: what changes in the file or directory is durable at once.
+/// FS_SYNC_FL: changes of the file or directory are durable when they return.
 const SYNC: u32 = 0x8;
-/// FS_DIRSYNC_FL: what changes in the names of a directory is durable at once.
+/// FS_DIRSYNC_FL: changes of a directory's names are durable when they return.
 const DIRSYNC: u32 = 0x1_0000;
 
-/// The flags that stand for what all of a volume is to do.
+/// Returns the inode flags that all inodes of a volume with these options have in effect.
 pub(crate) fn flags(sync: bool, dirsync: bool) -> u32 {
     let sync = if sync { SYNC } else { 0 };
     let dirsync = if dirsync { DIRSYNC } else { 0 };
     sync | dirsync
 }
 
-/// What of a write is durable when it returns.
+/// The part of a write that is durable when it returns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum WriteSync {
     /// Nothing: the data is in the cache.
     #[default]
     None,
-    /// The data, as far as it can be read back: O_DSYNC, RWF_DSYNC.
+    /// The data, and what is needed to read it: O_DSYNC, RWF_DSYNC.
     Data,
-    /// All that is known of the file: O_SYNC, RWF_SYNC.
+    /// The data and all attributes: O_SYNC, RWF_SYNC.
     All,
 }
 
-/// What [`File::sync_range`] does, in this order: the flags of sync_file_range(2).
+/// The steps of [`File::sync_range`], in this order: the flags of sync_file_range(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SyncRange {
-    /// Waits for what is on its way to the device.
+    /// Wait for writeback that is under way.
     pub wait_before: bool,
-    /// Starts to write what is dirty.
+    /// Start writeback of dirty data.
     pub write: bool,
-    /// Waits for that.
+    /// Wait for that writeback.
     pub wait_after: bool,
 }
 
 impl File {
-    /// The same file, each write to which is durable when it returns.
+    /// Returns the file with writes that are durable when they return.
     pub fn synchronous(mut self, sync: WriteSync) -> Self {
         self.sync = sync;
         self
     }
 
-    /// [`write_at`](Self::write_at) to a place that is right even if the file was opened to append, with
-    /// flags. What they say, or what the file was opened for or its own flags (+S) ask for if that is
-    /// more, is durable when it returns. When it is not, for an error of the device, the data is in the
-    /// cache all the same, as with the kernel.
+    /// [`write_at`](Self::write_at) with flags; `at` may be exact even if the file was opened to append. The write is
+    /// durable when it returns, as far as the flags, the file's mode or its inode flags (+S) require. If it is not,
+    /// because of an error of the device, the data is in the cache, as with the kernel.
     pub fn write_with(
         &self,
         at: WriteAt,
@@ -76,15 +75,15 @@ impl File {
             WriteAt::End => 0..u64::MAX,
         };
         match at {
-            // Whoever wrote it has not waited for it, whatever the flags say.
+            // The program that wrote it has not waited for it, whatever the flags say.
             WriteAt::FromCache(_) => self.sync_written(range, self.sync.max(sync))?,
             _ => self.make_durable(range, sync)?,
         }
         Ok(written)
     }
 
-    /// Makes durable what was written to `range`, as far as `sync` says, or what the file was opened
-    /// for or its flags (+S) ask for if that is more. Tells of an error as [`sync`](Self::sync) does.
+    /// Makes data written to `range` durable, as far as `sync`, the file's mode or its inode flags (+S) require. Errors
+    /// as for [`sync`](Self::sync).
     pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
         let flagged = match self.node().has_flags(SYNC) {
             true => WriteSync::Data,
@@ -102,9 +101,8 @@ impl File {
         }
     }
 
-    /// Writes a part of the file's data to the device, or waits for that. Neither what is known of
-    /// the file nor the device's own cache is made durable by this. With a wait, tells of an error
-    /// as [`sync`](Self::sync) does.
+    /// Writes back a part of the file's data, or waits for that. This makes neither attributes nor the device's cache
+    /// durable. Errors, with a wait: as for [`sync`](Self::sync).
     pub fn sync_range(&self, range: Range<u64>, how: SyncRange) -> Result<()> {
         let node = self.node();
         if how.wait_before {
@@ -121,7 +119,7 @@ impl File {
 }
 
 impl Node {
-    /// Makes the file's size durable where its flags ask for that.
+    /// Makes the file's size durable if its flags require that.
     pub(crate) fn sync_size(&self) -> Result<()> {
         if self.has_flags(SYNC) {
             base::waiting::about_to_wait();
@@ -130,7 +128,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the names in this directory durable where its flags ask for that. The caller has no locks.
+    /// Makes the names in this directory durable if its flags require that. The caller holds no locks.
     pub(crate) fn sync_names(&self) -> Result<()> {
         if self.has_flags(SYNC | DIRSYNC) {
             base::waiting::about_to_wait();
@@ -139,7 +137,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether it has one of these flags.
+    /// Returns whether the inode or its volume has one of these flags.
     fn has_flags(&self, flags: u32) -> bool {
         (self.attributes().flags | self.volume_flags()) & flags != 0
     }

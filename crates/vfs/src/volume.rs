@@ -1,4 +1,4 @@
-//! An open volume: its format, its cache, its nodes in memory.
+//! Open volumes: the format, the cache, and the nodes in memory.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -22,28 +22,28 @@ use crate::rights::Credentials;
 use crate::synchronous;
 use crate::writeback::Writeback;
 
-/// Where a superblock lies, as `e2fsck -b` and `-B` take it.
+/// The position of a superblock, as for `e2fsck -b` and `-B`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SuperblockPlace {
-    /// The number of its block.
+    /// The number of the superblock's block.
     pub block: u64,
-    /// The size of blocks; without, all sizes are tried.
+    /// The block size; by default, all sizes are tried.
     pub block_size: Option<BlockSize>,
 }
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// The folio cache.
+    /// Options of the folio cache.
     pub cache: CacheOptions,
-    /// The read path's switches and bounds.
+    /// Options of the read path.
     pub read: ReadOptions,
-    /// How direct writes are done.
+    /// Options of direct writes.
     pub direct: DirectOptions,
-    /// Open it for writing; otherwise the device is not written at all.
+    /// Open the volume for writing. Otherwise the device is not written at all.
     pub writable: bool,
-    /// Tell the device of blocks that were freed, once that is durable: an image file becomes sparse,
-    /// and a disk need not keep what they hold.
+    /// Discard freed blocks on the device once that is durable: an image file becomes sparse there, and a disk need
+    /// not keep their contents.
     pub discard: bool,
     /// Write back a file before it is renamed over another one, and a file that was truncated to zero when it
     /// is closed. After a crash, the file has its old contents or the new ones, and is not empty. The kernel
@@ -54,22 +54,22 @@ pub struct VolumeOptions {
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
-    /// All files and directories are changed as those with the flag +S are.
+    /// All files and directories are changed as if they had the flag +S.
     pub sync: bool,
-    /// All directories are changed as those with the flag +D are.
+    /// All directories are changed as if they had the flag +D.
     pub dirsync: bool,
-    /// Look at the volume as it lies, without replaying its journal.
+    /// Read the volume without replaying its journal.
     pub no_recovery: bool,
-    /// The device of the journal, when the volume has it outside.
+    /// The device of the journal, if that is external.
     pub journal_device: Option<SharedDevice>,
-    /// The superblock to read the volume by; by default the first one, or if that is damaged, a copy of it
-    /// that is found where such copies usually lie.
+    /// The superblock to use. By default it is the first one, or if that is damaged, a copy that is found at a usual
+    /// position.
     pub superblock: Option<SuperblockPlace>,
-    /// Asked while it is uncertain whether another host has the volume open for writing.
+    /// Called while another host may have the volume open for writing, to decide whether to wait on.
     pub patience: Patience,
     /// How access times are kept. By default, they are not.
     pub access: AccessOptions,
-    /// How many inodes stay in memory while nobody uses them.
+    /// The number of unused inodes that stay in memory.
     pub nodes_max: usize,
 }
 
@@ -96,14 +96,13 @@ impl Default for VolumeOptions {
     }
 }
 
-/// An open volume. One that is open for writing has to be closed; dropped without that it is like
-/// after a crash.
+/// An open volume. A volume that is open for writing must be closed; dropping it has the effect of a crash.
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What nodes and files need of their volume.
+/// The state of a volume that nodes and files use.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
@@ -115,13 +114,12 @@ pub(crate) struct Shared {
     pub(crate) auto_da_alloc: bool,
     pub(crate) access: AccessOptions,
     pub(crate) nodes: NodeTable,
-    /// Held while a directory moves to another one: the way from any directory to the root stays
-    /// as it is meanwhile.
+    /// Held while a directory moves to another one, so that the path from any directory to the root stays the same.
     pub(crate) moves: RankedMutex<()>,
-    /// Held together with others while an inode is made and put into the table, and alone to load one that no
-    /// name was found for: there must not be two nodes of one inode.
+    /// Held shared while an inode is created and added to the table, and alone to load an inode by its number: an
+    /// inode must not have two nodes.
     pub(crate) making: RankedRwLock<()>,
-    /// On a volume that is open for writing.
+    /// `None` on a read-only volume.
     pub(crate) writeback: Option<Writeback>,
     cache: Arc<PageCache>,
     block_size: BlockSize,
@@ -134,15 +132,15 @@ impl Shared {
 }
 
 impl Volume {
-    /// Opens the volume on `device`, whatever its format. A dirty journal is replayed: into memory,
-    /// so that the device is not written, or in its place when the volume is opened for writing.
+    /// Opens the volume on `device`, whatever its format. A dirty journal is replayed: in memory, so that the device
+    /// is not written, or in place if the volume is opened for writing.
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let file_system = crate::probe::open(device, &cache, options)?;
         Self::with_file_system(file_system, cache, options)
     }
 
-    /// A volume of a file system that is open already and keeps its metadata in `cache`.
+    /// Returns the volume of a file system that is open already and keeps its metadata in `cache`.
     pub fn with_file_system(
         file_system: Arc<dyn FileSystem>,
         cache: Arc<PageCache>,
@@ -171,20 +169,20 @@ impl Volume {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root(&self) -> Result<Arc<Node>> {
         self.node(self.shared.file_system.root())
     }
 
-    /// The node of an inode number. `NotFound` when the inode is not in use. Where the volume is
-    /// open for writing, the number is of an inode that the caller knows will stay:
-    /// [`lookup`](Self::lookup) is the way to one that has just been found by its name.
+    /// Returns the node of an inode number. On a volume that is open for writing, the caller knows that the inode
+    /// stays in use; [`lookup`](Self::lookup) returns the node of a name without that condition. Errors: `NotFound`
+    /// if the inode is not in use.
     pub fn node(&self, number: InodeNumber) -> Result<Arc<Node>> {
         self.node_or_load(number, |file_system| file_system.load_inode(number))
     }
 
-    /// Returns the node of an inode number from a file handle of any age, such as NFS keeps. Fails with
-    /// `NotFound` if the inode has no name. The generation tells whether the number has been reused.
+    /// Returns the node of an inode number from a file handle of any age, such as NFS keeps. The generation tells
+    /// whether the number has been reused. Errors: `NotFound` if the inode has no name.
     pub fn kept_node(&self, number: InodeNumber) -> Result<Arc<Node>> {
         let node = match self.shared.nodes.find(number) {
             Some(node) => node,
@@ -217,14 +215,14 @@ impl Volume {
         }
     }
 
-    /// The node that `name` stands for in `directory`.
+    /// Returns the node of `name` in `directory`.
     pub fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Arc<Node>> {
         // Under the lock the name stays, and with it the inode.
         let _lock = directory.lock_shared();
         self.entry_node(directory.number(), directory.lookup_locked(name)?)
     }
 
-    /// The node that an entry of `directory` stands for. An entry must stand for one in use.
+    /// Returns the node of an entry of `directory`. Errors: `Corrupt` if the inode is not in use.
     pub fn entry_node(&self, directory: InodeNumber, number: InodeNumber) -> Result<Arc<Node>> {
         self.node(number).map_err(|error| match error {
             Error::NotFound => Error::corrupt(
@@ -236,12 +234,12 @@ impl Volume {
         })
     }
 
-    /// The node that `path`, taken from the root, leads to.
+    /// Returns the node at `path`, which is relative to the root.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
         path::walk(self, path, follow)
     }
 
-    /// Space and inode counts.
+    /// Returns counts of space and inodes.
     pub fn statfs(&self) -> StatFs {
         self.shared.file_system.statfs()
     }
@@ -251,56 +249,55 @@ impl Volume {
         self.shared.file_system.time_granularity()
     }
 
-    /// Has this thread take space for `by`, until the result is dropped: what is kept for root is not
-    /// for everybody. A thread that does not say for whom it acts may have it all.
+    /// Makes this thread allocate space on behalf of `by`, until the result is dropped: not all users may allocate
+    /// blocks reserved for root. Without this, a thread may allocate all of them.
     pub fn act_for(&self, by: &Credentials) -> Acting {
         space::act_with(self.shared.file_system.privilege_of(by))
     }
 
-    /// Discards the blocks in `bytes` that are free, of runs of at least `bytes_min`: an image file becomes
-    /// sparse there, and a disk need not keep what they hold. Returns how many bytes that were.
+    /// Discards free blocks in `bytes`, in runs of at least `bytes_min`: an image file becomes sparse there, and a
+    /// disk need not keep their contents. Returns the number of bytes discarded.
     ///
-    /// `InvalidArgument` for a range of less than a block or behind the volume's end.
+    /// Errors: `InvalidArgument` for a range of less than a block or past the volume's end.
     pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
         self.shared.file_system.check_writable()?;
         self.shared.file_system.trim(bytes, bytes_min)
     }
 
-    /// The label as it is now, without padding.
+    /// Returns the current label, without padding.
     pub fn label(&self) -> Result<Vec<u8>> {
         self.shared.file_system.label()
     }
 
-    /// Sets the label, durably. `InvalidArgument` for one that the format has no room for.
+    /// Sets the label, durably. Errors: `InvalidArgument` if the format has no room for it.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         self.shared.file_system.check_writable()?;
         self.shared.file_system.set_label(label)
     }
 
-    /// What the volume is, for people.
+    /// Returns a description of the volume for users.
     pub fn info(&self) -> VolumeInfo {
         self.shared.file_system.info()
     }
 
-    /// What people should know before they rely on what they read: that the superblock is damaged, and a
-    /// copy of it in use.
+    /// Returns a warning that users should see before they rely on the data: that the superblock is damaged, and a
+    /// copy of it is in use.
     pub fn warning(&self) -> Option<String> {
         self.shared.file_system.warning()
     }
 
-    /// Walks the whole volume, which stays as it is, and tells `found` of everything that is wrong;
-    /// it may break the check off.
+    /// Checks the whole volume without changing it, and calls `found` for every inconsistency. `found` may end the
+    /// check.
     pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
         self.shared.file_system.check(found)
     }
 
-    /// Whether the volume is open for writing.
+    /// Returns whether the volume is open for writing.
     pub fn is_writable(&self) -> bool {
         self.shared.is_writable
     }
 
-    /// Makes every change up to now durable. An error in writing any file's data back since the
-    /// last time is told here, too.
+    /// Makes all earlier changes durable. Errors: also writeback errors of any file since the last call.
     pub fn sync(&self) -> Result<()> {
         let flushed = self.flush_data();
         if matches!(flushed, Err(Error::Interrupted)) {
@@ -317,9 +314,8 @@ impl Volume {
         self.shared.writeback.as_ref().map_or(Ok(()), |writeback| writeback.flush_all())
     }
 
-    /// Ends writing: everything is durable, and the volume says that it is sound. What is changed
-    /// afterwards fails. Files without a name that are still in use are deleted when the volume is
-    /// opened for writing next.
+    /// Closes a volume that is open for writing: makes everything durable, and marks the volume as clean. Later
+    /// changes fail. Files without a name that are still in use are deleted at the next opening for writing.
     pub fn close(&self) -> Result<()> {
         if let Some(writeback) = &self.shared.writeback {
             writeback.close();
@@ -330,7 +326,7 @@ impl Volume {
         flushed.and(self.shared.file_system.close())
     }
 
-    /// The folio cache.
+    /// Returns the folio cache.
     pub fn cache(&self) -> &Arc<PageCache> {
         &self.shared.cache
     }

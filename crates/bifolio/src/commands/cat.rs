@@ -131,8 +131,8 @@ impl Sink {
     }
 }
 
-/// Whether the output is a regular file that ends where it is written next, and is not only appended
-/// to: what lies behind its end will read as zeroes.
+/// Returns whether the output is a regular file that is written at its end, and not opened to append: a later end of
+/// the file reads as zeroes.
 fn ends_here(output: &mut fs::File) -> bool {
     let is_at_end = |output: &mut fs::File| {
         let metadata = output.metadata()?;

@@ -1,4 +1,4 @@
-//! `bifolio check`: walks everything in an image and lists what contradicts itself.
+//! `bifolio check`: lists the inconsistencies of an image.
 
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -17,12 +17,12 @@ use crate::target::{ImageOptions, Target};
 const EXIT_STATUS: &str = "\
 Exit status:
   0    The image is consistent.
-  2    The command line makes no sense.
+  2    The command line is invalid.
   4    Inconsistencies were found.
-  8    The check could not be done or finished, whatever else was found.
-  141  The reader of standard output went away.
+  8    The check could not be started or finished. Inconsistencies may have been found, too.
+  141  The reader of standard output closed it.
 
-Nothing is repaired, and the image is only read: of a dirty journal, the state after recovery is \
+The image is only read, and nothing is repaired. With a dirty journal, the state after recovery is \
 checked, unless --no-recovery is given.";
 
 /// The arguments of `bifolio check`.
@@ -47,7 +47,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     findings.begin(&arguments.target)?;
     let summary = match opened {
         Ok(volume) => check(&volume, &mut findings)?,
-        // What keeps it from being opened is a finding, too.
+        // Corruption that prevents opening is a finding, too.
         Err(error) => {
             findings.add(&error)?;
             CheckSummary::default()
@@ -63,7 +63,7 @@ fn operational(failure: Failure) -> Failure {
     failure.with_status(Status::Operational)
 }
 
-/// The volume, or what is so wrong with it that it cannot be opened.
+/// Opens the volume. The inner error is corruption that prevents opening.
 fn open(arguments: &Arguments) -> Result<Result<Volume, Error>> {
     let Arguments { image, target, .. } = arguments;
     let device = image.open_device(target).map_err(operational)?;
@@ -95,7 +95,7 @@ struct Findings<'a> {
     status: Status,
 }
 
-/// A finding for scripts: what it says, and its parts where they are known.
+/// A finding as JSON: its message, and the parts of a located one.
 #[derive(Serialize)]
 struct JsonFinding<'a> {
     message: String,

@@ -14,13 +14,13 @@ use crate::writing::{Writing, change_targets};
 /// The arguments of `bifolio chmod`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Change directories with all that is in them; symbolic links in them stay as they are
+    /// Change directories recursively; symbolic links in them are skipped
     #[arg(short = 'R', long)]
     recursive: bool,
     /// The mode: octal, such as 755, or changes to it, such as u+x,go-w
     #[arg(allow_hyphen_values = true)]
     mode: ModeChange,
-    /// What to change
+    /// The files and directories to change
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

@@ -14,22 +14,22 @@ use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
 Owners and groups are numbers: the names in the image's /etc/passwd are not those of this host. As \
-with chown(1), set-user-ID and set-group-ID bits of programs go with their owner.";
+with chown(1), a new owner clears the set-user-ID and set-group-ID bits of programs.";
 
 /// The arguments of `bifolio chown`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, disable_help_flag = true)]
 pub struct Arguments {
-    /// Change directories with all that is in them, and symbolic links themselves
+    /// Change directories recursively, and symbolic links themselves
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Change symbolic links themselves, not what they lead to
+    /// Change symbolic links themselves, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
     /// The new owner, group or both, as numbers
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: Owner,
-    /// What to change
+    /// The files and directories to change
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help
@@ -39,7 +39,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Whom files are to belong to.
+/// The new owner of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owner {
     uid: Option<u32>,

@@ -1,4 +1,4 @@
-//! `bifolio cp`: copies out of an image, or into one. Not here: the copies themselves.
+//! `bifolio cp`: copies files out of an image, or into one. Not here: the copies themselves (`copy`, `import`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,39 +25,40 @@ use crate::writing::{Ownership, change_images};
 const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
-Holes stay holes. Files appear under their names only when they are whole. Symbolic links in the \
-destination are not followed below DESTINATION, and names that a host file cannot have are refused.
+Holes are preserved. A file appears under its name only when it is complete. Symbolic links below \
+DESTINATION are not followed, and names that no host file can have are refused.
 
-Into an image, one file is copied at a time, and everything can be kept without root; without -a, \
-copies belong to --owner and --group.
+Into an image, one file is copied at a time, and all attributes can be preserved without root. Without \
+-a, copies belong to --owner and --group.
 
-Without root, owners, devices and the attributes that need privilege cannot be kept: warnings say so, \
-and they do not make the command fail. Everything else that cannot be copied does, and is named.";
+Out of an image, only root can preserve owners, devices and the attributes that need privilege. For \
+other users, a warning lists what was left out, and the command does not fail because of it. Any other \
+file or attribute that cannot be copied is reported, and the command fails.";
 
 /// The arguments of `bifolio cp`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Copy directories with all that is in them, and keep owners, permissions, times, extended
-    /// attributes with access control lists, and hard links
+    /// Copy directories recursively, and preserve owners, permissions, times, extended attributes with
+    /// access control lists, and hard links
     #[arg(short, long)]
     archive: bool,
-    /// Copy directories with all that is in them
+    /// Copy directories recursively
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
-    /// Take DESTINATION for the name of the copy, even if it is a directory
+    /// Treat DESTINATION as the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Keep nothing in the cache; files larger than half of it (--cache-size) are copied so anyway
+    /// Leave no copied data in the cache; always so for files larger than half of it (--cache-size)
     #[arg(long)]
     uncached: bool,
-    /// How many files to copy at a time
+    /// Number of files to copy at a time
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     #[command(flatten)]
     ownership: Ownership,
-    /// What to copy, IMAGE:/PATH or a path of the host; of IMAGE:/ and of a path that ends in /.,
-    /// what is in it
+    /// The files to copy: IMAGE:/PATH, or paths of the host. For IMAGE:/ and paths that end in /., the
+    /// contents of the directory are copied
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// A directory to copy to, or the name of the copy: on the host, or as IMAGE:/PATH in an image
@@ -82,8 +83,10 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
     let destination = arguments.destination.as_path();
     let is_directory = !arguments.no_target_directory && destination.is_dir();
     if sources.len() > 1 && !is_directory {
-        let failure =
-            Failure::new(destination, "is not a directory, but there are several sources");
+        let failure = Failure::new(
+            destination,
+            "is not a directory, as the destination of several sources must be",
+        );
         return Err(failure.with_status(Status::Usage));
     }
     let interrupted = signals::catch()?;
@@ -124,8 +127,8 @@ fn copy(
     engine.copy(&volume, source, node, into, name.as_deref())
 }
 
-/// The directory of the host that a copy goes to, and its name there; without a name, the copy is
-/// of what is in the source.
+/// Returns the directory of the host that a copy goes to, and its name there. Without a name, the contents of
+/// the source are copied.
 fn place(
     source: &Target,
     node: &Arc<Node>,
@@ -201,7 +204,7 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
     })
 }
 
-/// What `path` means where it is in an image and not on the host.
+/// Returns the target that `path` names, if it is in an image and not on the host.
 fn path_in_image(path: &Path) -> Option<Target> {
     let is_image = |path: &Path| {
         path.metadata().is_ok_and(|file| file.is_file() || file.file_type().is_block_device())
@@ -210,25 +213,25 @@ fn path_in_image(path: &Path) -> Option<Target> {
     (target.image != path && is_image(&target.image)).then_some(target)
 }
 
-/// A copy takes the place of what had its name before. That must not be the image it comes from.
+/// Refuses a copy that would replace the image that it is copied from.
 fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
     let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
     match identity(copy) {
         Some(place) if identity(image) == Some(place) => {
-            let failure = Failure::new(copy, "is the image that is copied from");
-            Err(failure.advise("give the copy another place").with_status(Status::Usage))
+            let failure = Failure::new(copy, "is the source image");
+            Err(failure.advise("choose another destination").with_status(Status::Usage))
         }
         _ => Ok(()),
     }
 }
 
-/// The permissions that new files do not get. The process keeps none back from now on: the copy
-/// says exactly what each of its files gets.
+/// Returns the process's umask, and clears it: the copy sets the permissions of each file exactly.
 fn take_umask() -> u16 {
     (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16
 }
 
-/// A directory is held open for each step down. If the limit cannot be raised, deep trees fail.
+/// Raises the limit of open files: a directory is held open for each level of a tree. If the limit cannot be
+/// raised, deep trees fail.
 fn raise_file_limit() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,4 +1,4 @@
-//! `bifolio defrag`: puts files that lie in many pieces into fewer ones.
+//! `bifolio defrag`: moves fragmented files to fewer pieces.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::walk::{self, Order, Stop, Then, Visitor};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
-A file moves if there is room for all of it in fewer pieces; its data stays as it is. Files that are \
-immutable, append-only, inline, encrypted, protected by fs-verity, journaled as data, or mapped without \
-extents, and swap areas, are skipped, and so is all on volumes with clusters (bigalloc); -v says why. The \
-score of a file is the share of the time for reading it that is lost between its pieces, in percent, if \
-going on elsewhere takes as long as reading 256 KiB. It works on images that nobody uses: \
-on a mount files cannot be moved, e4defrag's way or another.";
+A file is moved if all of it fits into fewer pieces elsewhere. Its data does not change. Files are skipped \
+if they are immutable, append-only, inline, encrypted, protected by fs-verity, journaled as data, mapped \
+without extents, or swap areas; so are all files on volumes with clusters (bigalloc). With -v, the reason \
+is shown. A file's score is the percentage of its reading time that is lost between its pieces, if a jump \
+to the next piece takes as long as reading 256 KiB. The image must not be mounted: files on a mount cannot \
+be moved, neither by this command nor by e4defrag.";
 
 /// The arguments of `bifolio defrag`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Change nothing, and count what lies in pieces; with -v, say how each file lies
+    /// Change nothing, and count fragmented files; with -v, show the pieces of each file
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Name every file, and why one is skipped
+    /// Show every file, and the reason if it is skipped
     #[arg(short, long)]
     verbose: bool,
-    /// Files, and directories with all that is in them
+    /// The files, and directories, which are defragmented recursively
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Sums { files, moved, skipped, before, after } = sums;
     let verb = if arguments.dry_run { "could move" } else { "moved" };
     console.print(format_args!(
-        "{files} files looked at, {moved} {verb}, {skipped} skipped: {before} pieces"
+        "{files} files examined, {moved} {verb}, {skipped} skipped: {before} pieces"
     ))?;
     match arguments.dry_run {
         true => console.print('\n'),
@@ -88,15 +88,16 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-/// What was met.
+/// The totals of a run.
 #[derive(Default)]
 struct Sums {
     files: u64,
-    /// Or could, which only has more pieces than one.
+    /// In a dry run, files that have more than one piece.
     moved: u64,
     skipped: u64,
-    /// Pieces.
+    /// Pieces before moving.
     before: u64,
+    /// Pieces after moving.
     after: u64,
 }
 
@@ -104,7 +105,7 @@ struct Walk<'a> {
     arguments: &'a Arguments,
     target: &'a Target,
     volume: &'a Volume,
-    /// Unless nothing is to be changed.
+    /// `None` in a dry run.
     writing: Option<&'a Writing<'a>>,
     console: &'a mut Console,
     sums: &'a mut Sums,
@@ -116,7 +117,7 @@ impl Walk<'_> {
         walk::walk(self.volume, start, &self.target.path, Order::Inode, &mut self)
     }
 
-    fn tend(&mut self, path: &[u8], node: &Arc<Node>) -> Result<()> {
+    fn defragment(&mut self, path: &[u8], node: &Arc<Node>) -> Result<()> {
         self.sums.files += 1;
         let outcome = match self.arguments.dry_run {
             true => look_at(node),
@@ -164,8 +165,8 @@ impl Visitor for Walk<'_> {
         }
         match stop.node.kind() {
             FileType::Directory => return Ok(Then::Enter),
-            FileType::Regular => self.tend(stop.path, stop.node)?,
-            // What was named is to be heard of.
+            FileType::Regular => self.defragment(stop.path, stop.node)?,
+            // The command line named it.
             _ if stop.depth == 0 => {
                 let failure = Failure::new(self.target, "is neither a file nor a directory");
                 self.console.report(&failure);
@@ -185,7 +186,7 @@ impl Visitor for Walk<'_> {
     }
 }
 
-/// How a file lies that is not to be changed.
+/// Returns the layout of a file, or the reason for which it cannot be moved.
 fn look_at(node: &Arc<Node>) -> base::Result<Defragmented> {
     Ok(match node.obstacle_to_moving()? {
         Some(obstacle) => Defragmented::Skipped(obstacle),

@@ -1,4 +1,4 @@
-//! `bifolio df`: how full images are, in the numbers that a mount would show.
+//! `bifolio df`: shows the used and free space of images, as a mount would.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -18,7 +18,7 @@ pub struct Arguments {
     /// Write sizes as 1.5K, 20M and so on; the default is in units of 1024 bytes
     #[arg(short, long)]
     human_readable: bool,
-    /// Count inodes, not space
+    /// Show inodes, not space
     #[arg(short, long)]
     inodes: bool,
     /// Write a JSON array with all counts; space is in bytes
@@ -133,7 +133,7 @@ impl Counts {
     }
 }
 
-/// How many hundredths `part` is of `whole`, rounded up as df does.
+/// Returns the percentage of `part` in `whole`, rounded up as by df.
 fn percent(part: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,

@@ -1,4 +1,4 @@
-//! `bifolio du`: how much space trees take on the device.
+//! `bifolio du`: sums up the space that directory trees use.
 
 use std::collections::HashSet;
 
@@ -21,16 +21,16 @@ pub struct Arguments {
     /// Write a line for each file, not only for directories
     #[arg(short, long, conflicts_with = "summarize")]
     all: bool,
-    /// Count the bytes of files, not what is allocated for them
+    /// Count the sizes of files, not their allocated space
     #[arg(long)]
     apparent_size: bool,
-    /// The same as --apparent-size, and write bytes
+    /// Like --apparent-size, in bytes
     #[arg(short, long, conflicts_with = "human_readable")]
     bytes: bool,
     /// Write a line with the total at the end
     #[arg(short = 'c', long)]
     total: bool,
-    /// Write lines only for what lies at most this many steps down
+    /// Write lines only for entries at most this many levels down
     #[arg(short = 'd', long, value_name = "STEPS", conflicts_with = "summarize")]
     max_depth: Option<usize>,
     /// Write sizes as 1.5K, 20M and so on; the default is in units of 1024 bytes
@@ -39,13 +39,13 @@ pub struct Arguments {
     /// Write one line for each target
     #[arg(short, long)]
     summarize: bool,
-    /// End each line with a zero byte, and write names as they are
+    /// End each line with a zero byte, and do not escape names
     #[arg(short = '0', long, conflicts_with = "json")]
     null: bool,
     /// Write a JSON array; sizes are in bytes
     #[arg(long)]
     json: bool,
-    /// Where to start
+    /// The directories and files to sum up
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help
@@ -130,7 +130,7 @@ struct Sum<'a, 'o> {
     volumes: &'a Volumes<'a>,
     /// Inodes with several names that were counted.
     seen: HashSet<InodeNumber>,
-    /// For each directory on the way: what is in it so far, itself included.
+    /// The sum of each open directory so far, itself included.
     sums: Vec<u64>,
     all: u64,
 }

@@ -1,4 +1,4 @@
-//! `bifolio fallocate`: gives ranges of files space, or takes it from them.
+//! `bifolio fallocate`: allocates or frees the space of ranges of files.
 
 use base::attributes::FileType;
 use base::{Error, FileOffset};
@@ -10,42 +10,43 @@ use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target, parse_size};
 use crate::writing::{Writing, change_targets};
 
-/// The permissions of files that are made, before the umask.
+/// The permissions of created files, before the umask.
 const PERMISSIONS: u16 = 0o666;
+const CANNOT_CHANGE: &str = "cannot change its allocated space";
 
 const AFTER_HELP: &str = "\
-Without an option that says otherwise the range has its space afterwards, reads as zeroes where it \
-had no data, and the file ends behind it at the earliest; a file that is not there is made, and is \
-root's. Ranges to collapse and insert are multiples of a block, or of a cluster. Files with block maps \
-(ext2, ext3) can have holes punched only. K, M, G and T may follow numbers. (--offset, as in all \
-commands, is where the file system begins in the image.)";
+By default, space is allocated for the whole range. Parts without data read as zeroes, and a shorter file \
+is extended to the end of the range. A file that does not exist is created, owned by root. Ranges to \
+collapse or insert are multiples of a block, or of a cluster (bigalloc). In files with block maps (ext2, \
+ext3), only holes can be punched. K, M, G and T may follow numbers. (--offset, as in all commands, is the \
+start of the file system in the image, not of the range.)";
 
 /// The arguments of `bifolio fallocate`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Where the range begins
+    /// Start of the range
     #[arg(short = 'o', long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
     from: u64,
-    /// How long the range is
+    /// Length of the range
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     length: u64,
-    /// Leave the size of the file as it is
+    /// Do not change the size of the file
     #[arg(short = 'n', long)]
     keep_size: bool,
-    /// Take the range's space away: it is a hole
+    /// Free the range's space: the range becomes a hole
     #[arg(short, long, group = "mode")]
     punch_hole: bool,
-    /// Have the range read as zeroes, with its space
+    /// Allocate space for the range, and make all of it read as zeroes
     #[arg(short, long, group = "mode")]
     zero_range: bool,
-    /// Take the range out: what lies behind it moves up
+    /// Remove the range from the file: the data behind it moves to its start
     #[arg(short, long, group = "mode", conflicts_with = "keep_size")]
     collapse_range: bool,
-    /// Make a hole of the range: what lies there moves behind it
+    /// Insert a hole: the data from the start of the range on moves behind its end
     #[arg(short, long, group = "mode", conflicts_with = "keep_size")]
     insert_range: bool,
-    /// Give the range space that no other file shares
+    /// Allocate space for the range that no other file shares
     #[arg(short, long, group = "mode")]
     unshare: bool,
     /// The files
@@ -79,11 +80,11 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 fn change(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
     let volume = writing.get(target)?;
     let failure = |error: &Error| match error {
-        Error::Unsupported(_) => Failure::new(target, format!("cannot change its space: {error}")),
-        error => Failure::action(target, "cannot change its space", error),
+        Error::Unsupported(_) => Failure::new(target, format!("{CANNOT_CHANGE}: {error}")),
+        error => Failure::action(target, CANNOT_CHANGE, error),
     };
     if arguments.length == 0 {
-        return Err(Failure::new(target, "no range has a length of 0").usage());
+        return Err(Failure::new(target, "the length of the range is 0").usage());
     }
     let mode = arguments.mode();
     let node = match volume.resolve(&target.path, Follow::Yes) {

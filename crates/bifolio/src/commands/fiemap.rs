@@ -1,4 +1,4 @@
-//! `bifolio fiemap`: where the data of files lies in the image.
+//! `bifolio fiemap`: shows the extents of files.
 
 use std::ops::ControlFlow;
 
@@ -26,7 +26,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Shows every target, as `filefrag -v` does: in blocks of the file system, counted from its start.
+/// Shows every target in the format of `filefrag -v`: in blocks of the file system, counted from its start.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
     let mut array = match arguments.json {
@@ -148,7 +148,7 @@ impl File {
     }
 }
 
-/// Where `extent` would lie if the device had the file in one piece from `previous` on.
+/// Returns the device offset of `extent` if the file were contiguous from `previous` on.
 fn expected(previous: Option<&FiemapExtent>, extent: &FiemapExtent) -> Option<u64> {
     let previous = previous?;
     let distance = extent.logical.checked_distance_from(previous.logical)?;

@@ -1,4 +1,4 @@
-//! `bifolio info`: what an image holds.
+//! `bifolio info`: shows the format, features and journal of images, or their partitions.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -56,7 +56,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-/// What an image turned out to hold.
+/// The contents of an image.
 enum Contents {
     Volume(Box<VolumeInfo>),
     Partitions { kind: &'static str, partitions: Vec<Part> },
@@ -219,7 +219,7 @@ struct JsonPart<'a> {
     error: Option<String>,
 }
 
-/// Details stay in the order that the format gives them.
+/// Writes the details in the format's order.
 fn details<S: Serializer>(
     details: &&[(&'static str, Detail)],
     serializer: S,

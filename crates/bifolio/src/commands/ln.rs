@@ -19,18 +19,18 @@ const CANNOT_LINK: &str = "cannot create link";
 /// The arguments of `bifolio ln`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Make symbolic links; SOURCE is their text then
+    /// Make symbolic links, with SOURCE as their target
     #[arg(short, long)]
     symbolic: bool,
-    /// Replace what has the new name, unless it is a directory
+    /// Replace an existing file of the new name, but no directory
     #[arg(short, long)]
     force: bool,
-    /// Take DESTINATION for the name of the link, even if it is a directory
+    /// Treat DESTINATION as the name of the link, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     #[command(flatten)]
     ownership: Ownership,
-    /// What to link to: IMAGE:/PATH, or with -s any text
+    /// The files to link to: IMAGE:/PATH, or with -s any text
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// A directory in the image to make the links in, or the name of the link
@@ -40,7 +40,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// What a link is to.
+/// The source of a link.
 enum Source {
     File(Target),
     Text(Vec<u8>),
@@ -123,7 +123,7 @@ fn make(arguments: &Arguments, source: &Source, volume: &Volume, path: &[u8]) ->
     }
 }
 
-/// Makes the link under a temporary name, and puts it in the place of what is there.
+/// Makes the link under a temporary name, and renames it over the existing file.
 fn replace(
     arguments: &Arguments,
     source: &Source,

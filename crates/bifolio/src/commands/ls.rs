@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Also list names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// List directories themselves, not what is in them
+    /// List directories themselves, not their contents
     #[arg(short, long)]
     directory: bool,
     /// With -l, write sizes as 1.5K, 20M and so on
@@ -32,20 +32,20 @@ pub struct Arguments {
     /// Write the inode number before each name
     #[arg(short, long)]
     inode: bool,
-    /// Write type, permissions (+ where there is an access control list), links, owner, group,
-    /// size and time of change; owners are numbers, times are UTC
+    /// Write type, permissions (+ with an access control list), links, owner, group, size and
+    /// modification time; owners are numbers, times are UTC
     #[arg(short)]
     long: bool,
-    /// List directories in directories, too
+    /// List directories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// End each name with a zero byte, and write names as they are
+    /// End each name with a zero byte, and do not escape names
     #[arg(short = '0', long, conflicts_with_all = ["long", "json"])]
     null: bool,
     /// Write a JSON array with all attributes of each entry
     #[arg(long)]
     json: bool,
-    /// What to list
+    /// The directories and files to list
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help
@@ -55,7 +55,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Lists every target; what fails is reported, and the rest goes on.
+/// Lists every target. Failures are reported, and the other targets are listed.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut array = match arguments.json {
         true => Some(json::Array::begin(console)?),
@@ -119,7 +119,7 @@ impl Lister<'_> {
         self.write(vec![row], console)
     }
 
-    /// Lists a directory and, where asked for, those in it: each before what is in it.
+    /// Lists a directory and, with -R, its subdirectories: each before its contents.
     fn tree(
         &mut self,
         target: &Target,
@@ -162,7 +162,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Lists one directory and gives what it listed.
+    /// Lists one directory, and returns its entries.
     fn directory(
         &mut self,
         target: &Target,
@@ -192,7 +192,7 @@ impl Lister<'_> {
         Ok(entries)
     }
 
-    /// What there is to say of an entry. What cannot be read is reported and left out.
+    /// Returns the row of an entry. Attributes that cannot be read are reported and omitted.
     fn row(
         &self,
         target: &Target,
@@ -268,7 +268,7 @@ struct JsonRow<'a> {
     has_acl: Option<bool>,
 }
 
-/// What is known of the inode: all of it, or only what the directory says.
+/// The attributes of the inode, or only those that the directory has.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum JsonInode {

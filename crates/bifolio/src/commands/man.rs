@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 /// The arguments of `bifolio man`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory to write them to: bifolio.1, bifolio-ls.1 and so on
+    /// The directory to write to: bifolio.1, bifolio-ls.1 and so on
     directory: PathBuf,
 }
 

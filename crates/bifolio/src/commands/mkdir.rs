@@ -13,17 +13,17 @@ use crate::writing::{Ownership, Writing, change_targets};
 
 /// The permissions of new directories, before the umask.
 const PERMISSIONS: u16 = 0o777;
-/// What the owner of a directory needs to make others in it.
+/// The permissions that the owner of a directory needs to create files in it.
 const PASSABLE: u16 = 0o300;
 const CANNOT_CREATE: &str = "cannot create directory";
 
 /// The arguments of `bifolio mkdir`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Make the directories that lead there, too; it is no error that any is there already
+    /// Make missing parent directories, too; existing directories are no error
     #[arg(short, long)]
     parents: bool,
-    /// The permissions of the new directories, as chmod takes them, whatever the umask
+    /// The permissions of the new directories, as for chmod, regardless of the umask
     #[arg(short, long, allow_hyphen_values = true)]
     mode: Option<ModeChange>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Makes every one.
+/// Makes every directory.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, _console| {
         make(&arguments, target, writing)
@@ -75,7 +75,7 @@ impl Maker<'_> {
         let by = self.arguments.ownership.credentials();
         let plain = Creation { umask, ..Creation::of(FileType::Directory, PERMISSIONS) };
         let Some(mode) = mode else { return self.volume.create_at(path, &plain, &by).map(drop) };
-        // For nobody else to enter, until it has its mode.
+        // No other user may enter the directory before it has its mode.
         let closed = Creation { permissions: 0o700, ..plain };
         let node = self.volume.create_at(path, &closed, &by)?;
         let set_id = node.attributes().permissions & 0o6000;
@@ -101,7 +101,7 @@ impl Maker<'_> {
     }
 }
 
-/// Where the paths end of the directories that `path` leads through.
+/// Returns the end of each parent directory's path in `path`.
 fn ends_of_parents(path: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let last = path.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
     (1..last).filter(|&at| path[at] == b'/' && path[at - 1] != b'/')

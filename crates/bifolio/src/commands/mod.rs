@@ -1,4 +1,4 @@
-//! One module per command: its arguments, and `run`.
+//! The commands. Each module has a command's arguments and its `run`.
 
 pub mod cat;
 pub mod check;

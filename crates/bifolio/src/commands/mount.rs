@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
 
-/// The most threads that serve.
+/// The limit of `--threads`.
 const THREADS_MAX: u16 = 1024;
 
 // The lines of both texts are indented, since man pages join lines that are not.
@@ -164,7 +164,7 @@ pub struct Arguments {
     /// Stay in the foreground until unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Number of threads that serve requests; through io_uring 4 per processor or more, unless N is lower
+    /// Number of threads that serve requests; with io_uring at least 4 per processor, unless N is lower
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
     /// Append errors and warnings to FILE; standard error is lost in the background
@@ -321,7 +321,7 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
         let failure = Failure::host(directory, "cannot mount here", &error);
         match error.raw_os_error() {
             // ENOTCONN: a mount whose server was killed.
-            Some(107) => failure.advise("`bifolio umount` clears a dead mount away"),
+            Some(107) => failure.advise("`bifolio umount` removes a mount whose server has died"),
             _ => failure,
         }
     })

@@ -7,6 +7,7 @@ use vfs::{Credentials, Follow, RenameFlags, Volume};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::format::text;
+use crate::place::NO_NAME;
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_images};
 
@@ -15,19 +16,19 @@ const CANNOT_MOVE: &str = "cannot move";
 /// The arguments of `bifolio mv`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Take DESTINATION for the new name, even if it is a directory
+    /// Treat DESTINATION as the new name, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Fail where the new name is taken
+    /// Fail if the new name exists
     #[arg(short, long)]
     no_clobber: bool,
     /// Exchange the two names
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
-    /// What to move
+    /// The files and directories to move
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     sources: Vec<Target>,
-    /// A directory in the same image to move it to, or the new name
+    /// A directory in the same image to move them to, or the new name
     #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
     destination: Target,
     #[command(flatten)]
@@ -63,7 +64,7 @@ fn rename(
 ) -> Result<()> {
     writing.check_interrupted()?;
     let failure = |error: &Error| Failure::action(source, CANNOT_MOVE, error);
-    let name = source.file_name().ok_or_else(|| Failure::new(source, "has no name to move"))?;
+    let name = source.file_name().ok_or_else(|| Failure::new(source, NO_NAME))?;
     let to = if into { arguments.destination.join(name) } else { arguments.destination.clone() };
     let flags = RenameFlags {
         no_replace: arguments.no_clobber,

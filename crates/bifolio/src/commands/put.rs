@@ -14,21 +14,21 @@ use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Ownership, change_images};
 
-/// The permissions of files that are put without others, before the umask.
+/// The default permissions of new files, before the umask.
 const PERMISSIONS: u16 = 0o666;
 
 const AFTER_HELP: &str = "\
-A file that is replaced leaves its owner and permissions to the new one; other names of it keep the \
-old contents. `bifolio cp -a` writes whole trees, with their owners, times and attributes.";
+A file that replaces another one gets that file's owner and permissions. Other hard links to the replaced \
+file keep the old contents. `bifolio cp -a` writes whole trees, with their owners, times and attributes.";
 
 /// The arguments of `bifolio put`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// The permissions of the files, as chmod takes them, whatever the umask
+    /// The permissions of the files, as for chmod, regardless of the umask
     #[arg(short, long, allow_hyphen_values = true)]
     mode: Option<ModeChange>,
-    /// Take DESTINATION for the name of the file, even if it is a directory
+    /// Treat DESTINATION as the name of the file, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     #[command(flatten)]
@@ -69,8 +69,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 (false, _) => destination.clone(),
                 (true, Some(name)) => destination.join(name),
                 (true, None) => {
-                    let failure = Failure::new(destination, "is a directory: name the file in it");
-                    return Err(failure.usage());
+                    let failure = Failure::new(destination, "is a directory");
+                    return Err(failure.advise("add the name of the new file").usage());
                 }
             };
             let (directory, name) = target.place(&volume)?;

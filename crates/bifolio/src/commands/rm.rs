@@ -9,6 +9,7 @@ use vfs::{Credentials, Follow, Node, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
+use crate::place::NO_NAME;
 use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Order, Stop, Then, Visitor};
 use crate::writing::{Writing, change_targets};
@@ -18,19 +19,19 @@ const CANNOT_REMOVE: &str = "cannot remove";
 /// The arguments of `bifolio rm`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Remove directories with all that is in them
+    /// Remove directories recursively
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
     /// Remove empty directories
     #[arg(short, long)]
     dir: bool,
-    /// Say nothing of what is not there
+    /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
-    /// Give back what is freed: an image file becomes sparse there, a disk is told
+    /// Discard freed blocks: an image file becomes sparse there
     #[arg(long)]
     discard: bool,
-    /// What to remove; symbolic links are removed themselves
+    /// The files and directories to remove; symbolic links are not followed
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -41,8 +42,8 @@ pub struct Arguments {
 pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     for target in &arguments.targets {
         if target.file_name().is_none() {
-            let failure = Failure::new(target, "is no name that can be removed");
-            return Err(failure.advise("name what is to go, as in IMAGE:/name").usage());
+            let failure = Failure::new(target, NO_NAME);
+            return Err(failure.advise("a path to remove is IMAGE:/name").usage());
         }
     }
     arguments.image.discard = arguments.discard;
@@ -76,7 +77,7 @@ fn remove(
     walk::walk(&volume, node, &target.path, Order::Inode, &mut remover)
 }
 
-/// Removes what is in a directory before the directory.
+/// A walk that removes the contents of a directory before the directory.
 struct Remover<'a> {
     volume: &'a Volume,
     target: &'a Target,
@@ -84,7 +85,7 @@ struct Remover<'a> {
     console: &'a mut Console,
     /// The name of the directory that the walk starts from.
     name: Vec<u8>,
-    /// The way from the directory that this name is in to the one that the walk is in.
+    /// The directories from the parent of this name down to the one that the walk is in.
     directories: Vec<Arc<Node>>,
 }
 

@@ -1,4 +1,4 @@
-//! `bifolio stat`: everything that is known of one inode.
+//! `bifolio stat`: shows all attributes of files.
 
 use base::attributes::{Attributes, FileType};
 use clap::Args;
@@ -14,13 +14,13 @@ use crate::target::{ImageOptions, Target, Volumes};
 /// The arguments of `bifolio stat`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Show what a symbolic link leads to, not the link
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Write a JSON array
     #[arg(long)]
     json: bool,
-    /// What to show
+    /// The files and directories to show
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct Found {
 }
 
 impl Found {
-    /// What can be read of the node; the rest is reported.
+    /// Reads the attributes of the node. Those that cannot be read are reported.
     fn of(node: &Node, block_size: u32, target: &Target, console: &mut Console) -> Result<Self> {
         let failure = |error| target.failure(&target.path, &error);
         let link_target = listing::link_target(node).map_err(failure);
@@ -76,7 +76,7 @@ impl Found {
         Ok(Self { attributes: node.attributes(), block_size, link_target, xattrs })
     }
 
-    /// The lines of the access control lists; a broken list stays among the attributes.
+    /// Returns the lines of the access control lists; a broken list stays among the attributes.
     fn acl(&self) -> Vec<String> {
         let values = acl::ATTRIBUTES.iter().filter_map(|(name, prefix)| {
             let (_, value) = self.xattrs.iter().find(|(found, _)| found == name)?;

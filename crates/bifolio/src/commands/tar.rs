@@ -15,18 +15,18 @@ use crate::target::{ImageOptions, Target};
 use crate::writing::change_images;
 
 const AFTER_HELP: &str = "\
-Owners (by number), permissions, times, extended attributes, hard links, devices and holes are kept, \
-without root. Symbolic links in the image are not followed, and names with .. are refused. What is \
-there already is replaced, except directories, which are added to.
+Owners (by number), permissions, times, extended attributes, hard links, devices and holes are preserved, \
+without root. Symbolic links in the image are not followed, and names with .. are refused. Existing files \
+are replaced; existing directories keep their other entries.
 
-Archives are ustar, GNU tar's or pax. One that is compressed is unpacked through a pipe: \
+Archives are in the formats ustar, GNU tar or pax. Unpack a compressed archive through a pipe: \
 zstd -dc root.tar.zst | bifolio tar - disk.img:/";
 
 /// The arguments of `bifolio tar`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Leave out this many names at the start of each path
+    /// Remove this many leading components from each path
     #[arg(long, value_name = "N", default_value_t = 0)]
     strip_components: usize,
     /// The archive; - is standard input
@@ -54,7 +54,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let input = uncompressed(input).map_err(|error| Failure::host(name, "cannot read", &error))?;
     let input = input.map_err(|compression| {
         let failure = Failure::new(name, format!("is compressed ({compression})"));
-        failure.advise("pipe what uncompresses it to bifolio tar -")
+        failure.advise("decompress it into a pipe to `bifolio tar -`")
     })?;
     change_images(&arguments.image, console, |writing, console| {
         let volume = writing.get(destination)?;

@@ -1,4 +1,4 @@
-//! `bifolio tree`: draws a directory and all that is in it.
+//! `bifolio tree`: draws directory trees.
 
 use base::attributes::FileType;
 use clap::Args;
@@ -18,14 +18,14 @@ pub struct Arguments {
     /// Also show names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// How many steps to go down
+    /// Number of levels to descend
     #[arg(short = 'L', long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     level: Option<u64>,
-    /// Write a JSON array: each node with its path and depth, before what is in it. It is flat, for
-    /// few programs read JSON that nests as deeply as directories can
+    /// Write a flat JSON array: each entry with its path and depth, and directories before their
+    /// contents
     #[arg(long)]
     json: bool,
-    /// Where to start
+    /// The directories to draw
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

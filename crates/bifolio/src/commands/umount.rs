@@ -1,4 +1,4 @@
-//! `bifolio umount`: takes mounts away and waits for their servers.
+//! `bifolio umount`: unmounts images, and waits for their servers.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 
 const AFTER_HELP: &str = "\
-It waits for the server, which may have much to write, for 11 minutes at most; if that is still running \
-then, not all may be on the image, and the exit status is 1.";
+The command waits up to 11 minutes for the server, which may have much data to write. If the server is \
+still running then, some data may not be on the image yet, and the exit status is 1.";
 
 /// The arguments of `bifolio umount`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Where something is mounted
+    /// Mount points
     #[arg(required = true)]
     directories: Vec<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! The host's side of a copy: directories held open, files under temporary names until whole.
-//! Not here: what the copies hold, and their owners, permissions and times.
+//! The host's side of a copy: directories that are held open, and files that have temporary names until they
+//! are complete. Not here: the data of copies, and their owners, permissions and times.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -23,18 +23,18 @@ pub struct Directory {
     pub parent: Option<Arc<Directory>>,
     /// Its name in that directory.
     pub name: Vec<u8>,
-    /// What it is a copy of, and the path of that in the image; `None` for what was there before and
-    /// only holds copies.
+    /// The directory of which it is a copy, and that one's path in the image. `None` for an existing directory that
+    /// only contains copies.
     pub source: Option<(Arc<Node>, Vec<u8>)>,
     /// Whether the copy made it.
     pub is_new: bool,
-    /// Device and inode number of the image that is copied from, whose place no copy takes.
+    /// Device and inode number of the source image, which no copy replaces.
     image: (u64, u64),
     fd: OwnedFd,
 }
 
 impl Directory {
-    /// A directory that is there already, as a person names it: symbolic links on the way are
+    /// Returns a directory that is there already, as a person names it: symbolic links on the way are
     /// followed.
     pub fn existing(
         path: &Path,
@@ -47,7 +47,7 @@ impl Directory {
         Ok(Self { parent: None, name: Vec::new(), source, is_new: false, image, fd })
     }
 
-    /// Makes the directory `name` in `parent`, for nobody else to enter, or enters the one there.
+    /// Creates the directory `name` in `parent`, which only its owner may enter, or opens the existing one.
     pub fn make(
         parent: &Arc<Self>,
         name: &[u8],
@@ -65,7 +65,7 @@ impl Directory {
         Ok(Arc::new(Self { parent, name: name.to_vec(), source: Some(source), is_new, image, fd }))
     }
 
-    /// The names that lead here from where the copy starts.
+    /// Returns the names that lead here from where the copy starts.
     pub fn names(&self) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         let mut here = Some(self);
@@ -106,7 +106,7 @@ impl Directory {
         Err(Errno::EXIST.into())
     }
 
-    /// An empty file to write to, under a temporary name.
+    /// Returns an empty file to write to, under a temporary name.
     pub fn temporary_file(&self) -> io::Result<(Temporary<'_>, std::fs::File)> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -119,7 +119,7 @@ impl Directory {
         Ok((temporary, file.into()))
     }
 
-    /// Gives the file `name` in the directory that `names` lead to from `start` a further name here.
+    /// Links the file `name`, in the directory at the path `names` from `start`, to a name here.
     pub fn link(
         &self,
         start: &Self,
@@ -144,7 +144,7 @@ impl Directory {
     fn check_place(&self, name: &[u8]) -> io::Result<()> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(there) if identity(&there) == self.image => {
-                Err(io::Error::other("this is the image that is copied from"))
+                Err(io::Error::other("this is the source image"))
             }
             _ => Ok(()),
         }
@@ -166,12 +166,12 @@ pub struct Temporary<'a> {
 }
 
 impl Temporary<'_> {
-    /// The directory and the name there.
+    /// Returns the directory and the name there.
     pub fn place_of(&self) -> (BorrowedFd<'_>, &str) {
         (self.directory.fd.as_fd(), &self.name)
     }
 
-    /// Gives it its name; what had that name before is gone, unless it is a directory.
+    /// Renames it to its final name. An existing file of that name is replaced, but no directory.
     pub fn place(mut self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
         self.directory.check_place(name)?;
@@ -190,7 +190,7 @@ impl Drop for Temporary<'_> {
     }
 }
 
-/// What tells a file from all others: its device and inode number.
+/// Returns the identity of a file: its device and inode number.
 fn identity(file: &rustix::fs::Stat) -> (u64, u64) {
     (file.st_dev, file.st_ino)
 }
@@ -205,7 +205,7 @@ pub fn check_name(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A name that no image can guess, so that none can hold a file that takes its place.
+/// Returns a name that no image can guess, so that none can hold a file that takes its place.
 pub fn temporary_name() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = RandomState::new().build_hasher();

@@ -1,5 +1,5 @@
-//! Walks the image: directories, links and special files are copied at once, the data of regular files by other
-//! threads (`worker.rs`).
+//! The walk of a copy through the image. It copies directories, links and special files itself; other threads
+//! (`worker.rs`) copy the data of regular files.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -23,29 +23,29 @@ use crate::format::mode;
 use crate::target::Target;
 use crate::walk::{self, Order, Stop, Then, Visitor};
 
-/// What to copy, and how.
+/// Options of a copy out of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Whether owners, permissions, times, attributes and hard links are kept.
     pub preserve: bool,
     /// Whether directories are entered.
     pub recursive: bool,
-    /// The permissions that copies do not get when they are not kept.
+    /// The umask of copies whose permissions are not preserved.
     pub umask: u16,
-    /// How many threads copy data.
+    /// The number of threads that copy data.
     pub threads: NonZeroUsize,
 }
 
-/// Why one copy could not be made.
+/// An error of one copy.
 #[derive(Debug)]
 pub enum Trouble {
     /// The image could not be read.
     Library(base::Error),
-    /// What could not be done on the host, in words, and why.
+    /// An action that failed on the host, and its error.
     Host(&'static str, io::Error),
-    /// Another reason, in words.
+    /// Another reason, as text.
     Other(&'static str),
-    /// The copy was interrupted; this needs no further word.
+    /// The copy was interrupted, which is not reported.
     Interrupted,
 }
 
@@ -57,7 +57,7 @@ impl From<base::Error> for Trouble {
 
 pub(super) const CANNOT_CREATE: &str = "cannot create its copy";
 
-/// Copies from one image.
+/// A copy out of one image.
 pub struct Engine<'a> {
     pub(super) options: Options,
     interrupted: &'a AtomicBool,
@@ -67,14 +67,14 @@ pub struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// An engine that stops when `interrupted` is set.
+    /// Returns an engine that stops when `interrupted` is set.
     pub fn new(options: Options, interrupted: &'a AtomicBool, console: &'a mut Console) -> Self {
         let (progress, losses) = (Progress::new(console), Losses::default());
         Self { options, interrupted, progress, losses, left_out: Mutex::default() }
     }
 
-    /// Copies `node`, which is at the target's path, to the name `name` in `into`; or, without a
-    /// name, what is in it to `into` itself. Everything that fails is reported.
+    /// Copies `node`, which is at the target's path, to the name `name` in `into`; or, without a name, the contents
+    /// of `node` to `into`. Failures are reported.
     pub fn copy(
         &self,
         volume: &Volume,
@@ -107,7 +107,7 @@ impl<'a> Engine<'a> {
         if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
     }
 
-    /// Reports a failure, unless the command must stop because of it.
+    /// Reports a failure, unless it is fatal.
     pub fn tolerate(&self, outcome: Result<()>) -> Result<()> {
         match outcome {
             Err(failure) if !failure.is_fatal() => {
@@ -118,7 +118,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Says what was lost, and ends the show.
+    /// Reports the files and attributes that were left out, and ends the progress bar.
     pub fn finish(self, destination: &[u8]) {
         self.progress.finish();
         if let Some(failure) = self.left_out.into_inner().failure(destination) {
@@ -138,14 +138,14 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Walks the tree, makes what is made at once, and hands out the rest.
+/// The walk through the tree. It creates directories, links and special files, and queues other files.
 struct Feeder<'w, 'a> {
     worker: &'w Worker<'w, 'a>,
-    /// Where copies go.
+    /// The destination directory.
     start: &'w Arc<Directory>,
-    /// The name of the outermost copy there; without one, the outermost directory is `start`.
+    /// The name of the outermost copy in it. Without a name, the outermost directory is `start`.
     name: Option<Vec<u8>>,
-    /// The directories on the way.
+    /// The directories from `start` down to the current one.
     stack: Vec<Arc<Directory>>,
     sender: SyncSender<Job>,
 }
@@ -171,7 +171,7 @@ impl Feeder<'_, '_> {
         }
     }
 
-    /// Makes or hands out anything but a directory.
+    /// Copies or queues a file that is no directory.
     fn file(&self, directory: &Arc<Directory>, name: &[u8], stop: &Stop<'_>) {
         let worker = self.worker;
         let attributes = stop.node.attributes();

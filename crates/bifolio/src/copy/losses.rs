@@ -1,5 +1,5 @@
-//! What a copy could not keep because the host or the user's rights do not allow it: counted, and
-//! said once at the end instead of for every file.
+//! Attributes that a copy could not preserve, because of the host or the user's permissions. They are counted, and
+//! reported once at the end instead of for every file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,18 +10,18 @@ use rustix::io::Errno;
 use crate::failure::host_error;
 use crate::format::text;
 
-/// Something that was not kept.
+/// A kind of attribute that was not preserved.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
     /// The owner or group.
     Owner,
-    /// The set-user-ID or set-group-ID bit, which must not be there with another owner.
+    /// The set-user-ID or set-group-ID bit, which a file with another owner must not have.
     SetId,
-    /// An extended attribute whose name begins so.
+    /// Extended attributes with this prefix.
     Xattr(Vec<u8>),
 }
 
-/// Counts of what was lost, by reason.
+/// Counts of attributes that were not preserved, by reason.
 #[derive(Debug, Default)]
 pub struct Losses {
     counts: Mutex<BTreeMap<(Loss, i32), Count>>,
@@ -34,14 +34,14 @@ struct Count {
 }
 
 impl Losses {
-    /// Counts one, at `path` in the image.
+    /// Counts an attribute of the file at `path` in the image.
     pub fn add(&self, loss: Loss, reason: Errno, path: &[u8]) {
         let key = (loss, reason.raw_os_error());
         let mut counts = self.counts.lock();
         counts.entry(key).or_insert_with(|| Count { files: 0, first: path.to_vec() }).files += 1;
     }
 
-    /// What to tell: each as a line, and whether it is more than missing privilege.
+    /// Returns the lines of the report, each with whether it is a failure and not only a lack of privilege.
     pub fn lines(&self) -> Vec<(String, bool)> {
         let counts = self.counts.lock();
         counts
@@ -71,8 +71,7 @@ impl Losses {
     }
 }
 
-/// Whether an error means that root could do it. Within user namespaces, owners that are not mapped
-/// give EINVAL.
+/// Returns whether root would not get this error. In user namespaces, owners that are not mapped give EINVAL.
 pub fn is_privilege(reason: Errno) -> bool {
     matches!(reason, Errno::PERM | Errno::ACCESS | Errno::INVAL)
 }

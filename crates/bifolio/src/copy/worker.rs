@@ -1,5 +1,5 @@
-//! Copies of single files, by several threads: data, links, special files, and what they keep of their originals. Not
-//! here: walking the tree (`engine.rs`).
+//! Copies of single files by several threads: data, links, special files, and preserved attributes. Not here:
+//! the walk through the tree (`engine.rs`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -126,8 +126,7 @@ impl Worker<'_, '_> {
         temporary.place(&job.name).map_err(|error| Trouble::Host("cannot name its copy", error))
     }
 
-    /// Gives a copy what its original has besides its data. What cannot be given is reported, and
-    /// the copy stays: its data matters more.
+    /// Sets the attributes of a copy. Failures are reported, and the copy stays, since its data matters more.
     fn describe(&self, node: &Node, path: &[u8], attributes: &Attributes, subject: Subject<'_>) {
         let engine = self.engine;
         let mut report = |trouble| self.report(path, Err(trouble));
@@ -139,7 +138,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// The permissions of a copy that does not keep those of its original.
+    /// Returns the permissions of a copy that does not keep those of its original.
     fn reduced(&self, attributes: &Attributes) -> u16 {
         attributes.permissions & 0o777 & !self.engine.options.umask
     }

@@ -1,4 +1,4 @@
-//! The data of one file: what the host has is written, what it has not stays a hole.
+//! The data of one imported file. Holes of the host's file stay holes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -73,7 +73,7 @@ pub fn unpack(
     Ok(())
 }
 
-/// Where data begins at or after `at`, and where it ends. Hosts that cannot tell have no holes.
+/// Returns the range of the first data at or after `at`. On hosts without holes, all is data.
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
@@ -95,7 +95,7 @@ struct Writer<'a, G> {
 }
 
 impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
-    /// Writes what `read` gives, at most `length` bytes, from byte `start` on. Gives how many.
+    /// Writes up to `length` bytes from `read`, from byte `start` on. Returns their number.
     fn write(
         &mut self,
         start: u64,
@@ -119,7 +119,7 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
                 let rest = &self.buffer[written..got];
                 let count = self.copy.write_at(at, rest, Privileges::Keep).map_err(cannot_write)?;
                 if count == 0 {
-                    return Err(Trouble::Other("its copy takes no more"));
+                    return Err(Trouble::Other("cannot write its copy: no more data is accepted"));
                 }
                 written += count;
             }

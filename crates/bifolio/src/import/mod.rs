@@ -1,7 +1,7 @@
-//! Copies files and trees of the host, and archives, into an image. Not here: the command lines that
-//! ask for it, opening and closing the image.
+//! Copies of files and trees of the host, and of archives, into an image. Not here: the command lines, and
+//! opening and closing the image.
 //!
-//! The host's tree is walked by paths, which bounds its depth by the host's limit on them.
+//! The host's tree is walked by paths, so the host's limit on paths bounds its depth.
 
 mod contents;
 mod metadata;
@@ -27,7 +27,7 @@ use crate::writing::Writing;
 
 pub use unpack::{Unpacker, uncompressed};
 
-/// What to keep of the originals, and what copies get instead.
+/// Options of a copy into an image.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Owners, permissions, times, extended attributes and hard links are kept.
@@ -36,18 +36,18 @@ pub struct Options {
     pub recursive: bool,
     /// A symbolic link of the host is followed where it is named itself.
     pub follow: bool,
-    /// To whom copies belong whose owners are not kept.
+    /// The owner of copies that do not preserve it.
     pub by: Credentials,
-    /// The permissions of copies, whatever those of their originals.
+    /// The permissions of all copies, instead of those of their originals.
     pub permissions: Option<u16>,
 }
 
-/// Where a copy goes.
+/// The destination of a copy.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// To this name in this directory.
     Name(Arc<Node>, Vec<u8>),
-    /// What is in the original, to this directory.
+    /// The contents of the original, to this directory.
     Into(Arc<Node>),
 }
 
@@ -57,21 +57,21 @@ pub struct Importer<'a> {
     volume: &'a Volume,
     writing: &'a Writing<'a>,
     console: &'a mut Console,
-    /// The image, as a file of the host.
+    /// Device and inode number of the image's file.
     image: (u64, u64),
     /// The copies of files with several names, by the originals' device and inode numbers.
     links: HashMap<(u64, u64), InodeNumber>,
     left_out: LeftOut,
 }
 
-/// Why one copy could not be made.
+/// An error of one copy.
 #[derive(Debug)]
 enum Trouble {
-    /// Something that the host would not do, in words, and why.
+    /// An action that failed on the host, and its error.
     Host(&'static str, io::Error),
-    /// Something that could not be done in the image, in words, and why.
+    /// An action that failed in the image, and its error.
     Image(&'static str, Error),
-    /// Another reason, in words.
+    /// Another reason, as text.
     Other(&'static str),
     /// The command must stop.
     Fatal(Failure),
@@ -86,7 +86,7 @@ impl From<Error> for Trouble {
 }
 
 impl<'a> Importer<'a> {
-    /// Copies to `volume`, which lies in the file `image` of the host.
+    /// Returns an importer to `volume`, which is in the file `image` of the host.
     pub fn new(
         options: &'a Options,
         volume: &'a Volume,
@@ -99,12 +99,12 @@ impl<'a> Importer<'a> {
         Self { options, volume, writing, console, image, links, left_out }
     }
 
-    /// Copies what is at `from`. What fails is reported.
+    /// Copies the file or directory at `from`. Failures are reported.
     pub fn copy(&mut self, from: &Path, place: &Place) -> Result<()> {
         self.copy_entry(from, place, self.options.follow)
     }
 
-    /// Copies everything that can be read from `stream` to a file.
+    /// Copies all data of `stream` to a file.
     pub fn copy_stream(&mut self, stream: &fs::File, place: &Place) -> Result<()> {
         let outcome = match place {
             Place::Name(directory, name) => {
@@ -199,7 +199,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The directory there, or a new one, which nobody else may enter yet.
+    /// Returns the existing directory, or a new one, which only its owner may enter.
     fn make_directory(
         &self,
         original: &Metadata,
@@ -227,7 +227,7 @@ impl<'a> Importer<'a> {
     ) -> Result<(), Trouble> {
         let key = identity(original);
         if key == self.image {
-            return Err(Trouble::Other("is the image that is copied to"));
+            return Err(Trouble::Other("is the destination image"));
         }
         let is_linked = self.options.preserve && original.nlink() > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
@@ -292,7 +292,7 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// Copies the data of a file, and its metadata if it is to be kept.
+    /// Copies the data of a file, and with `preserve` its metadata.
     fn copy_file(
         &self,
         file: &fs::File,
@@ -306,7 +306,7 @@ impl<'a> Importer<'a> {
                 Some((_, original)) => self.owner_of(original),
                 None => self.options.by.clone(),
             };
-            // For nobody else to read, until it is whole.
+            // Only the owner may read it until it is complete.
             let what = Creation::of(FileType::Regular, 0o600);
             let copy = self.volume.create(directory, name, &what, &by)?;
             let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
@@ -345,8 +345,8 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// Has `make` make something with a name: the one that is wanted, or a temporary one while
-/// something else has that and is to be replaced. What could not be made whole is removed.
+/// Calls `make` with the destination's name, or with a temporary name if it replaces an existing file. A file that
+/// is not complete is removed.
 fn make_whole(
     volume: &Volume,
     directory: &Arc<Node>,
@@ -381,7 +381,7 @@ fn make_whole(
     made
 }
 
-/// Reports what failed, unless the command must stop because of it.
+/// Reports a failure, unless it is fatal.
 fn report(
     console: &mut Console,
     from: impl failure::Subject,
@@ -445,7 +445,8 @@ fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), Trouble> 
         .map_err(|error| Trouble::Image("cannot set the attributes of its copy", error))
 }
 
-/// The last name of a path of the host; `None` when it ends in a dot name: what is in it is meant.
+/// Returns the last name of a path of the host, or `None` if it ends in `.` or `..`, which means the contents of
+/// the directory.
 pub fn file_name(path: &OsStr) -> Option<&[u8]> {
     let name = path.as_bytes().rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
     (name != b"." && name != b"..").then_some(name)

@@ -1,4 +1,4 @@
-//! Unpacks an archive into an image. Names are taken below one directory: symbolic links are never
+//! Unpacking of an archive into an image. Names are relative to one directory: symbolic links are never
 //! followed, and names with `..` are refused.
 
 use std::collections::{BTreeMap, HashSet};
@@ -20,20 +20,20 @@ use crate::copy::LeftOut;
 use crate::failure::{Failure, Result};
 use crate::writing::Writing;
 
-/// What directories get that no member tells of.
+/// The permissions of directories without a member.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
 
-/// Unpacks into one directory.
+/// The unpacking of an archive into one directory.
 pub struct Unpacker<'a> {
     volume: &'a Volume,
-    /// Where names start.
+    /// The directory to which names are relative.
     root: Arc<Node>,
-    /// Names to leave out at the start of each path.
+    /// The number of leading components to remove from each path.
     strip: usize,
     writing: &'a Writing<'a>,
     console: &'a mut Console,
-    /// Directories, and what they get when all is in them: with it, nothing might go in any more,
-    /// and what goes in changes their times. Of several members for one, the last counts.
+    /// Directories whose attributes are set at the end: their permissions might prevent files in them, which also
+    /// change their times. Of several members for one directory, the last counts.
     directories: BTreeMap<InodeNumber, Member>,
     left_out: LeftOut,
     /// The paths of members that were left out. Links to them are left out, too.
@@ -41,7 +41,7 @@ pub struct Unpacker<'a> {
 }
 
 impl<'a> Unpacker<'a> {
-    /// Unpacks to `root`, a directory.
+    /// Returns an unpacker to `root`, a directory.
     pub fn new(
         volume: &'a Volume,
         root: Arc<Node>,
@@ -62,7 +62,7 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Unpacks all members of the archive `input`, which is called `name`, to `image`. Members that fail are
-    /// reported; where the archive cannot be read on, that is the failure.
+    /// reported. Errors: the archive cannot be read.
     pub fn unpack(mut self, name: &Path, input: impl Read, image: &Path) -> Result<()> {
         let outcome = self.unpack_all(name, input);
         if let Some(failure) = self.left_out.failure(image.as_os_str().as_bytes()) {
@@ -91,7 +91,7 @@ impl<'a> Unpacker<'a> {
     }
 
     fn members<R: Read>(&mut self, archive: &mut ArchiveReader<R>) -> Result<(), Trouble> {
-        let cannot_read = |error| Trouble::Host("cannot be read on", error);
+        let cannot_read = |error| Trouble::Host("cannot read the rest", error);
         while let Some(member) = archive.next_member().map_err(cannot_read)? {
             self.writing.check_interrupted().map_err(Trouble::Fatal)?;
             let outcome = match self.member(&member, archive) {
@@ -102,7 +102,7 @@ impl<'a> Unpacker<'a> {
             if outcome.is_ok() && member.has_worded_acl {
                 let path = Path::new(OsStr::from_bytes(&member.path));
                 self.console.warn(format_args!(
-                    "{}: its access control list is in words, which are not kept; archive it with --xattrs",
+                    "{}: its access control list is in text form, which is not unpacked; archive it with --xattrs",
                     path.display()
                 ));
             }
@@ -147,7 +147,7 @@ impl<'a> Unpacker<'a> {
                     self.directories.insert(self.root.number(), member.clone());
                     Ok(())
                 }
-                _ => Err(Trouble::Other("has no name of its own")),
+                _ => Err(Trouble::Other("has no file name")),
             };
         };
         let directory = self.directory(parents)?;
@@ -155,7 +155,7 @@ impl<'a> Unpacker<'a> {
         match &member.kind {
             Kind::Unknown(letter) => {
                 tracing::debug!("a member of kind {letter}");
-                Err(Trouble::Other("is of a kind that is not known, and was left out"))
+                Err(Trouble::Other("is of an unknown type and was left out"))
             }
             Kind::HardLink(path) => {
                 let target = self.existing(path)?;
@@ -168,7 +168,7 @@ impl<'a> Unpacker<'a> {
                     Ok(there) if there.kind() == FileType::Directory => there,
                     Ok(_) => return Err(Error::NotDirectory.into()),
                     Err(Error::NotFound) => {
-                        // Nobody else may enter until all is in it.
+                        // Only the owner may enter until it is complete.
                         let what = Creation::of(FileType::Directory, 0o700);
                         self.volume.create(&directory, name, &what, &by)?
                     }
@@ -201,7 +201,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// The names in a path of the archive; `None` when all of it is left out.
+    /// Returns the components of a path of the archive, or `None` if all of them are removed.
     fn names<'p>(&self, path: &'p [u8]) -> Result<Option<Vec<&'p [u8]>>, Trouble> {
         let names: Vec<_> =
             path.split(|&byte| byte == b'/').filter(|name| !matches!(name, [] | [b'.'])).collect();
@@ -214,7 +214,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// The directory with these names, which are made where they are not there.
+    /// Returns the directory with this path. Missing directories are created.
     fn directory(&self, names: &[&[u8]]) -> Result<Arc<Node>, Trouble> {
         let mut directory = Arc::clone(&self.root);
         for name in names {
@@ -233,7 +233,7 @@ impl<'a> Unpacker<'a> {
         Ok(directory)
     }
 
-    /// What an earlier member made of this path.
+    /// Returns the node that an earlier member created at this path.
     fn existing(&self, path: &[u8]) -> Result<Arc<Node>, Trouble> {
         let mut node = Arc::clone(&self.root);
         for name in self.names(path)?.unwrap_or_default() {
@@ -260,7 +260,7 @@ fn keep(copy: &Node, member: &Member) -> Result<(), Trouble> {
     })
 }
 
-/// Refuses what is compressed, by its first bytes, and gives back an input that still has them.
+/// Returns the input with all of its bytes, or the name of the compression that its first bytes show.
 pub fn uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
     let mut start = Vec::new();
     input.by_ref().take(6).read_to_end(&mut start)?;

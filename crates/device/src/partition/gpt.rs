@@ -1,4 +1,4 @@
-//! The GUID partition table. Layout and rules: UEFI specification, chapter 5.
+//! The GUID partition table. Source of layout and rules: UEFI specification, chapter 5.
 
 use base::checksum::crc32_le;
 use base::{DeviceOffset, Error, Place, Problem, Result};
@@ -52,7 +52,7 @@ const _: () = assert!(size_of::<RawHeader>() == 92);
 #[repr(C)]
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 struct RawEntry {
-    /// What the partition is for; zero when the entry is not in use.
+    /// The type of the partition; zero if the entry is not in use.
     kind: [u8; 16],
     /// The partition's identity.
     _identity: [u8; 16],
@@ -66,7 +66,7 @@ struct RawEntry {
 }
 const _: () = assert!(size_of::<RawEntry>() == 128);
 
-/// The table, with whichever of `sizes` there is a header for; `None` when no header is there at
+/// Returns the table, with whichever of `sizes` there is a header for; `None` when no header is there at
 /// all. The backup serves when the first header or its entries are damaged.
 pub(super) fn read(
     device: &dyn BlockDevice,
@@ -92,9 +92,9 @@ pub(super) fn read(
     damage.map_or(Ok(None), Err)
 }
 
-/// The error when a boot record announces a table that is not there.
+/// Returns the error when a boot record announces a table that is not there.
 pub(super) fn missing() -> Error {
-    Error::corrupt(HEADER, Place::byte(512), Problem::Missing("the table announced by the MBR"))
+    Error::corrupt(HEADER, Place::byte(512), Problem::Missing("the table that the MBR refers to"))
 }
 
 /// A place where a header may be.
@@ -119,7 +119,7 @@ impl Candidate<'_> {
         self.read_entries(header).map(Some)
     }
 
-    /// The first byte of the sector.
+    /// Returns the first byte of the sector.
     fn place(&self) -> u64 {
         self.sector * self.size.bytes()
     }

@@ -1,5 +1,5 @@
-//! The master boot record and the chains of extended boot records that hold logical partitions.
-//! Layout: the record's last two bytes are 55 AA, and before them lie four entries of 16 bytes.
+//! The master boot record, and the chains of extended boot records with logical partitions.
+//! Layout: the record's last two bytes are 55 AA; the four entries of 16 bytes before them are the partitions.
 
 use base::{DeviceOffset, Error, Place, Problem, Result};
 use zerocopy::little_endian::U32;
@@ -26,7 +26,7 @@ struct RawEntry {
     boot: u8,
     /// The first sector as cylinder, head and sector; not used.
     _first_chs: [u8; 3],
-    /// What the partition holds; 0 when the entry is not in use.
+    /// The type of the partition; 0 if the entry is not in use.
     kind: u8,
     /// The last sector as cylinder, head and sector; not used.
     _last_chs: [u8; 3],
@@ -69,7 +69,7 @@ pub(super) struct BootRecord {
     entries: [RawEntry; 4],
 }
 
-/// The record of the image, if there is one. A file system's boot sector bears the same mark, but
+/// Returns the record of the image, if there is one. A file system's boot sector bears the same mark, but
 /// has code where the entries would be.
 pub(super) fn read(device: &dyn BlockDevice) -> Result<Option<BootRecord>> {
     let record = BootRecord::read(device, DeviceOffset(0))?;
@@ -89,7 +89,7 @@ impl BootRecord {
         Ok(entries.filter(|_| mark == [0x55, 0xAA]).map(|(_, entries)| Self { at, entries }))
     }
 
-    /// Whether the record only announces a GPT.
+    /// Returns whether the record only announces a GPT.
     pub(super) fn protects_gpt(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind == KIND_PROTECTIVE)
     }
@@ -187,9 +187,8 @@ impl Chain<'_> {
         Err(Error::corrupt("extended boot record", Place::byte(reference.0), Problem::Cycle))
     }
 
-    /// Whether the slot has a logical partition. The last two slots are not used by the format and
-    /// sometimes hold rubbish: the host takes them only when they make sense, and so do the numbers
-    /// that it gives.
+    /// Returns whether the slot has a logical partition. The format does not use the last two slots, which may contain
+    /// anything. The host accepts them only if they are plausible, and this function does the same, for equal numbers.
     fn is_logical(&self, record: &BootRecord, slot: usize, sector: u64) -> bool {
         let entry = record.entries[slot];
         let inside = || sector + entry.end() <= self.extended.end() && entry.start() > 0;
@@ -199,5 +198,9 @@ impl Chain<'_> {
 
 fn missing(reference: DeviceOffset) -> Error {
     let place = Place::byte(reference.0);
-    Error::corrupt("extended boot record", place, Problem::Missing("the record referred to"))
+    Error::corrupt(
+        "extended boot record",
+        place,
+        Problem::Missing("the record that the previous one refers to"),
+    )
 }

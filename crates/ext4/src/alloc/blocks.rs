@@ -1,4 +1,4 @@
-//! Allocates and frees blocks, in whole clusters. Not here: which are best (`policy.rs`).
+//! Allocation and freeing of blocks, in whole clusters. Not here: the choice of clusters (`policy.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Place, Proble
 use super::free_extents::Extent;
 use super::groups::{BLOCK_BITMAP, Group};
 use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
-use super::{Ahead, Allocator, NO_STREAM, Purpose, bits};
+use super::{Allocator, NO_STREAM, Preallocation, Purpose, bits};
 use crate::geometry::Geometry;
 use crate::journal::Handle;
 use crate::volume::Volume;
@@ -18,44 +18,44 @@ use crate::volume::Volume;
 const STRUCTURE: &str = "block reference";
 /// Bitmaps that are read for one request in the hope of an extent that is long enough.
 const LOADS_MAX: usize = 8;
-/// How often all groups are gone through for clusters that are there by the counts: they may be
-/// freed in one group and taken in another while somebody looks.
+/// How often all groups are searched if the counts have free clusters: during a search, other threads may free
+/// clusters in one group and allocate them in another.
 const ROUNDS_MAX: usize = 8;
 
 impl Volume {
-    /// Takes at least one and at most `wanted` blocks that follow each other, from `goal` on if
-    /// they are free, else near; with `bigalloc` whole clusters, whose number is rounded up. Those behind
-    /// them are kept for a file that is to have its next ones there: up to as many as are `ahead`.
-    /// Changes up to [`super::ALLOCATE_CREDITS`] blocks; `NoSpace` before any change.
+    /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are free, else near
+    /// it; with `bigalloc` whole clusters, whose number is rounded up. Preallocates free blocks behind them, as
+    /// `preallocation` requests. Returns the first block and the number of blocks. Changes up to
+    /// [`super::ALLOCATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_blocks(
         &self,
         handle: &mut Handle<'_>,
         goal: FsBlock,
         wanted: u64,
         purpose: Purpose,
-        ahead: Option<Ahead>,
+        preallocation: Option<Preallocation>,
     ) -> Result<(FsBlock, u64)> {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         let wanted = geometry.clusters_for(wanted);
         let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
-        let (claimed, kept_max) = {
+        let (claimed, preallocated_max) = {
             let mut space = allocator.space.lock();
-            (space.claim(purpose, space::privilege(), wanted), space.kept_max())
+            (space.claim(purpose, space::privilege(), wanted), space.preallocated_max())
         };
         if claimed == 0 {
             return Err(Error::NoSpace);
         }
         allocator.trim();
-        let keeps = ahead.map(|ahead| {
-            let clusters = geometry.clusters_for(ahead.blocks).min(kept_max);
+        let preallocation = preallocation.map(|request| {
+            let clusters = geometry.clusters_for(request.blocks).min(preallocated_max);
             // No more than a group has.
             let left = u64::from(geometry.clusters_per_group()) - claimed;
-            (ahead.inode, clusters.min(left) as u32)
+            (request.inode, clusters.min(left) as u32)
         });
-        let mut search = Search::new(self, allocator, claimed as u32, keeps);
+        let mut search = Search::new(self, allocator, claimed as u32, preallocation);
         let found = search.run(handle, goal);
-        if let Some(inode) = search.too_many {
-            allocator.discard_window(inode);
+        if let Some(inode) = search.evicted {
+            allocator.discard_preallocation(inode);
         }
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
         allocator.space.lock().end_claim(purpose, claimed, used);
@@ -70,9 +70,9 @@ impl Volume {
         Ok((start, (used << geometry.cluster_shift).min(geometry.block_count - start.0)))
     }
 
-    /// Frees the clusters that blocks of data lie in. Nobody gets them before that is durable.
-    /// Blocks that are free already, or the format's own, are a corrupt reference. Changes up to
-    /// [`super::FREE_CREDITS`] blocks for each group that they lie in.
+    /// Frees the clusters of blocks of data. They are not allocated again before that is durable. Changes up to
+    /// [`super::FREE_CREDITS`] blocks for each of their groups. Errors: `Corrupt` if blocks are free already, or
+    /// the format's own.
     pub(crate) fn free_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -112,7 +112,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Where to begin looking for blocks of an inode that has none.
+    /// Returns the block from which to search for blocks of an inode that has none.
     pub(crate) fn goal_of_inode(&self, number: InodeNumber) -> Result<FsBlock> {
         let (group, _) = self.geometry().inode_position(number)?;
         Ok(self.geometry().group_start(group))
@@ -140,7 +140,7 @@ impl Volume {
         }
         drop(bitmap);
         if group.has_free(extent) {
-            // Somebody else who has the same bitmap has taken them.
+            // Another group with the same bitmap has allocated them.
             let problem = Problem::Shared { blocks: extent.length.into() };
             let place = Place::group(number).at_block(descriptor.block_bitmap);
             return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
@@ -157,7 +157,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Where clusters of a group lie on the device.
+    /// Returns the bytes of clusters of a group on the device.
     fn bytes_of(&self, number: GroupNumber, extent: Extent) -> Range<DeviceOffset> {
         let geometry = self.geometry();
         let first = u64::from(number.0) * u64::from(geometry.clusters_per_group());
@@ -171,19 +171,19 @@ impl Volume {
     }
 }
 
-/// One request's way through the groups.
+/// The search for one request in the groups.
 struct Search<'a> {
     volume: &'a Volume,
     allocator: &'a Allocator,
-    /// Clusters to take.
+    /// The number of clusters to allocate.
     wanted: u32,
-    /// An inode, and the clusters to keep for it behind those.
-    keeps: Option<(InodeNumber, u32)>,
-    /// An inode that is to give up its window.
-    too_many: Option<InodeNumber>,
-    /// Bitmaps that were read.
+    /// An inode, and the number of clusters to preallocate for it behind these.
+    preallocation: Option<(InodeNumber, u32)>,
+    /// An inode whose preallocation is to be discarded, since there are too many.
+    evicted: Option<InodeNumber>,
+    /// The number of bitmaps that were read.
     loads: usize,
-    /// A group that had to be given up.
+    /// The error of a damaged group.
     damage: Option<Error>,
 }
 
@@ -192,32 +192,32 @@ impl<'a> Search<'a> {
         volume: &'a Volume,
         allocator: &'a Allocator,
         wanted: u32,
-        keeps: Option<(InodeNumber, u32)>,
+        preallocation: Option<(InodeNumber, u32)>,
     ) -> Self {
-        Self { volume, allocator, wanted, keeps, too_many: None, loads: 0, damage: None }
+        Self { volume, allocator, wanted, preallocation, evicted: None, loads: 0, damage: None }
     }
 
-    /// Clusters that are looked for together.
+    /// Returns the number of clusters to find, with the preallocation.
     fn together(&self) -> u32 {
-        self.wanted + self.keeps.map_or(0, |(_, clusters)| clusters)
+        self.wanted + self.preallocation.map_or(0, |(_, clusters)| clusters)
     }
 
-    /// Takes clusters: the group, and where in it.
+    /// Allocates clusters. Returns their group and their extent in it.
     fn run(&mut self, handle: &mut Handle<'_>, goal: FsBlock) -> Result<(u32, Extent)> {
         let allocator = self.allocator;
         let goal = position(self.volume.geometry(), goal);
-        if let Some((inode, clusters)) = self.keeps {
-            let window = allocator.windows.group_of(inode);
-            if window.is_some_and(|group| clusters == 0 || group.0 != goal.group) {
-                allocator.discard_window(inode);
+        if let Some((inode, clusters)) = self.preallocation {
+            let current = allocator.preallocations.group_of(inode);
+            if current.is_some_and(|group| clusters == 0 || group.0 != goal.group) {
+                allocator.discard_preallocation(inode);
             }
         }
-        self.keeps = self.keeps.filter(|(_, clusters)| *clusters > 0);
-        if self.keeps.is_some() {
+        self.preallocation = self.preallocation.filter(|(_, clusters)| *clusters > 0);
+        if self.preallocation.is_some() {
             if let Some(found) = self.run_for_fitting(handle, goal)? {
                 return Ok(found);
             }
-            self.keeps = None;
+            self.preallocation = None;
         }
         if let Some(found) = self.run_for_fitting(handle, goal)? {
             return Ok(found);
@@ -240,7 +240,7 @@ impl<'a> Search<'a> {
         Err(self.damage.take().unwrap_or(Error::NoSpace))
     }
 
-    /// Takes clusters that continue what is there, or are as many as are wanted.
+    /// Allocates clusters at the goal, or elsewhere all of the wanted ones in one extent.
     fn run_for_fitting(
         &mut self,
         handle: &mut Handle<'_>,
@@ -267,7 +267,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Looks into a group, and takes what will do.
+    /// Allocates clusters in one group, if it has any that fit.
     fn attempt(
         &mut self,
         handle: &mut Handle<'_>,
@@ -284,12 +284,12 @@ impl<'a> Search<'a> {
             }
             Err(error) => return Err(error),
         }
-        if let Some((inode, _)) = self.keeps {
-            group.discard_window(inode);
+        if let Some((inode, _)) = self.preallocation {
+            group.discard_preallocation(inode);
         }
         let choose = |group: &Group| attempt.fit.choose(group.free.as_ref()?, self.together());
         let mut chosen = choose(&group);
-        if chosen.is_none() && attempt.fit == Fit::Longest && group.discard_windows() {
+        if chosen.is_none() && attempt.fit == Fit::Longest && group.discard_preallocations() {
             chosen = choose(&group);
         }
         let Some(whole) = chosen else {
@@ -313,9 +313,9 @@ impl<'a> Search<'a> {
         if let Some(free) = &mut group.free {
             free.take(whole);
         }
-        if let Some((inode, _)) = self.keeps.filter(|_| whole.length > extent.length) {
-            group.keep(inode, whole.after(extent.length));
-            self.too_many = self.allocator.windows.note(inode, number);
+        if let Some((inode, _)) = self.preallocation.filter(|_| whole.length > extent.length) {
+            group.preallocate(inode, whole.after(extent.length));
+            self.evicted = self.allocator.preallocations.note(inode, number);
         }
         let ready = group.ready();
         self.allocator.tell(number, &mut group, ready);
@@ -323,7 +323,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Where a block lies; for one outside the volume, its first.
+/// Returns the position of a block, or of the first block if it is outside the volume.
 fn position(geometry: &Geometry, block: FsBlock) -> Position {
     let is_inside = (geometry.first_data_block.0..geometry.block_count).contains(&block.0);
     let block = if is_inside { block } else { geometry.first_data_block };

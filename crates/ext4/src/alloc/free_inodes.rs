@@ -44,7 +44,7 @@ impl Volume {
     ) -> Result<R> {
         if matches!(error, Error::Corrupt(_)) && group.inode_damage.is_none() {
             let (writer, number) = (self.writer()?, descriptor.group);
-            tracing::warn!(%error, group = number.0, "no inode is allocated in a damaged group");
+            tracing::warn!(%error, group = number.0, "the group is damaged: no inode is allocated in it");
             let directories = writer.allocator.tallies[number.0 as usize].directories();
             writer.allocator.count_inodes(number, 0, directories);
             group.inode_damage = Some(error.clone());

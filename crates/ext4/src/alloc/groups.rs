@@ -1,5 +1,5 @@
-//! Groups in memory, and the changes to their bitmaps and descriptors on disk.
-//! Not here: which group, and which bits.
+//! Block groups in memory, and changes of their bitmaps and descriptors on disk.
+//! Not here: the choice of a group or of bits.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use base::checksum::crc32c;
 use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
 
 use super::free_extents::{Extent, FreeExtents};
-use super::windows::GroupWindows;
+use super::preallocation::GroupPreallocations;
 use super::{Allocator, bits};
 use crate::geometry::Geometry;
 use crate::group::GroupDescriptor;
@@ -19,39 +19,40 @@ pub(super) const BLOCK_BITMAP: &str = "block bitmap";
 pub(super) const INODE_BITMAP: &str = "inode bitmap";
 pub(super) const DESCRIPTOR: &str = "group descriptor";
 
-/// Extents in memory, about, over all groups. With more, the indexes of some are dropped.
+/// The approximate maximum of free extents in memory, over all groups. With more, the indexes of some groups are
+/// dropped.
 const INDEXED_MAX: usize = 1 << 20;
 
-/// What is known of one group besides its descriptor, which is read whenever it is needed.
+/// The state of one group in memory. Its descriptor is read whenever it is needed.
 #[derive(Default)]
 pub(super) struct Group {
-    /// What may be allocated. Made from the bitmap when it is first needed.
+    /// The index of free clusters that may be allocated. Built from the bitmap when it is first needed.
     pub free: Option<FreeExtents>,
-    /// What is free, but was not when the last durable transaction ended.
+    /// Clusters that are free, but were in use when the last durable transaction ended.
     pub deferred: FreeExtents,
-    /// What is free and kept for files that grow. None while there is no index.
-    pub windows: GroupWindows,
+    /// Preallocated clusters; none without an index.
+    pub preallocations: GroupPreallocations,
     /// The bitmaps' checksums in full, once they were computed; descriptors may have but a half.
     block_checksum: Option<u32>,
     inode_checksum: Option<u32>,
-    /// The block bitmap cannot be relied on: nothing is allocated here, nothing freed.
+    /// The block bitmap is damaged: no block of the group is allocated or freed.
     pub damage: Option<Error>,
     /// The inode bitmap agrees with the descriptor.
     pub inodes_checked: bool,
     /// The inode bitmap is damaged: no inode of the group is allocated or freed.
     pub inode_damage: Option<Error>,
-    /// As many extents as the index had when it was counted in [`Allocator::indexed`].
+    /// The number of this group's extents that [`Allocator::indexed`] includes.
     indexed: usize,
 }
 
-/// The clusters of a group of this volume.
+/// Returns the number of clusters in a group.
 pub(super) fn clusters(geometry: &Geometry, group: GroupNumber) -> u32 {
     // No more than bits in a block.
     geometry.clusters_for(geometry.blocks_in_group(group)) as u32
 }
 
 impl Allocator {
-    /// What was freed may be used from now on.
+    /// Makes freed clusters available: the transaction that freed them is durable.
     pub(super) fn release(&self, number: GroupNumber, extent: Extent) {
         let group = &mut *self.groups[number.0 as usize].lock();
         group.deferred.take(extent);
@@ -70,7 +71,7 @@ impl Allocator {
         }
     }
 
-    /// Updates the tally of a group, and the count of what its index holds.
+    /// Updates the tally of a group, and the count of extents in its index.
     pub(super) fn tell(&self, number: GroupNumber, group: &mut Group, ready: u32) {
         let indexed = group.free.as_ref().map_or(0, FreeExtents::count);
         self.indexed.fetch_add(indexed, Ordering::Relaxed);
@@ -83,15 +84,15 @@ impl Allocator {
 
     /// Closes a damaged group to the allocation of clusters.
     pub(super) fn close_group(&self, number: GroupNumber, group: &mut Group, error: &Error) {
-        tracing::warn!(%error, group = number.0, "nothing is allocated in a damaged group");
+        tracing::warn!(%error, group = number.0, "the group is damaged: no block is allocated in it");
         let tally = &self.tallies[number.0 as usize];
         self.space.lock().lost(tally.ready().into());
         tally.set_clusters(0, Some(0));
-        group.windows.clear();
+        group.preallocations.clear();
         group.damage = Some(error.clone());
     }
 
-    /// Drops indexes while there are too many extents in memory. The caller holds no group.
+    /// Drops indexes while there are too many extents in memory. The caller holds no group's lock.
     pub(super) fn trim(&self) {
         for _ in 0..self.groups.len() {
             if self.indexed.load(Ordering::Relaxed) <= INDEXED_MAX {
@@ -100,28 +101,28 @@ impl Allocator {
             let at = self.hand.fetch_add(1, Ordering::Relaxed) % self.groups.len();
             let mut group = self.groups[at].lock();
             group.free = None;
-            group.windows.clear();
+            group.preallocations.clear();
             self.indexed.fetch_sub(std::mem::take(&mut group.indexed), Ordering::Relaxed);
         }
     }
 }
 
 impl Group {
-    /// Whether any of these clusters is free, or will be.
+    /// Returns whether any of these clusters is free, deferred or preallocated.
     pub(super) fn has_free(&self, extent: Extent) -> bool {
         let free = self.free.as_ref().is_some_and(|free| free.overlaps(extent));
-        free || self.deferred.overlaps(extent) || self.windows.overlap(extent)
+        free || self.deferred.overlaps(extent) || self.preallocations.overlap(extent)
     }
 
-    /// Clusters that may be allocated.
+    /// Returns the number of clusters that may be allocated.
     pub(super) fn ready(&self) -> u32 {
-        self.free.as_ref().map_or(0, FreeExtents::total) + self.windows.total()
+        self.free.as_ref().map_or(0, FreeExtents::total) + self.preallocations.total()
     }
 }
 
 impl Volume {
-    /// Makes the index of what may be allocated in a group, if it is not there. A group whose
-    /// bitmap contradicts itself or its descriptor is given up.
+    /// Builds the index of free clusters of a group, if there is none. Closes a group whose bitmap is inconsistent
+    /// with itself or its descriptor.
     pub(super) fn load_group(&self, number: GroupNumber, group: &mut Group) -> Result<()> {
         let allocator = &self.writer()?.allocator;
         if let Some(error) = &group.damage {
@@ -168,7 +169,7 @@ impl Volume {
         }
         for extent in deferred.iter() {
             if !free.contains(extent) {
-                // Freed in memory, and taken by somebody else who has the same bitmap.
+                // Freed in memory, and allocated by another group with the same bitmap.
                 let problem = Problem::Shared { blocks: extent.length.into() };
                 return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
             }
@@ -177,9 +178,8 @@ impl Volume {
         Ok(free)
     }
 
-    /// Marks clusters as in use or not: in the bitmap, and in `descriptor`, which is to be written.
-    /// If not all are the other way, the group's metadata is somebody else's too, and that is an error
-    /// before any change.
+    /// Marks clusters as in use or free, in the bitmap and in `descriptor`, which the caller writes. If any of them
+    /// is marked so already, the group is corrupt, and this fails before any change.
     pub(super) fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -243,9 +243,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Turns bits round. The checksum as it is then, on volumes with checksums; `before` is what it
-    /// was, if that is known. It is made from that and the bits: a block that has become another one
-    /// meanwhile does not get a checksum that is right.
+    /// Flips bits. Returns the new checksum, on volumes with checksums. It is computed from `before`, the checksum
+    /// before, if that is known, and the changed bits: if other code has changed the block meanwhile, the checksum is
+    /// wrong.
     fn mark(
         &self,
         handle: &mut Handle<'_>,
@@ -258,7 +258,7 @@ impl Volume {
         let place = bitmap.place.at_block(bitmap.block);
         handle.try_edit(bitmap.block, bitmap.structure, place, |bytes| {
             if let Some(other) = bits::first_other(bytes, bits.clone(), !in_use) {
-                // It was looked at before: somebody else changes the same block.
+                // The bits were right before: other code changes the same block.
                 let count = other.length.into();
                 let problem = match in_use {
                     true => Problem::Shared { blocks: count },
@@ -342,12 +342,12 @@ struct BitmapBlock {
     block: FsBlock,
     /// Bytes under the checksum.
     covered: u32,
-    /// What the descriptor says is their checksum, or the lower half of it.
+    /// The descriptor's checksum of the bitmap, or the lower half of it.
     stored: u32,
 }
 
 impl BitmapBlock {
-    /// The checksum in full, of a bitmap that has the one that the descriptor says.
+    /// Returns the checksum in full, of a bitmap that has the one that the descriptor says.
     fn checksum(&self, seed: u32, bytes: &[u8], geometry: &Geometry, place: Place) -> Result<u32> {
         let covered = bytes.get(..self.covered as usize).unwrap_or_default();
         let (mask, checksum) = (geometry.bitmap_checksum_mask(), crc32c(seed, covered));

@@ -1,5 +1,5 @@
-//! Allocates and frees inodes. Not here: the choice of a group (`placement.rs`), checks of free inodes
-//! (`free_inodes.rs`), the contents of inodes.
+//! Allocation and freeing of inodes. Not here: the choice of a group (`placement.rs`), checks of free inodes
+//! (`free_inodes.rs`), and the contents of inodes.
 
 use std::sync::atomic::Ordering;
 
@@ -16,9 +16,8 @@ use crate::journal::Handle;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Takes a free inode for something new in the directory `parent`. What its record holds is
-    /// what was there before, or zeroes. Changes up to [`super::ALLOCATE_INODE_CREDITS`] blocks;
-    /// `NoSpace` before any change.
+    /// Allocates a free inode for a new file in the directory `parent`. Its record has old contents, or zeroes.
+    /// Changes up to [`super::ALLOCATE_INODE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle<'_>,

@@ -1,17 +1,17 @@
-//! Which clusters and inodes are in use: allocating and freeing them, and promising clusters to
-//! writes that have not happened yet.
-//! Not here: who uses them, and making the changes durable.
+//! Allocation and freeing of clusters and inodes, and reservation of clusters for delayed allocation.
+//! Not here: the users of blocks and inodes, and making the changes durable.
 //!
 //! - `free_extents.rs`, `bits.rs`: one group's free clusters, and bitmap blocks
-//! - `tally.rs`, `policy.rs`, `placement.rs`: which group, and where in it
-//! - `reserve.rs`: who may have how many clusters
-//! - `windows.rs`: what is kept for files that grow
+//! - `tally.rs`, `policy.rs`, `placement.rs`: the choice of a group, and of a position in it
+//! - `reserve.rs`: reservations of clusters
+//! - `preallocation.rs`: clusters that are kept in memory for files that grow
 //! - `groups.rs`: groups in memory, and their bitmaps and descriptors on disk
 //! - `free_inodes.rs`: checks of inodes that a bitmap marks free
-//! - `blocks.rs`, `inodes.rs`: what callers ask for
+//! - `blocks.rs`, `inodes.rs`: the operations
+//! - `trim.rs`: discards of free space
 //!
-//! A cluster that was freed is free on disk and in the counts at once, but *deferred*: nobody gets
-//! it before the transaction that freed it is durable (J3).
+//! A freed cluster is free on disk and in the counts at once, but *deferred*: it is not allocated before the
+//! transaction that freed it is durable (J3).
 
 mod bits;
 mod blocks;
@@ -21,12 +21,12 @@ mod groups;
 mod inodes;
 mod placement;
 mod policy;
+mod preallocation;
 mod reserve;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod trim;
-mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -38,10 +38,10 @@ use parking_lot::Mutex;
 
 use self::groups::Group;
 use self::policy::Layout;
+pub(crate) use self::preallocation::Preallocation;
+use self::preallocation::Preallocations;
 use self::reserve::Space;
 use self::tally::Tally;
-pub(crate) use self::windows::Ahead;
-use self::windows::Windows;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::ondisk::superblock::RawSuperblock;
@@ -67,17 +67,17 @@ const COMMITS_MAX: u32 = 3;
 /// There was no large request yet.
 const NO_STREAM: u64 = u64::MAX;
 
-/// What clusters are wanted for.
+/// The purpose for which clusters are allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// Data that nothing was reserved for.
+    /// Data without a reservation.
     Data,
-    /// Data that [`Volume::reserve`] has promised clusters for; they are taken off the promise.
+    /// Data with a reservation by [`Volume::reserve`], which it uses up.
     ReservedData,
     /// Metadata.
     Metadata,
-    /// Metadata that writeback or the end of an I/O needs, which come too late to fail for lack of
-    /// space: it may have what is kept back for that.
+    /// Metadata for writeback or the end of I/O, which must not fail for lack of space. It may use the clusters
+    /// that are reserved for this purpose.
     EndOfIo,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Allocator {
     stored: Mutex<(u64, u64)>,
     /// The block after those of the last large request.
     stream: AtomicU64,
-    windows: Windows,
+    preallocations: Preallocations,
     /// Extents in the indexes of all groups, about.
     indexed: AtomicUsize,
     /// The group whose index is dropped next when there are too many.
@@ -139,14 +139,14 @@ impl Allocator {
             directories: directories.into(),
             stored: Mutex::new(stored),
             stream: NO_STREAM.into(),
-            windows: Windows::default(),
+            preallocations: Preallocations::default(),
             indexed: 0.into(),
             hand: 0.into(),
             discards: discard,
         }))
     }
 
-    /// Whether the superblock counts what is not free any more, or the other way.
+    /// Returns whether the superblock counts what is not free any more, or the other way.
     pub(crate) fn totals_changed(&self) -> bool {
         let free = self.space.lock().free;
         *self.stored.lock() != (free, self.free_inodes())
@@ -176,7 +176,7 @@ impl Allocator {
         self.space.lock().reserved
     }
 
-    /// Whether splitting extents can be left to the end of I/O.
+    /// Returns whether splitting extents can be left to the end of I/O.
     pub(crate) fn has_much_for_splitting(&self) -> bool {
         self.space.lock().has_much_for_splitting()
     }
@@ -196,8 +196,9 @@ fn layout(volume: &Volume) -> Layout {
 }
 
 impl Volume {
-    /// What a user may have, whom `is_in_group` knows: root, and the user and the group that the
-    /// superblock names, may have what is kept back. As in the kernel, root's group is not such a one.
+    /// Returns the right of a user to reserved blocks. Root may allocate them, and so may the user and the group that
+    /// the superblock names; as in the kernel, membership in root's group is no such right. `is_in_group` returns
+    /// whether the user is in a group.
     pub fn privilege_of(&self, uid: u32, is_in_group: impl Fn(u32) -> bool) -> Privilege {
         let raw = self.superblock().raw();
         let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
@@ -214,10 +215,10 @@ impl Volume {
         if is_there { Ok(()) } else { Err(Error::NoSpace) }
     }
 
-    /// Takes back a promise that is not needed any more.
+    /// Cancels a reservation that is not needed any more.
     pub(crate) fn unreserve(&self, clusters: u64) -> Result<()> {
         let writer = self.writer()?;
-        // Who failed half way has not said what it used; and then nobody gets anything any more.
+        // An operation that shut the volume down has not reported what it used; nothing is allocated after that.
         if writer.journal.check().is_ok() {
             writer.allocator.space.lock().unreserve(clusters);
         }
@@ -231,7 +232,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a commit would make more clusters usable: an operation that found `NoSpace` may be
+    /// Returns whether a commit would make more clusters usable: an operation that found `NoSpace` may be
     /// worth another attempt after one.
     pub(crate) fn has_deferred_space(&self) -> bool {
         self.writer().is_ok_and(|writer| writer.allocator.space.lock().deferred > 0)

@@ -1,24 +1,23 @@
-//! Who may have how many of the volume's free clusters: what is promised to delayed allocation,
-//! kept back for root, and kept back for splitting extents at the end of I/O.
-//! Not here: which clusters.
+//! Reservations of the volume's free clusters: for delayed allocation, for root, and for splitting extents at
+//! the end of I/O.
+//! Not here: the choice of clusters.
 
 use base::space::Privilege;
 
 use super::Purpose;
 
-/// No file has more kept for it than what is free divided by this.
-const KEPT_PART: u64 = 32;
+/// A preallocation is at most the number of free clusters divided by this.
+const PREALLOCATED_PART: u64 = 32;
 /// As many clusters are needed for splitting extents at the same time, about.
 const SPLITS_MIN: u64 = 16;
 
-/// The volume's free clusters, counted.
+/// The counts of the volume's free clusters.
 ///
-/// - **A1.** Promised clusters are there: `reserved <= free - claimed`, unless damage was found
-///   since. So a reservation is where ENOSPC is met, and what was reserved can be allocated, if
-///   need be after a commit.
-/// - **A2.** Others never take what is ready while it may be needed for a promise: they are left
-///   at most `free - claimed - deferred - reserved`.
-/// - **A3.** What is claimed is there in some group until it is taken.
+/// - **A1.** Reserved clusters exist: `reserved <= free - claimed`, unless damage was found since. So only a
+///   reservation can fail with ENOSPC, and reserved clusters can be allocated, if necessary after a commit.
+/// - **A2.** Other requests never take ready clusters that a reservation may need: they get at most
+///   `free - claimed - deferred - reserved`.
+/// - **A3.** Claimed clusters are in some group until they are allocated.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     /// Not in use.
@@ -38,7 +37,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// What everybody may have of so many clusters.
+    /// Returns how many of `clusters` are left without those that are reserved, for data, splitting and root.
     fn beyond_reserves(&self, clusters: u64, privilege: Privilege) -> u64 {
         let for_root = if privilege == Privilege::Root { 0 } else { self.for_root };
         clusters.saturating_sub(self.reserved + self.for_splitting + for_root)
@@ -69,19 +68,19 @@ impl Space {
         }
     }
 
-    /// Whether what is there for splitting extents at the end of I/O is more than a little.
+    /// Returns whether more than a minimum of clusters is available for splitting extents at the end of I/O.
     pub(super) fn has_much_for_splitting(&self) -> bool {
         let ready = self.free.saturating_sub(self.claimed + self.deferred + self.reserved);
         ready > (self.for_splitting / 2).max(SPLITS_MIN)
     }
 
-    /// Clusters that may be kept for one file that grows: a small part of what is ready.
-    pub(super) fn kept_max(&self) -> u64 {
-        self.free.saturating_sub(self.claimed + self.deferred + self.reserved) / KEPT_PART
+    /// Returns the maximum of clusters in one preallocation.
+    pub(super) fn preallocated_max(&self) -> u64 {
+        self.free.saturating_sub(self.claimed + self.deferred + self.reserved) / PREALLOCATED_PART
     }
 
-    /// Promises clusters, or says that there are not so many. What is not ready yet counts: it is
-    /// after a commit.
+    /// Reserves clusters. Returns false if there are not enough. Deferred clusters count, since they are ready after
+    /// a commit.
     pub(super) fn reserve(&mut self, privilege: Privilege, clusters: u64) -> bool {
         let unclaimed = self.free.saturating_sub(self.claimed);
         let is_there = self.beyond_reserves(unclaimed, privilege) >= clusters;
@@ -133,7 +132,7 @@ mod tests {
     }
 
     impl Space {
-        /// A claim that is used at once.
+        /// Makes a claim, and uses it at once.
         fn take(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
             let claimed = self.claim(purpose, privilege, wanted);
             self.end_claim(purpose, claimed, claimed);

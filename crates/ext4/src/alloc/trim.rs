@@ -1,4 +1,4 @@
-//! Discards of all free space (FITRIM). Not here: space that was just freed (`journal/discard.rs`).
+//! Discards of all free space (FITRIM). Not here: discards of freed space (`journal/discard.rs`).
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ impl Volume {
             && start < geometry.block_count
             && geometry.clusters_for(min) <= geometry.clusters_per_group().into();
         if !is_sound {
-            return Err(Error::InvalidArgument("a range or a length that cannot be discarded"));
+            return Err(Error::InvalidArgument("the range or the minimum length is invalid"));
         }
         let blocks = start..end.min(geometry.block_count);
         let mut trimmed = 0;

@@ -1,5 +1,5 @@
-//! Superblock copies, group descriptors and their copies, and the blocks of the format's own
-//! structures. Not here: what the bitmaps and inode tables say.
+//! The check of superblock copies, of group descriptors and their copies, and of the blocks of the format's own
+//! structures. Not here: the contents of bitmaps and inode tables.
 
 use base::view::view_at;
 use base::{FsBlock, GroupNumber, Place, Problem};
@@ -15,8 +15,8 @@ use crate::ondisk::superblock::RawSuperblock;
 
 const COPY: &str = "superblock copy";
 const DESCRIPTOR: &str = "group descriptor";
-/// In a group descriptor: what must be the same in every copy, and where it lies. The rest of the
-/// copies is brought up to date only by e2fsck.
+/// The fields of a group descriptor that must be equal in all copies, and their offsets. Only e2fsck updates the other
+/// fields of copies.
 const PLACES: [(&str, usize); 6] = [
     ("block bitmap", 0x00),
     ("inode bitmap", 0x04),
@@ -128,7 +128,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports what is wrong with the first superblock, if a copy is used instead.
+    /// Reports the error of the first superblock, if a copy is used instead.
     pub(super) fn check_first_superblock(&mut self) {
         if let Some(error) = self.volume.copy().and_then(|copy| copy.reason.clone()) {
             self.report.take::<()>(Err(error));
@@ -228,7 +228,7 @@ impl Check<'_> {
     }
 }
 
-/// The first descriptor block of which the group has a copy.
+/// Returns the first descriptor block of which the group has a copy.
 fn first_descriptor_block(geometry: &Geometry, group: GroupNumber) -> u32 {
     let index = group.0 / geometry.descriptors_per_block();
     if index < geometry.first_meta_descriptor_block { 0 } else { index }

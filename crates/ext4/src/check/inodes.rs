@@ -1,5 +1,5 @@
-//! Every inode of every inode table: its fields, its blocks, its size.
-//! Not here: names, and what the format's own inodes hold.
+//! The check of all inodes: their fields, blocks and sizes.
+//! Not here: names, and the contents of the format's own inodes.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const STRUCTURE: &str = "inode";
 const BAD_BLOCKS_INODE: InodeNumber = InodeNumber(1);
 pub(super) const RESIZE_INODE: InodeNumber = InodeNumber(7);
 
-/// What the walk through one inode's map found.
+/// The result of the walk through one inode's map.
 #[derive(Clone, Copy, Debug, Default)]
 struct MapTotals {
     /// Clusters of data and of the map itself.
@@ -138,7 +138,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the inode is, unless it is free; reports a time of deletion that says otherwise.
+    /// Returns the role of the inode, unless it is free. Reports a time of deletion that contradicts that.
     fn role(&mut self, record: &InodeRecord, place: Place) -> Option<Role> {
         let number = record.number;
         let place = place.in_inode(number);
@@ -173,7 +173,7 @@ impl Check<'_> {
         })
     }
 
-    /// Whether the superblock names the inode, so that nothing else does.
+    /// Returns whether the superblock names the inode, so that nothing else does.
     fn is_special(&self, number: InodeNumber) -> bool {
         let named = &self.volume.superblock().inodes;
         [named.journal, named.user_quota, named.group_quota, named.project_quota, named.orphan_file]
@@ -377,7 +377,7 @@ impl Check<'_> {
     }
 }
 
-/// Claims what a map leads to.
+/// A visitor that claims the blocks of a map.
 struct Claimer<'a, 'f> {
     geometry: &'a Geometry,
     claims: &'a mut Claims,
@@ -410,8 +410,8 @@ impl Claimer<'_, '_> {
         false
     }
 
-    /// With clusters, a file's blocks lie in them as its cluster-sized pieces do, and runs of one
-    /// piece share its cluster. Gives the blocks that are not claimed yet.
+    /// Returns the blocks of a run that are not claimed yet. With clusters, the runs of one cluster-sized piece of a
+    /// file share its cluster.
     fn unclaimed(&mut self, run: &Run) -> Option<(FsBlock, u64)> {
         let (shift, mask) = (self.geometry.cluster_shift, (1 << self.geometry.cluster_shift) - 1);
         let distance = self.geometry.first_data_block.0;

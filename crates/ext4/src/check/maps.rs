@@ -1,5 +1,5 @@
-//! Walks all of a file's map: runs of data, and the blocks that the map itself takes up.
-//! Not here: what becomes of them.
+//! The walk through all of a file's map: runs of data, and the blocks of the map itself.
+//! Not here: the checks of these.
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem};
 
@@ -16,9 +16,9 @@ pub(crate) struct MapRoot<'a> {
     pub checksum_seed: Option<u32>,
 }
 
-/// What takes part in a walk.
+/// A visitor of a map.
 pub(crate) trait MapVisitor {
-    /// A block of the map itself. Whether to go on below it.
+    /// Visits a block of the map itself. Returns whether to continue below it.
     fn node(&mut self, block: FsBlock) -> bool;
 
     /// Data.
@@ -115,7 +115,7 @@ struct PointerWalk<'a> {
     volume: &'a Volume,
     place: Place,
     visitor: &'a mut dyn MapVisitor,
-    /// What the pointers seen last add up to.
+    /// The run of the pointers that were visited last.
     run: Option<Run>,
 }
 

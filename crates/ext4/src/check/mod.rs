@@ -1,10 +1,9 @@
-//! The read-only consistency walk: everything that a volume says is held against everything else.
+//! The read-only consistency check of a volume. Nothing is repaired.
 //!
-//! The passes follow each other because each needs what the ones before it found: groups claim
-//! the blocks of the format's own structures (`groups`); inodes claim theirs and tell their types
-//! (`inodes`, `maps`, `attributes`, `special`); directories give names to inodes (`directories`,
-//! `index`); then come reachability and link counts (`tree`), and at last the bitmaps and counts
-//! (`bitmaps`). Nothing is repaired.
+//! The order of the passes follows their needs: groups claim the blocks of the format's own structures
+//! (`groups`); inodes claim theirs and give their types (`inodes`, `maps`, `attributes`, `special`);
+//! directories give names to inodes (`directories`, `index`); then reachability and link counts are checked
+//! (`tree`), and at last the bitmaps and counts (`bitmaps`).
 //!
 //! Memory: a bit for each cluster and six bytes for each inode near any in use, up to a limit,
 //! and a few words for each directory, shared attribute block and attribute inode.
@@ -34,9 +33,9 @@ use crate::geometry::Geometry;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Walks the whole volume and tells `found` of everything that is wrong: [`Error::Corrupt`]
-    /// for an inconsistency, [`Error::Io`] for what could not be read, [`Error::Unsupported`] for
-    /// what was left out. It may break the check off.
+    /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
+    /// [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a part that is not checked. `found`
+    /// may end the check.
     pub fn check(
         self: &Arc<Self>,
         found: &mut dyn FnMut(Error) -> ControlFlow<()>,
@@ -91,10 +90,10 @@ struct Check<'v> {
     orphans: HashSet<InodeNumber>,
 }
 
-/// What is known of a directory.
+/// The state of a directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct DirectoryState {
-    /// What its ".." says.
+    /// The inode of its "..".
     dot_dot: Option<InodeNumber>,
     /// The directory that has a name for it.
     parent: Option<InodeNumber>,
@@ -102,15 +101,15 @@ struct DirectoryState {
     passed_from: Option<InodeNumber>,
 }
 
-/// What is known of a block of attributes.
+/// The state of an attribute block.
 #[derive(Clone, Copy, Debug)]
 struct AttributeBlock {
     /// References that it says it has.
     stored: u32,
     /// References found.
     found: u32,
-    /// What the attribute values in inodes add to the block count of each inode with this block,
-    /// in units of 512 bytes.
+    /// The blocks that attribute values in inodes add to the block count of each inode with this block, in units of
+    /// 512 bytes.
     value_sectors: u64,
 }
 
@@ -131,7 +130,7 @@ impl Report<'_> {
         }
     }
 
-    /// Tells of a part of the check that would take more than anyone would wait for.
+    /// Reports a part of the check that is skipped since it would take too long.
     fn leave_out(&mut self, what: &'static str) {
         self.is_partial = true;
         self.add(Unsupported::Operation(what).into());
@@ -147,7 +146,7 @@ impl Report<'_> {
         self.add(Error::corrupt(structure, place, problem));
     }
 
-    /// The value, or nothing after reporting why there is none.
+    /// Returns the value, or nothing after reporting why there is none.
     fn take<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }

@@ -1,7 +1,6 @@
-//! Gives an inode a name in a directory: finds the room for it, or makes room step by step, each of
-//! which leaves a sound directory.
-//! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index
-//! (`build.rs`).
+//! Insertion of a name into a directory. If there is no room, it makes room step by step, and each step leaves a valid
+//! directory.
+//! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index (`build.rs`).
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
@@ -30,11 +29,9 @@ pub(super) enum Step {
 }
 
 impl Inode {
-    /// Adds a name to this directory. `Exists` if it is taken, and then nothing is changed.
-    ///
-    /// `NoSpace` when the directory must grow and cannot: the names are as they were, and if this
-    /// was the handle's first change, that is said to it; otherwise the caller undoes what it
-    /// changed before.
+    /// Adds a name to this directory. Errors: `Exists` if the name exists, when nothing is changed. `NoSpace` if the
+    /// directory must grow and cannot: the names are unchanged, and if this was the handle's first change,
+    /// [`Handle::undone`] is called; otherwise the caller undoes its earlier changes.
     pub(crate) fn dir_insert(
         &self,
         handle: &mut Handle<'_>,
@@ -79,7 +76,7 @@ impl Inode {
         Err(Error::corrupt("directory", Place::inode(self.number()), problem))
     }
 
-    /// The credits that one insertion needs.
+    /// Returns the credits that one insertion needs.
     pub(crate) fn credits_for_insert(&self) -> u32 {
         let is_large = self.volume().geometry().features.has(Feature::LargeDir);
         let levels = if is_large { 3 } else { 2 };
@@ -91,7 +88,7 @@ impl Inode {
     }
 }
 
-/// Whether a name can be given at all.
+/// Fails for names that no file can have.
 pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
@@ -100,7 +97,7 @@ pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
         return Err(Error::Exists);
     }
     if name.is_empty() || name.iter().any(|&byte| byte == b'/' || byte == 0) {
-        return Err(Error::InvalidArgument("a name is empty, or has a slash or NUL in it"));
+        return Err(Error::InvalidArgument("the name is empty, or contains a slash or NUL"));
     }
     Ok(())
 }
@@ -112,7 +109,7 @@ pub(super) struct Leaf {
 }
 
 impl<'a> Directory<'a> {
-    /// Refuses what cannot be changed yet.
+    /// Fails for directories that cannot be changed yet.
     pub(super) fn for_change(inode: &'a Inode) -> Result<Self> {
         let directory = Self::open(inode)?;
         if inode.has(InodeFlags::CASEFOLD) {
@@ -135,7 +132,7 @@ impl<'a> Directory<'a> {
         if is_there { Err(Error::Exists) } else { Ok(()) }
     }
 
-    /// The hash of a new index; `None` when directories are to stay without.
+    /// Returns the hash of a new index; `None` when directories are to stay without.
     pub(super) fn new_hash(&self) -> Option<HashAlgorithm> {
         let superblock = self.inode.volume().superblock();
         superblock
@@ -184,7 +181,7 @@ impl<'a> Directory<'a> {
         Ok(true)
     }
 
-    /// Adds an entry to the leaf of its hash, or does what comes first for that.
+    /// Adds an entry to the leaf of its hash, or does one step to make room for it.
     fn insert_by_hash(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Step> {
         let (path, _) = self.path_to(entry.name)??;
         let leaf = self.leaf_of(&path)?;
@@ -199,7 +196,7 @@ impl<'a> Directory<'a> {
         Ok(Step::MadeRoom)
     }
 
-    /// The leaf that a path leads to, which is no part of the index.
+    /// Returns the leaf that a path leads to, which is no part of the index.
     pub(super) fn leaf_of(&self, path: &Path) -> Result<Leaf> {
         let fault = |place, problem| Error::corrupt("directory index", place, problem);
         let Some((at, named_by)) = self.child(path)? else {
@@ -240,7 +237,7 @@ impl<'a> Directory<'a> {
         Ok(true)
     }
 
-    /// Whether the path's block of this level can take another slot.
+    /// Returns whether the path's block of this level can take another slot.
     fn has_room(&self, path: &Path, level: usize) -> Result<bool> {
         let step = &path.steps[level];
         Ok(self.node(step)?.len() < self.format.slots_max(NodeKind::of(step.block)))
@@ -323,7 +320,7 @@ impl<'a> Directory<'a> {
         })
     }
 
-    /// Gives a block that was read other contents.
+    /// Replaces the contents of a block that was read.
     pub(super) fn rewrite(
         &self,
         handle: &mut Handle<'_>,
@@ -341,7 +338,7 @@ impl<'a> Directory<'a> {
         Ok(at)
     }
 
-    /// Adds a block to the end of the directory, which the caller gives contents.
+    /// Adds a block to the end of the directory. The caller writes its contents.
     fn append_blank(&self, handle: &mut Handle<'_>) -> Result<(FileBlock, FsBlock)> {
         let geometry = self.inode.volume().geometry();
         let size = (self.blocks.0 + 1) << geometry.block_size.shift();

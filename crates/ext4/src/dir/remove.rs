@@ -1,5 +1,4 @@
-//! Takes names away from a directory, and changes what they stand for. Blocks stay the directory's
-//! when they become empty.
+//! Removal of names from a directory, and changes of their inodes. Blocks that become empty stay in the directory.
 //! Not here: adding names.
 
 use base::attributes::FileType;
@@ -13,7 +12,7 @@ use crate::inode_record::InodeFlags;
 use crate::journal::Handle;
 
 impl Inode {
-    /// Takes a name out of this directory; gives the inode that it stood for.
+    /// Removes a name from this directory. Returns its inode.
     pub(crate) fn dir_remove(&self, handle: &mut Handle<'_>, name: &[u8]) -> Result<InodeNumber> {
         let directory = Directory::for_change(self)?;
         check_not_dots(name)?;
@@ -26,7 +25,7 @@ impl Inode {
         Ok(found.inode)
     }
 
-    /// Makes a name that is there stand for another inode; gives the one before.
+    /// Sets the inode of an existing name. Returns the previous one.
     pub(crate) fn dir_set_entry(
         &self,
         handle: &mut Handle<'_>,
@@ -71,7 +70,7 @@ impl Inode {
         })
     }
 
-    /// Whether this directory has no names but "." and "..".
+    /// Returns whether this directory has no names but "." and "..".
     pub(crate) fn dir_is_empty(&self) -> Result<bool> {
         let directory = Directory::open(self)?;
         if self.has(InodeFlags::INLINE_DATA) {
@@ -95,13 +94,13 @@ impl Inode {
 
 fn check_not_dots(name: &[u8]) -> Result<()> {
     match is_dots(name) {
-        true => Err(Error::InvalidArgument("\".\" and \"..\" stay")),
+        true => Err(Error::InvalidArgument("\".\" and \"..\" cannot be removed")),
         false => Ok(()),
     }
 }
 
 impl Directory<'_> {
-    /// Where a name is, which must be there.
+    /// Returns the position of a name. Errors: `NotFound`.
     fn locate(&self, name: &[u8]) -> Result<Located> {
         self.find(name)?.ok_or(Error::NotFound)
     }

@@ -1,5 +1,5 @@
-//! The extent tree: finds the extents at a file block.
-//! Not here: indirect blocks, and keeping what was found.
+//! The extent tree: lookups of the extents at a file block.
+//! Not here: indirect blocks, and caching the results.
 
 mod node;
 
@@ -20,7 +20,7 @@ use crate::volume::Volume;
 /// random reads.
 pub(crate) const RUNS_AT_ONCE: usize = 64;
 
-/// Returns what the tree says around block `at`: some runs, or the gap between leaves.
+/// Returns the part of the tree around block `at`: some runs, or the gap between leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let validity = volume.block_validity(record.number);
     let (seed, place) = (record.checksum_seed, Place::inode(record.number));

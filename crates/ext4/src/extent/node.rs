@@ -19,7 +19,7 @@ pub(crate) const ENTRY_BYTES: usize = size_of::<RawExtent>();
 /// With 2^32 blocks in a file, the kernel's trees never grow deeper.
 pub const DEPTH_MAX: u16 = 5;
 
-/// What the parent says of a node.
+/// The expectations of the parent for a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     /// Its depth; `None` for the root.
@@ -29,7 +29,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// What is known of a root before it is read.
+    /// Returns the expectations for a root.
     pub(crate) fn of_root() -> Self {
         Self { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) }
     }
@@ -48,7 +48,7 @@ enum Entries {
     Children(Vec<(FileBlock, FsBlock)>),
 }
 
-/// The entries of a table. Those of leaves begin with the file block, too.
+/// Returns the entries of a table. Those of leaves begin with the file block, too.
 pub(super) fn starts(table: &[u8]) -> &[RawExtentIndex] {
     <[RawExtentIndex]>::ref_from_bytes(table).unwrap_or_default()
 }
@@ -57,12 +57,12 @@ pub(super) fn start_of(entry: &RawExtentIndex) -> FileBlock {
     FileBlock(entry.block.get().into())
 }
 
-/// How many entries of a table begin at `at` or before.
+/// Returns how many entries of a table begin at or before `at`.
 pub(crate) fn entries_until(table: &[u8], at: FileBlock) -> usize {
     starts(table).partition_point(|entry| start_of(entry) <= at)
 }
 
-/// How many entries of a table begin before `at`.
+/// Returns how many entries of a table begin before `at`.
 pub(crate) fn entries_before(table: &[u8], at: FileBlock) -> usize {
     starts(table).partition_point(|entry| start_of(entry) < at)
 }
@@ -71,8 +71,8 @@ pub(crate) fn entries_before(table: &[u8], at: FileBlock) -> usize {
 pub(crate) struct Part<'t> {
     /// Which ones.
     pub entries: Range<usize>,
-    /// What they may speak of: from where the first begins to where the one after the last does; on the
-    /// outside, all that the node may speak of.
+    /// The file blocks that the entry covers: from its first one to that of the next entry; at the ends of the node,
+    /// to the limits of the node.
     pub range: Range<FileBlock>,
     pub(super) table: &'t [u8],
     place: Place,
@@ -113,7 +113,7 @@ impl<'t> Part<'t> {
         Error::corrupt(STRUCTURE, place, Problem::Disorder { field: "file block", previous, found })
     }
 
-    /// Where the entry `index` of these lies.
+    /// Returns the place of entry `index`.
     fn place_of(&self, index: usize) -> Place {
         self.place.at_byte((HEADER_BYTES + (self.entries.start + index) * ENTRY_BYTES) as u64)
     }
@@ -186,8 +186,8 @@ impl<'t> Part<'t> {
 }
 
 impl Node {
-    /// Verifies the header, and that entries ascend, do not overlap, stay within what the parent
-    /// promised, and point into the volume.
+    /// Parses a node, and verifies the header, and that entries ascend, do not overlap, are within the limits that
+    /// the parent gives, and refer to blocks of the volume.
     pub(crate) fn parse(
         bytes: &[u8],
         validity: BlockValidity<'_>,
@@ -208,7 +208,7 @@ impl Node {
         Ok(Self { depth, entries })
     }
 
-    /// Verifies the same; gives the depth, and the entries as they are.
+    /// Verifies the same. Returns the depth, and the entries in their raw form.
     pub(crate) fn verify<'b>(
         bytes: &'b [u8],
         validity: BlockValidity<'_>,
@@ -224,7 +224,7 @@ impl Node {
         Ok((depth, table))
     }
 
-    /// The children of an inner node: the first file block and the block of each.
+    /// Returns the children of an inner node: the first file block and the block of each.
     pub(crate) fn children(&self) -> &[(FileBlock, FsBlock)] {
         match &self.entries {
             Entries::Runs(_) => &[],
@@ -232,7 +232,7 @@ impl Node {
         }
     }
 
-    /// The runs of a leaf.
+    /// Returns the runs of a leaf.
     pub(crate) fn runs(&self) -> &[Run] {
         match &self.entries {
             Entries::Runs(runs) => runs,
@@ -292,7 +292,7 @@ pub(crate) fn verify_block(
     Node::verify(bytes, validity, expected, place).map(drop)
 }
 
-/// The checksum lies behind the room for entries that the header claims.
+/// Verifies the checksum, which is behind the room for entries that the header claims.
 pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, place: Place) -> Result<()> {
     let Some(seed) = seed else { return Ok(()) };
     let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, place)?;

@@ -1,4 +1,4 @@
-//! Nodes with lies in them, and noise: errors, or a sound node.
+//! Tests of extent nodes with damage and random bytes: parsing gives an error or a valid node.
 
 use proptest::prelude::*;
 

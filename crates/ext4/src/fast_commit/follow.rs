@@ -1,5 +1,5 @@
-//! Follows fast commits in memory: which inode each name stands for, what each inode says, where
-//! its blocks are. Not here: changing the volume.
+//! The effects of fast commits, in memory: the inode of each name, the record of each inode, and its blocks.
+//! Not here: changing the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct FileState {
     pub before: Option<InodeRecord>,
     /// Whether the inode is another file than the one that lies there.
     pub is_new: bool,
-    /// What it was last said to be.
+    /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
     /// Where its blocks are, once that matters.
     pub map: Option<FileMap>,
@@ -32,7 +32,7 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    /// The file that lies there and still is this one.
+    /// Returns the file that lies there and still is this one.
     pub(super) fn kept(&self) -> Option<&InodeRecord> {
         self.before.as_ref().filter(|_| !self.is_new)
     }
@@ -88,7 +88,7 @@ impl FileState {
     }
 }
 
-/// What fast commits come to: of the inodes and names that they speak of.
+/// The effects of fast commits: on the inodes and names that they contain.
 pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
@@ -98,7 +98,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// What `commits` come to on `volume`.
+    /// Returns the effects of `commits` on `volume`.
     pub(super) fn of(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
         let mut maps = MapReader::new();
         let directories = names::collect(&volume, commits, &mut maps)?;
@@ -110,7 +110,7 @@ impl Outcome {
         Ok(outcome)
     }
 
-    /// The state of an inode, which must be one that files can have.
+    /// Returns the state of an inode, which must be one that files can have.
     fn file(&mut self, number: InodeNumber) -> Result<&mut FileState> {
         if !self.files.contains_key(&number) {
             let geometry = self.volume.geometry();
@@ -130,8 +130,8 @@ impl Outcome {
         Ok(self.files.get_mut(&number).expect("it is there or was just inserted"))
     }
 
-    /// Follows one fast commit. It says of each inode what it was when the commit was made, so
-    /// these come first; the order of the rest among each other is kept.
+    /// Applies one fast commit. Its images of inodes are of the time when the commit was made, so these are applied
+    /// first; the other changes are applied in their order.
     fn follow(&mut self, commit: &[Change]) -> Result<()> {
         for change in commit {
             if let Change::Inode { inode, image } = change {
@@ -194,7 +194,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// The map of a file, to be changed; `None` for an inode that is not in use.
+    /// Returns the map of a file, to be changed; `None` for an inode that is not in use.
     fn map(&mut self, number: InodeNumber) -> Result<Option<&mut FileMap>> {
         let mut maps = self.maps;
         let volume = Arc::clone(&self.volume);

@@ -1,5 +1,5 @@
-//! Writes transactions to a journal's log, round and round. Not here: what is in them, and putting
-//! their blocks where they belong, which is what makes room in the log.
+//! The writer of transactions to a journal's circular log. Not here: the contents of transactions, and
+//! checkpoints, which free space in the log.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ impl LogWriter {
         Ok(log)
     }
 
-    /// Takes away what the area of fast commits begins with, now that they are of the past: e2fsck 1.47
-    /// replays no log that has others there than such as follow it. Durable with the next flush.
+    /// Overwrites the beginning of the fast-commit area, which is obsolete: e2fsck 1.47 replays no log with fast
+    /// commits there that do not follow the log. Durable with the next flush.
     pub(crate) fn forget_fast_commits(&self) -> Result<()> {
         let area = &self.journal.superblock.fast_commit;
         if area.is_empty() {
@@ -81,36 +81,36 @@ impl LogWriter {
         self.journal.superblock.log.end - self.journal.superblock.log.start
     }
 
-    /// The most blocks that one transaction may change.
+    /// Returns the most blocks that one transaction may change.
     pub(crate) fn blocks_max(&self) -> u64 {
         // What lists them takes less than an eighth more.
         u64::from(self.capacity() / SHARE) * 7 / 8
     }
 
-    /// Whether the log lies on a device of its own.
+    /// Returns whether the log lies on a device of its own.
     pub(crate) fn is_external(&self) -> bool {
         self.journal.blocks.is_external()
     }
 
-    /// The id of the next transaction.
+    /// Returns the id of the next transaction.
     pub(crate) fn next(&self) -> TransactionId {
         self.next
     }
 
-    /// Whether there is room for a transaction that changes `blocks` and revokes `revoked` blocks.
+    /// Returns whether there is room for a transaction that changes `blocks` and revokes `revoked` blocks.
     pub(crate) fn has_room(&self, blocks: usize, revoked: usize) -> bool {
         let length = self.encoder.length(blocks, revoked);
         // Never all of it: a full log would look like an empty one.
         (self.used as usize).saturating_add(length) < self.capacity() as usize
     }
 
-    /// Whether so much is used that making room is due.
+    /// Returns whether so much is used that making room is due.
     pub(crate) fn is_half_full(&self) -> bool {
         self.used > self.capacity() / 2
     }
 
-    /// Makes the next transaction durable. There is room for it. What it speaks of on other devices
-    /// than the log's is durable already.
+    /// Makes the next transaction durable. There is room for it. Data that it refers to on other devices than the
+    /// log's is durable already.
     pub(crate) fn write(
         &mut self,
         blocks: &[(FsBlock, Arc<[u8]>)],
@@ -160,7 +160,7 @@ impl LogWriter {
         self.journal.blocks.device().flush()
     }
 
-    /// The error number for which the journal was given up, or 0.
+    /// Returns the error number for which the journal was given up, or 0.
     pub(crate) fn errno(&self) -> u32 {
         self.journal.superblock.errno
     }
@@ -175,13 +175,13 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The journal block `distance` after `block`, round the log.
+    /// Returns the journal block `distance` after `block`, round the log.
     fn after(&self, block: u32, distance: u32) -> u32 {
         let log = &self.journal.superblock.log;
         log.start + (block - log.start + distance) % self.capacity()
     }
 
-    /// Where blocks go that follow each other in the log from `at` on.
+    /// Returns the device offsets of blocks that are adjacent in the log from `at` on.
     fn place(&self, at: u32, blocks: Vec<Arc<[u8]>>) -> Vec<(DeviceOffset, Vec<Arc<[u8]>>)> {
         let size = self.journal.blocks.block_size();
         let mut runs: Vec<(DeviceOffset, Vec<Arc<[u8]>>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tells the device of space that nobody uses any more. Not here: which, and when.
+//! Discards of freed space on the device. Not here: which space, and when.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use base::{DeviceOffset, Error};
 use device::BlockDevice;
 use rustix::io::Errno;
 
-/// What is known of how a device takes discards.
+/// The state of discards on a device.
 #[derive(Default)]
 pub(super) struct Discards {
     /// It takes none, and is not asked again.
@@ -15,7 +15,7 @@ pub(super) struct Discards {
 }
 
 impl Discards {
-    /// Tells `device` of bytes whose contents do not matter: of those that touch, as one.
+    /// Discards ranges of `device`, adjacent ones together.
     pub(super) fn submit(&self, device: &dyn BlockDevice, ranges: Vec<Range<DeviceOffset>>) {
         if self.are_refused.load(Ordering::Relaxed) {
             return;
@@ -27,7 +27,7 @@ impl Discards {
         match merge(ranges).into_iter().try_for_each(discard) {
             Ok(()) => {}
             Err(error) if is_refusal(&error) => {
-                tracing::warn!("nothing is discarded any more: {error}");
+                tracing::warn!("discard is not supported, and is not tried again: {error}");
                 self.are_refused.store(true, Ordering::Relaxed);
             }
             Err(error) => tracing::warn!("{error}"),
@@ -35,7 +35,7 @@ impl Discards {
     }
 }
 
-/// Whether the device, or the host, does not know of discards.
+/// Returns whether the device, or the host, does not know of discards.
 fn is_refusal(error: &Error) -> bool {
     let Error::Io(error) = error else { return false };
     let errno = Errno::from_raw_os_error(error.errno);

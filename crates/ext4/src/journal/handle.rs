@@ -1,4 +1,4 @@
-//! A handle: the changes of one operation, all of which end up in one transaction.
+//! A handle: the changes of one operation, which become part of one transaction.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +11,13 @@ use smallvec::SmallVec;
 use super::Journal;
 use super::transaction::Release;
 
-/// The right to change metadata, between its start and its drop. What is changed through it becomes
-/// durable all together or not at all.
+/// The right to change metadata, from its start to its drop. Its changes become durable all together or not at all.
 pub(crate) struct Handle<'j> {
     journal: &'j Journal,
     id: TransactionId,
-    /// What was reserved of the transaction's room, in blocks.
+    /// The number of blocks that the handle may change.
     credits: u64,
-    /// What was changed; sorted, without duplicates.
+    /// The changed blocks; sorted, without duplicates.
     blocks: SmallVec<[FsBlock; 16]>,
     revoked: SmallVec<[FsBlock; 4]>,
     discards: Vec<Range<DeviceOffset>>,
@@ -52,22 +51,22 @@ impl<'j> Handle<'j> {
         }
     }
 
-    /// The transaction. When it is durable, so are the changes.
+    /// Returns the transaction. When it is durable, so are the changes.
     pub(crate) fn transaction(&self) -> TransactionId {
         self.id
     }
 
-    /// How many more blocks may be changed.
+    /// Returns how many more blocks may be changed.
     pub(crate) fn credits_left(&self) -> u64 {
         self.credits.saturating_sub((self.blocks.len() + self.revoked.len()) as u64)
     }
 
-    /// Whether anything was changed.
+    /// Returns whether anything was changed.
     pub(crate) fn has_changes(&self) -> bool {
         !self.blocks.is_empty() || !self.revoked.is_empty()
     }
 
-    /// How many times something was changed: the same number before and after says that nothing was.
+    /// Returns the number of changes so far. If it is the same before and after a call, the call has changed nothing.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -129,14 +128,13 @@ impl<'j> Handle<'j> {
         self.journal.metadata.discard(block);
     }
 
-    /// Has `release` called when the transaction is durable: for what it frees, which nobody may
-    /// use before. Never called if that does not come to pass.
+    /// Sets `release` to be called when the transaction is durable, for space that it frees, which must not be used
+    /// before. `release` is not called if the transaction is lost.
     pub(crate) fn when_durable(&mut self, release: impl FnOnce() + Send + 'static) {
         self.released.push(Box::new(release));
     }
 
-    /// Has the device told, when the transaction is durable, and before anything is released then, that
-    /// nobody uses these bytes.
+    /// Discards these bytes on the device when the transaction is durable, and before any `release` is called.
     pub(crate) fn discard_when_durable(&mut self, bytes: Range<DeviceOffset>) {
         self.discards.push(bytes);
     }
@@ -155,8 +153,8 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         let is_half_done = self.is_editing || self.has_changes();
         if thread::panicking() && !self.began_panicking && is_half_done {
-            // Before the handle ends: nobody may make durable what is half done.
-            self.journal.fail_after_panic("going on after a panic in the middle of a change");
+            // Before the handle ends, so that no commit makes a partial change durable.
+            self.journal.fail_after_panic("continuing after a panic in the middle of a change");
         }
         let mut state = self.journal.state.lock();
         let running = &mut state.running;

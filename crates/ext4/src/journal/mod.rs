@@ -1,20 +1,18 @@
-//! Changes to metadata that become durable together. Operations change blocks in memory through
-//! handles; all that was changed since the last commit is the running transaction; a commit makes
-//! it durable as a whole, in the log if the volume has one, and a checkpoint writes the blocks
-//! where they belong.
-//! Not here: the log on disk (`jbd2`), what the operations change.
+//! Transactions of metadata changes. Operations change blocks in memory through handles; all changes since the
+//! last commit are the running transaction; a commit makes it durable as a whole, in the log if the volume has
+//! one, and a checkpoint writes the blocks to their places.
+//! Not here: the log on disk (`jbd2`), and the operations.
 //!
 //! Invariants (`J` for journal):
 //!
-//! - **J1.** What a transaction's blocks hold is taken when no handle is open on it, and handles
-//!   that open afterwards belong to the next one: a transaction is never half of an operation.
-//! - **J2.** A block is written in its place only as some committed transaction left it, and only
-//!   when that commit is durable.
-//! - **J3.** Space that is freed, of data or of metadata, is not used again before the transaction
-//!   that frees it is durable; and by then nothing writes its old contents any more, neither a
-//!   checkpoint nor (by a revoke) a recovery.
-//! - **J4.** After a failure nothing is written any more but word of it: what is durable then stays
-//!   consistent.
+//! - **J1.** The contents of a transaction's blocks are taken while no handle is open on it, and handles that
+//!   open afterwards belong to the next transaction: a transaction never contains part of an operation.
+//! - **J2.** A checkpoint writes a block only with its contents in a committed transaction, and only after that
+//!   commit is durable.
+//! - **J3.** Freed space, of data or of metadata, is not used again before the transaction that frees it is
+//!   durable. By then its old contents are not written any more, neither by a checkpoint nor (because of a
+//!   revoke) by a recovery.
+//! - **J4.** After a failure, only the error itself is written: durable changes stay consistent.
 
 mod checkpoint;
 mod delay;
@@ -55,14 +53,14 @@ pub(crate) struct Journal {
     changed: Condvar,
     checkpoint: Checkpoint,
     discards: Discards,
-    /// Locked by who commits and by who makes room in the log.
+    /// Locked by a thread that commits, and by a thread that checkpoints.
     log: Option<Mutex<LogWriter>>,
     /// Blocks of one transaction, at most.
     blocks_max: u64,
     pub(crate) errors: ErrorLog,
 }
 
-/// Why nothing is changed any more.
+/// The reason for which nothing can be changed any more.
 enum End {
     /// The volume was closed.
     Closed,
@@ -73,7 +71,7 @@ enum End {
 /// The reason for a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Urgency {
-    /// A request asks for durable changes. It may be cancelled.
+    /// A request needs durable changes. It may be cancelled.
     Sync,
     /// The caller goes on only when the transaction's changes are durable.
     None,
@@ -85,11 +83,11 @@ struct State {
     running: Transaction,
     /// Handles open on the running transaction.
     handles: u32,
-    /// What those handles may still change, in blocks.
+    /// The number of blocks that these handles may still change.
     credits: u64,
-    /// A commit waits for the handles to end; no new ones meanwhile.
+    /// A commit waits for the handles to end, and no new ones start.
     is_locked: bool,
-    /// Somebody commits.
+    /// A thread commits.
     is_committing: bool,
     delays: Delays,
     /// The last transaction that is durable.
@@ -98,8 +96,8 @@ struct State {
 }
 
 impl Journal {
-    /// The journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a
-    /// commit writes blocks where they belong, and is not atomic.
+    /// Returns the journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a commit
+    /// writes blocks to their places, and is not atomic.
     pub(crate) fn new(
         device: Arc<LatchDevice>,
         metadata: Arc<MetadataCache>,
@@ -131,7 +129,7 @@ impl Journal {
         }
     }
 
-    /// The most blocks that one handle may ask for.
+    /// Returns the most blocks that one handle may ask for.
     pub(crate) fn credits_max(&self) -> u32 {
         u32::try_from(self.blocks_max / 2).unwrap_or(u32::MAX)
     }
@@ -164,16 +162,16 @@ impl Journal {
         Ok(Handle::new(self, state.running.id, wanted, held))
     }
 
-    /// Makes everything up to transaction `id` durable, as a request asks for. Nobody who waits here has a handle
-    /// open. Says whether this call has flushed the device, after all that it was to make durable. Fails with
-    /// `Interrupted` if the request that this thread serves is cancelled while another thread commits.
+    /// Makes all transactions up to `id` durable, for a request. The caller has no handle open. Returns whether this call has
+    /// flushed the device after all changes that it was to make durable. Errors: `Interrupted` if the request that
+    /// this thread serves is cancelled while another thread commits.
     pub(crate) fn sync(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(Rank::Transaction);
         self.commit_through(id, Urgency::Sync)
     }
 
-    /// Makes everything durable that was changed before the call, also if the request that this thread serves is
-    /// cancelled: what the caller does next relies on it. Nobody who waits here has a handle open.
+    /// Makes all earlier changes durable, even if the request that this thread serves is cancelled, since the caller
+    /// relies on it. The caller has no handle open.
     pub(crate) fn commit_all(&self) -> Result<()> {
         let _held = Held::new(Rank::Transaction);
         self.commit_through(self.latest(), Urgency::None).map(drop)
@@ -186,7 +184,7 @@ impl Journal {
         self.commit_through(self.latest(), Urgency::NeedsRoom).map(drop)
     }
 
-    /// The last transaction with changes.
+    /// Returns the last transaction with changes.
     pub(crate) fn latest(&self) -> TransactionId {
         let state = self.state.lock();
         match state.running.is_empty() && state.handles == 0 {
@@ -201,14 +199,14 @@ impl Journal {
         self.write_checkpoint()
     }
 
-    /// Whether the running transaction has been open for `age` and has something to commit.
+    /// Returns whether the running transaction has been open for `age` and has something to commit.
     fn is_due(&self, age: Duration) -> bool {
         let state = self.state.lock();
         state.end.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
     }
 
-    /// Commits the running transaction and waits for others' commits until `id` is durable. When
-    /// that has become impossible, the changes are lost, and whoever asks is told so.
+    /// Commits the running transaction and waits for other threads' commits until `id` is durable. Errors: `Lost` if
+    /// that has become impossible.
     fn commit_through(&self, id: TransactionId, urgency: Urgency) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
@@ -232,14 +230,14 @@ impl Journal {
             state = self.state.lock();
         }
         state.is_committing = true;
-        // Taken here, not later: a thread that needs room and finds this commit under way has ended these, and
-        // may itself be waited for by a delay that begins after it has.
+        // Counted here, not later: a thread that needs room and finds this commit under way has ended these
+        // delays, and a delay that begins later may wait for that thread.
         let delays = state.delays.begun();
         drop(state);
         let mut committing = Committing { journal: self, has_ended: false };
         let result = self.commit_running(urgency, delays);
         if let Err(error) = &result {
-            // Before anybody else may begin to commit.
+            // Before another thread may begin to commit.
             self.fail(error);
         }
         committing.has_ended = true;
@@ -271,7 +269,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes a transaction durable, and what it frees free.
+    /// Makes a transaction durable, and then makes the space that it freed available.
     fn write(&self, mut ended: Frozen) -> Result<()> {
         let discards = std::mem::take(&mut ended.discards);
         let released = match &self.log {
@@ -281,48 +279,49 @@ impl Journal {
                     self.make_room(&mut log)?;
                 }
                 if log.is_external() {
-                    // The data of files, which the transaction speaks of.
+                    // The data that the transaction refers to is on this device, not on the log's.
                     self.device.flush()?;
                 }
                 log.write(&ended.blocks, &ended.revoked)?;
                 self.checkpoint.add(ended)
             }
             None => {
-                // What it says of data is there before it, as in a log.
+                // The data that the transaction refers to must be durable before, as with a log.
                 self.device.flush()?;
                 let released = self.checkpoint.add(ended);
                 self.write_checkpoint()?;
                 released
             }
         };
-        // While nobody can have what is released.
+        // Before the space is released, so that it is not in use again.
         self.discards.submit(&*self.device, discards);
         released.into_iter().for_each(|release| release());
         Ok(())
     }
 
-    /// Writes every block that was committed where it belongs (J2).
+    /// Checkpoints all committed blocks (J2), and frees the log's space, if there is a log.
     fn write_checkpoint(&self) -> Result<()> {
         match &self.log {
             Some(log) => self.make_room(&mut log.lock()),
-            None => self.put_in_place(),
+            None => self.checkpoint_blocks(),
         }
     }
 
-    /// Puts everything in place, so that the log's room can be used again.
+    /// Checkpoints all committed blocks, so that the log's space can be used again.
     fn make_room(&self, log: &mut LogWriter) -> Result<()> {
-        self.put_in_place()?;
+        self.checkpoint_blocks()?;
         log.checkpointed()
     }
 
-    fn put_in_place(&self) -> Result<()> {
+    /// Writes all committed blocks to their places, and flushes the device.
+    fn checkpoint_blocks(&self) -> Result<()> {
         self.checkpoint.write(&*self.device, &self.metadata)?;
         self.device.flush()
     }
 
-    /// What a background thread does now and then: commits what has waited for `age`, and makes
-    /// room in the log before somebody has to wait for that.
-    fn tend(&self, age: Duration) -> Result<()> {
+    /// Runs one round of the background thread: commits changes that are as old as `age`, and checkpoints when
+    /// the log is half full, before a commit has to wait for that.
+    fn background_round(&self, age: Duration) -> Result<()> {
         if self.check().is_err() {
             return Ok(());
         }
@@ -336,14 +335,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts everything in place and ends the log. Nothing can be changed afterwards.
+    /// Commits and checkpoints everything, and marks the log as empty. Nothing can be changed afterwards.
     pub(crate) fn finish(&self) -> Result<()> {
         loop {
             self.flush().inspect_err(|error| self.fail(error))?;
             let mut state = self.state.lock();
             state.check_not_lost()?;
             if state.handles == 0 && state.running.is_empty() && !state.is_committing {
-                // Nobody changes anything from here on, and what comes too late is told so.
+                // From here on, changes fail.
                 state.end = Some(End::Closed);
                 break;
             }
@@ -352,18 +351,18 @@ impl Journal {
     }
 }
 
-/// The part of who commits, from beginning to end.
+/// A commit that is under way.
 struct Committing<'j> {
     journal: &'j Journal,
-    /// Otherwise a panic was the end.
+    /// False until the commit has ended without a panic.
     has_ended: bool,
 }
 
 impl Drop for Committing<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Nobody knows what has become of the transaction. The others are told, and do not wait.
-            self.journal.fail_after_panic("going on after a panic in the middle of a commit");
+            // The state of the transaction is unknown. Threads that wait for it get an error.
+            self.journal.fail_after_panic("continuing after a panic in the middle of a commit");
         }
         let mut state = self.journal.state.lock();
         state.is_committing = false;
@@ -373,7 +372,7 @@ impl Drop for Committing<'_> {
 }
 
 impl State {
-    /// Refuses when nothing can be changed any more.
+    /// Fails if nothing can be changed any more.
     fn check(&self) -> Result<()> {
         match &self.end {
             None => Ok(()),
@@ -382,7 +381,7 @@ impl State {
         }
     }
 
-    /// Refuses when what is not durable will never be.
+    /// Fails if changes that are not durable are lost.
     fn check_not_lost(&self) -> Result<()> {
         match &self.end {
             Some(End::Failed(error)) => Err(Error::Lost(Arc::clone(error))),

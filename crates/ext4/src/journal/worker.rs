@@ -1,4 +1,4 @@
-//! The thread that commits what nobody asks to be durable, so that a crash loses seconds only.
+//! The thread that commits in the background, so that a crash loses changes of a few seconds at most.
 //! Not here: how to commit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,12 +11,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Journal;
 
-/// As the kernel has it.
+/// The default age at which changes are committed, as in the kernel.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// How often to look.
+/// The interval between the thread's rounds.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The thread; it ends when this is dropped, without committing anything more.
+/// The thread. It ends when this is dropped, without another commit.
 pub(crate) struct Worker {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -27,28 +27,29 @@ impl Worker {
     pub(crate) fn start(journal: Arc<Journal>, interval: Duration) -> Result<Self> {
         let interval = if interval.is_zero() { COMMIT_INTERVAL } else { interval };
         let stop = Arc::<(Mutex<bool>, Condvar)>::default();
-        let told = Arc::clone(&stop);
+        let shared = Arc::clone(&stop);
         let work = move || {
-            let mut stopped = told.0.lock();
+            let mut stopped = shared.0.lock();
             while !*stopped {
-                told.1.wait_for(&mut stopped, TICK);
+                shared.1.wait_for(&mut stopped, TICK);
                 if *stopped {
                     break;
                 }
                 parking_lot::MutexGuard::unlocked(&mut stopped, || {
-                    let tend = AssertUnwindSafe(|| journal.tend(interval));
-                    // A failure is remembered and told to everyone who writes or waits.
-                    match catch_unwind(tend) {
+                    let round = AssertUnwindSafe(|| journal.background_round(interval));
+                    // Later changes, and threads that wait for a commit, get the error.
+                    match catch_unwind(round) {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => journal.fail(&error),
                         Err(_) => journal
-                            .fail_after_panic("going on after a panic in the journal's thread"),
+                            .fail_after_panic("continuing after a panic in the journal's thread"),
                     }
                 });
             }
         };
         let thread = std::thread::Builder::new().name("bifolio-journal".into()).spawn(work);
-        let refused = |_| -> Error { Unsupported::Operation("the host refuses a thread").into() };
+        let refused =
+            |_| -> Error { Unsupported::Operation("the host cannot start a thread").into() };
         Ok(Self { stop, thread: Some(thread.map_err(refused)?) })
     }
 }

@@ -1,5 +1,5 @@
-//! One change of one inode's map: has the map's lock, takes and frees its blocks, and ends by
-//! telling the inode and what is known of the map. Not here: what is changed.
+//! One change of one inode's map: holds the map's lock, allocates and frees blocks, and at its end updates the
+//! inode and the cached extents. Not here: the changes themselves.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use iomap::MetadataBuffer;
 
 use super::pointers::Pointers;
 use super::tree::{NodeStore, Tree};
-use crate::alloc::{ALLOCATE_CREDITS, Ahead, FREE_METADATA_CREDITS, Purpose};
+use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Preallocation, Purpose};
 use crate::extent_status::MapChange;
 use crate::features::Feature;
 use crate::geometry::Geometry;
@@ -38,7 +38,7 @@ pub(super) fn map_credits(levels: u32) -> u32 {
 /// A map that is being changed.
 pub(super) struct MapEdit<'e, 'h, 'j> {
     pub inode: &'e Inode,
-    /// What the inode says before the change.
+    /// The record before the change.
     pub record: Arc<InodeRecord>,
     pub map: Map<'e>,
     pub blocks: MapBlocks<'e, 'h, 'j>,
@@ -57,7 +57,7 @@ pub(super) enum Map<'e> {
 pub(super) struct MapBlocks<'e, 'h, 'j> {
     pub volume: &'e Volume,
     pub handle: &'h mut Handle<'j>,
-    /// What nodes are allocated for.
+    /// The purpose for which nodes are allocated.
     pub purpose: Purpose,
     /// Clusters allocated less those freed.
     pub clusters: i64,
@@ -76,7 +76,7 @@ impl Inode {
         self.edit_locked_map(handle, purpose, self.map.change(), operation)
     }
 
-    /// [`edit_map`](Self::edit_map) by who has the map already.
+    /// [`edit_map`](Self::edit_map) for callers that hold the map already.
     pub(super) fn edit_locked_map<'j, R>(
         &self,
         handle: &mut Handle<'j>,
@@ -85,7 +85,7 @@ impl Inode {
         operation: impl FnOnce(&mut MapEdit<'_, '_, 'j>) -> Result<R>,
     ) -> Result<R> {
         if self.has(InodeFlags::INLINE_DATA) || !self.has_map() {
-            return Err(Error::WrongType("it has no data blocks"));
+            return Err(Error::WrongType("files of this type have no data blocks"));
         }
         let (had_changes, changes) = (handle.has_changes(), handle.changes());
         let (volume, record) = (&**self.volume(), self.record());
@@ -144,7 +144,7 @@ impl<'e> Map<'e> {
 }
 
 impl<'e, 'h, 'j> MapEdit<'e, 'h, 'j> {
-    /// The map as an extent tree, and its blocks.
+    /// Returns the map as an extent tree, and its blocks.
     pub(super) fn tree(&mut self) -> Result<(&mut Tree<'e>, &mut MapBlocks<'e, 'h, 'j>)> {
         Ok((self.map.tree()?, &mut self.blocks))
     }
@@ -155,7 +155,7 @@ impl MapEdit<'_, '_, '_> {
         self.blocks.volume.geometry()
     }
 
-    /// Whether the blocks of the file are metadata, which go through the journal.
+    /// Returns whether the blocks of the file are metadata, which go through the journal.
     pub(super) fn holds_metadata(&self) -> bool {
         let flags = self.record.flags;
         self.record.kind != base::attributes::FileType::Regular
@@ -163,7 +163,7 @@ impl MapEdit<'_, '_, '_> {
             || flags.contains(InodeFlags::EA_INODE)
     }
 
-    /// How many clusters the inode may have more, besides those for nodes.
+    /// Returns how many more clusters the inode may have, besides those for nodes.
     pub(super) fn clusters_left(&self) -> u64 {
         let geometry = self.geometry();
         let counted = if !geometry.features.has(Feature::HugeFile) {
@@ -176,7 +176,7 @@ impl MapEdit<'_, '_, '_> {
         left.saturating_sub(NODES_ADDED_MAX)
     }
 
-    /// Tells the inode. What was changed is known already.
+    /// Updates the inode. The cached extents are up to date already.
     fn finish(self) -> Result<()> {
         let (area, clusters) = (*self.map.area(), self.blocks.clusters);
         let is_same = area == self.record.block_area && clusters == 0 && self.size.is_none();
@@ -202,16 +202,16 @@ fn units_per_cluster(geometry: &Geometry) -> u64 {
 }
 
 impl MapBlocks<'_, '_, '_> {
-    /// Allocates blocks: from where on, and how many. More may be kept for a file that grows.
+    /// Allocates contiguous blocks as [`Volume::allocate_blocks`] does. Returns the first one and their number.
     pub(super) fn allocate(
         &mut self,
         goal: FsBlock,
         wanted: u64,
         purpose: Purpose,
-        ahead: Option<Ahead>,
+        preallocation: Option<Preallocation>,
     ) -> Result<(FsBlock, u64)> {
         let changes = self.handle.changes();
-        let found = self.volume.allocate_blocks(self.handle, goal, wanted, purpose, ahead);
+        let found = self.volume.allocate_blocks(self.handle, goal, wanted, purpose, preallocation);
         self.is_touched |= found.is_err() && self.handle.changes() != changes;
         let (start, count) = found?;
         self.clusters += self.volume.geometry().clusters_for(count) as i64;
@@ -245,11 +245,11 @@ impl MapBlocks<'_, '_, '_> {
         Ok(is_sound)
     }
 
-    /// Gives back what [`allocate`](Self::allocate) gave, also to what it was promised to.
+    /// Frees blocks that [`allocate`](Self::allocate) has allocated, and restores their reservation.
     pub(super) fn undo(&mut self, start: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
         if purpose == Purpose::ReservedData {
             let clusters = self.volume.geometry().clusters_for(count);
-            // Before anybody else can have them.
+            // Before another thread can allocate them.
             self.volume.promise_again(clusters)?;
         }
         self.return_clusters(start, count)

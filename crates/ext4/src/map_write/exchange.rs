@@ -1,5 +1,4 @@
-//! Exchanges blocks of one file for blocks of another: which data they have is the caller's concern.
-//! Only extents can do that. Not here: choosing the blocks.
+//! Exchanges of blocks between two files with extents. Not here: the choice of the blocks, and their data.
 
 use base::{Error, FileBlock, FsBlock, Result};
 
@@ -12,38 +11,38 @@ use crate::inode::Inode;
 use crate::journal::Handle;
 use crate::map::Run;
 
-/// Blocks of two files that are to change places.
+/// Ranges of two files whose blocks are exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pair {
     /// The first file block of the one file.
     pub at: FileBlock,
     /// The first file block of the other file, the donor.
     pub donor_at: FileBlock,
-    /// Blocks: at least one, and at most [`LENGTH_MAX`](Self::LENGTH_MAX).
+    /// The number of blocks: at least one, and at most [`LENGTH_MAX`](Self::LENGTH_MAX).
     pub length: u64,
-    /// The first volume block that the file has.
+    /// The first volume block of the file's range.
     pub block: FsBlock,
-    /// The first volume block that the donor has.
+    /// The first volume block of the donor's range.
     pub donor_block: FsBlock,
-    /// Whether the file's blocks read as zeroes; those that it gets then do, too.
+    /// Whether the file's blocks are unwritten; then its new blocks are, too.
     pub unwritten: bool,
-    /// Whether the donor's do.
+    /// Whether the donor's blocks are unwritten.
     pub donor_unwritten: bool,
 }
 
 impl Pair {
-    /// What one extent can say, written or not.
+    /// The maximum length of an extent, written or not.
     pub(crate) const LENGTH_MAX: u64 = 32_767;
-    /// Pairs that one call of [`Inode::exchange`] takes: as many extents are put into a leaf, which
-    /// becomes two leaves at most.
+    /// The maximum of pairs for one call of [`Inode::exchange`]: as many extents are added to a leaf, which becomes two
+    /// leaves at most.
     pub(crate) const COUNT_MAX: usize = 32;
 
-    /// The first blocks of it.
+    /// Returns the first blocks of the pair.
     fn first(self, length: u64) -> Option<Self> {
         (length > 0).then_some(Self { length: length.min(self.length), ..self })
     }
 
-    /// What is left without the first blocks.
+    /// Returns the pair without its first blocks.
     pub(crate) fn without_first(self, length: u64) -> Option<Self> {
         (length < self.length).then(|| Self {
             at: FileBlock(self.at.0 + length),
@@ -55,35 +54,34 @@ impl Pair {
         })
     }
 
-    /// What the file has there.
+    /// Returns the file's extent.
     fn run(&self) -> Run {
         let &Self { at: start, length, block, unwritten, .. } = self;
         Run { start, length, block, unwritten }
     }
 
-    /// What it will have.
+    /// Returns the file's new extent.
     fn new_run(&self) -> Run {
         Run { block: self.donor_block, ..self.run() }
     }
 
-    /// What the donor has.
+    /// Returns the donor's extent.
     fn donor_run(&self) -> Run {
         let (start, block, unwritten) = (self.donor_at, self.donor_block, self.donor_unwritten);
         Run { start, block, unwritten, ..self.run() }
     }
 
-    /// What it will have: nothing that anybody reads.
+    /// Returns the donor's new extent, which is unwritten.
     fn new_donor_run(&self) -> Run {
         Run { start: self.donor_at, unwritten: true, ..self.run() }
     }
 }
 
 impl Inode {
-    /// Exchanges the blocks of `pairs`, which follow each other in both files, from the first on, as
-    /// far as the first leaf of each map goes: gives how many blocks that were, at least one. What the
-    /// donor gets is unwritten. The caller gives the credits for one call of
-    /// [`map_new_blocks`](Self::map_new_blocks) for each file, and keeps reads and writes away from
-    /// both ranges. `InvalidArgument` where the maps say something else than the pairs.
+    /// Exchanges the blocks of `pairs`, which are contiguous in both files, from the first one on, up to the end of
+    /// the first leaf of each map. Returns the number of blocks, at least one. The donor's new blocks are unwritten.
+    /// The caller provides the credits for one call of [`map_new_blocks`](Self::map_new_blocks) for each file, and
+    /// excludes reads and writes of both ranges. Errors: `InvalidArgument` if the maps differ from the pairs.
     pub(crate) fn exchange(
         &self,
         handle: &mut Handle<'_>,
@@ -131,7 +129,7 @@ impl Inode {
     }
 }
 
-/// The first pairs, or parts of them, as far as both leaves go.
+/// Returns the first pairs, or parts of them, up to the end of both leaves.
 fn within_leaves(pairs: &[Pair], end: FileBlock, donor_end: FileBlock) -> Vec<Pair> {
     let mut within = Vec::with_capacity(pairs.len());
     for pair in pairs.iter().take(Pair::COUNT_MAX) {
@@ -145,8 +143,8 @@ fn within_leaves(pairs: &[Pair], end: FileBlock, donor_end: FileBlock) -> Vec<Pa
     within
 }
 
-/// Gets ready to have the leaf at the end of `path` say what `new` gives in the place of what `old`
-/// gives, which it must say now.
+/// Prepares a rewrite of the leaf at the end of `path` that replaces the extents that `old` returns, which it must
+/// have, by those that `new` returns.
 fn prepare(
     tree: &Tree<'_>,
     store: &mut MapBlocks<'_, '_, '_>,
@@ -156,15 +154,15 @@ fn prepare(
     new: impl Fn(&Pair) -> Run,
 ) -> Result<Rewrite> {
     let mut extents = path.extents();
-    if !pairs.iter().all(|pair| says(&extents, &old(pair))) {
-        return Err(Error::InvalidArgument("blocks that became others while they were moved"));
+    if !pairs.iter().all(|pair| contains(&extents, &old(pair))) {
+        return Err(Error::InvalidArgument("the file's blocks have changed meanwhile"));
     }
     pairs.iter().for_each(|pair| leaf::replace(&mut extents, new(pair)));
     tree.prepare(store, path, &extents)
 }
 
-/// Whether these are the blocks that a leaf has where `run` lies.
-fn says(extents: &[Run], run: &Run) -> bool {
+/// Returns whether `extents` map all of `run` as it is.
+fn contains(extents: &[Run], run: &Run) -> bool {
     let range = run.start..run.end();
     let mut at = run.start;
     for part in extents.iter().filter_map(|extent| extent.within(&range)) {

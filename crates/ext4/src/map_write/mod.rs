@@ -52,7 +52,7 @@ pub(crate) enum Progress {
 }
 
 impl Inode {
-    /// The credits that `calls` calls of [`map_new_blocks`](Self::map_new_blocks) or
+    /// Returns the credits that `calls` calls of [`map_new_blocks`](Self::map_new_blocks) or
     /// [`append_block`](Self::append_block) need, or those of
     /// [`convert_written`](Self::convert_written) that stay within one leaf.
     pub(crate) fn credits_for_map(&self, calls: u32) -> u32 {
@@ -68,12 +68,12 @@ impl Inode {
         1 + calls
     }
 
-    /// The credits with which [`unmap`](Self::unmap) gets on well, within what a handle can have.
+    /// Returns the credits with which [`unmap`](Self::unmap) gets on well, within what a handle can have.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
         self.credits_for_map(1) + 1 + FREE_CREDITS * GROUPS_FREED
     }
 
-    /// Whether all of an extent tree lies in the inode.
+    /// Returns whether all of an extent tree lies in the inode.
     pub(crate) fn map_is_in_inode(&self) -> bool {
         self.map_depth() == 0
     }

@@ -1,4 +1,4 @@
-//! Maps blocks where a file has a hole. Not here: how a map takes them in.
+//! Allocation of blocks for holes of a file. Not here: how a map stores them.
 
 use base::{Error, FileBlock, FsBlock, Result};
 
@@ -6,17 +6,17 @@ use super::edit::{Map, MapBlocks, MapEdit};
 use super::leaf::length_max;
 use super::pointers;
 use super::tree::Tree;
-use crate::alloc::{Ahead, Purpose};
+use crate::alloc::{Preallocation, Purpose};
 use crate::indirect;
 use crate::inode::Inode;
 use crate::journal::Handle;
 use crate::map::{FILE_BLOCKS_MAX, Piece, Run};
 
-/// What is kept for a file that grows, in bytes: as much as it has, within these bounds.
-const KEPT_BYTES_MIN: u64 = 64 << 10;
-const KEPT_BYTES_MAX: u64 = 8 << 20;
+/// The bounds of a preallocation, in bytes. Within these it is as large as the file.
+const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;
+const PREALLOCATED_BYTES_MAX: u64 = 8 << 20;
 
-/// What is wanted.
+/// A request for blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewBlocks {
     /// The first file block.
@@ -26,11 +26,11 @@ pub(crate) struct NewBlocks {
     /// Whether they are to read as zeroes until they are marked written. Maps without extents
     /// cannot say that.
     pub unwritten: bool,
-    /// What the blocks are for.
+    /// The purpose of the blocks.
     pub purpose: Purpose,
 }
 
-/// What is mapped.
+/// The mapping at the request's first block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mapped {
     /// At the first file block that was asked for.
@@ -41,9 +41,8 @@ pub(crate) struct Mapped {
 }
 
 impl Inode {
-    /// Maps blocks, or says what is mapped there already. The inode's size stays as it is.
-    ///
-    /// `NoSpace`; `FileTooLarge` beyond what the map, or the count of blocks, can say.
+    /// Allocates blocks, or returns the existing mapping. The inode's size stays. Errors: `NoSpace`; `FileTooLarge`
+    /// past the limits of the map, or of the count of blocks.
     pub(crate) fn map_new_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -52,8 +51,8 @@ impl Inode {
         self.map_prepared_blocks(handle, request, &mut |_| Ok(()))?
     }
 
-    /// [`map_new_blocks`](Self::map_new_blocks), where `prepare` makes blocks that are new what they are
-    /// to be before the map has them. The inner error is `prepare`'s: then everything is as it was.
+    /// [`map_new_blocks`](Self::map_new_blocks) with `prepare`, which initialises new blocks before they are added to
+    /// the map. The inner error is that of `prepare`; then nothing has changed.
     pub(crate) fn map_prepared_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -68,8 +67,8 @@ impl Inode {
         self.edit_map(handle, nodes, |edit| edit.map_new(request, prepare))
     }
 
-    /// Adds a block to the end of a directory, or of another file of whole blocks of metadata, and
-    /// to its size. The caller gives it contents.
+    /// Adds a block to the end of a directory, or of another file of metadata blocks, and extends its size. The
+    /// caller writes the contents.
     pub(crate) fn append_block(&self, handle: &mut Handle<'_>) -> Result<(FileBlock, FsBlock)> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
             let block_size = edit.geometry().block_size;
@@ -84,25 +83,26 @@ impl Inode {
 }
 
 impl Inode {
-    /// What is to be kept behind new blocks: as much as there is up to there, for a file that somebody
-    /// has open for writing, and that grows not for the first time. Small files that are written at once
-    /// come to lie side by side.
-    fn ahead(&self, request: &NewBlocks, continues: bool) -> Option<Ahead> {
+    /// Returns the request for a preallocation behind new blocks: as large as the file up to there, if the file
+    /// is open for writing and grows for the second time at least. So small files that are written at once get
+    /// adjacent blocks.
+    fn preallocation(&self, request: &NewBlocks, continues: bool) -> Option<Preallocation> {
         if request.purpose != Purpose::ReservedData {
             return None;
         }
         let shift = self.volume().geometry().block_size.shift();
-        let [min, max] = [KEPT_BYTES_MIN, KEPT_BYTES_MAX].map(|bytes| (bytes >> shift).max(1));
+        let [min, max] =
+            [PREALLOCATED_BYTES_MIN, PREALLOCATED_BYTES_MAX].map(|bytes| (bytes >> shift).max(1));
         let grows = continues && self.has_writers();
         let blocks = if grows { (request.at.0 + request.wanted).clamp(min, max) } else { 0 };
-        Some(Ahead { inode: self.number(), blocks })
+        Some(Preallocation { inode: self.number(), blocks })
     }
 }
 
 /// Blocks that were found for a run.
 struct Found {
     run: Run,
-    /// What was allocated for it, unless it lies in a cluster that the file has already.
+    /// The blocks that were allocated for it, unless it is in a cluster that the file had already.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -162,8 +162,8 @@ impl MapEdit<'_, '_, '_> {
         let goal = within_volume(goal, &self.blocks);
         let is_last = next.is_none() && path.range().end >= FileBlock(FILE_BLOCKS_MAX);
         let continues = before.is_some_and(|before| is_last && before.end() == at);
-        let ahead = self.inode.ahead(&request, continues);
-        let found = find_blocks(tree, &mut self.blocks, request, end, goal, ahead)?;
+        let preallocation = self.inode.preallocation(&request, continues);
+        let found = find_blocks(tree, &mut self.blocks, request, end, goal, preallocation)?;
         if let Err(error) = prepare(found.run) {
             if let Some((start, count)) = found.allocated {
                 self.blocks.undo(start, count, request.purpose)?;
@@ -205,8 +205,9 @@ impl MapEdit<'_, '_, '_> {
         };
         let goal = within_volume(goal, &self.blocks);
         let continues = before.is_some_and(|before| before.end() == at);
-        let ahead = self.inode.ahead(&request, continues);
-        let (block, count) = self.blocks.allocate(goal, end.0 - at.0, request.purpose, ahead)?;
+        let preallocation = self.inode.preallocation(&request, continues);
+        let (block, count) =
+            self.blocks.allocate(goal, end.0 - at.0, request.purpose, preallocation)?;
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
         let run = Run { start: at, length: count, block, unwritten: false };
         let result = match block.0.checked_add(count) {
@@ -229,8 +230,8 @@ impl MapEdit<'_, '_, '_> {
         Ok(Ok(Mapped { run, is_new: true }))
     }
 
-    /// Where to look for the block of a file with a block map, when none is mapped in the same
-    /// block of pointers before: behind the block before it, else where the inode is.
+    /// Returns the goal for a block of a file with a block map, if no block before it is mapped in the same block of
+    /// pointers: behind the block before it, or else in the inode's group.
     fn preceding_block(&self, at: FileBlock) -> Result<FsBlock> {
         let volume = self.blocks.volume;
         if let Some(before) = at.0.checked_sub(1) {
@@ -243,7 +244,7 @@ impl MapEdit<'_, '_, '_> {
     }
 }
 
-/// The goal, or some block of the volume.
+/// Returns the goal, or some block of the volume.
 fn within_volume(goal: FsBlock, blocks: &MapBlocks<'_, '_, '_>) -> FsBlock {
     let geometry = blocks.volume.geometry();
     goal.clamp(geometry.first_data_block, FsBlock(geometry.block_count - 1))
@@ -257,12 +258,12 @@ fn find_blocks(
     request: NewBlocks,
     end: FileBlock,
     goal: FsBlock,
-    ahead: Option<Ahead>,
+    preallocation: Option<Preallocation>,
 ) -> Result<Found> {
     let NewBlocks { at, unwritten, purpose, .. } = request;
     let run = |block, length| Run { start: at, length, block, unwritten };
     if tree.geometry().cluster_shift == 0 {
-        let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose, ahead)?;
+        let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose, preallocation)?;
         return Ok(Found { run: run(block, count), allocated: Some((block, count)) });
     }
     // A file block lies as far in its cluster as its block does in the volume's.
@@ -290,7 +291,7 @@ fn find_blocks(
     };
     let goal = FsBlock(goal.0.saturating_sub(at.0 - start.0));
     let wanted = round_up(end, cluster_blocks).0 - start.0;
-    let (block, count) = blocks.allocate(goal, wanted, purpose, ahead)?;
+    let (block, count) = blocks.allocate(goal, wanted, purpose, preallocation)?;
     let skipped = at.0 - start.0;
     if count <= skipped {
         // The volume's last cluster, cut short.

@@ -1,4 +1,4 @@
-//! Nodes of an extent tree in memory: read from their bytes and written over them. Not here: which entries a node gets.
+//! Nodes of an extent tree in memory, read from and written to their bytes. Not here: the choice of entries.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Changes a few extents of one leaf where they lie, if no other node has to know: what most changes of
-//! large trees come to. Not here: which extents (`leaf.rs`), and all other changes (`tree.rs`).
+//! Changes of a few extents of one leaf in place, if no other node changes: the usual case in large trees. Not
+//! here: the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::map::Run;
 use crate::ondisk::extent::RawExtentHeader;
 
 impl Tree<'_> {
-    /// Has `change` divide, join and mark the extents with blocks in `range` and their neighbours, as far as
-    /// the leaf goes that speaks of the beginning of it: what `change` gives, and where that leaf ends. `None`,
-    /// and nothing is changed, if that is not a block of its own, or would overflow or become nearly empty.
-    /// `change` may be called in vain.
+    /// Calls `change` to split, merge and mark the extents with blocks in `range` and their neighbours, as far as the
+    /// leaf of the range's first block goes. Returns the result of `change`, and the end of that leaf. Returns
+    /// `None`, without a change, if the leaf is the root, or would overflow or become nearly empty. `change` may be
+    /// called without an effect.
     pub(super) fn patch<S: NodeStore, R>(
         &self,
         store: &mut S,
@@ -45,7 +45,7 @@ impl Tree<'_> {
             return Ok(None);
         }
         let entries = part.entries;
-        // Who holds the bytes keeps them from being changed in place.
+        // While the bytes are referenced, a change would copy them.
         drop(bytes);
         let seed = self.checksum_seed;
         store.edit(block, place, |bytes| {
@@ -55,7 +55,7 @@ impl Tree<'_> {
         Ok(Some((result, leaf.range.end)))
     }
 
-    /// The leaf that speaks of `at`, if it is a block of its own.
+    /// Returns the leaf that speaks of `at`, if it is a block of its own.
     fn leaf_at(
         &self,
         store: &impl NodeStore,
@@ -83,7 +83,7 @@ impl Tree<'_> {
     }
 }
 
-/// The entries that a node says it has room for, and has.
+/// Returns the entries that a node says it has room for, and has.
 fn room_within(bytes: &[u8]) -> usize {
     let said = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
     usize::from(said).min(node::room(bytes.len()))

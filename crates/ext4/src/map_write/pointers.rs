@@ -1,8 +1,8 @@
-//! Changes a block map in place: puts pointers in, adding the blocks of pointers on the way, and
-//! takes them out, freeing those that become empty.
-//! Not here: which blocks, and where blocks for pointers come from.
+//! Changes of a block map in place: sets pointers, adding blocks of pointers as needed, and clears them,
+//! freeing blocks of pointers that become empty.
+//! Not here: the choice of data blocks, and allocation of blocks for pointers.
 //!
-//! As in `tree.rs`, blocks are taken before anything is changed.
+//! As in `tree.rs`, blocks are allocated before anything is changed.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ fn per_block(geometry: &Geometry) -> u64 {
     u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64
 }
 
-/// The file blocks whose pointers lie side by side with that of `at`.
+/// Returns the file blocks whose pointers lie side by side with that of `at`.
 pub(super) fn leaf_of(geometry: &Geometry, at: FileBlock) -> Range<FileBlock> {
     match at.0.checked_sub(DIRECT) {
         None => FileBlock(0)..FileBlock(DIRECT),
@@ -89,7 +89,7 @@ fn clear_words(bytes: &mut [u8], words: &Range<usize>) {
     bytes[words.start * POINTER_BYTES..words.end * POINTER_BYTES].fill(0);
 }
 
-/// Whether nothing but `words` points anywhere.
+/// Returns whether nothing but `words` points anywhere.
 fn is_empty_without(bytes: &[u8], words: &Range<usize>) -> bool {
     let (before, rest) = bytes.split_at(words.start * POINTER_BYTES);
     let after = &rest[words.len() * POINTER_BYTES..];
@@ -101,7 +101,7 @@ pub(super) struct Leaf {
     range: Range<FileBlock>,
     /// The blocks of pointers that lead there, the top one first; none for the direct pointers.
     chain: Vec<FsBlock>,
-    /// What they say, as far as it lies in the range; not empty.
+    /// Their runs within the range; not empty.
     pub runs: Vec<Run>,
 }
 
@@ -194,7 +194,7 @@ impl Pointers<'_> {
         Ok(taken)
     }
 
-    /// The last pointers in `range` that lie side by side and are not all zero.
+    /// Returns the last pointers in `range` that lie side by side and are not all zero.
     pub(super) fn leaf_before(
         &self,
         store: &impl NodeStore,
@@ -224,7 +224,7 @@ impl Pointers<'_> {
         Ok(None)
     }
 
-    /// The blocks of pointers that lead to `at`, or where the hole begins that it lies in because
+    /// Returns the blocks of pointers that lead to `at`, or where the hole begins that it lies in because
     /// one of them is not there.
     fn chain(
         &self,
@@ -257,7 +257,7 @@ impl Pointers<'_> {
         Ok(Ok(chain))
     }
 
-    /// What pointers from `start` on say of the blocks in `range`.
+    /// Returns the runs of the pointers from `start` on, within `range`.
     fn runs(&self, bytes: &[u8], start: FileBlock, range: &Range<FileBlock>) -> Result<Vec<Run>> {
         let (mut runs, mut blocks) = (Vec::new(), self.validity.checker());
         for at in range.start.0..range.end.0 {

@@ -1,4 +1,4 @@
-//! Block maps against a model, in blocks small enough that three levels are used.
+//! Tests of block maps against a model, with blocks so small that three levels are used.
 
 use std::collections::BTreeMap;
 

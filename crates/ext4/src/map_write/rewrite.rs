@@ -1,8 +1,8 @@
-//! Rewrites of one leaf of an extent tree: splits nodes that overflow, frees those that become empty, and keeps their
-//! parents' entries right. Not here: which extents the leaf gets (`tree.rs`), and where blocks for nodes come from.
+//! Rewrites of one leaf of an extent tree: splits nodes that overflow, frees nodes that become empty, and
+//! updates the entries in their parents. Not here: the leaf's extents (`tree.rs`), and allocation of nodes.
 //!
-//! Everything is decided on copies in memory, with the blocks for new nodes already taken, before
-//! the first node is changed: running out of space leaves the tree as it was.
+//! Everything is prepared on copies in memory, with the blocks for new nodes allocated, before the first node
+//! is changed: if there is no space, the tree stays as it was.
 
 use base::{Error, FsBlock, Result};
 
@@ -34,8 +34,8 @@ struct NodeWrite {
 }
 
 impl Tree<'_> {
-    /// Replaces the extents of the leaf at the end of `path`. `extents` is not longer than before by more than what
-    /// two nodes have room for. `NoSpace` and `FileTooLarge` leave everything as it was.
+    /// Replaces the extents of the leaf at the end of `path`. `extents` has at most as many more than before as two
+    /// nodes have room for. Errors: `NoSpace` and `FileTooLarge`, without a change.
     pub(super) fn rewrite(
         &mut self,
         store: &mut impl NodeStore,
@@ -46,7 +46,7 @@ impl Tree<'_> {
         self.carry_out(store, rewrite)
     }
 
-    /// The first half of [`rewrite`](Self::rewrite): all of it that can fail for want of space.
+    /// Does the first half of [`rewrite`](Self::rewrite): all that can fail for lack of space.
     pub(super) fn prepare(
         &self,
         store: &mut impl NodeStore,
@@ -69,13 +69,13 @@ impl Tree<'_> {
         give_back(store, rewrite.draft)
     }
 
-    /// The second half. Nothing has changed the tree in between.
+    /// Does the second half. The tree has not changed since the first one.
     pub(super) fn carry_out(&mut self, store: &mut impl NodeStore, rewrite: Rewrite) -> Result<()> {
         self.apply(store, rewrite.draft, &rewrite.root)?;
         if rewrite.may_collapse { self.collapse(store) } else { Ok(()) }
     }
 
-    /// Decides what changes, from the leaf up. Returns the root as it will be.
+    /// Prepares the changes, from the leaf up. Returns the new root.
     fn draft(
         &self,
         store: &mut impl NodeStore,
@@ -132,7 +132,7 @@ impl Tree<'_> {
         entries.chunks(most).map(<[_]>::to_vec).collect()
     }
 
-    /// Gives each piece a block, the first one `block` if there is one; their parent's entries.
+    /// Allocates a block for each piece; `block`, if any, is that of the first. Returns the entries of their parent.
     fn place_pieces(
         &self,
         store: &mut impl NodeStore,

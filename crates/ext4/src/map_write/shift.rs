@@ -1,5 +1,5 @@
-//! Moves what a file has from some block on to lower or higher blocks of the file. Only extents can say
-//! that. Not here: the file's size, and the cache, which has nothing of it meanwhile.
+//! Shifts of a file's extents to lower or higher blocks of the file. Not here: the file's size, and the cache,
+//! which has no data of them meanwhile.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::journal::Handle;
 use crate::map::FILE_BLOCKS_MAX;
 
 impl Inode {
-    /// Sees to it that an extent begins at `at` if any has blocks there. The caller gives the credits
-    /// for one call of [`map_new_blocks`](Self::map_new_blocks), and says what nodes are for.
+    /// Splits the extent that contains `at`, if any, so that one begins there. Blocks for nodes are allocated for
+    /// the purpose `nodes`. Takes the credits of one call of [`map_new_blocks`](Self::map_new_blocks).
     pub(crate) fn split_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -28,21 +28,22 @@ impl Inode {
         })
     }
 
-    /// Sees to it that extents begin and end at the ends of `range` if any has blocks there, if that takes no
-    /// space; whether it is done. Takes the credits for a change of one leaf.
-    pub(crate) fn cut_out_extents(
+    /// Splits extents at both ends of `range`, if that takes no new node. Returns whether it is done. Takes the
+    /// credits for a change of one leaf.
+    pub(crate) fn split_ends_in_place(
         &self,
         handle: &mut Handle<'_>,
         range: &Range<FileBlock>,
     ) -> Result<bool> {
         self.edit_map(handle, Purpose::EndOfIo, |edit| {
             let (tree, store) = edit.tree()?;
-            tree.cut_out(store, range)
+            tree.split_ends(store, range)
         })
     }
 
-    /// Moves all from `from` on by `by` blocks towards the start, where as many blocks are a hole: from
-    /// the first leaf on, as far as the handle's credits go. `More` says where to go on. Takes no space.
+    /// Shifts all extents from `from` on by `by` blocks towards the start, over a hole of that size: from the
+    /// first leaf on, as far as the handle's credits reach. Returns `More` with the block to continue at. Takes no
+    /// space.
     pub(crate) fn shift_left(
         &self,
         handle: &mut Handle<'_>,

@@ -1,6 +1,6 @@
-//! An extent tree that is being changed: the ways to its leaves, and the changes of one leaf.
-//! Not here: which extents a leaf gets (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and where
-//! blocks for nodes come from.
+//! An extent tree that is being changed: the paths to its leaves, and the changes of one leaf.
+//! Not here: the extents of a leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and
+//! allocation of nodes.
 
 use std::ops::Range;
 
@@ -33,13 +33,13 @@ pub(super) trait NodeStore {
     fn create(&mut self, block: FsBlock, bytes: Vec<u8>);
     /// Allocates a block near `goal`. An error is found before anything was changed.
     fn take(&mut self, goal: FsBlock) -> Result<FsBlock>;
-    /// Gives a block back that was taken, and not made a node.
+    /// Frees a block that was allocated, and not made a node.
     fn give_back(&mut self, block: FsBlock) -> Result<()>;
     /// Frees a node.
     fn free(&mut self, block: FsBlock) -> Result<()>;
 }
 
-/// An extent tree that is being changed: its root, and what is needed to understand its nodes.
+/// An extent tree that is being changed: its root, and the parameters for parsing its nodes.
 pub(super) struct Tree<'g> {
     /// The root, in the inode.
     pub area: [u8; 60],
@@ -61,12 +61,12 @@ impl Path {
         self.nodes.last().expect("a path has a root")
     }
 
-    /// The extents of the leaf.
+    /// Returns the extents of the leaf.
     pub(super) fn extents(&self) -> Vec<Run> {
         self.leaf().entries.iter().map(|entry| entry.extent()).collect()
     }
 
-    /// The file blocks that the leaf may speak of.
+    /// Returns the file blocks that the leaf may speak of.
     pub(super) fn range(&self) -> Range<FileBlock> {
         self.leaf().range.clone()
     }
@@ -79,12 +79,12 @@ impl<'g> Tree<'g> {
 }
 
 impl Tree<'_> {
-    /// The levels below the root.
+    /// Returns the levels below the root.
     pub(super) fn depth(&self) -> Result<u16> {
         Ok(self.root()?.depth)
     }
 
-    /// The way to the leaf that speaks of `at`, or the first one if `at` lies before all leaves.
+    /// Returns the way to the leaf that speaks of `at`, or the first one if `at` lies before all leaves.
     pub(super) fn path(&self, store: &impl NodeStore, at: FileBlock) -> Result<Path> {
         let mut nodes = vec![self.root()?];
         loop {
@@ -115,7 +115,7 @@ impl Tree<'_> {
         parse(&bytes, self.validity, expected, Some(block), place)
     }
 
-    /// A sound node, and its place.
+    /// Returns a sound node, and its place.
     pub(super) fn read<S: NodeStore>(
         &self,
         store: &S,
@@ -138,7 +138,7 @@ impl Tree<'_> {
         self.root_place().at_block(block)
     }
 
-    /// The first extent that ends after `at`.
+    /// Returns the first extent that ends after `at`.
     pub(super) fn extent_from(&self, store: &impl NodeStore, at: FileBlock) -> Result<Option<Run>> {
         let mut path = self.path(store, at)?;
         loop {
@@ -155,7 +155,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The last extent that begins before `end`, and the way to it.
+    /// Returns the last extent that begins before `end`, and the way to it.
     pub(super) fn extent_before(
         &self,
         store: &impl NodeStore,
@@ -190,8 +190,8 @@ impl Tree<'_> {
         self.rewrite(store, path, &extents)
     }
 
-    /// Marks what is allocated in `range` written, or unwritten, as far as the first leaf there goes:
-    /// what was not so before, and where that leaf ends.
+    /// Marks allocated blocks in `range` as written or unwritten, as far as the first leaf there goes. Returns the
+    /// runs that have changed, and the end of that leaf.
     pub(super) fn convert(
         &mut self,
         store: &mut impl NodeStore,
@@ -212,8 +212,8 @@ impl Tree<'_> {
         Ok((converted, end))
     }
 
-    /// Takes `range`, as far as it lies in the leaf at the end of `path`, out of the map: what was
-    /// allocated there.
+    /// Removes `range`, as far as it is in the leaf at the end of `path`, from the map. Returns the runs that were
+    /// mapped.
     pub(super) fn remove(
         &mut self,
         store: &mut impl NodeStore,
@@ -228,7 +228,7 @@ impl Tree<'_> {
 
     /// Splits extents at both ends of `range`, if that takes no node and all of it is in one leaf. Returns whether
     /// that was so.
-    pub(super) fn cut_out(
+    pub(super) fn split_ends(
         &mut self,
         store: &mut impl NodeStore,
         range: &Range<FileBlock>,
@@ -248,8 +248,8 @@ impl Tree<'_> {
         if leaf::split(&mut extents, at) { self.rewrite(store, path, &extents) } else { Ok(()) }
     }
 
-    /// Moves what the leaf at the end of `path` has from `from` on to where `place` says, which keeps
-    /// the order in the tree. Adds no nodes.
+    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that `place` returns, which
+    /// keeps their order. Adds no nodes.
     pub(super) fn shift(
         &mut self,
         store: &mut impl NodeStore,

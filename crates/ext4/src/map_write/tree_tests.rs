@@ -1,4 +1,4 @@
-//! Extent trees against a model: random changes, nodes so small that trees grow deep.
+//! Tests of extent trees against a model: random changes, with nodes so small that trees become deep.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ impl NodeStore for Nodes {
     }
 }
 
-/// A tree, and what it should say of each block: where it lies and whether it is unwritten.
+/// A tree, and the expected block and state of each file block.
 struct Subject<'g> {
     tree: Tree<'g>,
     nodes: Nodes,
@@ -118,9 +118,9 @@ impl<'g> Subject<'g> {
         Ok(())
     }
 
-    fn cut_out(&mut self, range: Range<FileBlock>) {
+    fn split_ends(&mut self, range: Range<FileBlock>) {
         let nodes = self.nodes.blocks.len();
-        if self.tree.cut_out(&mut self.nodes, &range).unwrap() {
+        if self.tree.split_ends(&mut self.nodes, &range).unwrap() {
             for at in [range.start, range.end] {
                 let mut extents = self.tree.path(&self.nodes, at).unwrap().extents();
                 assert!(!leaf::split(&mut extents, at), "an extent goes on at {at:?}");
@@ -146,7 +146,7 @@ impl<'g> Subject<'g> {
         Ok(())
     }
 
-    /// Compares with the model, by the reader's eyes, and checks what e2fsck wants of a tree.
+    /// Compares the tree, as it is read, with the model, and checks the rules of e2fsck.
     fn check(&self) {
         let mut ahead = vec![(None, Expected::of_root())];
         let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
@@ -186,7 +186,7 @@ impl<'g> Subject<'g> {
         assert!(self.nodes.taken.is_empty(), "lost blocks");
     }
 
-    /// The hole around `at`, if there is one, by what the tree says.
+    /// Returns the hole around `at` in the tree, if there is one.
     fn hole(&self, at: FileBlock) -> Option<Range<FileBlock>> {
         let next = self.tree.extent_from(&self.nodes, at).unwrap();
         let before = self.tree.extent_before(&self.nodes, FileBlock(at.0 + 1)).unwrap();
@@ -200,7 +200,7 @@ impl<'g> Subject<'g> {
 enum Change {
     Insert { at: u64, length: u64, unwritten: bool, joins: bool },
     Convert { at: u64, length: u64, unwritten: bool },
-    CutOut { at: u64, length: u64 },
+    SplitEnds { at: u64, length: u64 },
     Remove { at: u64, length: u64 },
 }
 
@@ -210,9 +210,13 @@ fn changes(file_blocks: u64) -> impl Strategy<Value = Vec<Change>> {
         .prop_map(|(at, length, unwritten, joins)| Change::Insert { at, length, unwritten, joins });
     let convert = (at.clone(), 1..40_u64, any::<bool>())
         .prop_map(|(at, length, unwritten)| Change::Convert { at, length, unwritten });
-    let cut_out = (at.clone(), 1..40_u64).prop_map(|(at, length)| Change::CutOut { at, length });
+    let split_ends =
+        (at.clone(), 1..40_u64).prop_map(|(at, length)| Change::SplitEnds { at, length });
     let remove = (at, 1..60_u64).prop_map(|(at, length)| Change::Remove { at, length });
-    prop::collection::vec(prop_oneof![8 => insert, 3 => convert, 2 => cut_out, 1 => remove], 1..400)
+    prop::collection::vec(
+        prop_oneof![8 => insert, 3 => convert, 2 => split_ends, 1 => remove],
+        1..400,
+    )
 }
 
 fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u16 {
@@ -234,8 +238,8 @@ fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u1
             Change::Convert { at, length, unwritten } => {
                 subject.convert(FileBlock(at)..FileBlock(at + length), unwritten)
             }
-            Change::CutOut { at, length } => {
-                subject.cut_out(FileBlock(at)..FileBlock(at + length));
+            Change::SplitEnds { at, length } => {
+                subject.split_ends(FileBlock(at)..FileBlock(at + length));
                 Ok(())
             }
             Change::Remove { at, length } => subject.remove(FileBlock(at)..FileBlock(at + length)),

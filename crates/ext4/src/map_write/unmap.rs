@@ -1,4 +1,4 @@
-//! Unmaps blocks and frees them, from the last to the first. Not here: how a map forgets them.
+//! Unmapping and freeing of blocks, from the last to the first. Not here: removal of extents from a map.
 
 use std::ops::Range;
 
@@ -14,12 +14,12 @@ use crate::journal::Handle;
 use crate::map::Run;
 
 impl Inode {
-    /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits go:
-    /// with `More(end)`, what lies from the range's start to `end` is left. The caller gives
-    /// [`credits_for_unmap`](Self::credits_for_unmap), and keeps reads and writes away.
+    /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits reach. Returns
+    /// `More(end)` if the blocks from the range's start to `end` are left. The caller provides
+    /// [`credits_for_unmap`](Self::credits_for_unmap), and excludes reads and writes.
     ///
-    /// Unmapping the middle of an extent needs room for one more; that can fail with `NoSpace` when
-    /// not even what is kept back for ends of I/O is left.
+    /// Unmapping the middle of an extent needs an entry for one more extent. Errors: `NoSpace`, if not even the
+    /// blocks that are reserved for ends of I/O are left.
     pub(crate) fn unmap(
         &self,
         handle: &mut Handle<'_>,
@@ -54,7 +54,7 @@ impl Inode {
     }
 }
 
-/// What came of one step.
+/// The result of one step.
 enum Step {
     /// Nothing was left to unmap.
     Done,
@@ -65,7 +65,7 @@ enum Step {
 }
 
 impl MapEdit<'_, '_, '_> {
-    /// Unmaps what lies in the last leaf of `range`, or the end of that.
+    /// Unmaps the part of `range` in its last leaf, or the end of that part.
     fn unmap_extents(&mut self, range: &Range<FileBlock>) -> Result<Step> {
         let holds_metadata = self.holds_metadata();
         let Map::Extents(tree) = &mut self.map else { unreachable!("the caller looked") };
@@ -109,7 +109,7 @@ impl MapEdit<'_, '_, '_> {
     }
 }
 
-/// How far back the runs, which come last one first, can be freed with so many credits.
+/// Returns the file block from which on the runs, given from the last to the first, can be freed with these credits.
 fn affordable(
     geometry: &Geometry,
     runs: impl Iterator<Item = Run>,
@@ -138,14 +138,14 @@ fn affordable(
     start
 }
 
-/// The groups that a run lies in.
+/// Returns the number of groups that a run is in.
 fn groups(geometry: &Geometry, run: &Run) -> u64 {
     let group =
         |block: u64| (block - geometry.first_data_block.0) / u64::from(geometry.blocks_per_group);
     group(run.block.0 + run.length - 1) - group(run.block.0) + 1
 }
 
-/// How many blocks at the end of a run lie in so many groups.
+/// Returns the number of blocks at the end of a run that are in `count` groups.
 fn blocks_in_groups(geometry: &Geometry, run: &Run, count: u64) -> u64 {
     if groups(geometry, run) <= count {
         return run.length;
@@ -166,8 +166,7 @@ fn revoke_all(blocks: &mut MapBlocks<'_, '_, '_>, run: &Run, holds_metadata: boo
     }
 }
 
-/// Frees the clusters of what was taken out of the map, but for those that the file has other
-/// blocks in.
+/// Frees the clusters of blocks that were removed from the map, except those with other blocks of the file.
 fn free_runs(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,

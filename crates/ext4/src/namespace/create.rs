@@ -1,4 +1,4 @@
-//! New inodes, with a name or without. Not here: what they inherit beyond flags (the caller says).
+//! Creation of inodes, with a name or without. Not here: inherited attributes other than flags.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use crate::ondisk::inode::BASE_BYTES;
 use crate::orphan_write::ORPHAN_CREDITS;
 use crate::volume::Volume;
 
-/// Longer targets of symbolic links do not fit in an inode, with the NUL that follows them.
+/// The maximum length of a symbolic link's target in the inode, where a NUL follows it.
 const FAST_TARGET_BYTES_MAX: usize = 59;
-/// The extra fields that are known here, in bytes.
+/// The length of the known extra fields, in bytes.
 const EXTRA_BYTES: usize = 32;
-/// What a new inode takes: itself, its first block, and giving both back.
+/// The credits for a new inode: itself, its first block, and freeing both.
 const ALLOCATION_CREDITS: u32 =
     ALLOCATE_INODE_CREDITS + FREE_INODE_CREDITS + INODE_CREDITS + 2 * ALLOCATE_CREDITS + 2;
 
-/// What a new inode is to be.
+/// The attributes of a new inode.
 #[derive(Clone, Debug)]
 pub struct NewInode<'a> {
     /// Its type.
@@ -40,16 +40,16 @@ pub struct NewInode<'a> {
     pub device: DeviceNumber,
     /// For symbolic links.
     pub target: &'a [u8],
-    /// Extended attributes that it begins with.
+    /// The first extended attributes.
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
-    /// All times of the inode but that of its creation.
+    /// All times of the inode but the time of creation.
     pub time: Timestamp,
-    /// The time of its creation.
+    /// The time of creation.
     pub created: Timestamp,
 }
 
 impl Inode {
-    /// Makes an inode with a name in this directory.
+    /// Creates an inode with a name in this directory.
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Inode>> {
         self.check_holds_names()?;
         self.check_absent(name)?;
@@ -77,8 +77,7 @@ impl Inode {
         })
     }
 
-    /// Makes an inode without a name, in the neighbourhood of this directory; it is deleted when
-    /// it is released before it gets one.
+    /// Creates an inode without a name, in a group near this directory. It is deleted if it is released without a name.
     pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<Inode>> {
         self.check_holds_names()?;
         if new.kind == FileType::Directory {
@@ -95,7 +94,7 @@ impl Inode {
         })
     }
 
-    /// Refuses a target of a symbolic link that does not fit in a block with the NUL after it.
+    /// Fails if the target of a symbolic link, with a NUL, does not fit into a block.
     fn check_target(&self, new: &NewInode<'_>) -> Result<()> {
         let fits = new.target.len() < self.volume().geometry().block_size.len();
         if fits { Ok(()) } else { Err(Error::NameTooLong) }
@@ -106,7 +105,7 @@ impl Inode {
         self.volume().credits_for_xattrs(new.xattrs).saturating_mul(2)
     }
 
-    /// Refuses what is no directory, or is one no more.
+    /// Fails if this is no directory, or was removed.
     pub(super) fn check_holds_names(&self) -> Result<()> {
         if !is_directory(self) {
             return Err(Error::NotDirectory);
@@ -114,7 +113,7 @@ impl Inode {
         if self.record().links == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Refuses a name that is taken.
+    /// Fails if the name exists.
     pub(super) fn check_absent(&self, name: &[u8]) -> Result<()> {
         match self.lookup(name) {
             Ok(_) => Err(Error::Exists),
@@ -123,7 +122,7 @@ impl Inode {
         }
     }
 
-    /// Takes an inode and writes what is to be in it, save its data.
+    /// Allocates an inode and writes all of it but its data.
     fn make(&self, handle: &mut Handle<'_>, new: &NewInode<'_>, links: u16) -> Result<Arc<Inode>> {
         let volume = self.volume();
         let is_directory = new.kind == FileType::Directory;
@@ -133,7 +132,7 @@ impl Inode {
         Ok(Arc::new(Inode::new(Arc::clone(volume), record)))
     }
 
-    /// Writes what an inode begins with: attributes, entries of a directory, a link's target.
+    /// Writes the initial contents of an inode: attributes, entries of a directory, a link's target.
     fn fill(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -156,8 +155,8 @@ impl Inode {
         }
     }
 
-    /// Gives back an inode that was made in this handle and got no name, if all else is as it was
-    /// then; if not, the failure leaves the volume as failures do. Gives the error.
+    /// Frees an inode that was created in this handle and has no name, if nothing else has changed since. Otherwise the
+    /// failure shuts the volume down. Returns the error.
     fn unmake(&self, handle: &mut Handle<'_>, failed: Failed) -> Result<()> {
         if failed.left_changes {
             return Err(failed.error);
@@ -166,21 +165,24 @@ impl Inode {
             let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
             if self.unmap(handle, all)? != Progress::Done {
                 // What is mapped yet is a block or two, for which there were credits.
-                return Err(Unsupported::Operation("taking back an inode in pieces").into());
+                return Err(Unsupported::Operation(
+                    "undoing the creation of an inode in several transactions",
+                )
+                .into());
             }
         }
         self.drop_new_xattrs(handle)?;
-        self.update(handle, super::release::say_deleted)?;
+        self.update(handle, super::release::mark_deleted)?;
         self.volume().retire_inode(handle, self.number(), is_directory(self))?;
         handle.undone();
         Err(failed.error)
     }
 }
 
-/// Why a step of an operation failed.
+/// The failure of a step of an operation.
 struct Failed {
     error: Error,
-    /// Whether it may have left something changed.
+    /// Whether the step may have left changes.
     left_changes: bool,
 }
 
@@ -199,7 +201,7 @@ fn attempt(
 }
 
 impl Volume {
-    /// Puts the record of a new inode into the table, over whatever was there.
+    /// Writes the record of a new inode to the table.
     fn write_new_inode(&self, handle: &mut Handle<'_>, record: &InodeRecord) -> Result<()> {
         let geometry = self.geometry();
         let (block, at, place) = self.inode_place(record.number)?;
@@ -211,7 +213,7 @@ impl Volume {
     }
 }
 
-/// What a new inode says.
+/// Returns the record of a new inode.
 fn record_of(
     volume: &Volume,
     number: InodeNumber,
@@ -262,7 +264,7 @@ fn record_of(
     record
 }
 
-/// The block area of an inode without an extent tree.
+/// Returns the block area of an inode without an extent tree.
 fn area_of(new: &NewInode<'_>, has_map: bool) -> [u8; 60] {
     let mut area = [0; 60];
     match new.kind {
@@ -282,7 +284,7 @@ fn area_of(new: &NewInode<'_>, has_map: bool) -> [u8; 60] {
     area
 }
 
-/// How many bytes of extra fields new inodes have.
+/// Returns the length of the extra fields of new inodes, in bytes.
 fn extra_bytes(volume: &Volume) -> usize {
     let room = (volume.geometry().inode_size as usize).saturating_sub(BASE_BYTES);
     let wanted = usize::from(volume.superblock().raw().want_extra_isize.get());
@@ -290,7 +292,7 @@ fn extra_bytes(volume: &Volume) -> usize {
     if wanted > room || wanted % 4 != 0 { EXTRA_BYTES.min(room) } else { wanted }
 }
 
-/// A number that nobody foresees, for generations of inodes.
+/// Returns an unpredictable number, for generations of inodes.
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as u32
@@ -304,7 +306,8 @@ mod tests {
     use crate::ROOT_INODE;
     use crate::common::{Image, new_inode, open_for_writing};
 
-    /// What comes of making an inode with a step that fails, of `credits`; and of the next change.
+    /// Returns the error of creating an inode with `step`, which fails, with these credits; and the result of the
+    /// next change.
     fn make(
         credits: u32,
         step: impl FnOnce(&Inode, &mut Handle<'_>) -> Result<()>,

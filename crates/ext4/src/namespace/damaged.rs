@@ -43,7 +43,7 @@ impl Inode {
         }
         self.volume().found(&error);
         self.volume().check_writable()?;
-        tracing::warn!(%error, "inode {} is deleted as far as it can be read", self.number());
+        tracing::warn!(%error, "inode {} is damaged: only what can be read of it is deleted", self.number());
         Ok(())
     }
 

@@ -1,6 +1,6 @@
-//! Names and the inodes behind them: creating, linking, removing and renaming. Every operation is
-//! one transaction. The caller has the locks of all inodes it names, for writing.
-//! Not here: the blocks of directories (`dir`), rights, and who else must be told.
+//! Names and their inodes: creating, linking, removing and renaming. Every operation is one transaction. The
+//! caller holds the locks of all inodes that an operation names, alone.
+//! Not here: the blocks of directories (`dir`), and permissions.
 
 mod create;
 mod damaged;
@@ -32,7 +32,7 @@ fn touch(handle: &mut Handle<'_>, directory: &Inode, time: Timestamp) -> Result<
     })
 }
 
-/// Whether one more subdirectory can be counted in `directory`, or need not be.
+/// Returns whether one more subdirectory can be counted in `directory`, or need not be.
 fn can_have_more(directory: &Inode) -> bool {
     let is_uncounted = directory.volume().geometry().features.has(Feature::DirNlink);
     directory.record().links < LINKS_MAX || is_uncounted

@@ -1,4 +1,4 @@
-//! More names for inodes, and fewer. Not here: new inodes, renames.
+//! Links and unlinks of existing inodes. Not here: new inodes, and renames.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::journal::Handle;
 use crate::orphan_write::ORPHAN_CREDITS;
 
 impl Inode {
-    /// Gives `inode`, which is no directory, one more name, in this directory.
+    /// Adds a name in this directory to `inode`, which is no directory.
     pub fn link(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
         self.check_holds_names()?;
         if is_directory(inode) {
-            return Err(Error::NotPermitted("directories have one name"));
+            return Err(Error::NotPermitted("a directory cannot have hard links"));
         }
         if inode.record().links >= LINKS_MAX {
             return Err(Error::TooManyLinks);

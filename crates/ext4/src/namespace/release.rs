@@ -1,6 +1,6 @@
-//! The end of inodes: what nobody names and nobody uses is deleted; and cutting files off.
-//! Both may take several transactions; until the last one the inode is an orphan, so that a
-//! recovery goes on where a crash ended it.
+//! Deletion of inodes that have no name and no user, and truncation.
+//! Both may take several transactions. Until the last one the inode is an orphan, so that recovery can complete
+//! the operation after a crash.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,25 +22,24 @@ use crate::volume::Volume;
 use crate::writer::Writer;
 
 impl Inode {
-    /// Says that nobody uses the inode any more. One without a name is deleted.
+    /// Releases an inode after its last use. An inode without a name is deleted.
     pub fn release(self: &Arc<Self>) -> Result<()> {
         if self.record().links > 0 {
             return Ok(());
         }
-        self.cut(FileBlock(0)).or_else(|error| self.free_sound_branches(error))?;
+        self.unmap_from(FileBlock(0)).or_else(|error| self.free_sound_branches(error))?;
         self.release_attributes().or_else(|error| self.drop_attributes(error))?;
         let volume = self.volume();
         let credits = ORPHAN_CREDITS + INODE_CREDITS + FREE_INODE_CREDITS;
         volume.change(credits, |handle| {
             volume.remove_orphan(handle, self)?;
-            self.update(handle, say_deleted)?;
+            self.update(handle, mark_deleted)?;
             volume.retire_inode(handle, self.number(), is_directory(self))
         })
     }
 
-    /// Sets the size of a regular file. What lies past it is given back, unless `keeps_space`: then
-    /// what there is was preallocated. The rest of the block that holds the new end is the caller's to
-    /// zero.
+    /// Sets the size of a regular file. Blocks past it are freed, unless `keeps_space`, when they are
+    /// preallocated ones. The caller zeroes the rest of the block with the new end.
     pub fn set_size(self: &Arc<Self>, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         let volume = self.volume();
         let end = FileBlock(volume.geometry().block_size.blocks_for(size));
@@ -48,63 +47,64 @@ impl Inode {
             return Err(Error::FileTooLarge);
         }
         if size > self.size() {
-            self.finish_cut()?;
+            self.finish_truncation()?;
         }
-        // What is cut off must not be there when the file grows again.
-        let cuts_inline = self.has(InodeFlags::INLINE_DATA) && size < self.size();
-        let inline_cut = cuts_inline.then(|| inline::Cut::new(self, size)).transpose()?;
+        // Truncated inline data must not reappear when the file grows.
+        let truncates_inline = self.has(InodeFlags::INLINE_DATA) && size < self.size();
+        let inline_truncation =
+            truncates_inline.then(|| inline::Truncation::new(self, size)).transpose()?;
         // Past the new end there can be blocks that the old size on disk had not reached: delayed
-        // ones, which get their places before they are forgotten, or mapped ones.
+        // ones, which may be allocated before they are removed, or mapped ones.
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
-        // What a block map has there lost its data.
-        let cuts = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
+        // Blocks there in a block map have lost their data, and are never preallocated.
+        let truncates = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
         let set = |record: &mut InodeRecord| {
             record.size = size;
             record.modified = time;
             record.changed = time;
-            if let Some(cut) = inline_cut {
-                cut.apply(record);
+            if let Some(truncation) = inline_truncation {
+                truncation.apply(record);
             }
         };
-        if cuts {
-            // An end of I/O that has the size grow must not make it an orphan no more.
+        if truncates {
+            // So that an end of I/O that makes the size grow does not remove the orphan.
             self.mapped_past_size.store(FILE_BLOCKS_MAX, Ordering::Release);
         }
         volume.change(ORPHAN_CREDITS + INODE_CREDITS, |handle| {
             self.update(handle, set)?;
-            if cuts { volume.update_orphan(handle, self) } else { Ok(()) }
+            if truncates { volume.update_orphan(handle, self) } else { Ok(()) }
         })?;
-        if cuts { self.finish_cut() } else { Ok(()) }
+        if truncates { self.finish_truncation() } else { Ok(()) }
     }
 
-    /// Takes away what lies past the size, if a truncation has not come so far: before the size grows over
-    /// it, when that truncation failed. Nothing there may be delayed.
-    pub(crate) fn finish_cut(&self) -> Result<()> {
+    /// Unmaps the blocks past the size, if a truncation has not done so: at its end, or, if it failed, before the
+    /// size grows over them. There must be no delayed blocks there.
+    pub(crate) fn finish_truncation(&self) -> Result<()> {
         if self.mapped_past_size.load(Ordering::Acquire) < FILE_BLOCKS_MAX {
             return Ok(());
         }
         let volume = self.volume();
-        self.cut(FileBlock(volume.geometry().block_size.blocks_for(self.size())))?;
-        // What gets its place meanwhile lies before the end.
+        self.unmap_from(FileBlock(volume.geometry().block_size.blocks_for(self.size())))?;
+        // Blocks that are allocated meanwhile are before the end.
         self.mapped_past_size.store(0, Ordering::Release);
         volume.change(ORPHAN_CREDITS, |handle| volume.update_orphan(handle, self))
     }
 
     /// Unmaps everything from `start` on.
-    fn cut(&self, start: FileBlock) -> Result<()> {
+    fn unmap_from(&self, start: FileBlock) -> Result<()> {
         if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
             return Ok(());
         }
-        self.volume().writer()?.allocator.discard_window(self.number());
+        self.volume().writer()?.allocator.discard_preallocation(self.number());
         self.unmap_all(start..FileBlock(FILE_BLOCKS_MAX))
     }
 
-    /// Unmaps a range, in as many transactions as it takes. What was delayed there is forgotten.
+    /// Unmaps a range, in as many transactions as needed, and removes its delayed blocks.
     pub(crate) fn unmap_all(&self, range: Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         self.forget_delayed(&range);
         let Range { start, mut end } = range;
-        // What shares a cluster with what goes is given its place when it has one reserved again.
+        // Delayed blocks that share a cluster with the range are allocated after they are reserved again.
         let _placing = self.shares_clusters().then(|| self.placing.lock());
         loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
@@ -118,9 +118,9 @@ impl Inode {
 }
 
 impl Volume {
-    /// Deletes and truncates what a crash has left half done. As in Linux, a corrupt orphan is kept in
-    /// the superblock as an error, and ends the list; on a volume `with_errors` nothing is done. In any
-    /// case the list is empty afterwards.
+    /// Completes deletions and truncations that a crash has interrupted. As in Linux, a corrupt orphan is
+    /// recorded in the superblock as an error, and ends the list; on a volume `with_errors` nothing is done.
+    /// The list is always empty afterwards.
     pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<()> {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
@@ -138,35 +138,36 @@ impl Volume {
         }
         if self.superblock().inodes.last_orphan.is_some() {
             if with_errors {
-                tracing::warn!("the volume has errors: its orphans are left to a check of it");
+                tracing::warn!("the volume has errors: its orphans are left to e2fsck");
             }
             self.change(1, |handle| {
                 self.edit_superblock(handle, |raw| raw.last_orphan = 0.into())
             })?;
         }
         for error in &corrupt.first {
-            tracing::warn!("an orphan is left to a check of the volume: {error}");
+            tracing::warn!("an orphan is left to e2fsck: {error}");
             journal.errors.add(error);
         }
         if corrupt.others > 0 {
-            tracing::warn!("{} more orphans are left to a check of the volume", corrupt.others);
+            tracing::warn!("{} more orphans are left to e2fsck", corrupt.others);
         }
         journal.store_errors()
     }
 
-    /// Ends one orphan. The inner error is one of its metadata, which leaves the volume as it was.
+    /// Deletes or truncates one orphan. The inner error is corruption of the orphan, which left the volume
+    /// unchanged.
     fn end_orphan(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Result<()>> {
         let ended = if inode.record().links == 0 {
             inode.release()
         } else {
             let end = FileBlock(self.geometry().block_size.blocks_for(inode.size()));
-            inode.cut(end).and_then(|()| {
+            inode.unmap_from(end).and_then(|()| {
                 self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, inode))
             })
         };
         match ended {
             Err(error @ Error::Corrupt(_)) => {
-                // Not if it was found half way.
+                // Corruption that was found after a change has shut the volume down.
                 self.writer()?.journal.check()?;
                 Ok(Err(error))
             }
@@ -176,7 +177,7 @@ impl Volume {
 }
 
 /// Makes the record that of a deleted inode, which has no names and a time of deletion.
-pub(super) fn say_deleted(record: &mut InodeRecord) {
+pub(super) fn mark_deleted(record: &mut InodeRecord) {
     record.links = 0;
     record.size = 0;
     // The field has 32 bits, and zero stands for an inode that was not deleted.

@@ -1,9 +1,9 @@
-//! Opens a volume by a copy of its superblock, to be read. Not here: finding the copy.
+//! Opening of a volume through a copy of its superblock, read-only. Not here: finding the copy.
 //!
-//! A copy is as old as the last change of the volume's shape. It does not say whether the journal is to be
-//! replayed, what the orphans are, or which errors were met; its descriptors do not know how much is free.
-//! The journal says of itself whether it has transactions, as e2fsck takes it; and what they hold is mostly
-//! the superblock, too, after which everything goes on as usual.
+//! A copy is as old as the last change of the volume's geometry. It has no flag for recovery, no orphans and no
+//! recorded errors, and its descriptors have old counts of free blocks. As in e2fsck, the journal's own
+//! superblock tells whether it has transactions. They mostly contain the superblock, too; after their replay the
+//! volume is opened as usual.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::superblock_copy::SuperblockCopy;
 use crate::volume::{OpenOptions, Probed, Volume};
 
 impl Volume {
-    /// Opens the volume by `copy`, with what its journal holds.
+    /// Opens the volume by `copy`, and replays its journal.
     pub(crate) fn open_by_copy(
         device: SharedDevice,
         cache: &Arc<PageCache>,

@@ -1,5 +1,5 @@
-//! Finds a volume's journal: in an inode, by the copy of that inode's block map in the superblock,
-//! or on a device of its own. Not here: what the journal holds.
+//! The location of a volume's journal: in an inode, in the superblock's copy of that inode's block map, or on a
+//! device of its own. Not here: the contents of the journal.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const BACKUP_OF_BLOCKS: u8 = 1;
 const RUNS_MAX: usize = 1 << 20;
 
 impl Volume {
-    /// The volume's journal, if it has one. `journal_device` is the device of an external journal.
+    /// Returns the volume's journal, if it has one. `journal_device` is the device of an external journal.
     pub fn journal(
         self: &Arc<Self>,
         journal_device: Option<&SharedDevice>,
@@ -138,7 +138,7 @@ impl MapVisitor for AllRuns {
     }
 }
 
-/// The runs of the whole file, which must not have holes.
+/// Returns the runs of the whole file, which must not have holes.
 fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
     let block_size = inode.volume().geometry().block_size;
     // Bytes after the last whole block are no part of a journal; nor is what no journal can use.
@@ -165,7 +165,7 @@ fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
     Ok(runs)
 }
 
-/// The journal's inode as the superblock's copy gives it.
+/// Returns the journal's inode from its copy in the superblock.
 fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
     let raw = volume.superblock().raw();
     if raw.jnl_backup_type != BACKUP_OF_BLOCKS {
@@ -208,7 +208,7 @@ fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
     })
 }
 
-/// The journal on `device`, which must say that it is this volume's.
+/// Returns the journal on `device`, which must say that it is this volume's.
 fn external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
     const STRUCTURE: &str = "superblock of the journal device";
     let place = Place::byte(SUPERBLOCK_OFFSET.0);

@@ -1,5 +1,5 @@
-//! Brings a volume that was not unmounted to the state that its journal promises, in an overlay:
-//! what the device holds stays as it is. Not here: how logs and fast commits are read.
+//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. Not here: reading
+//! logs (`jbd2`) and fast commits (`fast_commit`).
 
 mod copy;
 pub(crate) mod edit;
@@ -27,13 +27,13 @@ use crate::orphans_found;
 use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::{Probed, Unrecovered, Volume};
 
-/// What of a journal's log is kept in memory, at most. A log can be longer; but blocks in it can
-/// be holes in the image's file, so that its length alone promises too much.
+/// The maximum of a journal's log in memory. A log can be longer; but its blocks can be holes in the image's file, so
+/// its length alone does not show that the memory is justified.
 const LOG_BYTES_MAX: u64 = 4 << 30;
-/// What a recovery puts beside the journal's blocks into memory, at most.
+/// The maximum of memory that a recovery takes besides the journal's blocks.
 const EXTRA_BYTES_MAX: u64 = 1 << 30;
 
-/// What was done to a volume before it could be read.
+/// A report of the recovery of a volume.
 #[derive(Clone, Debug)]
 pub struct RecoveryReport {
     /// Of the journal's log.
@@ -45,7 +45,7 @@ pub struct RecoveryReport {
 }
 
 impl Unrecovered {
-    /// The volume with everything that its journal holds. Metadata is kept in `cache`.
+    /// Returns the volume with everything that its journal holds. Metadata is kept in `cache`.
     pub fn recover(
         self,
         cache: &Arc<PageCache>,
@@ -86,13 +86,13 @@ impl Unrecovered {
     }
 }
 
-/// Creates a layer over `base` for what `journal` holds and recovery adds.
+/// Creates a layer over `base` for the blocks of `journal` and of the rest of the recovery.
 fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> SharedDevice {
     let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
     Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
 }
 
-/// The volume in the overlay, which its superblock still says is to be recovered.
+/// Returns the volume in the overlay, which its superblock still says is to be recovered.
 fn reopen(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
     Ok(match Volume::probe(Arc::clone(overlay), cache)? {
         Probed::Ready(volume) => volume,
@@ -119,7 +119,7 @@ fn edit_by_fast_commits(
     let volume = reopen(device, cache)?;
     let with_errors = orphans_found::has_errors(&volume);
     let orphans = Orphans::read(&volume, with_errors).unwrap_or_else(|error| {
-        tracing::warn!(%error, "fast commits are replayed without a list of orphans");
+        tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
         Orphans::default()
     });
     let mut editor = Editor::new(volume);
@@ -127,7 +127,7 @@ fn edit_by_fast_commits(
     Ok(editor)
 }
 
-/// The blocks that fast commits change on `device`, where the log they follow has been replayed.
+/// Returns the blocks that fast commits change on `device`, where the log they follow has been replayed.
 pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -153,7 +153,7 @@ fn resolve_orphans(
         (Editor::new(volume), report)
     });
     if let Some(error) = &report.failure {
-        tracing::warn!(%error, "an orphan is left as it is");
+        tracing::warn!(%error, "an orphan is corrupt, and is not ended");
     }
     editor.write(overlay, |raw| {
         clear(&mut raw.feature_incompat, Feature::NeedsRecovery);

@@ -1,6 +1,6 @@
-//! Ends what was going on when the volume was cut off: deletes inodes that had no name left but
-//! were open, and finishes truncations. Linux does the same when it mounts, even read-only.
-//! Not here: how they are told apart from other inodes on disk, which is by these lists alone.
+//! Completion of deletions and truncations that a crash interrupted. Linux does the same when it mounts, even
+//! read-only.
+//! Not here: finding and validating the orphans (`orphans_found.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::xattr::entries::{Entries, Value};
 /// How often the orphans are tried to be ended, without one more that is corrupt each time.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// What was done about orphans.
+/// A report of the processed orphans.
 #[derive(Clone, Debug, Default)]
 pub struct OrphanReport {
     /// Inodes without a name that were deleted.
@@ -61,7 +61,7 @@ impl Orphans {
             return Ok(orphans);
         }
         let list = FoundList::read(volume)?;
-        orphans.failure = list.cut;
+        orphans.failure = list.corruption;
         orphans.list = list.orphans.iter().map(|inode| inode.number()).collect();
         orphans.known = orphans.list.iter().copied().collect();
         if volume.superblock().has(Feature::OrphanPresent) {
@@ -177,7 +177,7 @@ impl Orphans {
     }
 }
 
-/// Whether the inode's block area is a map of blocks.
+/// Returns whether the inode's block area is a map of blocks.
 pub(crate) fn has_map(volume: &Arc<Volume>, record: &InodeRecord) -> bool {
     match record.kind {
         _ if record.flags.contains(InodeFlags::INLINE_DATA) => false,
@@ -238,8 +238,8 @@ fn truncate(editor: &mut Editor, record: &InodeRecord) -> Result<()> {
     bytes.write(&volume, &mut editor.blocks)
 }
 
-/// Gives back what holds the attributes of an inode that is deleted: its block and inodes of
-/// values, unless others use them as well.
+/// Frees the attributes of an inode that is deleted: its block and inodes of values, unless other inodes use them as
+/// well.
 fn release_attributes(editor: &mut Editor, record: &InodeRecord) -> Result<()> {
     const STRUCTURE: &str = "extended attribute block";
     let volume = Arc::clone(&editor.volume);

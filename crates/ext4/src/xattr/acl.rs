@@ -1,5 +1,5 @@
-//! POSIX ACLs: from the form that ext4 stores to the form that `getxattr(2)` gives, and back.
-//! Not here: what the permissions mean.
+//! POSIX ACLs: conversion between the form that ext4 stores and that of `getxattr(2)`.
+//! Not here: the meaning of the permissions.
 
 use base::view::view_at;
 use base::{Error, Place, Problem, Result, Unsupported};
@@ -20,7 +20,7 @@ const NAMED_GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
-/// The ACL that `stored` holds, as `getxattr(2)` gives it. One without entries is no attribute.
+/// Converts the ACL `stored` to the form of `getxattr(2)`. An ACL without entries is no attribute.
 pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
     let header: &RawAclHeader = view_at(stored, 0, STRUCTURE, place)?;
     if header.version.get() != STORED_VERSION {
@@ -58,10 +58,10 @@ pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
     Ok(xattr)
 }
 
-/// The ACL that `xattr` gives, in the form that ext4 stores; `None` when it has no entries, which
-/// stands for no ACL. It must have the entries that Linux asks for, in their order.
+/// Converts the ACL `xattr` to the form that ext4 stores. Returns `None` if it has no entries, which means no ACL.
+/// Errors: the entries, or their order, are not those that Linux requires.
 pub fn to_stored(xattr: &[u8]) -> Result<Option<Vec<u8>>> {
-    const BAD: Error = Error::InvalidArgument("no sound ACL");
+    const BAD: Error = Error::InvalidArgument("the ACL is malformed");
     let Some((version, entries)) = xattr.split_first_chunk() else { return Err(BAD) };
     if u32::from_le_bytes(*version) != XATTR_VERSION {
         return Err(Unsupported::Operation("an ACL of another version").into());

@@ -1,8 +1,8 @@
-//! Inodes that hold values: makes them, counts the attributes that refer to them, and deletes them
-//! with the last, at once if the transaction has room for that. Not here: reading them (`value.rs`).
+//! Inodes with values of attributes: creates them, counts the attributes that refer to them, and deletes them
+//! with the last reference, at once if the transaction has room. Not here: reading them (`value.rs`).
 //!
-//! What such an inode keeps in the place of other inodes' times and version is described there.
-//! New ones have one reference; more come about only where a block of attributes is copied.
+//! `value.rs` describes the fields that such an inode has in place of times and version. New inodes have one
+//! reference; a copy of an attribute block adds references.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -27,15 +27,15 @@ use crate::orphan_write::ORPHAN_CREDITS;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "extended attribute value";
-/// What the map of a value takes, while it lies in a few pieces.
+/// The credits for the map of a value with few extents.
 const MAP_CREDITS: u32 = 20;
-/// What mapping one more piece may take, and what follows when the value is there.
+/// The credits for one more extent, and for the changes after the value is written.
 const PIECE_CREDITS: u64 = 12 + 8;
 
-/// Inodes with values, and how many references each gains or loses.
+/// Inodes with values, and the change of each one's reference count.
 pub(super) type ReferenceChanges = BTreeMap<InodeNumber, i64>;
 
-/// How references to values change. A block that others use goes on referring to its values.
+/// Returns the changes of references to values. A block that other inodes share keeps its references.
 pub(super) fn reference_changes(
     before: &Attributes,
     after: &Attributes,
@@ -59,8 +59,8 @@ pub(super) fn reference_changes(
     changes
 }
 
-/// What values in inodes add to the block count of the inode with these attributes, in units of
-/// 512 bytes.
+/// Returns the blocks that values in inodes add to the block count of an inode with these attributes, in units of 512
+/// bytes.
 pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
     let geometry = volume.geometry();
     let cluster = u64::from(geometry.block_size.bytes()) << geometry.cluster_shift;
@@ -72,7 +72,7 @@ pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
     sizes.map(|size| size.next_multiple_of(cluster) / 512).sum()
 }
 
-/// What making and deleting inodes for this change may take, whether the block is shared or not.
+/// Returns the credits for creating and deleting inodes for this change, whether the block is shared or not.
 pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) -> u32 {
     let blocks = |bytes: u64| volume.geometry().block_size.blocks_for(bytes) as u32;
     let both = || after.area.iter().chain(&after.block);
@@ -93,7 +93,7 @@ pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) 
     made.chain(counted).fold(0, u32::saturating_add)
 }
 
-/// What deleting an inode with a value of so many bytes may take.
+/// Returns the credits for deleting an inode with a value of `bytes` bytes.
 fn delete_credits(volume: &Volume, bytes: u64) -> u32 {
     // Of inodes that were read, which may have any size.
     let blocks = u32::try_from(volume.geometry().block_size.blocks_for(bytes)).unwrap_or(u32::MAX);
@@ -103,12 +103,12 @@ fn delete_credits(volume: &Volume, bytes: u64) -> u32 {
 /// An inode that gains or loses references.
 pub(super) struct Holder {
     inode: Arc<Inode>,
-    /// How many it has then.
+    /// The new number of references.
     references: u64,
 }
 
 impl Inode {
-    /// The inodes with values whose references change, all known to be what they should be.
+    /// Returns the inodes with values whose references change, all of them validated.
     pub(super) fn holders(&self, changes: &ReferenceChanges) -> Result<Vec<Holder>> {
         let holder = |(&number, &by): (&InodeNumber, &i64)| {
             let place = Place::inode(number);
@@ -133,7 +133,7 @@ impl Inode {
         changes.iter().map(holder).collect()
     }
 
-    /// Gives the values that need inodes such. `NoSpace` leaves none.
+    /// Creates inodes for the values that need them. Errors: `NoSpace`, when no inode is left.
     pub(super) fn make_holders(
         &self,
         handle: &mut Handle<'_>,
@@ -185,7 +185,7 @@ impl Inode {
         }
     }
 
-    /// What an inode that holds a value of this one says.
+    /// Returns the record of an inode with a value of this inode.
     fn holder_record(&self, number: InodeNumber, size: u64, checksum: u32) -> InodeRecord {
         let (owner, geometry) = (self.record(), self.volume().geometry());
         let generation = RandomState::new().hash_one(number.0) as u32;
@@ -265,16 +265,16 @@ impl Inode {
         if self.delete_holder(handle)? {
             return Ok(());
         }
-        Err(Unsupported::Operation("deleting an attribute value in pieces").into())
+        Err(Unsupported::Operation("deleting an attribute value in several transactions").into())
     }
 }
 
 impl Holder {
-    /// What [`count`](Self::count) takes at least.
+    /// The credits that [`count`](Self::count) needs at least.
     pub(super) const CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
-    /// Writes the count of references. Without any, the inode is deleted, unless that would not
-    /// leave the handle `kept_back` credits: then it is an orphan, and the caller's to release.
+    /// Writes the count of references. Without any, deletes the inode, unless that would leave the handle fewer than
+    /// `kept_back` credits: then it is an orphan, which the caller releases.
     pub(super) fn count(
         &self,
         handle: &mut Handle<'_>,
@@ -299,13 +299,13 @@ impl Holder {
         Ok(Some(Arc::clone(inode)))
     }
 
-    /// Deletes an inode that was made in this handle.
+    /// Deletes an inode that was created in this handle.
     pub(super) fn unmake(&self, handle: &mut Handle<'_>) -> Result<()> {
         self.inode.unmake_holder(handle)
     }
 }
 
-/// Deletes inodes that were made in this handle.
+/// Deletes inodes that were created in this handle.
 pub(super) fn unmake(handle: &mut Handle<'_>, made: &[Inode]) -> Result<()> {
     made.iter().try_for_each(|holder| holder.unmake_holder(handle))
 }

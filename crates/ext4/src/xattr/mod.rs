@@ -1,5 +1,5 @@
 //! Extended attributes: in the inode, in a block, with values in inodes of their own; POSIX ACLs.
-//! Reading is here; `write.rs` changes them. Not here: who may see and change which.
+//! Reading is here; `write.rs` changes them. Not here: permission to read or change them.
 
 pub mod acl;
 pub mod entries;
@@ -26,7 +26,7 @@ use crate::inode::Inode;
 use crate::inode_record::InodeRecord;
 
 impl Inode {
-    /// The full names of the extended attributes: those in the inode, then those in the block, in
+    /// Returns the full names of the extended attributes: those in the inode, then those in the block, in
     /// the order in which they lie there.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let block = self.attribute_block()?;
@@ -36,7 +36,7 @@ impl Inode {
         Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
     }
 
-    /// The value of the extended attribute of this full name. ACLs come as `getxattr(2)` gives
+    /// Returns the value of the extended attribute of this full name. ACLs come as `getxattr(2)` gives
     /// them.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
@@ -62,13 +62,13 @@ impl Inode {
         }
     }
 
-    /// The attributes that lie in the inode, whose record is `record`.
+    /// Returns the attributes that lie in the inode, whose record is `record`.
     pub(crate) fn attributes_here<'r>(&self, record: &'r InodeRecord) -> Result<Entries<'r>> {
         let place = Place::inode(record.number).at_byte(record.attribute_area_start as u64);
         Entries::in_inode(&record.attribute_area, self.has_value_inodes(), place)
     }
 
-    /// The attributes that lie in the inode's attribute block.
+    /// Returns the attributes that lie in the inode's attribute block.
     pub(crate) fn attributes_in<'b>(
         &self,
         block: Option<&'b MetadataBuffer>,
@@ -78,7 +78,7 @@ impl Inode {
         Entries::in_block(block, self.has_value_inodes(), place)
     }
 
-    /// The inode's attribute block, its checksum verified.
+    /// Returns the inode's attribute block, its checksum verified.
     pub(crate) fn attribute_block(&self) -> Result<Option<MetadataBuffer>> {
         let Some(block) = self.record().attribute_block else { return Ok(None) };
         let place = Place::inode(self.number()).at_block(block);

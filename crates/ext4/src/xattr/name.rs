@@ -40,7 +40,7 @@ const PREFIXES: [(NameIndex, &[u8], bool); 8] = [
     (NameIndex(10), b"gnu.", true),
 ];
 
-/// The whole name, unless no user can see this attribute.
+/// Returns the whole name, unless no user can see this attribute.
 pub fn full_name(index: NameIndex, name: &[u8]) -> Option<Vec<u8>> {
     if (index, name) == (NameIndex::SYSTEM, INLINE_DATA_NAME) {
         return None;
@@ -50,7 +50,7 @@ pub fn full_name(index: NameIndex, name: &[u8]) -> Option<Vec<u8>> {
     (*takes_name != name.is_empty()).then(|| [prefix, name].concat())
 }
 
-/// How the volume stores a whole name, if it can.
+/// Returns the stored form of a full name, if there is one.
 pub fn split_name(full: &[u8]) -> Option<(NameIndex, &[u8])> {
     // Complete names first: "system." is a prefix of three of them.
     let complete = PREFIXES.iter().filter(|(_, prefix, takes_name)| !takes_name && *prefix == full);
@@ -62,8 +62,8 @@ pub fn split_name(full: &[u8]) -> Option<(NameIndex, &[u8])> {
     ((index, name) != (NameIndex::SYSTEM, INLINE_DATA_NAME)).then_some((index, name))
 }
 
-/// How the volume stores the name of an attribute that is to be set or removed. Other names are the
-/// format's own affair, or nobody's: Linux takes no more either.
+/// Returns the stored form of the name of an attribute that is to be set or removed. Errors: other names, which Linux
+/// does not accept either.
 pub fn changeable_name(full: &[u8]) -> Result<(NameIndex, &[u8])> {
     const CHANGEABLE: [NameIndex; 5] = [
         NameIndex::USER,
@@ -73,16 +73,16 @@ pub fn changeable_name(full: &[u8]) -> Result<(NameIndex, &[u8])> {
         NameIndex::SECURITY,
     ];
     if PREFIXES.iter().any(|(_, prefix, takes_name)| *takes_name && *prefix == full) {
-        return Err(Error::InvalidArgument("a prefix alone is no attribute's name"));
+        return Err(Error::InvalidArgument("the attribute's name is empty after its prefix"));
     }
     let (index, name) = split_name(full)
         .filter(|(index, _)| CHANGEABLE.contains(index))
-        .ok_or(Unsupported::Operation("changing attributes with such a name"))?;
+        .ok_or(Unsupported::Operation("changing attributes of this namespace"))?;
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::InvalidArgument("the attribute's name is too long"));
     }
     if name.contains(&0) {
-        return Err(Error::InvalidArgument("the attribute's name has a NUL in it"));
+        return Err(Error::InvalidArgument("the attribute's name contains NUL"));
     }
     Ok((index, name))
 }

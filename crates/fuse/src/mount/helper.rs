@@ -1,5 +1,5 @@
-//! Mounting through `fusermount3`, the setuid program of the package fuse3, which ordinary users
-//! may. It mounts, and passes the connection back over a socket whose number is in _FUSE_COMMFD.
+//! Mounting through `fusermount3`, the setuid program of the package fuse3, for users other than root. It
+//! mounts, and passes the connection back over a socket whose number is in _FUSE_COMMFD.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};

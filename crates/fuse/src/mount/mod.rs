@@ -1,5 +1,5 @@
-//! Attaching a connection to the directory tree and taking it off again: by mount(2) where that is
-//! allowed, otherwise through `fusermount3`. Not here: serving the connection.
+//! Mounts and unmounts of a connection: by system calls where the host allows them, otherwise through
+//! `fusermount3`. Not here: serving the connection.
 
 mod claim;
 mod helper;
@@ -30,7 +30,7 @@ pub use table::MountEntry;
 /// The subtype that mounts show after "fuse.".
 pub const SUBTYPE: &str = "bifolio";
 
-/// What to mount, and where.
+/// A request to mount.
 #[derive(Clone, Debug)]
 pub struct MountRequest<'a> {
     /// The path of the image. The mount shows it as its source, unless a block device is mounted.
@@ -44,7 +44,7 @@ pub struct MountRequest<'a> {
 /// How hard to try to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Force {
-    /// Only while nobody uses the mount.
+    /// Fail if the mount is in use.
     None,
     /// Take it out of the tree at once; it goes away when its last user does.
     Detach,
@@ -84,7 +84,7 @@ pub fn check_free(directory: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Mounts and gives the connection.
+/// Mounts, and returns the connection.
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() {
         match system::Detached::new(&request.source, request.options, None) {
@@ -130,7 +130,7 @@ pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
     }
 }
 
-/// The mount that `path` is the root of: the topmost one, if there are several.
+/// Returns the mount that `path` is the root of: the topmost one, if there are several.
 pub fn find_mount(path: &Path) -> Option<MountEntry> {
     table::find(path)
 }
@@ -167,7 +167,7 @@ pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The host's error text without the error number that Rust adds.
+/// Returns the host's error text without the error number that Rust adds.
 pub fn text(errno: &Errno) -> String {
     let text = io::Error::from(*errno).to_string();
     match text.rfind(" (os error ") {

@@ -1,4 +1,4 @@
-//! Parser of the `-o` list. Not here: what the options mean (`options.rs`).
+//! The parser of the `-o` list. Not here: the meaning of the options (`options.rs`).
 
 use vfs::{AccessTimes, ErrorPolicy};
 
@@ -48,14 +48,14 @@ impl MountOptions {
                     Some("auto") => Preference::Auto,
                     Some("off") => Preference::Off,
                     Some("on") => Preference::On,
-                    _ => return Err(wrong("is `auto`, `off` or `on`")),
+                    _ => return Err(wrong("must be `auto`, `off` or `on`")),
                 }
             }
             "owner" => {
                 self.owner_mapped = match value {
                     Some("image") => false,
                     Some("mapped") => true,
-                    _ => return Err(wrong("is `image` or `mapped`")),
+                    _ => return Err(wrong("must be `image` or `mapped`")),
                 }
             }
             "errors" => {
@@ -63,7 +63,7 @@ impl MountOptions {
                     Some("continue") => Some(ErrorPolicy::Continue),
                     // There is no kernel of ours to panic.
                     Some("remount-ro" | "panic") => Some(ErrorPolicy::ReadOnly),
-                    _ => return Err(wrong("is `continue`, `remount-ro` or `panic`")),
+                    _ => return Err(wrong("must be `continue`, `remount-ro` or `panic`")),
                 }
             }
             "commit" => {
@@ -127,9 +127,9 @@ impl MountOptions {
 
 /// Adds the range in the value of `uidmap` or `gidmap`.
 fn add_range(ranges: &mut Vec<IdRange>, value: Option<&str>) -> Result<(), &'static str> {
-    let range = value.and_then(IdRange::parse).ok_or("is IMAGE:HOST:COUNT, three numbers")?;
+    let range = value.and_then(IdRange::parse).ok_or("must be IMAGE:HOST:COUNT, three numbers")?;
     if ranges.iter().any(|other| other.overlaps(&range)) {
-        return Err("names an id twice");
+        return Err("maps an id twice");
     }
     ranges.push(range);
     Ok(())
@@ -216,12 +216,12 @@ mod tests {
             ("ro=1", "mount option `ro` takes no value"),
             ("fsname=", "mount option `fsname` needs a value"),
             ("fsname", "mount option `fsname` needs a value"),
-            ("io_uring", "mount option `io_uring` is `auto`, `off` or `on`"),
-            ("io_uring=yes", "mount option `io_uring` is `auto`, `off` or `on`"),
-            ("owner=me", "mount option `owner` is `image` or `mapped`"),
-            ("uidmap=1:2", "mount option `uidmap` is IMAGE:HOST:COUNT, three numbers"),
-            ("uidmap=1:2:3,uidmap=9:4:1", "mount option `uidmap` names an id twice"),
-            ("gidmap=1:2:3,gidmap=3:9:1", "mount option `gidmap` names an id twice"),
+            ("io_uring", "mount option `io_uring` must be `auto`, `off` or `on`"),
+            ("io_uring=yes", "mount option `io_uring` must be `auto`, `off` or `on`"),
+            ("owner=me", "mount option `owner` must be `image` or `mapped`"),
+            ("uidmap=1:2", "mount option `uidmap` must be IMAGE:HOST:COUNT, three numbers"),
+            ("uidmap=1:2:3,uidmap=9:4:1", "mount option `uidmap` maps an id twice"),
+            ("gidmap=1:2:3,gidmap=3:9:1", "mount option `gidmap` maps an id twice"),
             ("writeback=1", "mount option `writeback` takes no value"),
         ] {
             assert_eq!(parse(list).unwrap_err().to_string(), complaint);

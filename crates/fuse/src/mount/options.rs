@@ -1,5 +1,5 @@
-//! Mount options, their defaults, and which ones exclude each other. Not here: the `-o` list (`option_list.rs`), and
-//! how each way of mounting passes the options on.
+//! Mount options, their defaults and their conflicts. Not here: the `-o` list (`option_list.rs`), and passing
+//! the options to the kernel or fusermount3.
 
 use rustix::mount::MountAttrFlags;
 use vfs::{AccessOptions, AccessTimes, ErrorPolicy};
@@ -7,15 +7,15 @@ use vfs::{AccessOptions, AccessTimes, ErrorPolicy};
 use super::option_list::OptionError;
 use crate::owners::{IdMap, IdRange, Owners};
 
-/// Whether the mount uses something that not every host has.
+/// The use of a feature that not every host has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Preference {
-    /// Where the host has it.
+    /// If the host has it.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// Always: without it there is no mount.
+    /// Always: without it, mounting fails.
     On,
 }
 
@@ -26,17 +26,17 @@ pub struct MountOptions {
     pub writable: bool,
     /// Users other than the one who mounts have access, as far as modes and ACLs allow.
     pub allow_other: bool,
-    /// Setuid and setgid count. Off unless asked for: the image may be anybody's.
+    /// Setuid and setgid bits have an effect. Off by default, since the image is not trusted.
     pub suid: bool,
-    /// Device files can be opened. Off unless asked for.
+    /// Device files can be opened. Off by default.
     pub dev: bool,
     /// Programs can be executed.
     pub exec: bool,
-    /// What the mount shows as its source instead of the image's path.
+    /// The source that the mount shows instead of the image's path.
     pub fsname: Option<String>,
-    /// How requests travel.
+    /// Whether requests pass through io_uring.
     pub io_uring: Preference,
-    /// The kernel collects what is written, and has it written later.
+    /// The kernel collects writes, and sends them later.
     pub writeback: bool,
     /// Neither the kernel nor the volume caches file data. The caller passes this on to the volume.
     pub uncached: bool,
@@ -48,10 +48,9 @@ pub struct MountOptions {
     pub groups: Vec<IdRange>,
     /// Root can make idmapped mounts of the mount.
     pub idmapped: bool,
-    /// No processor of the host sleeps while requests follow each other closely and no other program needs the
-    /// processors.
+    /// The host's processors are kept awake while requests follow each other closely and no other program needs them.
     pub low_latency: Preference,
-    /// How access times are kept. The caller passes this on to the volume; the mount shows it.
+    /// Updates of access times. The caller passes this on to the volume; the mount shows it.
     pub access: AccessOptions,
     /// A loop device is attached to an image file that is mounted for writing, so that the kernel passes
     /// sync(2) on.
@@ -63,13 +62,11 @@ pub struct MountOptions {
     pub sync: bool,
     /// Changes to the names in directories are durable before the call returns.
     pub dirsync: bool,
-    /// What to do after corruption was found, instead of what the volume says. The caller passes this on to the
-    /// volume.
+    /// The reaction to corruption, instead of the volume's own policy. The caller passes this on to the volume.
     pub errors: Option<ErrorPolicy>,
     /// Freed blocks are discarded. The caller passes this on to the volume.
     pub discard: bool,
-    /// A file's new contents are written back when they replace old ones. The caller passes this on to the
-    /// volume.
+    /// Data that replaces a file's contents is written back. The caller passes this on to the volume.
     pub auto_da_alloc: bool,
 }
 
@@ -114,20 +111,20 @@ impl MountOptions {
         attributes
     }
 
-    /// Refuses options that exclude each other.
+    /// Fails for options that exclude each other.
     pub fn check(&self) -> Result<(), OptionError> {
         if self.uncached && self.writeback {
             return Err(OptionError::Value(
                 "uncached".to_owned(),
-                "cannot be together with `writeback`",
+                "cannot be combined with `writeback`",
             ));
         }
         if self.owner_mapped {
             let others = [
-                (self.allow_other, "cannot be together with `allow_other`"),
-                (!self.users.is_empty(), "cannot be together with `uidmap`"),
-                (!self.groups.is_empty(), "cannot be together with `gidmap`"),
-                (self.idmapped, "cannot be together with `idmap`"),
+                (self.allow_other, "cannot be combined with `allow_other`"),
+                (!self.users.is_empty(), "cannot be combined with `uidmap`"),
+                (!self.groups.is_empty(), "cannot be combined with `gidmap`"),
+                (self.idmapped, "cannot be combined with `idmap`"),
             ];
             if let Some((_, what)) = others.into_iter().find(|(is_set, _)| *is_set) {
                 return Err(OptionError::Value("owner=mapped".to_owned(), what));

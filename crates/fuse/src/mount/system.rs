@@ -1,5 +1,5 @@
-//! Mounting by system calls, for root only. Creating the mount and attaching it to the directory tree are two
-//! steps. Not here: the device that is mounted (`claim`).
+//! Mounts by system calls, for root only. Creating the mount and attaching it to the directory tree are two
+//! steps. Not here: the claim of the device (`claim.rs`).
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -146,9 +146,9 @@ pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
     rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(MountError::Unmount)
 }
 
-/// Gives a mount the same limits for dirty pages as other file systems. By default the kernel writes back,
-/// and throttles writers, at a hundredth of those. `device` is the mount's device number ("major:minor").
-/// Needs root and Linux 6.2.
+/// Sets the limits for dirty pages of a mount to those of other file systems. By default the kernel writes back, and
+/// throttles writers, at a hundredth of those. `device` is the mount's device number ("major:minor"). Needs root and
+/// Linux 6.2.
 pub fn lift_limit_on_writeback(device: &str, is_block_device: bool) {
     let suffix = if is_block_device { "-fuseblk" } else { "" };
     let limit = format!("/sys/class/bdi/{device}{suffix}/strict_limit");

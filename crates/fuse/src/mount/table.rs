@@ -1,4 +1,4 @@
-//! What is mounted where: /proc/self/mountinfo (proc(5)).
+//! The mount table: /proc/self/mountinfo (proc(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,22 +11,22 @@ use crate::mount::SUBTYPE;
 pub struct MountEntry {
     /// The mount id, which the kernel reuses after unmounting.
     pub id: u32,
-    /// The device number of what is mounted: "major:minor". Unique among what is mounted anywhere.
+    /// The device number of the mounted file system, as "major:minor". Unique among all mounted file systems.
     pub device: String,
-    /// Where it is mounted.
+    /// The directory on which it is mounted.
     pub mount_point: PathBuf,
-    /// The options of this mount, not those of what is mounted: "rw,nosuid".
+    /// The options of this mount, not those of its file system: "rw,nosuid".
     pub options: String,
     /// The type, such as "fuse.bifolio".
     pub kind: String,
     /// The source.
     pub source: OsString,
-    /// Of a FUSE mount, the user who has mounted it.
+    /// For a FUSE mount, the user who has mounted it.
     pub user: Option<u32>,
 }
 
 impl MountEntry {
-    /// Whether a server of this library is behind it.
+    /// Returns whether the mount is one of this library's servers.
     pub fn is_ours(&self) -> bool {
         self.kind
             .split_once('.')
@@ -41,7 +41,7 @@ pub fn ours() -> Vec<MountEntry> {
     entries.filter(MountEntry::is_ours).collect()
 }
 
-/// The topmost mount on `path`.
+/// Returns the topmost mount on `path`.
 pub fn find(path: &Path) -> Option<MountEntry> {
     // Not valid UTF-8 when a mount point is not.
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -73,7 +73,7 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
 }
 
-/// Blanks and backslashes are written as a backslash and three octal digits.
+/// Replaces backslashes with three octal digits, which stand for blanks and backslashes.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

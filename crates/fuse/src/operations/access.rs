@@ -9,7 +9,7 @@ use crate::node_table::Known;
 use crate::server::Server;
 
 impl Server {
-    /// Notes that a file or directory is opened with `flags`.
+    /// Records an access if a file or directory is opened with `flags`.
     pub(super) fn note_open(&self, id: u64, known: &Known, flags: OFlags) {
         if flags & OFlags::ACCMODE != OFlags::RDONLY || flags.contains(OFlags::NOATIME) {
             return;
@@ -21,7 +21,7 @@ impl Server {
         }
     }
 
-    /// Notes that contents are read through a file or directory that was opened with `flags`.
+    /// Records a read through a file or directory that was opened with `flags`.
     pub(super) fn note_read(&self, known: &Known, flags: u32) {
         let flags = OFlags::from_bits_retain(flags);
         // The kernel reads a page before a program writes a part of it.

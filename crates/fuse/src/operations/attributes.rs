@@ -23,7 +23,7 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// The answer that tells attributes.
+    /// Returns the answer with attributes.
     pub(crate) fn attr_out(&self, attributes: &Attributes) -> AttrOut {
         AttrOut {
             valid: self.options.valid.as_secs(),
@@ -33,7 +33,7 @@ impl Server {
         }
     }
 
-    /// STATX: what GETATTR tells, and the time of creation.
+    /// STATX: the attributes of GETATTR, and the time of creation.
     pub(crate) fn statx(
         &self,
         header: &InHeader,

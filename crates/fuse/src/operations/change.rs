@@ -1,4 +1,4 @@
-//! SETATTR, SETXATTR and REMOVEXATTR. Whether the caller may was checked by the kernel.
+//! SETATTR, SETXATTR and REMOVEXATTR. The kernel has checked the caller's permission.
 
 use base::attributes::{AttributeChange, Timestamp};
 use rustix::fs::XattrFlags;
@@ -93,8 +93,8 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns what happens to setuid and setgid, as the kernel asks for. The kernel passes the caller's
-    /// primary group, not the supplementary ones.
+    /// Returns the effect on setuid and setgid that the kernel requests. The kernel passes the caller's primary
+    /// group, not the supplementary ones.
     pub(super) fn privileges(&self, header: &InHeader, kill: bool) -> Privileges {
         match kill {
             true => Privileges::DropFor(self.options.owners.credentials(header).gid),
@@ -124,7 +124,7 @@ impl Server {
     }
 }
 
-/// Whether nothing is asked for but that both times are now.
+/// Returns whether nothing is asked for but that both times are now.
 fn is_touch(operation: &SetAttrIn) -> bool {
     let now = FATTR_ATIME_NOW | FATTR_MTIME_NOW;
     let other = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_CTIME;

@@ -77,7 +77,7 @@ impl Server {
         let file = self.known(operation.node)?;
         let directory = self.known(header.node)?;
         self.volume.link(&directory.node, name, &file.node)?;
-        reply.push(&self.tell(&file.node))?;
+        reply.push(&self.entry_out(&file.node))?;
         Ok(Answer::Payload)
     }
 
@@ -125,8 +125,8 @@ impl Server {
         self.answer_created(&node, flags, Privileges::Keep, reply)
     }
 
-    /// A regular file. A kernel that collects writes gives them the time of its last tick; the time of
-    /// creation must not be later.
+    /// Returns the attributes of a new regular file. A kernel that collects writes gives files the time of its last
+    /// tick; the time of creation must not be later.
     fn file_creation(&self, operation: &CreateIn) -> Creation<'static> {
         let what = creation(FileType::Regular, operation.mode, operation.umask);
         let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
@@ -144,7 +144,7 @@ impl Server {
         let directory = self.known(header.node)?;
         let by = self.options.owners.creator(header)?;
         let node = self.volume.create(&directory.node, name, what, &by)?;
-        reply.push(&self.tell(&node))?;
+        reply.push(&self.entry_out(&node))?;
         Ok(Answer::Payload)
     }
 
@@ -156,7 +156,7 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let opened = self.open_node(node, flags, privileges)?;
-        let entry = self.tell(node);
+        let entry = self.entry_out(node);
         let is_cached = opened.flags & FOPEN_DIRECT_IO == 0;
         if let Some(known) = self.nodes.get(entry.node).filter(|_| is_cached) {
             known.note_cached();

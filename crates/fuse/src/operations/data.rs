@@ -18,21 +18,21 @@ use crate::protocol::{
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
 
-/// The bits of `OFlags` that say whether a file is opened for reading or writing.
+/// The bits of `OFlags` with the access mode of an open file.
 const ACCESS_MODE: OFlags = OFlags::ACCMODE;
 
 /// The setuid and setgid bits.
 const SET_IDS: u16 = 0o6000;
 
-/// The most that is copied for one request. The kernel asks again for the rest.
+/// The maximum number of bytes to copy for one request. The kernel sends another request for the rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// Time that a handler waits until the kernel has invalidated contents. The kernel may wait for other
 /// requests meanwhile, which other threads serve. If all threads wait here, the time limit lets one of them
 /// go on.
-const PATIENCE_TO_FORGET: Duration = Duration::from_secs(1);
+const PATIENCE_TO_INVALIDATE: Duration = Duration::from_secs(1);
 
-/// What of a write is to be durable when it returns, by the O_* flags of the open file and of the call.
+/// Returns the part of a write that is durable when it returns, by the O_* flags of the open file and of the call.
 fn asked_sync(flags: OFlags) -> WriteSync {
     if flags.contains(OFlags::SYNC) {
         // Which has the bit of O_DSYNC, too.
@@ -44,8 +44,8 @@ fn asked_sync(flags: OFlags) -> WriteSync {
     }
 }
 
-/// What of a write to `opened` the server has to make durable: the kernel syncs what goes through its
-/// cache by itself, but not direct I/O.
+/// Returns the part of a write to `opened` that the server makes durable. The kernel syncs writes through its cache
+/// itself, but not direct I/O.
 fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     let flags = OFlags::from_bits_retain(flags);
     match opened.is_direct || flags.contains(OFlags::DIRECT) {
@@ -54,7 +54,7 @@ fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     }
 }
 
-/// Does something when it is dropped.
+/// Calls a function when it is dropped.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -98,7 +98,7 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Opens a file of a volume that can be written to.
+    /// Opens a file of a writable volume.
     pub(crate) fn open_node(
         &self,
         node: &Arc<Node>,
@@ -132,11 +132,10 @@ impl Server {
         }
     }
 
-    /// How the kernel is to treat an open file. What can only be written goes around its cache: one copy
-    /// less, and it does not look for privileges that go with a write, which the server takes away. One
-    /// that collects writes has to flush what is closed, and would forget that direct writes change a
-    /// file's times: it can do O_DIRECT by itself. So can one from before Linux 6.6, which would not drop
-    /// what it has cached of what is written.
+    /// Returns the flags for the kernel of an open file. Files that are open for writing only do not use its cache:
+    /// that saves a copy, and the search for privileges that a write removes, which the server does. A kernel that
+    /// collects writes would have to flush closed files, and would not notice that direct writes change a file's
+    /// times; it supports O_DIRECT itself. Kernels before Linux 6.6 would not drop cached data that is overwritten.
     fn open_flags(&self, flags: OFlags) -> u32 {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             return FOPEN_KEEP_CACHE;
@@ -144,7 +143,7 @@ impl Server {
         let asked = flags.contains(OFlags::DIRECT) || self.options.uncached;
         let direct = match (asked, flags & ACCESS_MODE == OFlags::WRONLY) {
             _ if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) => 0,
-            // The server keeps the requests apart, and nobody expects more.
+            // The server serialises requests as far as programs expect.
             (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
             (false, true) => FOPEN_DIRECT_IO,
             (false, false) => 0,
@@ -167,7 +166,7 @@ impl Server {
         let direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT)
             && operation.read_flags & READ_LOCK_OWNER != 0;
         if !direct {
-            // Before it is read: see `forget_old_contents`.
+            // Before it is read: see `invalidate_contents`.
             known.note_read();
         }
         self.note_read(&known, operation.flags);
@@ -176,7 +175,7 @@ impl Server {
         Ok(Answer::Contents(Contents { file, offset, length, direct }))
     }
 
-    /// WRITE: the data follows. The place is right for files that are opened to append, too.
+    /// WRITE: the data follows. The position is right for files that are opened to append, too.
     pub(crate) fn write(
         &self,
         header: &InHeader,
@@ -190,7 +189,7 @@ impl Server {
         // What comes out of the kernel's cache is not older than that; and to have it forgotten, the kernel
         // would wait for this request.
         if opened.is_direct && operation.write_flags & WRITE_CACHE == 0 {
-            self.forget_old_contents(header.node);
+            self.invalidate_contents(header.node);
         }
         // No more than `operation.size`.
         reply.push(&WriteOut { size: written? as u32, padding: 0 })?;
@@ -223,7 +222,7 @@ impl Server {
             }
             opened.file.write_with(at, &data[done..], privileges, flags)
         };
-        let _noting = self.noting_mode(header.node, opened, privileges);
+        let _invalidating = self.invalidating_mode(header.node, opened, privileges);
         let mut written = write(0)?;
         // Of what comes out of its cache the kernel believes all to be written unless there is an
         // error. The rest meets that first.
@@ -236,9 +235,9 @@ impl Server {
         Ok(written)
     }
 
-    /// Has the kernel ask for a file's mode again, when the result is dropped, if what is done until then
-    /// may take setuid and setgid away. It would go on giving their rights to who runs the file.
-    fn noting_mode(
+    /// Makes the kernel request a file's mode again, when the result is dropped, if the operation until then may
+    /// clear setuid and setgid. Otherwise the kernel would go on running the file with their privileges.
+    fn invalidating_mode(
         &self,
         node: u64,
         opened: &OpenFile,
@@ -249,18 +248,20 @@ impl Server {
         may_lose.then(|| OnDrop(move || self.note_stale(node)))
     }
 
-    /// Has the kernel forget what it has cached of a file that was written around its cache. It has
-    /// dropped that before it sent the request; but what somebody read in between, it keeps for good:
+    /// Makes the kernel invalidate cached data of a file that was written without its cache. The kernel has dropped
+    /// the data before it sent the request, but data that was read in between would stay cached for ever:
     ///
     /// ```text
-    /// writer   drop what is cached ── send ───────────────── change ── take note
-    /// reader                                  note ── read, old
+    /// writer   drop cached data ── send ────────────────── change ── invalidate
+    /// reader                             note ── read old data
     /// ```
-    fn forget_old_contents(&self, node: u64) {
+    fn invalidate_contents(&self, node: u64) {
         let Some(known) = self.nodes.get(node) else { return };
         // After the change, which a plain load must not go before.
         fence(Ordering::SeqCst);
-        if known.take_read() && !self.have_written(node, FileOffset(0), PATIENCE_TO_FORGET) {
+        if known.take_read()
+            && !self.write_and_invalidate(node, FileOffset(0), PATIENCE_TO_INVALIDATE)
+        {
             tracing::warn!("cached data of node {node} was not invalidated in time");
         }
     }
@@ -279,7 +280,7 @@ impl Server {
         let range = FileOffset(operation.offset)..FileOffset(end);
         // The kernel does not say whether the caller may leave setuid and setgid.
         let privileges = self.privileges(header, header.uid != 0);
-        let _noting = self.noting_mode(header.node, &opened, privileges);
+        let _invalidating = self.invalidating_mode(header.node, &opened, privileges);
         opened.file.fallocate(mode, range.clone(), privileges)?;
         // The kernel syncs nothing after it.
         opened.file.make_durable(range.start.0..range.end.0, opened.sync)?;
@@ -322,7 +323,7 @@ impl Server {
         let length = operation.length.min(COPY_BYTES_MAX);
         // The kernel does not say whether the caller may leave setuid and setgid.
         let privileges = self.privileges(header, header.uid != 0);
-        let _noting = self.noting_mode(operation.to_node, &target, privileges);
+        let _invalidating = self.invalidating_mode(operation.to_node, &target, privileges);
         let copied = source.file.copy_to(from, &target.file, to, length, privileges)?;
         // The kernel syncs nothing after a copy.
         target.file.make_durable(to.0..to.0.saturating_add(copied), target.sync)?;

@@ -65,7 +65,7 @@ impl Server {
         finish(end, reply)
     }
 
-    /// READDIRPLUS: each entry with what LOOKUP would tell of it.
+    /// READDIRPLUS: entries with the answer to LOOKUP of each.
     pub(crate) fn read_dir_plus(
         &self,
         header: &InHeader,
@@ -119,7 +119,7 @@ impl Server {
         };
         let kind = node.as_ref().map(|node| node.kind()).or(entry.kind);
         match node {
-            Some(node) => reply.push(&self.tell(&node))?,
+            Some(node) => reply.push(&self.entry_out(&node))?,
             None => reply.push_bytes(&[0; size_of::<EntryOut>()])?,
         }
         push_entry(reply, entry, kind)
@@ -143,7 +143,7 @@ fn push_entry(
     Ok(())
 }
 
-/// What was read before a failure is given first; the next call then meets the failure.
+/// Returns entries that were read before a failure; the next call returns the failure.
 fn finish(end: base::Result<()>, reply: &Reply<'_>) -> Outcome {
     match end {
         Err(error) if reply.is_empty() => Err(error.into()),

@@ -1,4 +1,4 @@
-//! INIT: agrees on the version, features and limits.
+//! INIT: negotiation of the version, features and limits.
 
 use rustix::io::Errno;
 use zerocopy::FromBytes;
@@ -9,13 +9,13 @@ use crate::protocol::{
 use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
-/// The most that one READ or WRITE carries, in bytes. Larger ones gained nothing.
+/// The maximum length of one READ or WRITE, in bytes. Longer ones were not faster.
 pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
 const MAX_BACKGROUND: u16 = 64;
 const CONGESTION_THRESHOLD: u16 = 48;
 
-/// What the server can do, and measured best. Not ATOMIC_O_TRUNC, with which the kernel has files
-/// truncated before it looks whether they are being executed.
+/// The features that the server supports, and for which measurements were best. Not ATOMIC_O_TRUNC: with it, the kernel
+/// truncates files before it checks whether they are being executed.
 const WANTED: InitFlags = InitFlags(
     InitFlags::ASYNC_READ.0
         | InitFlags::BIG_WRITES.0
@@ -35,8 +35,8 @@ const WANTED: InitFlags = InitFlags(
         | InitFlags::EXPORT_SUPPORT.0,
 );
 
-/// What is wanted where the volume can be written to. Nobody else changes the files: what the kernel
-/// has cached stays valid however often their times change.
+/// Further features for writable volumes. No other program changes the files, so data that the kernel has cached stays
+/// valid when their times change.
 const WANTED_TO_WRITE: InitFlags = InitFlags(
     WANTED.0 & !InitFlags::AUTO_INVAL_DATA.0
         | InitFlags::EXPLICIT_INVAL_DATA.0
@@ -44,7 +44,7 @@ const WANTED_TO_WRITE: InitFlags = InitFlags(
         | InitFlags::SETXATTR_EXT.0,
 );
 
-/// What was agreed on.
+/// The outcome of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
     /// The minor version that both sides speak.
@@ -109,13 +109,13 @@ impl Server {
         }
     }
 
-    /// Whether both sides have named a feature.
+    /// Returns whether both sides have a feature.
     pub(crate) fn agreed_on(&self, feature: InitFlags) -> bool {
         matches!(self.negotiated(), Some(Ok(negotiated)) if negotiated.flags.contains(feature))
     }
 }
 
-/// The answer to the kernel's offer.
+/// Returns the answer to the kernel's offer.
 fn negotiate(
     init: &InitIn,
     rest: &[u8],

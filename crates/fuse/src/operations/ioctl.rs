@@ -1,5 +1,5 @@
-//! IOCTL: inode flags, generation and project, as lsattr and xfs_io read them; inode flags, as chattr
-//! and xfs_io set them; making the volume durable, as `bifolio sync` asks for.
+//! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io; and the sync of the volume for
+//! `bifolio sync`.
 
 use base::attributes::Attributes;
 use rustix::io::Errno;
@@ -27,8 +27,7 @@ const FSSETXATTR: u32 = 0x401c_5820;
 /// syncfs(2) only to servers of block devices.
 pub const SYNC_VOLUME: u32 = 0xBF01;
 
-/// `_IOR(0xBF, 2, u32)`: whether the volume is open for writing, which nothing else tells of a mount that was
-/// remounted.
+/// `_IOR(0xBF, 2, u32)`: whether the volume is open for writing, which the mount table does not show after a remount.
 pub const IS_WRITABLE: u32 = 0x8004_BF02;
 
 /// `struct fsxattr`.
@@ -122,7 +121,7 @@ impl Server {
     }
 }
 
-/// The flags that an inode, which has `attributes`, is to get; `None` for other commands.
+/// Returns the flags that an inode, which has `attributes`, is to get; `None` for other commands.
 fn flags_to_set(
     command: u32,
     argument: &[u8],

@@ -1,5 +1,5 @@
-//! The operations: each translates one request to `vfs` and fills the reply. All have one shape:
-//! header, the operation's fixed part (`()` where there is none), what follows it, the reply.
+//! The operations. Each translates one request to `vfs` and fills the reply. All have the same arguments: the
+//! header, the operation's fixed part (`()` if there is none), the rest of the request, and the reply.
 
 mod access;
 mod attributes;

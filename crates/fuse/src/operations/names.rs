@@ -1,4 +1,4 @@
-//! LOOKUP and the forgetting of what it told; READLINK.
+//! LOOKUP, FORGET and READLINK.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::server::Server;
 const TARGET_BYTES_MAX: usize = 4095;
 
 impl Server {
-    /// LOOKUP. A name that is not there is told as such, for the kernel to remember.
+    /// LOOKUP. A missing name has an answer that the kernel may cache.
     ///
     /// For file handles (NFS), the kernel looks up "." in nodes that it has forgotten, files included, and
     /// ".." in directories.
@@ -48,7 +48,7 @@ impl Server {
         if reply.room() < size_of::<EntryOut>() {
             return Err(Errno::RANGE.into());
         }
-        reply.push(&self.tell(&node))?;
+        reply.push(&self.entry_out(&node))?;
         Ok(Answer::Payload)
     }
 
@@ -62,10 +62,10 @@ impl Server {
         }
     }
 
-    /// The entry that tells the kernel of `node`, counted as a lookup.
-    pub(crate) fn tell(&self, node: &Arc<vfs::Node>) -> EntryOut {
+    /// Returns the entry of `node` for the kernel, and counts a lookup.
+    pub(crate) fn entry_out(&self, node: &Arc<vfs::Node>) -> EntryOut {
         let attributes = node.attributes();
-        let id = self.nodes.tell(node);
+        let id = self.nodes.count_lookup(node);
         self.entry(id, attributes.generation, self.attr(&attributes))
     }
 

@@ -52,7 +52,9 @@ impl Server {
         if self.files.kernel_may_hold_data(file.node().number())
             && !self.have_holes_written(header.node, &file, from, sought)?
         {
-            tracing::warn!("holes of files are taken for data from now on: the kernel is slow");
+            tracing::warn!(
+                "the kernel took too long to write its data: holes are reported as data from now on"
+            );
             return Err(Errno::NOSYS.into());
         }
         reply.push(&LseekOut { offset: sought.find(&file, from)?.0 })?;
@@ -70,18 +72,18 @@ impl Server {
     ) -> Result<bool> {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             // The kernel may know a larger size.
-            return Ok(self.have_written(node, from, PATIENCE));
+            return Ok(self.write_and_invalidate(node, from, PATIENCE));
         }
         match (sought, sought.find(file, from)) {
             // Writing cannot turn data into a hole.
             (Sought::Data, Ok(data)) if data == from => Ok(true),
             (Sought::Data, Ok(_) | Err(Error::NoSuchOffset)) => {
                 let is_past_end = from.0 >= file.node().attributes().size;
-                Ok(is_past_end || self.have_written(node, from, PATIENCE))
+                Ok(is_past_end || self.write_and_invalidate(node, from, PATIENCE))
             }
             (Sought::Hole, Ok(hole)) => {
                 let is_end = hole.0 >= file.node().attributes().size;
-                Ok(is_end || self.have_written(node, hole, PATIENCE))
+                Ok(is_end || self.write_and_invalidate(node, hole, PATIENCE))
             }
             (Sought::Hole, Err(Error::NoSuchOffset)) => Ok(true),
             (_, Err(error)) => Err(error),

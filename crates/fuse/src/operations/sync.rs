@@ -5,7 +5,7 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
 impl Server {
-    /// FSYNC. Tells of an error of writeback that this open file has not heard of.
+    /// FSYNC. Reports a writeback error that this open file has not reported.
     pub(crate) fn fsync(
         &self,
         header: &InHeader,

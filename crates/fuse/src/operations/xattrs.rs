@@ -12,7 +12,7 @@ use crate::server::Server;
 
 /// Names that only the superuser sees begin so.
 const TRUSTED: &[u8] = b"trusted.";
-/// What the names begin with that a file can carry. All others are refused, not missing.
+/// The namespaces of attributes that a file can have. Other names are refused, not reported as missing.
 const NAMESPACES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"system.posix_acl_"];
 
 impl Server {
@@ -60,7 +60,7 @@ pub(super) fn check_namespace(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The value, or with no room its size, or ERANGE with too little.
+/// Returns the value, or with no room its size, or ERANGE with too little.
 fn answer(value: &[u8], size: u32, reply: &mut Reply<'_>) -> Outcome {
     if size == 0 {
         let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;

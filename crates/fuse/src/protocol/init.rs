@@ -17,13 +17,13 @@ impl InitFlags {
     pub const EXPORT_SUPPORT: Self = Self(1 << 4);
     /// Writes may be larger than a page.
     pub const BIG_WRITES: Self = Self(1 << 5);
-    /// Cached pages are dropped when size or time of change differ from what was known.
+    /// Cached pages are dropped when the size or the time of change has changed.
     pub const AUTO_INVAL_DATA: Self = Self(1 << 12);
     /// READDIRPLUS is there.
     pub const DO_READDIRPLUS: Self = Self(1 << 13);
     /// The kernel leaves the umask to the server, which knows of default ACLs.
     pub const DONT_MASK: Self = Self(1 << 6);
-    /// The kernel keeps what is written, and writes it later.
+    /// The kernel caches writes, and sends them later.
     pub const WRITEBACK_CACHE: Self = Self(1 << 16);
     /// The kernel chooses between READDIR and READDIRPLUS by use.
     pub const READDIRPLUS_AUTO: Self = Self(1 << 14);
@@ -59,7 +59,7 @@ impl InitFlags {
     /// Requests can travel through io_uring.
     pub const OVER_IO_URING: Self = Self(1 << 41);
 
-    /// Whether all of `other` are among these.
+    /// Returns whether all of `other` are among these.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -107,7 +107,7 @@ pub struct InitIn {
 }
 const _: () = assert!(size_of::<InitIn>() == 16);
 
-/// What follows in `fuse_init_in` when [`InitFlags::INIT_EXT`] is set (since 7.36).
+/// The continuation of `fuse_init_in` if [`InitFlags::INIT_EXT`] is set (since 7.36).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct InitInExtension {

@@ -1,4 +1,4 @@
-//! The fixed parts of the other messages.
+//! The fixed parts of all messages but INIT.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -17,7 +17,7 @@ pub struct GetAttrIn {
 /// In the place of an error, with id zero: [`InvalidateInode`] follows (FUSE_NOTIFY_INVAL_INODE).
 pub const NOTIFY_INVALIDATE_INODE: i32 = 2;
 
-/// What the kernel is told of an inode unasked (`fuse_notify_inval_inode_out`).
+/// A notice that invalidates an inode (`fuse_notify_inval_inode_out`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct InvalidateInode {
@@ -25,7 +25,7 @@ pub struct InvalidateInode {
     pub node: u64,
     /// The first byte of the data that the kernel is to forget; negative: none, only the attributes.
     pub offset: i64,
-    /// Bytes; zero: as far as it goes.
+    /// The length in bytes; zero means to the end.
     pub length: i64,
 }
 
@@ -93,7 +93,7 @@ pub const READ_LOCK_OWNER: u32 = 1 << 1;
 
 /// Reads and writes bypass the page cache.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
-/// What the page cache holds of the file stays valid.
+/// The kernel's cached pages of the file stay valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// The kernel may cache the entries of the directory.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
@@ -123,7 +123,7 @@ pub struct ReadIn {
 }
 const _: () = assert!(size_of::<ReadIn>() == 40);
 
-/// What begins an entry of READDIR (`fuse_dirent`); the name follows, padded to 8 bytes.
+/// The beginning of an entry of READDIR (`fuse_dirent`). The name follows, padded to 8 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DirentHeader {
@@ -148,7 +148,7 @@ pub struct GetXattrIn {
     pub padding: u32,
 }
 
-/// The reply to GETXATTR and LISTXATTR when the size was asked for (`fuse_getxattr_out`).
+/// The reply to GETXATTR and LISTXATTR with a size of zero (`fuse_getxattr_out`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct GetXattrOut {
@@ -222,11 +222,11 @@ pub struct IoctlIn {
 }
 const _: () = assert!(size_of::<IoctlIn>() == 32);
 
-/// What begins the reply to IOCTL (`fuse_ioctl_out`); the data that goes out follows.
+/// The beginning of the reply to IOCTL (`fuse_ioctl_out`). The output data follows.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct IoctlOut {
-    /// What ioctl(2) returns.
+    /// The return value of ioctl(2).
     pub result: i32,
     /// FUSE_IOCTL_* flags.
     pub flags: u32,

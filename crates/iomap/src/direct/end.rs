@@ -1,10 +1,10 @@
-//! The end of direct requests: the format hears of what was written, the cache forgets what it has of it,
-//! and the callers are told. Requests of one file that have ended by the time somebody looks end together,
-//! with one call of the format; those of different files, on several threads.
-//! Not here: the submission (`batch.rs`), and what a request holds until then (`call.rs`).
+//! The end of direct requests: calls the format for the data that was written, invalidates the cache's copies of
+//! it, and calls the requests' callers. All ended requests of one file are completed with one call of the format;
+//! several threads complete those of different files.
+//! Not here: the submission (`batch.rs`), and the state of a request until then (`call.rs`).
 //!
-//! Who ends a request may start transactions, and locks folios. So it is none of the threads that a
-//! folio's owner may wait for: not a device's, and not that of `end_io.rs`.
+//! The completing thread may start transactions, and locks folios. So it must be no thread for which the holder
+//! of a folio's lock may wait: neither a device's, nor that of `end_io.rs`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,30 +24,30 @@ use crate::end_io::merge;
 use crate::file::WritableFile;
 use crate::mapping::{FinishedRange, IomapKind};
 
-/// Threads that end requests, at most.
+/// The maximum number of threads that complete requests.
 const THREADS_MAX: usize = 4;
 
 /// A request whose bios have ended.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// What was written; empty for a read.
+    /// The bytes that were written; empty for a read.
     pub written: Range<u64>,
     /// The blocks of a write.
     pub ranges: SmallVec<[FinishedRange; 2]>,
-    /// How far the file reaches with what was written.
+    /// The size of the file with this write.
     pub reached: u64,
     pub result: Result<usize>,
-    /// Whether it counts as in flight.
+    /// Whether the request counts as in flight.
     pub counts: bool,
 }
 
 impl Ended {
-    /// A request that was never submitted.
+    /// Returns the end of a request that was never submitted.
     pub(super) fn refused(result: Result<usize>) -> Self {
         Self { written: 0..0, ranges: SmallVec::new(), reached: 0, result, counts: false }
     }
 
-    /// Whether the format has to hear of it.
+    /// Returns whether the format must be called for the request.
     fn is_news(&self, file: &WritableFile) -> bool {
         let is_unwritten = |range: &FinishedRange| range.kind == IomapKind::Unwritten;
         self.result.is_ok()
@@ -55,13 +55,13 @@ impl Ended {
             && (self.ranges.iter().any(is_unwritten) || self.reached > file.size_on_disk())
     }
 
-    /// Whether its end takes more than telling its caller.
+    /// Returns whether the end of the request needs more than a call of its caller.
     pub(super) fn needs_thread(&self, file: &WritableFile) -> bool {
         !self.written.is_empty() && (super::is_cached(file, &self.written) || self.is_news(file))
     }
 }
 
-/// Ends one request; gives what its caller is told.
+/// Completes one request. Returns its result.
 pub(super) fn end(file: Option<&Arc<WritableFile>>, ended: Ended) -> Result<usize> {
     let Some(file) = file else { return ended.result };
     let mut result = Ok(0);
@@ -69,7 +69,7 @@ pub(super) fn end(file: Option<&Arc<WritableFile>>, ended: Ended) -> Result<usiz
     result
 }
 
-/// Ends a request that takes no more than that, on any thread.
+/// Completes a request that needs only the call of its caller ([`Ended::needs_thread`]), on any thread.
 pub(super) fn end_at_once(file: Option<&WritableFile>, ended: Ended, done: DirectDone) {
     if let Some(file) = file {
         file.end_io.direct.note(&ended);
@@ -80,35 +80,35 @@ pub(super) fn end_at_once(file: Option<&WritableFile>, ended: Ended, done: Direc
     guarded(done)(ended.result);
 }
 
-/// Ends requests of one file, each with what tells its caller.
+/// Completes requests of one file, and calls the callback of each.
 fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended, F)>) {
     let is_news: Vec<bool> = calls.iter().map(|(ended, _)| ended.is_news(file)).collect();
     let ended = calls.iter().map(|(ended, _)| ended).zip(&is_news);
     let news: Vec<&Ended> =
         ended.filter(|(_, is_news)| **is_news).map(|(ended, _)| ended).collect();
-    let told = match news.is_empty() {
+    let called = match news.is_empty() {
         true => Ok(()),
-        // What a panic leaves undone is lost, and is not to be taken for written.
-        false => catch_unwind(AssertUnwindSafe(|| tell(file, &news))).unwrap_or_else(|_| {
-            let operation = "going on after a panic at the end of a direct write";
+        // After a panic the data is lost, not written.
+        false => catch_unwind(AssertUnwindSafe(|| call_format(file, &news))).unwrap_or_else(|_| {
+            let operation = "continuing after a panic at the end of a direct write";
             file.mapper.panicked(operation);
             Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
         }),
     };
-    // After a panic, which was reported, the rest goes on: others wait for it.
+    // The rest is done even after a panic, which the panic hook has reported: callers wait for it.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         for (ended, _) in &calls {
             if !ended.written.is_empty() && super::is_cached(file, &ended.written) {
-                // Read while it was written.
+                // It was read into the cache while it was written.
                 forget(file, &ended.written);
             }
         }
     }));
-    // Before anybody is told, who may wait for somebody that waits for these.
+    // Before the callbacks, which may wait for threads that wait for these requests.
     calls.iter().filter(|(ended, _)| ended.counts).for_each(|_| file.direct.end());
     calls.iter().for_each(|(ended, _)| file.end_io.direct.note(ended));
     for ((ended, done), is_news) in calls.into_iter().zip(is_news) {
-        let result = match &told {
+        let result = match &called {
             Err(error) if is_news => ended.result.and(Err(error.clone())),
             _ => ended.result,
         };
@@ -116,30 +116,30 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended
     }
 }
 
-/// Tells the format what was written.
-fn tell(file: &WritableFile, news: &[&Ended]) -> Result<()> {
+/// Calls the format for the data that was written.
+fn call_format(file: &WritableFile, news: &[&Ended]) -> Result<()> {
     let finished = merge(news.iter().flat_map(|ended| ended.ranges.iter().copied()).collect());
     let reached = news.iter().map(|ended| ended.reached).max().unwrap_or(0);
     if reached > file.size() {
-        // Whoever writes past the end holds the inode's lock alone, and waits for this.
+        // A writer past the end holds the inode's lock alone, and waits for this.
         file.set_size(reached);
     }
-    file.telling().tell(&finished, reached)
+    file.lock_end_io().end_io(&finished, reached)
 }
 
-/// Requests of one file that wait for a thread to end them.
+/// Requests of one file that wait for a thread to complete them.
 #[derive(Default)]
 pub(crate) struct EndedCalls(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
     calls: Vec<(Ended, DirectDone)>,
-    /// Whether a thread has the file, or will.
+    /// Whether a thread works on the file, or the file is queued for one.
     is_queued: bool,
 }
 
 impl EndedCalls {
-    /// What waits; with nothing, the file is no thread's any more.
+    /// Returns the waiting requests. If there are none, the thread leaves the file.
     fn take(&self) -> Option<Vec<(Ended, DirectDone)>> {
         let mut waiting = self.0.lock();
         let calls = std::mem::take(&mut waiting.calls);
@@ -154,14 +154,14 @@ impl std::fmt::Debug for EndedCalls {
     }
 }
 
-/// The threads that end the direct requests of some files, of one volume as a rule.
+/// The threads that complete the direct requests of some files, usually those of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct DirectEnds {
     queue: Arc<Queue>,
     /// Started when there is work for them; waited for when this is dropped. The last file may be dropped by
     /// one of them, when the last of its requests has ended.
     threads: OnceLock<Vec<Worker>>,
-    /// A write has ended since somebody asked.
+    /// A write has ended since the last call of [`DirectEnds::take_written`].
     has_written: AtomicBool,
 }
 
@@ -224,7 +224,7 @@ impl Drop for DirectEnds {
 }
 
 impl Queue {
-    /// What a thread does: one file after another, until there are none and none will come.
+    /// Runs a thread: completes requests of one file after another, until there are none and the queue is closed.
     fn work(&self) {
         let mut files = self.files.lock();
         loop {

@@ -1,9 +1,9 @@
-//! A file on a device whose writes can be held back.
+//! A file on a device whose writes can be held.
 
 use std::sync::{Arc, Mutex};
 
-use base::{DeviceOffset, Error, FileOffset, Result};
-use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
+use base::FileOffset;
+use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
 use iomap::{
     EndIo, PageCache, ReadOptions, Readahead, WritableFile, read, wait_for_writeback, write,
     write_back,
@@ -12,11 +12,10 @@ use iomap::{
 use super::format::Format;
 use super::{block_size, cache};
 
-/// A device that lists its requests, and holds writes back on demand.
+/// Lists requests, and holds writes on demand.
 #[derive(Debug)]
 pub struct Gate {
-    inner: Arc<MemoryDevice>,
-    /// What was submitted, by operation, with the number of bytes.
+    /// The operation and the number of bytes of each request.
     pub log: Mutex<Vec<(BioOperation, u64)>>,
     /// Writes of more bytes than this are held.
     pub hold_above: Mutex<u64>,
@@ -24,9 +23,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(inner: Arc<MemoryDevice>) -> Arc<Self> {
+    pub fn device(inner: Arc<MemoryDevice>) -> Arc<HookedDevice<Self>> {
         let (log, held) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { inner, log, hold_above: Mutex::new(u64::MAX), held })
+        let gate = Self { log, hold_above: Mutex::new(u64::MAX), held };
+        Arc::new(HookedDevice::new(inner, gate))
     }
 
     pub fn take_log(&self) -> Vec<(BioOperation, u64)> {
@@ -36,50 +36,25 @@ impl Gate {
     pub fn hold_above(&self, bytes: u64) {
         *self.hold_above.lock().expect("no panic") = bytes;
     }
-
-    pub fn release(&self) {
-        self.hold_above(u64::MAX);
-        self.inner.submit(std::mem::take(&mut self.held.lock().expect("no panic")));
-    }
 }
 
-impl BlockDevice for Gate {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Gate {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         for bio in batch {
             self.log.lock().expect("no panic").push((bio.operation(), bio.length()));
             let above = *self.hold_above.lock().expect("no panic");
             if bio.operation() == BioOperation::Write && bio.length() > above {
                 self.held.lock().expect("no panic").push(bio);
             } else {
-                self.inner.submit(vec![bio]);
+                device.submit(vec![bio]);
             }
         }
-    }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
     }
 }
 
 pub struct Setup {
     pub format: Arc<Format>,
-    pub gate: Arc<Gate>,
+    pub gate: Arc<HookedDevice<Gate>>,
     pub file: Arc<WritableFile>,
     pub cache: Arc<PageCache>,
     pub end_io: Arc<EndIo>,
@@ -88,7 +63,7 @@ pub struct Setup {
 pub fn setup_with(cache: Arc<PageCache>, block_bytes: u64) -> Setup {
     let size = block_size(block_bytes);
     let format = Format::new(size, (16 << 20) / block_bytes, 1 << 20);
-    let gate = Gate::new(format.device());
+    let gate = Gate::device(format.device());
     let end_io = EndIo::start().expect("a thread");
     let file = writable(&cache, &format, gate.clone(), block_bytes, Arc::clone(&end_io));
     Setup { format, gate, file, cache, end_io }
@@ -111,6 +86,13 @@ pub fn writable(
 }
 
 impl Setup {
+    /// Submits the held writes, and holds no more.
+    pub fn release(&self) {
+        self.gate.hold_above(u64::MAX);
+        let held = std::mem::take(&mut *self.gate.held.lock().expect("no panic"));
+        self.gate.inner().submit(held);
+    }
+
     pub fn write(&self, at: u64, data: &[u8]) {
         assert_eq!(write(&self.file, FileOffset(at), data), Ok(data.len()));
     }

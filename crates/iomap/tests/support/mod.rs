@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
-use device::{Bio, BlockDevice, MemoryDevice, SharedDevice};
+use device::{Bio, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
 use iomap::{
     CacheOptions, Iomap, IomapKind, MapFlags, MapRead, Mapping, PageCache, ReadContext, ReadOptions,
 };
@@ -191,15 +191,14 @@ impl MapRead for ModelFile {
     }
 }
 
-/// A device that ends bios late, on another thread and out of order.
+/// Hands bios to a thread, which submits them late and out of order.
 #[derive(Debug)]
-pub struct LateDevice {
-    inner: SharedDevice,
+pub struct Late {
     queue: mpsc::Sender<Bio>,
 }
 
-impl LateDevice {
-    pub fn new(inner: SharedDevice, seed: u64) -> Self {
+impl Late {
+    pub fn device(inner: SharedDevice, seed: u64) -> HookedDevice<Self> {
         let (queue, incoming) = mpsc::channel::<Bio>();
         let target = Arc::clone(&inner);
         thread::spawn(move || {
@@ -222,68 +221,34 @@ impl LateDevice {
                 target.submit(vec![waiting.swap_remove(chosen)]);
             }
         });
-        Self { inner, queue }
+        HookedDevice::new(inner, Self { queue })
     }
 }
 
-impl BlockDevice for LateDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        true
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for Late {
+    fn submit(&self, _device: &SharedDevice, batch: Vec<Bio>) {
         for bio in batch {
             self.queue.send(bio).expect("the worker lives");
         }
     }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
 }
 
-/// A device some of whose ranges cannot be read, for as long as they are listed, and that counts.
-#[derive(Debug)]
-pub struct BadDevice {
-    inner: MemoryDevice,
+/// Counts requests, and fails those that touch the listed ranges.
+#[derive(Debug, Default)]
+pub struct BadRanges {
     pub bad: Mutex<Vec<Range<u64>>>,
     pub bios: AtomicU64,
     pub bytes: AtomicU64,
 }
 
-impl BadDevice {
-    pub fn new(contents: Vec<u8>) -> Self {
-        Self {
-            inner: MemoryDevice::new(contents),
-            bad: Mutex::default(),
-            bios: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        }
+impl BadRanges {
+    pub fn device(contents: Vec<u8>) -> HookedDevice<Self> {
+        HookedDevice::new(Arc::new(MemoryDevice::new(contents)), Self::default())
     }
 }
 
-impl BlockDevice for BadDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        true
-    }
-
-    fn submit(&self, batch: Vec<Bio>) {
+impl DeviceHooks for BadRanges {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         for bio in batch {
             self.bios.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(bio.length(), Ordering::Relaxed);
@@ -297,21 +262,9 @@ impl BlockDevice for BadDevice {
             if bad {
                 bio.end(Err(5));
             } else {
-                self.inner.submit(vec![bio]);
+                device.submit(vec![bio]);
             }
         }
-    }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        Err(Error::ReadOnly)
     }
 }
 

@@ -211,17 +211,17 @@ impl Mapping {
         }
     }
 
-    /// Says that the file has `size` bytes now. The caller holds the inode's lock alone, and makes what
-    /// lies past the end zeroes where it has fewer than before.
+    /// Sets the size of the file's memory. The caller holds the inode's lock alone. If the file becomes smaller,
+    /// the caller zeroes the bytes past its end.
     pub fn set_mapped_size(&self, size: u64) {
         if let Some(memory) = self.mapped.memory.get() {
             memory.set_size(size);
         }
     }
 
-    /// Takes what lies past the end of a file that has become smaller from those who have it mapped: they
-    /// meet SIGBUS there. Nothing past the block of the end is cached any more.
-    pub fn cut_off_windows(&self) {
+    /// Removes the pages past the end of a file that has become smaller from its windows, where accesses to them
+    /// get SIGBUS. Nothing past the block of the end is cached any more.
+    pub fn truncate_windows(&self) {
         let Some(memory) = self.mapped.memory.get() else { return };
         let page = memory.pages_end();
         let mut at = page;

@@ -7,7 +7,7 @@ use crate::Random;
 
 /// Bytes of a record's head, which a record has at least.
 const HEAD: usize = 6;
-/// Numbers that a byte of a head tells apart: no byte is zero, or as large as those of free blocks.
+/// The number of values of a byte in a record's head: no byte is zero, or as large as those of free blocks.
 const DIGITS: usize = 200;
 
 /// A record.
@@ -36,7 +36,7 @@ pub struct Appended {
 }
 
 impl Appended {
-    /// The history of an empty file to which `threads` threads append.
+    /// Returns the history of an empty file to which `threads` threads append.
     pub fn new(threads: usize) -> Self {
         Self { clock: 0, records: vec![Vec::new(); threads], durable: Vec::new() }
     }
@@ -71,7 +71,7 @@ impl Appended {
         }
     }
 
-    /// How many records of each thread are in the file.
+    /// Returns the number of records of each thread in the file.
     pub fn ended(&self) -> Vec<usize> {
         let is_ended = |one: &&Record| one.ended < u64::MAX;
         self.records.iter().map(|records| records.iter().take_while(is_ended).count()).collect()
@@ -82,7 +82,7 @@ impl Appended {
         self.durable.push(Durable { point, counts });
     }
 
-    /// Returns what is wrong with the contents after a cut at `point`.
+    /// Fails with a description if the contents cannot be those after a cut at `point`.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         let (whole, newest) = self.parse(found)?;
         for (thread, (records, count)) in self.records.iter().zip(&whole).enumerate() {
@@ -98,8 +98,8 @@ impl Appended {
         Ok(())
     }
 
-    /// How many whole records there are of each thread, and when the youngest one began of which there is
-    /// anything.
+    /// Returns the number of complete records of each thread, and the time when the youngest record began of which
+    /// there is a part.
     fn parse(&self, found: &[u8]) -> Result<(Vec<usize>, u64), String> {
         let (mut counts, mut newest, mut at) = (vec![0; self.records.len()], 0, 0);
         while at < found.len() {

@@ -1,4 +1,4 @@
-//! Which power cuts are looked at: when, and what remains then of what was not durable.
+//! The choice of power cuts: their times, and the part of the data that was not durable which they leave.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,14 +6,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::Random;
 use device::{RecordedWrite, Recording, Replay, SharedDevice};
 
-/// What a device writes as a whole, in bytes.
+/// The unit that a device writes as a whole, in bytes.
 const SECTOR: u64 = 512;
 /// The first of the superblock's two sectors.
 const SUPERBLOCK: u64 = ext4::SUPERBLOCK_OFFSET.0 / SECTOR;
 /// Of so many cuts that are chosen at random, one tears the superblock.
 const HALF_SUPERBLOCKS_EVERY: usize = 16;
 
-/// What remains of the writes that were not durable.
+/// The part that remains of writes that were not durable.
 #[derive(Clone, Copy, Debug)]
 pub enum Rest {
     /// None of them.
@@ -39,14 +39,14 @@ pub enum Rest {
 pub struct Cut {
     /// When: a point of the recording.
     pub point: usize,
-    /// What remains of the writes that were not durable then.
+    /// The part that remains of writes that were not durable then.
     pub rest: Rest,
     seed: u64,
 }
 
 impl Cut {
-    /// `count` cuts at or after `begin`, in order of time: after every flush with nothing of what
-    /// followed it, if `count` allows, and in between with some of it.
+    /// Returns `count` cuts at or after `begin`, in order of time: after every flush, without the writes that
+    /// followed it, if `count` allows that, and between flushes with a part of the writes.
     pub fn choose(
         recording: &Recording,
         begin: usize,
@@ -83,8 +83,8 @@ impl Cut {
         cuts
     }
 
-    /// The device as it leaves it, unless that is the same as with nothing of what followed a flush,
-    /// or one that was seen.
+    /// Returns the device after the cut, unless it is the same as without the writes after a flush, or as an earlier
+    /// one.
     pub fn device(&self, replay: &mut Replay<'_>, seen: &mut HashSet<u64>) -> Option<SharedDevice> {
         let writes = replay.volatile(self.point);
         let mut keeper = Keeper {

@@ -1,4 +1,4 @@
-//! The device of a volume and that of its journal, where that is another one.
+//! The devices of a volume: its own, and its journal's if that is external.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use device::{SharedDevice, Slice};
 use ext4::{OpenOptions, Volume};
 use iomap::PageCache;
 
-/// What a volume lies on.
+/// The devices of a volume.
 #[derive(Clone, Debug)]
 pub struct Disks {
     /// The volume's device.
@@ -17,8 +17,8 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// What `whole` has as one device follows the other, if the volume has only the first so many
-    /// bytes.
+    /// Returns the devices in `whole`, in which one follows the other, if the volume has only its first
+    /// `volume_bytes` bytes.
     pub fn of(whole: SharedDevice, volume_bytes: Option<u64>) -> Self {
         let Some(bytes) = volume_bytes else { return Self { volume: whole, journal: None } };
         let volume = Slice::new(Arc::clone(&whole), DeviceOffset(0), bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Runs e2fsck on images in memory.
+//! Runs of e2fsck on images in memory.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -30,12 +30,12 @@ pub struct Outcome {
     pub disks: Disks,
 }
 
-/// Runs e2fsck on a copy of what `disks` hold.
+/// Runs e2fsck on a copy of the contents of `disks`.
 pub fn run(argument: &str, disks: &Disks) -> Outcome {
     run_with(&[argument], disks)
 }
 
-/// Has e2fsck mend a copy of what `disks` hold, by the copy of the superblock in `block` of `block_size` bytes.
+/// Runs e2fsck on a copy of the contents of `disks`, to repair it by the superblock in `block` of `block_size` bytes.
 pub fn mend_by_copy(block: FsBlock, block_size: BlockSize, disks: &Disks) -> Outcome {
     run_with(&["-fy", "-b", &block.to_string(), "-B", &block_size.bytes().to_string()], disks)
 }

@@ -1,5 +1,5 @@
-//! Volumes that the running kernel has left in the middle of its work, with fast commits to be
-//! recovered. Other journals have none: we write whole transactions only.
+//! Volumes with fast commits to be recovered, which the running kernel has left in the middle of its work. Our
+//! own journal writes none.
 
 use std::fs::File;
 use std::io::Write;

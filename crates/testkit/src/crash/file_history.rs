@@ -41,18 +41,18 @@ struct Shifted {
 }
 
 impl FileHistory {
-    /// The history of an empty file. `number` is its own among the files of the volume.
+    /// Returns the history of an empty file. `number` is its own among the files of the volume.
     pub fn new(number: u64, is_appended_to: bool) -> Self {
         let (durable, shifts) = (Vec::new(), Vec::new());
         Self { number, versions: vec![Vec::new()], durable, shifts, is_appended_to }
     }
 
-    /// The contents of the file now.
+    /// Returns the contents of the file now.
     pub fn now(&self) -> &[u8] {
         self.versions.last().map_or(&[], Vec::as_slice)
     }
 
-    /// The index of the version that there is now.
+    /// Returns the index of the version that there is now.
     pub fn version(&self) -> usize {
         self.versions.len() - 1
     }
@@ -80,7 +80,7 @@ impl FileHistory {
         self.versions.push(next);
     }
 
-    /// Notes that what lies in `range` is zeroes now.
+    /// Records that `range` was zeroed.
     pub fn clear(&mut self, range: Range<usize>) {
         let mut next = self.now().to_vec();
         let end = range.end.min(next.len());
@@ -88,8 +88,8 @@ impl FileHistory {
         self.versions.push(next);
     }
 
-    /// Notes that `range` was taken out, or put in as a hole: a cut leaves that done or not done, and what
-    /// lay behind had reached the device before.
+    /// Records that `range` was collapsed, or inserted as a hole. A cut leaves this done or not done, and the data
+    /// behind it was on the device before.
     pub fn shift(&mut self, range: Range<usize>, inserts: bool) {
         let mut next = self.now().to_vec();
         let from = range.start;
@@ -122,16 +122,15 @@ impl FileHistory {
         }
     }
 
-    /// When it was synced last before `point`.
+    /// Returns the point of the last sync before `point`.
     pub fn synced(&self, point: usize) -> usize {
         let syncs = self.durable.iter().filter(|one| one.range == WHOLE && one.point <= point);
         syncs.map(|one| one.point).max().unwrap_or(0)
     }
 
-    /// Checks whether a cut at `point` may have left this: each byte as it was when it was made durable
-    /// last or at some time since, or zero where it was not in the file at some time; and no fewer
-    /// or more bytes than at some time. What moved has moved as a whole. Of a file that was only appended
-    /// to, nothing but a part from its beginning.
+    /// Fails with a description if a cut at `point` cannot leave these contents. Each byte must be that of the last
+    /// durable version or of a later one, or zero if it was outside the file in some version, and so must the size.
+    /// Shifted data is shifted as a whole. Of a file that was only appended to, a prefix is left.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         self.check_since(point, 0, found)
     }
@@ -226,7 +225,7 @@ impl FileHistory {
         Ok(())
     }
 
-    /// The oldest version, of those up to `end`, whose bytes may be in all of `range`.
+    /// Returns the oldest version, of those up to `end`, whose bytes may be in all of `range`.
     fn since(&self, range: &Range<usize>, end: usize, durable: &[Durable]) -> usize {
         let covers = |one: &&Durable| {
             one.version <= end && one.range.start <= range.start && range.end <= one.range.end
@@ -248,7 +247,7 @@ impl FileHistory {
 mod tests {
     use super::*;
 
-    /// A file of 1,024 bytes of 1, durable at point 10.
+    /// Returns a file of 1,024 bytes of 1, durable at point 10.
     fn synced() -> FileHistory {
         let mut history = FileHistory::new(1, false);
         history.write(0, &[1; 1024]);

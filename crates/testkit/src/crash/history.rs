@@ -6,12 +6,12 @@ use device::{RecordDevice, Recording};
 use super::kinds::Kind;
 use super::snapshot::Snapshot;
 
-/// A workload that was recorded, and what it was promised.
+/// A recorded workload, and its promises.
 pub trait History {
-    /// The recorded run.
+    /// Returns the recorded run.
     fn run(&self) -> &RecordedRun;
 
-    /// Returns what is wrong with `found` after a cut at `point`.
+    /// Fails with a description if `found` breaks a promise after a cut at `point`.
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String>;
 }
 

@@ -4,10 +4,8 @@
 use std::sync::Arc;
 
 use base::{DeviceOffset, Result};
-use device::{Bio, BioOperation, SharedDevice};
+use device::{Bio, BioOperation, DeviceHooks, HookedDevice, SharedDevice};
 use parking_lot::Mutex;
-
-use crate::hooked_device::{DeviceHooks, HookedDevice};
 
 /// A bug that a device can imitate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +42,7 @@ pub enum Written {
     Commit,
     /// The journal's superblock.
     LogState,
-    /// Anything else: what a checkpoint puts in place, or data.
+    /// Any other write: of a checkpoint, or of data.
     #[default]
     Other,
 }
@@ -73,7 +71,7 @@ impl Written {
     }
 }
 
-/// Passes on what a volume with a bug in its journal would have done.
+/// Passes on the requests of a volume as if its journal had a bug.
 #[derive(Debug)]
 struct Buggy {
     bug: JournalBug,
@@ -85,7 +83,7 @@ struct State {
     last: Written,
     /// Anything but data was written since the last flush.
     has_metadata: bool,
-    /// What waits: blocks of a transaction for its commit block, or with that for the next one; or data.
+    /// Delayed writes: blocks of a transaction until its commit block, or also until the next one; or data.
     waiting: Vec<(DeviceOffset, Vec<u8>)>,
 }
 
@@ -104,7 +102,7 @@ impl Buggy {
         Ok(())
     }
 
-    /// Whether the write was done here, in another way.
+    /// Returns whether the write was done here, in another way.
     fn replace(&self, device: &SharedDevice, bio: &Bio, bytes: &[u8]) -> Result<bool> {
         let mut state = self.state.lock();
         let written = Written::of(bytes);
@@ -166,7 +164,7 @@ impl Buggy {
     }
 }
 
-/// Whether a file's data begins so, as suites write it: nothing else has so few zeroes and large bytes.
+/// Returns whether a file's data begins so, as suites write it: nothing else has so few zeroes and large bytes.
 fn is_data(bytes: &[u8]) -> bool {
     bytes.iter().take(16).all(|byte| (1..=200).contains(byte))
 }

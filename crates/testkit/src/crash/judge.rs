@@ -1,9 +1,9 @@
-//! Judges what power cuts leave.
+//! The judge of the states that power cuts leave.
 //!
-//! Every state is recovered by us in memory, walked by our check, read as a whole and compared with
-//! what had been promised. Then, by turns, e2fsck recovers the state, in which it may replay the log
-//! and clear orphans but not mend anything, and what it leaves is judged like that; or we recover it
-//! in place, and e2fsck must find nothing in it. Now and then our recovery is itself cut off.
+//! Every state is recovered in memory, walked by our check, read as a whole and compared with the promises.
+//! Then there are two ways, by turns. Either e2fsck recovers the state, in which it may replay the log and clear
+//! orphans but repair nothing, and its result is judged in the same way; or we recover the state in place, and
+//! e2fsck must find nothing in it. Now and then our recovery is itself interrupted by a cut.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -44,14 +44,14 @@ const CUTS_OF_A_RECOVERY: usize = 4;
 /// A state that should not have been, and why.
 #[derive(Debug)]
 pub struct Violation {
-    /// What is wrong.
+    /// The description of the failure.
     pub what: String,
     cut: Option<Cut>,
     image: Vec<u8>,
 }
 
 impl Violation {
-    /// What is wrong with the state of `device` after a cut.
+    /// Returns the failure for the state of `device` after a cut.
     pub fn new(what: String, cut: Option<Cut>, device: &SharedDevice) -> Self {
         let mut image = vec![0; device.size() as usize];
         device.read_at(DeviceOffset(0), &mut image).unwrap();
@@ -173,7 +173,7 @@ fn judge_one(
     recovery.map_or(Ok(()), |recovery| cut_again(&recovery, volume_bytes, &recovered, random))
 }
 
-/// Returns what e2fsck makes of a volume whose superblock is torn, by the copy in the second group, if there is one.
+/// Returns the result of e2fsck on a volume with a torn superblock, by the copy in the second group, if there is one.
 fn mend_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
     let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
     let geometry = volume.geometry();
@@ -225,7 +225,7 @@ fn recover_in_place(
     }
 }
 
-/// Cuts the power while a recovery writes: the next one must come to the same end.
+/// Cuts the power during a recovery: the next recovery must have the same result.
 fn cut_again(
     recovery: &Recording,
     volume_bytes: Option<u64>,
@@ -254,7 +254,7 @@ pub fn read(disks: &Disks) -> Result<Snapshot, String> {
     Snapshot::read(&volume).map_err(|error| error.to_string())
 }
 
-/// Whether e2fsck 1.47 has come upon an orphan that it does not treat as the format wants. One that
+/// Returns whether e2fsck 1.47 has come upon an orphan that it does not treat as the format wants. One that
 /// it truncates loses its block of attributes, but goes on to count it; and of one that has no map,
 /// as of a fifo or with inline data, that block is not freed. Of a cluster that is cut off, it unmaps
 /// only the first block. Of a commit block only the first sector counts, but it takes one for corrupt

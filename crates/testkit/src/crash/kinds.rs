@@ -50,7 +50,7 @@ pub struct Kind {
 pub struct Recorded {
     /// The recorder of all its devices.
     pub recorder: Arc<RecordDevice>,
-    /// What the volume is to be opened on.
+    /// The devices to open the volume on.
     pub disks: Disks,
 }
 
@@ -83,7 +83,7 @@ impl Kind {
         Recorded { recorder, disks }
     }
 
-    /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
+    /// Returns the bytes of the volume, if a journal on a device of its own follows them in the recording.
     pub fn volume_bytes(&self) -> Option<u64> {
         self.journal_megabytes.map(|_| self.megabytes << 20)
     }
@@ -146,7 +146,7 @@ fn make(image: &Path, megabytes: u64, options: &[&str]) {
     run(command.arg(image));
 }
 
-/// The first number in the text after `label`.
+/// Returns the first number in the text after `label`.
 pub(super) fn number_after(text: &str, label: &str) -> Option<u64> {
     let rest = text.split_once(label)?.1.trim_start();
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -177,7 +177,7 @@ pub const FAST_COMMITS: &[Kind] = &[
         ..Kind::new("fast_commits_4k", 16, "-t ext4 -b 4096 -O fast_commit,orphan_file -J size=6")
     },
 ];
-/// A cut leaves on each device what was durable there, independent of the other device.
+/// A cut affects each device by itself: it leaves the data that was durable there.
 pub const JOURNAL_DEVICE: &[Kind] = &[
     Kind {
         journal_megabytes: Some(2),

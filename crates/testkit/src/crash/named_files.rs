@@ -26,8 +26,8 @@ impl NamedFiles {
         Self { names, histories, touched, has_journal: kind.has_journal() }
     }
 
-    /// Returns what is wrong with the files after a cut at `point`. Without a journal, only files that were not
-    /// touched since they were synced are promised.
+    /// Fails with a description if the files break a promise after a cut at `point`. Without a journal, the promises
+    /// are only those for files that were not changed since their sync.
     pub fn check(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         self.check_those(point, found, |index, synced| {
             let is_touched =
@@ -36,7 +36,7 @@ impl NamedFiles {
         })
     }
 
-    /// Returns what is wrong with the files, whether or not they were touched since they were synced.
+    /// Fails with a description if the files break a promise, whether or not they were changed since their sync.
     pub fn check_all(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         self.check_those(point, found, |_, _| true)
     }

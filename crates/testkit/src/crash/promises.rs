@@ -25,7 +25,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// An inode that has no name yet.
+    /// Returns an inode that has no name yet.
     pub fn new(kind: FileType, permissions: u16, target: Vec<u8>, file: Option<usize>) -> Self {
         let links = if kind == FileType::Directory { 1 } else { 0 };
         Self { kind, links, permissions, target, xattrs: BTreeMap::new(), file }
@@ -41,13 +41,13 @@ pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
 }
 
-/// The parent's path and the name.
+/// Returns the parent's path and the name.
 pub fn parent_and_name(path: &str) -> (&str, &str) {
     path.rsplit_once('/').expect("paths begin with a slash")
 }
 
 impl Tree {
-    /// The inode at `path`.
+    /// Returns the inode at `path`.
     pub fn node(&self, path: &str) -> &Node {
         &self.nodes[&self.names[path]]
     }
@@ -122,7 +122,7 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// The promises of a thread that has done nothing.
+    /// Returns the promises of a thread that has done nothing.
     pub fn new(thread: usize) -> Self {
         let versions = vec![(0, Tree::default())];
         Self { thread, versions, durable: Vec::new(), implied: Vec::new(), files: Vec::new() }

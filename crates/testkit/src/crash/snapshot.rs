@@ -140,7 +140,7 @@ pub fn maps(file: &dyn MapRead) -> Vec<Iomap> {
     maps
 }
 
-/// The contents of a file of `size` bytes, read by its map.
+/// Returns the contents of a file of `size` bytes, read by its map.
 pub fn contents(device: &SharedDevice, file: &dyn MapRead, size: u64) -> Vec<u8> {
     let size = size as usize;
     let mut data = vec![0; size];

@@ -1,4 +1,4 @@
-//! Volumes whose free blocks have something in them that no file may ever show.
+//! Volumes whose free blocks contain a pattern that no file may ever show.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::command::run;
 /// What free blocks hold before anything is written; no file ever does.
 pub const STALE: u8 = 0xEE;
 
-/// The contents of an image, with something in each of its free blocks.
+/// Returns the contents of an image, with something in each of its free blocks.
 pub fn with_stale_blocks(image: &Path) -> Vec<u8> {
     let text = run(Command::new("dumpe2fs").arg(image));
     let text = String::from_utf8_lossy(&text);

@@ -50,7 +50,7 @@ pub struct Rename {
 }
 
 impl ThreadNames {
-    /// The names of a thread that has done nothing. `home` and `shared` are the inodes of its directories.
+    /// Returns the names of a thread that has done nothing. `home` and `shared` are the inodes of its directories.
     pub fn new(thread: usize, home: u64, shared: u64, seed: u64) -> Self {
         Self {
             thread,

@@ -1,8 +1,8 @@
-//! A file system in memory that can be written to, and that holds its caller to what `vfs` says of
-//! the traits: who is locked, what is loaded once, what is released and when. It panics otherwise.
+//! A writable file system in memory. It panics if its caller breaks the rules that `vfs` states for the traits:
+//! on locks, on loading each inode once, and on releasing inodes.
 //!
-//! Each inode has a few blocks of the device for its data; which of them are written is kept like
-//! everything else in memory.
+//! Each inode has a few blocks of the device for its data; which of them are written is in memory, like
+//! everything else.
 
 mod inode;
 mod verify;
@@ -101,22 +101,22 @@ impl MemoryFileSystem {
         })
     }
 
-    /// How often an inode was loaded.
+    /// Returns the number of times that an inode was loaded.
     pub fn loads(&self) -> usize {
         self.disk.loads.load(Ordering::Relaxed)
     }
 
-    /// How many inodes were released.
+    /// Returns the number of released inodes.
     pub fn released(&self) -> usize {
         self.disk.released.load(Ordering::Relaxed)
     }
 
-    /// How often the volume, or an inode, was made durable.
+    /// Returns the number of times that the volume, or an inode, was made durable.
     pub fn syncs(&self) -> usize {
         self.disk.syncs.load(Ordering::Relaxed)
     }
 
-    /// Whether the volume was closed.
+    /// Returns whether the volume was closed.
     pub fn is_closed(&self) -> bool {
         self.disk.closed.load(Ordering::Relaxed)
     }
@@ -134,12 +134,12 @@ impl MemoryFileSystem {
         record.entries.insert(name.to_vec(), number);
     }
 
-    /// How many inodes there are, those without a name included.
+    /// Returns the number of inodes, including those without a name.
     pub fn inode_count(&self) -> usize {
         self.disk.inodes().len()
     }
 
-    /// The data of an inode as a crash just now would leave it.
+    /// Returns the data of an inode as a crash just now would leave it.
     pub fn on_disk(&self, number: InodeNumber) -> Vec<u8> {
         let record = self.disk.inodes()[&number.0].clone();
         let mut bytes = vec![0; record.attributes.size as usize];

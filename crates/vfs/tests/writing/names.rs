@@ -70,7 +70,7 @@ fn taken_names_and_wrong_kinds_are_refused() {
     assert_eq!(volume.remove(b"/file/", &ROOT), Err(Error::NotDirectory));
     assert_eq!(
         volume.link_at(b"/d", b"/other"),
-        Err(Error::NotPermitted("directories have one name"))
+        Err(Error::NotPermitted("a directory cannot have hard links"))
     );
     assert_eq!(volume.link_at(b"/file", b"/d/e"), Err(Error::Exists));
     assert_eq!(file_system.verify(), 0);

@@ -1,4 +1,4 @@
-//! The expressions of `find`, and what they say of a node. Not here: reading them (`parse`).
+//! The expressions of `find`, and their evaluation. Not here: parsing them (`parse`).
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ pub enum Expression {
     Quit,
 }
 
-/// What to do with a node.
+/// An action on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Write its path.
@@ -153,10 +153,10 @@ pub struct Context<'a> {
     pub now: Timestamp,
 }
 
-/// What an expression asks for.
+/// The outcome of an evaluation.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What to do, in order.
+    /// The actions, in order.
     pub actions: Vec<Action>,
     /// Whether to stay out of the directory.
     pub prune: bool,
@@ -165,7 +165,7 @@ pub struct Outcome {
 }
 
 impl Expression {
-    /// Whether it holds for the node; what it asks for goes to `outcome`.
+    /// Returns whether the expression holds for the node. Adds its actions to `outcome`.
     pub fn evaluate(&self, context: &Context<'_>, outcome: &mut Outcome) -> Result<bool> {
         match self {
             Self::All(parts) => {
@@ -202,7 +202,7 @@ impl Expression {
         }
     }
 
-    /// Whether there is something in it that writes.
+    /// Returns whether there is something in it that writes.
     pub fn acts(&self) -> bool {
         match self {
             Self::All(parts) | Self::Any(parts) => parts.iter().any(Self::acts),
@@ -243,7 +243,7 @@ impl Test {
     }
 }
 
-/// The last name of a path; of `/`, the slash.
+/// Returns the last name of a path; of `/`, the slash.
 pub fn last_name(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(1, |last| last + 1);
     let path = path.get(..end).unwrap_or(path);
@@ -253,7 +253,7 @@ pub fn last_name(path: &[u8]) -> &[u8] {
     }
 }
 
-/// How many units ago `then` was; negative when it is still to come.
+/// Returns the units from `then` to now; negative for a time in the future.
 fn age(now: Timestamp, then: Timestamp, unit: AgeUnit) -> i128 {
     const SECOND: i128 = 1_000_000_000;
     let nanoseconds =

@@ -21,7 +21,7 @@ use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Order, Stop, Then, Visitor};
 
 const EXPRESSION_HELP: &str = "\
-Expression (all must hold, unless -o says otherwise; without an action, -print):
+Expression (all tests must hold unless -o joins them; the default action is -print):
   -name GLOB, -iname GLOB      The last name of the path matches; -iname ignores case
   -path GLOB, -ipath GLOB      The whole path matches; * and ? also match /
   -lname GLOB                  It is a symbolic link, and its target matches
@@ -33,11 +33,11 @@ Expression (all must hold, unless -o says otherwise; without an action, -print):
   -user NAME, -group NAME      Numbers, or names that the image's /etc/passwd and /etc/group have
   -mtime, -atime, -ctime       [+-]N days ago
   -mmin, -amin, -cmin          [+-]N minutes ago
-  -newer PATH                  Changed later than PATH in the image; -anewer, -cnewer
+  -newer PATH                  Modified later than PATH in the image; -anewer, -cnewer
   -samefile PATH               The same inode as PATH in the image
   -xattr GLOB                  It has an extended attribute whose name matches
   -true, -false
-  -maxdepth N, -mindepth N     How many steps below the start
+  -maxdepth N, -mindepth N     At most, at least N levels below the start
   -print, -print0, -ls         Write the path, end it with a zero byte, write a line as ls -l
   -prune, -quit                Do not enter the directory; stop
   ( EXPR )  ! EXPR  -not EXPR  EXPR -a EXPR  EXPR -and EXPR  EXPR -o EXPR  EXPR -or EXPR";
@@ -46,13 +46,13 @@ Expression (all must hold, unless -o says otherwise; without an action, -print):
 #[derive(Args)]
 #[command(after_help = EXPRESSION_HELP)]
 pub struct Arguments {
-    /// Write a JSON array with all attributes of what is found
+    /// Write a JSON array with all attributes of each file found
     #[arg(long)]
     json: bool,
-    /// Where to start
+    /// The directory to search
     #[arg(value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     target: Target,
-    /// What to look for; options go before it
+    /// The tests and actions; options precede them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     expression: Vec<OsString>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! From the words of the command line to an expression.
+//! The parser of `find` expressions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ const ACCOUNTS_BYTES_MAX: usize = 4 << 20;
 /// A whole query.
 #[derive(Debug)]
 pub struct Query {
-    /// What to look for and what to do.
+    /// The tests and actions.
     pub expression: Expression,
     /// The fewest steps below the start.
     pub depth_min: usize,
@@ -28,11 +28,11 @@ pub struct Query {
     pub now: Timestamp,
 }
 
-/// What tests look up in the image while they are read.
+/// Access to the image for tests that need it when they are parsed.
 pub trait Lookup {
-    /// The attributes of the inode at a path.
+    /// Returns the attributes of the inode at a path.
     fn attributes(&self, path: &[u8]) -> base::Result<base::attributes::Attributes>;
-    /// The contents of a small file; its beginning if it is not small.
+    /// Returns the contents of a small file; its beginning if it is not small.
     fn contents(&self, path: &[u8]) -> base::Result<Vec<u8>>;
 }
 
@@ -59,7 +59,7 @@ pub fn parse(words: &[Vec<u8>], lookup: &impl Lookup) -> Result<Query> {
         _ => parser.any()?,
     };
     if let Some(word) = parser.words.first() {
-        return Err(usage(word, "stands where nothing can stand"));
+        return Err(usage(word, "is unexpected here"));
     }
     if !expression.acts() {
         expression = Expression::All(vec![expression, Expression::Action(Action::Print)]);
@@ -121,7 +121,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
 
     fn one(&mut self) -> Result<Expression> {
         let Some(word) = self.next() else {
-            return Err(usage(b"expression", "ends where a test must follow"));
+            return Err(usage(b"expression", "ends where a test is expected"));
         };
         if !matches!(word, b"(" | b"!" | b"-not") {
             return self.primary(word);
@@ -194,9 +194,14 @@ impl<'a, L: Lookup> Parser<'a, L> {
                     b"-cmin" => (Moment::Changed, AgeUnit::Minutes),
                     b"-mmin" => (Moment::Modified, AgeUnit::Minutes),
                     _ if word.starts_with(b"--") => {
-                        return Err(usage(word, "is unknown here: options go before the image"));
+                        return Err(usage(word, "is unknown here: options precede the image"));
                     }
-                    _ => return Err(usage(word, "is no test or action; see `bifolio help find`")),
+                    _ => {
+                        return Err(usage(
+                            word,
+                            "is not a test or action; see `bifolio help find`",
+                        ));
+                    }
                 };
                 Test::Age(moment, unit, self.number(word)?)
             }
@@ -216,7 +221,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
         let argument = self.argument(word)?;
         decimal(argument)
             .and_then(|number| usize::try_from(number).ok())
-            .ok_or_else(|| usage(word, "needs a number of steps"))
+            .ok_or_else(|| usage(word, "needs a number of levels"))
     }
 
     fn number(&mut self, word: &[u8]) -> Result<Number> {
@@ -268,7 +273,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
         bits.map(make).ok_or_else(|| usage(word, "needs a mode such as 644, -u+w or /111"))
     }
 
-    /// The number of an account, which can be given by its name in the image.
+    /// Parses an account: a number, or a name in the image's `file`.
     fn account(&mut self, word: &[u8], file: &[u8]) -> Result<Number> {
         let argument = self.argument(word)?;
         if let Some(number) = number(argument) {
@@ -282,7 +287,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
             (name == argument).then(|| decimal(fields.nth(1)?))?
         });
         id.map(Number::Exactly).ok_or_else(|| {
-            usage(argument, "is no name that the image knows").with_status(Status::Failed)
+            usage(argument, "is not an account of the image").with_status(Status::Failed)
         })
     }
 
@@ -324,7 +329,7 @@ fn number(text: &[u8]) -> Option<Number> {
     }
 }
 
-/// A mode in octal, or in letters as chmod(1) takes them, starting from none.
+/// Returns a mode in octal, or in letters as chmod(1) takes them, starting from none.
 fn mode_bits(text: &[u8]) -> Option<u16> {
     if text.first().is_some_and(u8::is_ascii_digit) {
         let text = std::str::from_utf8(text).ok()?;

@@ -1,4 +1,4 @@
-//! Bitmaps, counts and references that lie. Not here: what the checks of other structures find.
+//! Tests of allocation with damaged bitmaps, counts and references. Not here: checks of other structures.
 
 use base::{InodeNumber, Problem};
 
@@ -99,8 +99,8 @@ fn counts_of_inodes_that_lie_are_met_with_errors() {
     }
 }
 
-/// A volume whose first two groups come to say, once it is open, that the same blocks are their bitmaps,
-/// and whose counts agree with those. It would not be opened for writing like this.
+/// Returns a volume that, once it is open, has one bitmap for its first two groups, with matching counts. It could
+/// not be opened for writing in this state.
 fn sharing() -> (Image, Arc<Volume>) {
     let options = ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"];
     // The last of the three groups is shorter.
@@ -205,7 +205,7 @@ fn groups_that_share_an_inode_bitmap_give_no_inode_twice() {
     close(volume);
 }
 
-/// Frees a cluster behind everybody's back.
+/// Frees a cluster without the allocator.
 fn flip(volume: &Volume, group: u32, bit: usize) {
     let block = volume.group(GroupNumber(group)).unwrap().block_bitmap;
     let flip = |bytes: &mut [u8]| bytes[bit / 8] ^= 1 << (bit % 8);

@@ -2,9 +2,9 @@
 
 mod damage;
 mod inodes;
+mod preallocation;
 mod random;
 mod space;
-mod windows;
 
 use std::collections::BTreeSet;
 
@@ -21,19 +21,19 @@ fn close(volume: Arc<Volume>) {
 impl Volume {
     /// A transaction of one request, for nobody in particular.
     fn take(&self, goal: u64, wanted: u64, purpose: Purpose) -> Result<(FsBlock, u64)> {
-        self.take_ahead(goal, wanted, purpose, None)
+        self.take_with_preallocation(goal, wanted, purpose, None)
     }
 
-    /// The same, with more kept for a file.
-    fn take_ahead(
+    /// The same, with a preallocation.
+    fn take_with_preallocation(
         &self,
         goal: u64,
         wanted: u64,
         purpose: Purpose,
-        ahead: Option<Ahead>,
+        preallocation: Option<Preallocation>,
     ) -> Result<(FsBlock, u64)> {
         self.change(ALLOCATE_CREDITS, |handle| {
-            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose, ahead)
+            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose, preallocation)
         })
     }
 

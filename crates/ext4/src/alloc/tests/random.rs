@@ -54,8 +54,10 @@ impl User {
             let wanted = 1 + random.below(wanted_max);
             let purpose = [Purpose::Data, Purpose::Metadata][random.below(2) as usize];
             let (inode, blocks) = (InodeNumber(20 + random.below(5)), random.below(200));
-            let ahead = (random.below(2) == 0).then_some(Ahead { inode, blocks });
-            match volume.with_space(|| volume.take_ahead(goal, wanted, purpose, ahead)) {
+            let preallocation = (random.below(2) == 0).then_some(Preallocation { inode, blocks });
+            match volume
+                .with_space(|| volume.take_with_preallocation(goal, wanted, purpose, preallocation))
+            {
                 Ok((start, count)) => {
                     let wanted = volume.geometry().clusters_for(wanted);
                     assert!(count >= 1 && volume.geometry().clusters_for(count) <= wanted);

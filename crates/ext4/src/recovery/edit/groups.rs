@@ -1,5 +1,5 @@
-//! Changes what is in use: the bitmaps of groups, their counts and their checksums, and the sums
-//! in the superblock. Not here: who uses it.
+//! Changes of bitmaps, of the counts and checksums of their groups, and of the sums in the superblock. Not here:
+//! the users of blocks and inodes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::volume::Volume;
 /// With more groups, the superblock keeps the sums that it has.
 const GROUPS_MAX: u32 = 1 << 20;
 
-/// The groups of a volume with what was changed in them.
+/// The groups of a volume and their changes.
 pub(crate) struct Groups {
     volume: Arc<Volume>,
     changed: BTreeMap<GroupNumber, Group>,
@@ -159,7 +159,7 @@ impl Groups {
         Err(Error::corrupt("blocks to be freed", Place::block(FsBlock(first)), problem))
     }
 
-    /// Whether a cluster is in use.
+    /// Returns whether a cluster is in use.
     pub(crate) fn is_cluster_set(&mut self, cluster: u64) -> Result<bool> {
         let per_group = u64::from(self.geometry().clusters_per_group());
         // A cluster of the volume, as above.
@@ -167,7 +167,7 @@ impl Groups {
         Ok(bits.is_set((cluster % per_group) as u32))
     }
 
-    /// Takes a free cluster and gives its number, counted from the volume's first.
+    /// Allocates a free cluster. Returns its number, counted from the volume's first.
     pub(crate) fn allocate_cluster(&mut self) -> Result<u64> {
         let per_group = u64::from(self.geometry().clusters_per_group());
         let groups = self.geometry().group_count;
@@ -203,7 +203,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether an inode is marked as in use.
+    /// Returns whether an inode is marked as in use.
     pub(crate) fn is_inode_set(&mut self, inode: InodeNumber) -> Result<bool> {
         let (group, index) = self.geometry().inode_position(inode)?;
         Ok(self.inodes(group)?.is_set(index))
@@ -250,8 +250,8 @@ impl Groups {
 }
 
 impl Groups {
-    /// Clusters and inodes not in use. `None` when it takes too long to tell, or when some
-    /// descriptor is damaged: for want of these sums nothing becomes unreadable.
+    /// Returns the numbers of free clusters and inodes, or `None` if counting takes too long or a descriptor is
+    /// damaged: the volume can be read without these sums.
     fn sums(&self) -> Option<(u64, u32)> {
         let groups = Some(self.geometry().group_count).filter(|&count| count <= GROUPS_MAX)?;
         let (mut clusters, mut inodes) = (0u64, 0u32);
@@ -320,7 +320,7 @@ pub(super) fn write_superblock(
     Ok(())
 }
 
-/// The clusters that `count` blocks from `block` lie in, counted from the volume's first.
+/// Returns the clusters that `count` blocks from `block` lie in, counted from the volume's first.
 pub(crate) fn clusters_of(geometry: &Geometry, block: FsBlock, count: u64) -> Range<u64> {
     geometry.clusters_of(block, count)
 }

@@ -1,5 +1,5 @@
-//! The map of a file as a whole: read with the blocks it takes itself, changed, and written as an
-//! extent tree; and the truncation of block maps. Not here: which blocks are free.
+//! The map of a file as a whole: read with the blocks of the map itself, changed, and written as an extent tree;
+//! and truncation of block maps. Not here: the choice of free blocks.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,7 +22,7 @@ const DIRECT: usize = 12;
 /// Everything that a file's map says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileMap {
-    /// What is mapped, by the first file block of each run.
+    /// The runs, by their first file blocks.
     pub runs: BTreeMap<FileBlock, Run>,
     /// The blocks that the map itself takes, and where each begins in the file.
     pub nodes: Vec<(FileBlock, FsBlock)>,
@@ -41,7 +41,7 @@ impl FileMap {
         Ok(map)
     }
 
-    /// The number of runs and nodes.
+    /// Returns the number of runs and nodes.
     pub(crate) fn entries(&self) -> usize {
         self.runs.len() + self.nodes.len()
     }
@@ -105,7 +105,7 @@ impl FileMap {
         }
     }
 
-    /// The last run that begins at or before `at`.
+    /// Returns the last run that begins at or before `at`.
     fn run_before(&self, at: FileBlock) -> Option<Run> {
         self.runs.range(..=at).next_back().map(|(_, run)| *run)
     }
@@ -144,13 +144,13 @@ impl FileMap {
         self.runs.insert(run.start, run);
     }
 
-    /// The volume block of a file block.
+    /// Returns the volume block of a file block.
     pub(crate) fn block_at(&self, at: FileBlock) -> Option<FsBlock> {
         let run = self.run_before(at)?;
         (at < run.end() && !run.unwritten).then(|| FsBlock(run.block.0 + (at.0 - run.start.0)))
     }
 
-    /// The first file block at or after `at` that is mapped.
+    /// Returns the first file block at or after `at` that is mapped.
     pub(crate) fn next_block(&self, at: FileBlock) -> Option<FileBlock> {
         match self.run_before(at) {
             Some(run) if at < run.end() => Some(at),
@@ -158,7 +158,7 @@ impl FileMap {
         }
     }
 
-    /// How many blocks are mapped.
+    /// Returns the number of mapped blocks.
     pub(crate) fn block_count(&self) -> u64 {
         self.runs.values().fold(0, |sum, run| sum.saturating_add(run.length))
     }
@@ -254,7 +254,7 @@ fn split(run: Run, starts: &mut Vec<FileBlock>, entries: &mut Vec<[u8; ENTRY_BYT
     }
 }
 
-/// A pointer of a block map: the level of what it points to (0 for data) and where that begins.
+/// A pointer of a block map: the level of its target (0 for data) and the target's first file block.
 #[derive(Clone, Copy)]
 struct Pointer {
     block: FsBlock,
@@ -267,7 +267,7 @@ fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
     (u64::from(geometry.block_size.bytes()) / 4).pow(level)
 }
 
-/// The pointers in a block map's root.
+/// Returns the pointers in a block map's root.
 fn root_pointers(geometry: &Geometry, area: &[u8; 60]) -> Vec<Pointer> {
     let mut start = 0;
     let words = area.chunks_exact(4).enumerate();
@@ -330,9 +330,8 @@ fn read_pointers(
     Ok(())
 }
 
-/// Cuts the map of a file down to the file blocks before `end`: what it says in `area` and in its
-/// nodes, in place, so that it takes no other blocks than before. `map` is what it said before,
-/// and afterwards what it says then.
+/// Truncates the map of a file to the file blocks before `end`: in `area` and in its nodes, in place, so that it
+/// takes no other blocks than before. `map` is the map that was read before, and is truncated, too.
 pub(crate) fn truncate(
     editor: &mut Editor,
     record: &InodeRecord,
@@ -340,7 +339,7 @@ pub(crate) fn truncate(
     area: &mut [u8; 60],
     end: FileBlock,
 ) -> Result<()> {
-    let mut cutter = Cutter {
+    let mut truncater = Truncater {
         geometry: editor.volume.geometry(),
         blocks: &mut editor.blocks,
         end,
@@ -349,22 +348,22 @@ pub(crate) fn truncate(
         emptied: HashSet::new(),
     };
     if record.flags.contains(InodeFlags::EXTENTS) {
-        cutter.node(area, None)?;
+        truncater.node(area, None)?;
     } else {
-        let roots = root_pointers(cutter.geometry, area);
+        let roots = root_pointers(truncater.geometry, area);
         for (word, pointer) in area.chunks_exact_mut(4).zip(roots) {
-            cutter.pointer(word, pointer)?;
+            truncater.pointer(word, pointer)?;
         }
     }
-    let emptied = cutter.emptied;
+    let emptied = truncater.emptied;
     map.nodes.retain(|(start, block)| *start < end && !emptied.contains(block));
     map.remove(end, FileBlock(FILE_BLOCKS_MAX));
     Ok(())
 }
 
-/// Cuts a map that was read as a whole before, so that all its entries are known to be sound.
+/// Truncates a map that was read as a whole before, so that all its entries are known to be valid.
 /// Of each level only one node straddles the end: the depth bounds the work.
-struct Cutter<'a> {
+struct Truncater<'a> {
     geometry: &'a Geometry,
     blocks: &'a mut Blocks,
     end: FileBlock,
@@ -374,8 +373,8 @@ struct Cutter<'a> {
     emptied: HashSet<FsBlock>,
 }
 
-impl Cutter<'_> {
-    /// Cuts an extent node and those below it. True when nothing is left. `depth` is the depth
+impl Truncater<'_> {
+    /// Truncates an extent node and those below it. Returns true if it is empty then. `depth` is the depth
     /// that its parent promises: a change made since the map was read can have hit a node, on a
     /// volume where blocks serve two purposes.
     fn node(&mut self, bytes: &mut [u8], depth: Option<u16>) -> Result<bool> {
@@ -406,7 +405,7 @@ impl Cutter<'_> {
         Ok(kept == 0)
     }
 
-    /// Shortens a leaf's entry. False when nothing of it stays.
+    /// Truncates an entry of a leaf. Returns false if nothing of it remains.
     fn extent(&self, entry: &mut [u8]) -> bool {
         let entry = RawExtent::mut_from_bytes(entry).expect("the size is the layout's");
         let start = u64::from(entry.block.get());
@@ -421,8 +420,8 @@ impl Cutter<'_> {
         true
     }
 
-    /// Cuts below an inner node's entry, which leads to a node of `depth`. False when nothing of
-    /// it stays.
+    /// Truncates the node of `depth` below an entry of an inner node. Returns false if nothing of
+    /// it remains.
     fn child(&mut self, entry: &mut [u8], depth: u16) -> Result<bool> {
         const STRUCTURE: &str = "extent node";
         let entry = RawExtentIndex::mut_from_bytes(entry).expect("the size is the layout's");
@@ -445,7 +444,7 @@ impl Cutter<'_> {
         Ok(true)
     }
 
-    /// Clears `word`, which holds `pointer`, if nothing below it stays; else what does not stay.
+    /// Clears `word`, which holds `pointer`, if nothing below it remains; otherwise truncates the blocks below it.
     fn pointer(&mut self, word: &mut [u8], pointer: Pointer) -> Result<()> {
         if pointer.block.0 == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Files that grow in turns, and what is kept for them meanwhile.
+//! Tests of preallocation for files that grow in turns.
 
 use base::FileOffset;
 use iomap::{FinishedRange, IomapKind, MapRead, MapWrite};
@@ -94,11 +94,11 @@ fn what_is_kept_counts_as_free_and_is_for_whoever_needs_it() {
         for _ in 0..16 {
             growing.iter().for_each(|file| grow(&volume, file, 1).unwrap());
         }
-        let kept = |volume: &Volume| -> u64 {
+        let preallocated = |volume: &Volume| -> u64 {
             let groups = &volume.writer().unwrap().allocator.groups;
-            groups.iter().map(|group| u64::from(group.lock().windows.total())).sum()
+            groups.iter().map(|group| u64::from(group.lock().preallocations.total())).sum()
         };
-        assert!(kept(&volume) > 0, "{options}");
+        assert!(preallocated(&volume) > 0, "{options}");
         let used: u64 = growing
             .iter()
             .map(|file| file.record().blocks >> (volume.geometry().block_size.shift() - 9))
@@ -110,7 +110,7 @@ fn what_is_kept_counts_as_free_and_is_for_whoever_needs_it() {
         let (left, cluster) = (volume.statfs().blocks_free, 1 << volume.geometry().cluster_shift);
         let unusable = kernel_reserve(volume.geometry());
         assert!(left <= unusable + cluster, "{options}: {left}");
-        assert!(kept(&volume) << volume.geometry().cluster_shift <= left, "{options}");
+        assert!(preallocated(&volume) << volume.geometry().cluster_shift <= left, "{options}");
         assert_eq!(grow(&volume, &growing[0], 500), Err(Error::NoSpace), "{options}");
         volume.close().unwrap();
         image.check_by_e2fsck();
@@ -120,36 +120,36 @@ fn what_is_kept_counts_as_free_and_is_for_whoever_needs_it() {
 #[test]
 fn nothing_is_kept_for_a_file_that_is_closed_or_gone() {
     let (_image, volume) = volume("-t ext4 -b 4096");
-    let kept = || {
+    let preallocated = || {
         let groups = &volume.writer().unwrap().allocator.groups;
-        groups.iter().map(|group| group.lock().windows.total()).sum::<u32>()
+        groups.iter().map(|group| group.lock().preallocations.total()).sum::<u32>()
     };
     let file = new_file(&volume, "file");
     let grow_twice = || {
         grow(&volume, &file, 1).unwrap();
-        assert_eq!(kept(), 0, "it has not grown before");
+        assert_eq!(preallocated(), 0, "it has not grown before");
         grow(&volume, &file, 1).unwrap();
-        assert!(kept() > 0);
+        assert!(preallocated() > 0);
     };
     file.opened_for_writing();
     grow_twice();
     file.set_size(0, false, base::attributes::Timestamp::default()).unwrap();
-    assert_eq!(kept(), 0);
+    assert_eq!(preallocated(), 0);
     grow_twice();
     file.closed_for_writing();
-    assert_eq!(kept(), 0);
+    assert_eq!(preallocated(), 0);
     grow(&volume, &file, 1).unwrap();
-    assert_eq!(kept(), 0, "nobody has it open");
+    assert_eq!(preallocated(), 0, "nobody has it open");
     file.opened_for_writing();
     grow(&volume, &file, 1).unwrap();
-    assert!(kept() > 0);
+    assert!(preallocated() > 0);
     // Data that has no place yet when the file is closed.
     let (at, block) = (FileOffset(file.size()), 4096);
     file.map_write(at, block).unwrap();
     file.closed_for_writing();
-    assert!(kept() > 0);
+    assert!(preallocated() > 0);
     file.map_writeback(at, block).unwrap();
-    assert_eq!(kept(), 0);
+    assert_eq!(preallocated(), 0);
     assert_eq!(runs(&volume, &file).iter().map(|run| run.2).sum::<u64>(), 5);
     volume.close().unwrap();
 }

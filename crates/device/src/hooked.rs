@@ -1,12 +1,13 @@
-//! Device that passes requests on to another one, through hooks of a test. Not here: what the hooks do.
+//! A device that passes requests on to another one, through hooks of a test. Not here: the hooks.
 
 use std::fmt::Debug;
 use std::ops::Deref;
 
 use base::{DeviceOffset, Result};
-use device::{Bio, BlockDevice, SharedDevice};
 
-/// What a test does with requests on their way to `device`. Without a hook of its own, a request is passed on.
+use crate::{Bio, BlockDevice, SharedDevice};
+
+/// Hooks for requests to `device`. The default of each passes the request on.
 pub trait DeviceHooks: Send + Sync + Debug {
     /// Submits `batch`.
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {

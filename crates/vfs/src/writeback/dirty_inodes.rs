@@ -1,0 +1,162 @@
+//! The dirty inodes of a volume. Not here: when inodes are written back (`flusher.rs`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::locks::{Rank, RankedMutex};
+use base::{Error, InodeNumber};
+use iomap::WritebackErrors;
+
+use crate::node::Node;
+
+/// The age at which lazy access times are written, as in the kernel.
+const LAZY_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
+/// The number of dirty inodes from which on lazy access times are written with data. Dirty inodes stay in
+/// memory.
+const LAZY_MAX: usize = 4096;
+/// The number of dirty inodes from which on access times are written at once.
+const WAITING_MAX: usize = 16_384;
+
+/// The age at which a dirty inode expires, that is, is written back without a sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Expiry {
+    /// The age of dirty data.
+    Normal,
+    /// 12 hours, unless the inode is written for another reason.
+    Lazy,
+}
+
+/// Inodes with data or times to write. They stay in memory while they are in the table.
+#[derive(Debug)]
+pub(super) struct DirtyInodes {
+    inodes: RankedMutex<HashMap<InodeNumber, DirtyInode>>,
+    /// The age at which inodes with [`Expiry::Normal`] expire.
+    age_max: Duration,
+}
+
+#[derive(Debug)]
+struct DirtyInode {
+    node: Arc<Node>,
+    since: Instant,
+    expiry: Expiry,
+}
+
+impl DirtyInodes {
+    pub(super) fn new(age_max: Duration) -> Self {
+        Self { inodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()), age_max }
+    }
+
+    /// Adds an inode, or shortens its expiry.
+    pub(super) fn add(&self, node: &Arc<Node>, expiry: Expiry) {
+        add(&mut self.inodes.lock(), node, expiry);
+    }
+
+    /// Adds an inode for its access time. Returns false if there are too many inodes.
+    pub(super) fn add_access(&self, node: &Arc<Node>, expiry: Expiry) -> bool {
+        let mut inodes = self.inodes.lock();
+        if inodes.len() >= WAITING_MAX && !inodes.contains_key(&node.number()) {
+            return false;
+        }
+        let is_many = inodes.len() >= LAZY_MAX;
+        add(&mut inodes, node, if is_many { Expiry::Normal } else { expiry });
+        true
+    }
+
+    pub(super) fn remove(&self, number: InodeNumber) {
+        let removed = self.inodes.lock().remove(&number);
+        // Dropped without the lock.
+        drop(removed);
+    }
+
+    pub(super) fn clear(&self) {
+        let all = std::mem::take(&mut *self.inodes.lock());
+        // Dropped without the lock.
+        drop(all);
+    }
+
+    /// Returns whether any inode has expired.
+    pub(super) fn has_expired(&self) -> bool {
+        self.inodes.lock().values().any(|dirty| self.is_expired(dirty))
+    }
+
+    /// Returns all inodes, in the order of [`choose`](Self::choose).
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        self.choose(|_| true)
+    }
+
+    /// Returns all inodes but those with lazy access times that have not expired, in the order of
+    /// [`choose`](Self::choose).
+    pub(super) fn due(&self) -> Vec<Arc<Node>> {
+        self.choose(|dirty| dirty.expiry == Expiry::Normal || self.is_expired(dirty))
+    }
+
+    /// Returns the chosen inodes, those that have been dirty longest first: files that were written together
+    /// get adjacent blocks, in that order.
+    fn choose(&self, is_chosen: impl Fn(&DirtyInode) -> bool) -> Vec<Arc<Node>> {
+        let inodes = self.inodes.lock();
+        let chosen = inodes.values().filter(|dirty| is_chosen(dirty));
+        let mut chosen: Vec<_> =
+            chosen.map(|dirty| (dirty.since, Arc::clone(&dirty.node))).collect();
+        drop(inodes);
+        chosen.sort_by_key(|(since, node)| (*since, node.number()));
+        chosen.into_iter().map(|(_, node)| node).collect()
+    }
+
+    fn is_expired(&self, dirty: &DirtyInode) -> bool {
+        let age_max = match dirty.expiry {
+            Expiry::Normal => self.age_max,
+            Expiry::Lazy => LAZY_AGE_MAX,
+        };
+        dirty.since.elapsed() >= age_max
+    }
+
+    /// Ends a round of writeback that began at `begun`: writes the pending times of `nodes`, and removes the
+    /// inodes that are clean. Data of the others became dirty during the round, so their age starts with it. Errors
+    /// in writing times go to `errors`.
+    pub(super) fn finish_round(
+        &self,
+        nodes: Vec<Arc<Node>>,
+        begun: Instant,
+        errors: &WritebackErrors,
+    ) {
+        for node in nodes {
+            if !node.is_written_back() {
+                if let Some(dirty) = self.inodes.lock().get_mut(&node.number()) {
+                    dirty.since = dirty.since.max(begun);
+                }
+                continue;
+            }
+            let mut is_lost = false;
+            if let Err(error) = node.inode().write_pending() {
+                tracing::warn!("inode {}: {error}", node.number());
+                is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
+                errors.record(error);
+            }
+            let mut inodes = self.inodes.lock();
+            // A later change has made the file dirty, or its times pending, before it adds the inode. Once the
+            // volume is shut down, pending times cannot be written any more.
+            let has_pending = node.inode().has_pending() && !is_lost;
+            let is_clean = node.is_written_back() && !has_pending;
+            let removed = match is_clean {
+                true => inodes.remove(&node.number()),
+                false => None,
+            };
+            drop(inodes);
+            // Dropped without the lock.
+            drop(removed);
+        }
+    }
+}
+
+fn add(inodes: &mut HashMap<InodeNumber, DirtyInode>, node: &Arc<Node>, expiry: Expiry) {
+    let dirty = inodes.entry(node.number()).or_insert_with(|| DirtyInode {
+        node: Arc::clone(node),
+        since: Instant::now(),
+        expiry,
+    });
+    if dirty.expiry == Expiry::Lazy && expiry == Expiry::Normal {
+        dirty.expiry = expiry;
+        dirty.since = Instant::now();
+    }
+}

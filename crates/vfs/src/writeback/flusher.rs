@@ -1,0 +1,141 @@
+//! The flusher: a thread that writes back and commits old data, and data above the background limit. Not here:
+//! the limits (`mod.rs`), and the dirty inodes (`dirty_inodes.rs`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use base::{Error, Unsupported};
+use iomap::EndIo;
+use parking_lot::{Condvar, Mutex};
+
+use super::dirty_inodes::DirtyInodes;
+use super::write_back_all;
+use crate::file_system::FileSystem;
+
+/// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
+const AGE_MAX: Duration = Duration::from_secs(5);
+/// The interval at which the flusher looks for old data.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A command for the thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Command {
+    /// Look for old data after the next tick.
+    Wait,
+    /// Write back all data.
+    Flush,
+    /// End the thread.
+    Stop,
+}
+
+/// The state that the thread shares with the volume's writeback.
+#[derive(Debug)]
+pub(super) struct Flusher {
+    pub(super) inodes: DirtyInodes,
+    end_io: Arc<EndIo>,
+    file_system: Arc<dyn FileSystem>,
+    /// The age at which data is written back and committed.
+    age_max: Duration,
+    /// When data reached the device that may not have been committed since.
+    uncommitted: Mutex<Option<Instant>>,
+    command: Mutex<Command>,
+    changed: Condvar,
+}
+
+impl Flusher {
+    /// Returns the state for a thread that writes data back at the age `age_max`, or at the default age if that
+    /// is zero.
+    pub(super) fn new(
+        end_io: Arc<EndIo>,
+        file_system: Arc<dyn FileSystem>,
+        age_max: Duration,
+    ) -> Self {
+        let age_max = if age_max.is_zero() { AGE_MAX } else { age_max };
+        Self {
+            inodes: DirtyInodes::new(age_max),
+            end_io,
+            file_system,
+            age_max,
+            uncommitted: Mutex::new(None),
+            command: Mutex::new(Command::Wait),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Gives the thread a command, unless it was told to stop.
+    pub(super) fn send(&self, command: Command) {
+        let mut current = self.command.lock();
+        if *current != Command::Stop {
+            *current = command;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Records that data reached the device that was not committed. A later round commits it.
+    pub(super) fn note_uncommitted(&self) {
+        self.uncommitted.lock().get_or_insert_with(Instant::now);
+    }
+
+    /// Waits for the next command, at most for a tick.
+    fn receive(&self) -> Command {
+        let mut command = self.command.lock();
+        if *command == Command::Wait {
+            self.changed.wait_for(&mut command, TICK);
+        }
+        match *command {
+            Command::Stop => Command::Stop,
+            _ => std::mem::replace(&mut *command, Command::Wait),
+        }
+    }
+
+    /// Runs one round. If any data is old, all data is written back and committed, so that the next round is
+    /// not due soon. On a mount that does not receive sync(2), a crash after a sync loses only younger data.
+    fn round(&self, flush_all: bool) {
+        let begun = Instant::now();
+        if self.end_io.take_direct_writes() {
+            // They ended after the previous round.
+            let ended = begun.checked_sub(TICK).unwrap_or(begun);
+            self.uncommitted.lock().get_or_insert(ended);
+        }
+        let is_old = |since: Instant| since.elapsed() >= self.age_max;
+        let has_old = self.inodes.has_expired() || self.uncommitted.lock().is_some_and(is_old);
+        if !flush_all && !has_old {
+            return;
+        }
+        let due = self.inodes.due();
+        // The flusher serves no request that could be cancelled.
+        let _ = write_back_all(&due);
+        self.inodes.finish_round(due, begun, self.end_io.errors());
+        if !has_old {
+            self.uncommitted.lock().get_or_insert(begun);
+            return;
+        }
+        *self.uncommitted.lock() = None;
+        if let Err(error) = self.file_system.sync() {
+            self.end_io.errors().record(error);
+        }
+    }
+
+    /// Shuts the volume down after a panic of the thread, which the panic hook has reported.
+    fn panicked(&self) {
+        let operation = "continuing after a panic in background writeback";
+        let error = Error::Lost(Arc::new(Unsupported::Operation(operation).into()));
+        self.end_io.errors().record(error);
+        self.file_system.panicked(operation);
+    }
+}
+
+/// Runs the thread, until it is told to stop or the volume's writeback is dropped.
+pub(super) fn run(flusher: &Weak<Flusher>) {
+    loop {
+        let Some(flusher) = flusher.upgrade() else { return };
+        let flush_all = match flusher.receive() {
+            Command::Stop => return,
+            command => command == Command::Flush,
+        };
+        if catch_unwind(AssertUnwindSafe(|| flusher.round(flush_all))).is_err() {
+            return flusher.panicked();
+        }
+    }
+}

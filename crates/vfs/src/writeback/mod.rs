@@ -1,0 +1,167 @@
+//! Writeback of a volume's dirty data: limits for writers, and syncs of the whole volume. Not here: the dirty
+//! inodes (`dirty_inodes.rs`), the background thread (`flusher.rs`), and writeback of one file (`iomap`).
+
+mod dirty_inodes;
+mod flusher;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use base::{Error, InodeNumber, Result, Unsupported};
+use device::Worker;
+use iomap::{Caching, DirtyLimits, EndIo, WriteBehind};
+use pagecache::PageCache;
+
+pub(crate) use self::dirty_inodes::Expiry;
+use self::flusher::{Command, Flusher};
+use crate::file_system::FileSystem;
+use crate::node::Node;
+
+/// The share of the cache, in percent, above which the flusher writes dirty data back.
+const BACKGROUND_SHARE: u8 = 20;
+/// The share of the cache, in percent, above which writers wait.
+const HARD_SHARE: u8 = 40;
+/// The limit of data of uncached writes that is not on the device yet, in bytes: enough to keep a fast device
+/// busy. It is at most half of the background limit for all dirty data.
+const BEHIND_BYTES_MAX: u64 = 32 << 20;
+
+/// The writeback of one volume.
+#[derive(Debug)]
+pub(crate) struct Writeback {
+    pub(crate) end_io: Arc<EndIo>,
+    /// Writes back the data of uncached writes.
+    pub(crate) behind: WriteBehind,
+    /// The volume was closed: no more data may become dirty.
+    is_closed: AtomicBool,
+    cache: Arc<PageCache>,
+    limits: DirtyLimits,
+    flusher: Arc<Flusher>,
+    thread: Option<Worker>,
+}
+
+impl Writeback {
+    /// Starts the flusher thread. It writes data back at the age `age_max`, or at the default age if that is
+    /// zero.
+    pub(crate) fn start(
+        cache: &Arc<PageCache>,
+        file_system: &Arc<dyn FileSystem>,
+        age_max: Duration,
+    ) -> Result<Self> {
+        let limits = DirtyLimits::of_shares(cache.stats().bytes_max, BACKGROUND_SHARE, HARD_SHARE);
+        let end_io = EndIo::start()?;
+        let flusher = Flusher::new(Arc::clone(&end_io), Arc::clone(file_system), age_max);
+        let flusher = Arc::new(flusher);
+        let weak = Arc::downgrade(&flusher);
+        let refused =
+            |_| -> Error { Unsupported::Operation("the host cannot start a thread").into() };
+        let mut writeback = Self {
+            end_io,
+            behind: WriteBehind::start(BEHIND_BYTES_MAX.min(limits.background / 2))?,
+            is_closed: AtomicBool::new(false),
+            cache: Arc::clone(cache),
+            limits,
+            flusher,
+            thread: None,
+        };
+        // Last, since only a drop of `writeback` stops the thread.
+        let thread = Worker::start("bifolio-flush", move || flusher::run(&weak));
+        writeback.thread = Some(thread.map_err(refused)?);
+        Ok(writeback)
+    }
+
+    /// Marks the volume as closed.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Adds a file with dirty data to the dirty inodes, and wakes the flusher if much data is dirty. The file
+    /// has a name. The caller holds the node's lock.
+    pub(crate) fn note(&self, node: &Arc<Node>) {
+        self.flusher.inodes.add(node, Expiry::Normal);
+        if self.limits.needs_flush(&self.cache.dirty_stats()) {
+            self.flusher.send(Command::Flush);
+        }
+    }
+
+    /// Adds an inode with an access time to write to the dirty inodes. The inode has a name. Returns false if
+    /// there are too many dirty inodes; then the caller writes the time. The caller holds the node's lock.
+    pub(crate) fn note_access(&self, node: &Arc<Node>, expiry: Expiry) -> bool {
+        self.flusher.inodes.add_access(node, expiry)
+    }
+
+    /// Waits until less than the limit is dirty: of uncached writes if `caching` is `Dropbehind`, and of all. To
+    /// that end it writes back the data of `node`, and, if that is not enough, of all files. Errors:
+    /// `Interrupted` if the request that this thread serves is cancelled.
+    pub(crate) fn throttle(&self, node: &Node, caching: Caching) -> Result<()> {
+        if caching == Caching::Dropbehind {
+            self.behind.throttle()?;
+        }
+        if self.must_throttle() {
+            self.flusher.send(Command::Flush);
+            node.write_back_and_wait_cancellable(0..node.end_to_write_back())?;
+        }
+        if self.must_throttle() {
+            write_back_all(&self.flusher.inodes.all())?;
+        }
+        Ok(())
+    }
+
+    fn must_throttle(&self) -> bool {
+        self.limits.must_throttle(&self.cache.dirty_stats())
+    }
+
+    /// Removes a file that has lost its last name from the dirty inodes: its data need not be written.
+    pub(crate) fn forget(&self, number: InodeNumber) {
+        self.flusher.inodes.remove(number);
+    }
+
+    /// Removes all dirty inodes.
+    pub(crate) fn clear(&self) {
+        self.flusher.inodes.clear();
+    }
+
+    /// Records that files that [`flush_all`](Self::flush_all) has written back were not made durable. The flusher
+    /// does that later.
+    pub(crate) fn note_uncommitted(&self) {
+        self.flusher.note_uncommitted();
+    }
+
+    /// Writes back all files, and waits for their data. Errors: the error of any file that no call had reported
+    /// when this one began, even if users of that file are told as well. If the request that this thread serves
+    /// is cancelled, the next call reports that error.
+    pub(crate) fn flush_all(&self) -> Result<()> {
+        let inodes = &self.flusher.inodes;
+        // Several calls at a time may wait for the same data. All are told if it is lost.
+        let cursor = self.end_io.errors().cursor();
+        let begun = Instant::now();
+        let all = inodes.all();
+        write_back_all(&all)?;
+        inodes.finish_round(all, begun, self.end_io.errors());
+        self.end_io.errors().check(&cursor)
+    }
+}
+
+impl Drop for Writeback {
+    fn drop(&mut self) {
+        self.flusher.send(Command::Stop);
+        // The last user of a volume may be the thread itself.
+        self.thread = None;
+        self.clear();
+    }
+}
+
+/// Writes back the data of files that is dirty when this is called, and waits for it. Errors: `Interrupted` if
+/// the request that this thread serves is cancelled.
+fn write_back_all(nodes: &[Arc<Node>]) -> Result<()> {
+    let ends: Vec<u64> = nodes.iter().map(|node| node.end_to_write_back()).collect();
+    for (node, &end) in nodes.iter().zip(&ends) {
+        base::cancellation::check()?;
+        node.start_writeback(0..end);
+    }
+    nodes.iter().zip(&ends).try_for_each(|(node, &end)| node.wait_for_writeback(0..end))
+}
