@@ -103,18 +103,21 @@ fn mount(folder: PathBuf) -> ExitCode {
         confine: false,
         threads: const { NonZeroUsize::new(4).unwrap() },
     };
-    let open = |()| {
+    let prepare = || {
         let inner: SharedDevice = Arc::new(FileDevice::open(&folder.join("image"), false)?);
+        Ok::<_, base::Error>((inner, File::create(folder.join("log")).unwrap()))
+    };
+    let open = |(inner, log)| {
         let fault = variable(FAULT);
         let fault = fault.split_at_checked(1);
         let fault = fault.map(|(kind, number)| (kind.as_bytes()[0], number.parse().unwrap()));
-        let log = Mutex::new(([0; 2], File::create(folder.join("log")).unwrap()));
+        let log = Mutex::new(([0; 2], log));
         let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         options.cache.bytes_max = 16 << 20;
         let device = Arc::new(HookedDevice::new(inner, Failing { fault, log }));
         vfs::Volume::open(device, &options).map(Arc::new)
     };
-    match fuse::run(&plan, || Ok::<_, base::Error>(()), open) {
+    match fuse::run(&plan, prepare, open) {
         Ok(()) => ExitCode::SUCCESS,
         Err(SessionError::Reported(status)) => status.into(),
         Err(error) => {

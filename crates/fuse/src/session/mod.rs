@@ -140,8 +140,8 @@ impl<E> From<MountError> for SessionError<E> {
 /// Mounts and serves. In the foreground this returns when the mount has gone; in the background,
 /// as soon as the mount can be used, or has failed.
 ///
-/// `prepare` opens the image by its name; `open`, confined, makes a volume of it. It **forks**: no
-/// other thread may be running, and each of the processes returns from here, so that the caller
+/// `prepare` opens the image by its name; `open`, confined and with an empty root directory, makes a volume of it. It
+/// **forks**: no other thread may be running, and each of the processes returns from here, so that the caller
 /// should do nothing afterwards but report the error, if any, and exit.
 pub fn run<P, E>(
     plan: &Plan,
