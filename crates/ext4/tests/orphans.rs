@@ -346,7 +346,7 @@ fn an_orphan_file_with_one_block_in_two_places_is_corrupt() {
     let refused = common::open_device_for_writing(image.device(false)).unwrap_err().to_string();
     for error in [failure, refused] {
         assert!(
-            error.contains("orphan file block") && error.contains("belong to others"),
+            error.contains("orphan file block") && error.contains("have further owners"),
             "{error}"
         );
     }
