@@ -107,7 +107,8 @@ impl MapWrite for Inode {
             // The tree may grow until the handle is there, and what is converted needs its size with it.
             let credits = self.credits_for_map(calls) + 2 * SIZE_CREDITS;
             let credits = credits.min(self.volume().writer()?.journal.credits_max());
-            self.volume().change(credits, |handle| {
+            // Without space the data would be lost. What reserved data has left may not be usable before a commit.
+            self.volume().change_with_space(credits, |handle| {
                 if !left.is_empty() {
                     self.convert_written(handle, &mut left, SIZE_CREDITS)?;
                 }

@@ -61,8 +61,9 @@ pub(crate) const FREE_INODE_CREDITS: u32 = 2;
 
 /// Volumes with more groups are not written: each has its state in memory.
 const GROUPS_MAX: u32 = 1 << 22;
-/// How often an operation that found no space is tried again after a commit.
-const COMMITS_MAX: u32 = 3;
+/// The number of commits after which an operation that finds no space fails, even if further commits would release
+/// more: other threads may use what a commit releases.
+const COMMITS_MAX: u32 = 20;
 
 /// There was no large request yet.
 const NO_STREAM: u64 = u64::MAX;

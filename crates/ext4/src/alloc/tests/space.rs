@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use base::FileOffset;
 use base::space::act_with;
+use iomap::{FinishedRange, IomapKind, MapWrite};
 
-use super::common::Image;
+use super::common::{Image, new_file};
 use super::*;
 use crate::ROOT_INODE;
 
@@ -100,6 +102,27 @@ fn what_was_promised_can_be_had_from_what_others_freed() {
     volume.reserve(kept.1, Privilege::Root).unwrap();
     let had = volume.with_space(|| volume.take(0, 50, Purpose::ReservedData));
     assert_eq!(had.unwrap().1, kept.1);
+    close(volume);
+}
+
+#[test]
+fn the_end_of_io_gets_what_others_freed() {
+    let image = Image::make(16, &["-t", "ext4", "-b", "1024"]);
+    let volume = open_for_writing(&image);
+    let inode = new_file(&volume, "file");
+    inode.preallocate(FileOffset(0)..FileOffset(16 << 10)).unwrap();
+    let kept = volume.take(0, 50, Purpose::Data).unwrap();
+    // Nothing is left for splitting extents either.
+    fill(&volume, Purpose::EndOfIo, Privilege::Root);
+    volume.give(kept).unwrap();
+    // They make seven extents of one, for which the map needs a block.
+    let finished = [2, 6, 10].map(|block| FinishedRange {
+        offset: FileOffset(block << 10),
+        length: 1 << 10,
+        kind: IomapKind::Unwritten,
+    });
+    assert_eq!(inode.end_io(&finished, FileOffset(0)), Ok(()));
+    drop(inode);
     close(volume);
 }
 
