@@ -65,8 +65,8 @@ pub fn inode_offset(kind: usize, number: InodeNumber) -> usize {
 pub fn journal_offset(kind: usize, block: u64) -> usize {
     let journal = ext4_volume(kind).special_inode(InodeNumber(8)).expect("a journal");
     match journal.piece_at(FileBlock(block), FileBlock(block + 1)).expect("its map") {
-        ext4::Piece::Run(run) => (run.block.0 + block - run.start.0) as usize * 1024,
-        ext4::Piece::Hole { .. } => panic!("a journal with holes"),
+        fs::Piece::Run(run) => (run.block.0 + block - run.start.0) as usize * 1024,
+        fs::Piece::Hole { .. } => panic!("a journal with holes"),
     }
 }
 

@@ -11,12 +11,13 @@ const LAYERS: &[(&str, u32)] = &[
     ("bifolio-device", 1),
     ("bifolio-pagecache", 1),
     ("bifolio-iomap", 2),
-    ("bifolio-ext4", 3),
-    ("bifolio-f2fs", 3),
-    ("bifolio-vfs", 4),
-    ("bifolio-fuse", 5),
-    ("bifolio-capi", 5),
-    ("bifolio", 6),
+    ("bifolio-fs", 3),
+    ("bifolio-ext4", 4),
+    ("bifolio-f2fs", 4),
+    ("bifolio-vfs", 5),
+    ("bifolio-fuse", 6),
+    ("bifolio-capi", 6),
+    ("bifolio", 7),
 ];
 
 /// Downward edges that are forbidden all the same: transports are thin and know no format or

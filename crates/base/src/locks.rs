@@ -8,10 +8,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The order of locks: a thread takes them downwards only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u8)]
 pub enum Rank {
     /// The volume's namespace as a whole: renames of directories.
-    Rename = 1,
+    Rename,
     /// One inode: its names if it is a directory, its data and size if it is a file.
     Inode,
     /// Creation of inodes, from their creation by the format until they are in the table.
@@ -20,24 +19,8 @@ pub enum Rank {
     InodeTable,
     /// The dirty inodes of a volume.
     DirtyInodes,
-    /// One inode's delayed blocks while they are allocated or removed.
-    Placing,
-    /// A handle of the journal: not a lock, but waiting for room in the journal is like one.
-    Transaction,
-    /// The inodes that share an attribute block or value.
-    SharedAttributes,
-    /// The list of orphans.
-    Orphans,
-    /// One inode's delayed blocks.
-    Delayed,
-    /// One inode's cached extents, and its map on disk.
-    ExtentMap,
-    /// One inode's record.
-    InodeRecord,
-    /// One group's free blocks and inodes.
-    Group,
-    /// The journal's own state.
-    Journal,
+    /// A lock of the format, which orders its own: 0 is taken first, and numbers are less than [`FORMAT_RANKS`].
+    Format(u8),
     /// Changed metadata blocks. Nothing is read or waited for under it.
     ChangedBlocks,
     /// One mapping's folio tree (insertion and removal). No format is called under it. Reading metadata takes it,
@@ -49,7 +32,34 @@ pub enum Rank {
     Device,
 }
 
-const RANKS: usize = Rank::Device as usize + 1;
+/// The number of ranks that a format has.
+pub const FORMAT_RANKS: u8 = 16;
+
+/// The number of ranks before those of the format.
+const BEFORE_FORMAT: usize = 5;
+const RANKS: usize = BEFORE_FORMAT + FORMAT_RANKS as usize + 4;
+
+impl Rank {
+    /// Returns the position in the order.
+    fn index(self) -> usize {
+        let after_format = BEFORE_FORMAT + FORMAT_RANKS as usize;
+        match self {
+            Self::Rename => 0,
+            Self::Inode => 1,
+            Self::Making => 2,
+            Self::InodeTable => 3,
+            Self::DirtyInodes => 4,
+            Self::Format(own) => {
+                assert!(own < FORMAT_RANKS, "a format has {FORMAT_RANKS} ranks");
+                BEFORE_FORMAT + usize::from(own)
+            }
+            Self::ChangedBlocks => after_format,
+            Self::Mapping => after_format + 1,
+            Self::Pool => after_format + 2,
+            Self::Device => after_format + 3,
+        }
+    }
+}
 
 thread_local! {
     /// The number of locks of each rank that this thread holds.
@@ -224,12 +234,12 @@ impl Held {
     fn enter(rank: Rank, nesting: Nesting) -> Self {
         if cfg!(debug_assertions) {
             let mut held = HELD.get();
-            let first_forbidden = rank as usize + usize::from(nesting == Nesting::SameRank);
+            let first_forbidden = rank.index() + usize::from(nesting == Nesting::SameRank);
             assert!(
                 held[first_forbidden..].iter().all(|&count| count == 0),
                 "lock of rank {rank:?} taken out of order ({held:?})"
             );
-            held[rank as usize] += 1;
+            held[rank.index()] += 1;
             HELD.set(held);
         }
         Self { rank }
@@ -240,7 +250,8 @@ impl Drop for Held {
     fn drop(&mut self) {
         if cfg!(debug_assertions) {
             let mut held = HELD.get();
-            held[self.rank as usize] = held[self.rank as usize].saturating_sub(1);
+            let index = self.rank.index();
+            held[index] = held[index].saturating_sub(1);
             HELD.set(held);
         }
     }
@@ -258,6 +269,16 @@ mod tests {
             let b = inner.lock();
             assert_eq!(*a + *b, 3);
         }
+    }
+
+    #[test]
+    fn the_order_of_positions_is_that_of_the_ranks() {
+        let before = [Rank::Rename, Rank::Inode, Rank::Making, Rank::InodeTable, Rank::DirtyInodes];
+        let after = [Rank::ChangedBlocks, Rank::Mapping, Rank::Pool, Rank::Device];
+        let ranks = before.into_iter().chain((0..FORMAT_RANKS).map(Rank::Format)).chain(after);
+        let ranks: Vec<Rank> = ranks.collect();
+        assert!(ranks.is_sorted());
+        assert!(ranks.iter().map(|rank| rank.index()).eq(0..RANKS));
     }
 
     #[test]

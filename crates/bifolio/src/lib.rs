@@ -82,9 +82,9 @@ pub use iomap::{
     SplitExtents,
 };
 pub use vfs::{
-    Creation, Credentials, Defragmented, DirectIo, Fallocate, File, FileMap, Follow, Layout,
-    MapAccess, MapAdvice, MapSync, Node, OpenMode, Privileges, RenameFlags, RwFlags,
-    SuperblockPlace, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
+    Creation, Credentials, Defragmented, DirectIo, ErrorPolicy, Ext4Format, Fallocate, File,
+    FileMap, Follow, Layout, MapAccess, MapAdvice, MapSync, Node, OpenMode, Privileges,
+    RenameFlags, RwFlags, SuperblockPlace, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,

@@ -183,7 +183,7 @@ impl ImageOptions {
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         options.discard = self.discard;
         let place = |block| SuperblockPlace { block, block_size: self.block_size };
-        options.superblock = self.superblock.map(place);
+        options.ext4.superblock = self.superblock.map(place);
         options.auto_da_alloc = self.auto_da_alloc;
         options.commit_interval = self.commit_interval;
         if self.uncached {
@@ -201,7 +201,7 @@ impl ImageOptions {
             let opened = device::open(journal, opened);
             let opened = opened.map_err(|error| access.failure(journal, &error))?;
             access.check(journal)?;
-            options.journal_device = Some(opened);
+            options.ext4.journal_device = Some(opened);
         }
         Ok(options)
     }

@@ -277,9 +277,9 @@ struct Batch {
 }
 
 /// Writes each item's blocks of bytes one after the other from its offset on; waits for all.
-pub(crate) fn write_all_and_wait(
+pub(crate) fn write_all_and_wait<T: AsRef<[u8]> + Send + Sync + 'static>(
     device: &dyn BlockDevice,
-    writes: Vec<(DeviceOffset, Vec<Arc<[u8]>>)>,
+    writes: Vec<(DeviceOffset, Vec<T>)>,
 ) -> Result<()> {
     if writes.is_empty() {
         return Ok(());
@@ -289,8 +289,9 @@ pub(crate) fn write_all_and_wait(
     let bios = writes.into_iter().map(|(offset, blocks)| {
         let segments: SmallVec<[Segment; 4]> = blocks
             .iter()
+            .map(AsRef::as_ref)
             // SAFETY: the bio's end, which owns `blocks`, keeps the memory until the bio has ended.
-            // It is shared, so that nobody writes to it; a write bio only reads it.
+            // It is not changed meanwhile; a write bio only reads it.
             .map(|block| unsafe { Segment::new(NonNull::from(&block[0]), block.len()) })
             .collect();
         let state = Arc::clone(&state);

@@ -93,7 +93,8 @@ pub struct FaultDevice {
 #[derive(Debug)]
 struct State {
     random: u64,
-    bad_ranges: Vec<Range<u64>>,
+    bad_reads: Vec<Range<u64>>,
+    bad_writes: Vec<Range<u64>>,
     faults: Vec<Fault>,
     /// Reads, writes and flushes so far.
     requests: [u64; 3],
@@ -113,20 +114,27 @@ fn counter(operation: IoOperation) -> usize {
 impl FaultDevice {
     /// `inner` as `plan` has it fail.
     pub fn new(inner: SharedDevice, plan: FaultPlan) -> Self {
-        let (bad_ranges, faults) = (Vec::new(), Vec::new());
+        let (bad_reads, bad_writes, faults) = (Vec::new(), Vec::new(), Vec::new());
         let (requests, is_dead) = ([0; 3], false);
-        let state = State { random: plan.seed, bad_ranges, faults, requests, is_dead };
+        let state = State { random: plan.seed, bad_reads, bad_writes, faults, requests, is_dead };
         Self { inner, plan, state: Mutex::new(state) }
     }
 
     /// From now on reads that touch these bytes end with EIO.
     pub fn fail_reads_in(&self, range: Range<u64>) {
-        self.state.lock().bad_ranges.push(range);
+        self.state.lock().bad_reads.push(range);
     }
 
-    /// Undoes every [`fail_reads_in`](Self::fail_reads_in).
+    /// From now on writes that touch these bytes end with EIO.
+    pub fn fail_writes_in(&self, range: Range<u64>) {
+        self.state.lock().bad_writes.push(range);
+    }
+
+    /// Undoes every [`fail_reads_in`](Self::fail_reads_in) and [`fail_writes_in`](Self::fail_writes_in).
     pub fn heal(&self) {
-        self.state.lock().bad_ranges.clear();
+        let mut state = self.state.lock();
+        state.bad_reads.clear();
+        state.bad_writes.clear();
     }
 
     /// The faults so far, in order.
@@ -148,8 +156,7 @@ impl FaultDevice {
         let mut state = self.state.lock();
         let is_counted = state.count(IoOperation::Read, self.plan.counted);
         let by_chance = state.chance(self.plan.read_errors) || is_counted;
-        let touches = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
-        let fails = by_chance || state.bad_ranges.iter().any(touches);
+        let fails = by_chance || touches(&state.bad_reads, range);
         state.note(fails.then_some(FaultKind::ReadError), range)
     }
 
@@ -157,7 +164,8 @@ impl FaultDevice {
         let mut state = self.state.lock();
         let plan = &self.plan;
         let is_counted = state.count(IoOperation::Write, plan.counted);
-        let kind = if state.chance(plan.write_errors) || is_counted {
+        let is_bad = touches(&state.bad_writes, range);
+        let kind = if state.chance(plan.write_errors) || is_counted || is_bad {
             Some(FaultKind::WriteError)
         } else if state.chance(plan.torn_writes) {
             Some(FaultKind::Torn)
@@ -223,6 +231,11 @@ impl FaultDevice {
         }
         Ok(())
     }
+}
+
+/// Returns whether any of `bad` has bytes of `range`.
+fn touches(bad: &[Range<u64>], range: &Range<u64>) -> bool {
+    bad.iter().any(|bad| bad.start < range.end && range.start < bad.end)
 }
 
 impl State {

@@ -85,7 +85,10 @@ impl dyn BlockDevice + '_ {
 
     /// Writes runs of blocks, none of them empty, waiting for all of them: each run's one after the
     /// other from its offset on. Durable only after a flush.
-    pub fn write_all(&self, runs: Vec<(DeviceOffset, Vec<Arc<[u8]>>)>) -> Result<()> {
+    pub fn write_all<T: AsRef<[u8]> + Send + Sync + 'static>(
+        &self,
+        runs: Vec<(DeviceOffset, Vec<T>)>,
+    ) -> Result<()> {
         bio::write_all_and_wait(self, runs)
     }
 }

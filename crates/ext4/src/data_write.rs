@@ -7,15 +7,14 @@ use std::sync::atomic::Ordering;
 
 use base::space;
 use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
+use fs::{Delayed, Piece, Run};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
 use crate::alloc::Purpose;
-use crate::delayed::Delayed;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
-use crate::map::{Piece, Run};
 use crate::map_write::{NewBlocks, empty_root};
 use crate::orphan_write::ORPHAN_CREDITS;
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};

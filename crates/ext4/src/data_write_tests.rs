@@ -62,7 +62,7 @@ fn place(inode: &Inode, block: u64) {
 fn end(inode: &Inode, block: u64) {
     let (offset, kind) = (FileOffset(block * BLOCK), IomapKind::Unwritten);
     let size = FileOffset((block + 1) * BLOCK);
-    inode.end_io(&[FinishedRange { offset, length: BLOCK, kind }], size).unwrap();
+    inode.end_io(&[FinishedRange { offset, length: BLOCK, kind, token: None }], size).unwrap();
 }
 
 /// A volume in memory.

@@ -3,6 +3,7 @@
 
 use base::attributes::Timestamp;
 use base::{Error, IoError, Problem};
+use fs::ErrorPolicy;
 use parking_lot::Mutex;
 
 use crate::clock;
@@ -10,34 +11,12 @@ use crate::geometry::Geometry;
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS};
 use crate::superblock::{time, until_nul};
 
-/// The reaction to corrupt metadata that is found while a volume is open for writing. Errors that leave the state in
-/// memory inconsistent, and errors of the device in writing metadata, shut the volume down under every policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ErrorPolicy {
-    /// Record the error and go on.
-    Continue,
-    /// Record the error and shut the volume down.
-    ReadOnly,
-    /// For a kernel: panic. The library does the same as for [`ReadOnly`](Self::ReadOnly).
-    Panic,
-}
-
-impl ErrorPolicy {
-    pub(crate) fn of(raw: &RawSuperblock) -> Self {
-        match raw.errors.get() {
-            2 => Self::ReadOnly,
-            3 => Self::Panic,
-            _ => Self::Continue,
-        }
-    }
-
-    /// Returns the name, as in tune2fs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Continue => "continue",
-            Self::ReadOnly => "remount-ro",
-            Self::Panic => "panic",
-        }
+/// Returns the policy that a superblock names.
+pub(crate) fn policy_of(raw: &RawSuperblock) -> ErrorPolicy {
+    match raw.errors.get() {
+        2 => ErrorPolicy::ReadOnly,
+        3 => ErrorPolicy::Panic,
+        _ => ErrorPolicy::Continue,
     }
 }
 

@@ -228,7 +228,7 @@ impl Inode {
         let (mut at, mut last) = (from, from);
         while at < self.map_end() {
             let piece = self.piece_at(at, self.map_end())?;
-            if let crate::map::Piece::Run(_) = piece {
+            if let fs::Piece::Run(_) = piece {
                 last = piece.end();
             }
             at = piece.end();

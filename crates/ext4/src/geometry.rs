@@ -10,6 +10,9 @@ use base::{
 
 use crate::features::{Feature, Features};
 
+/// The maximum number of blocks of a file, in every kind of map (the kernel's limit).
+pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
+
 /// Which groups hold copies of the superblock and the descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SuperblockCopies {

@@ -4,11 +4,12 @@
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, Place, Result};
+use fs::{Run, Span};
 
 use crate::block_validity::BlockValidity;
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::geometry::Geometry;
 use crate::inode_record::InodeRecord;
-use crate::map::{FILE_BLOCKS_MAX, Run, Span};
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "indirect block";

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::attributes::{Attributes, FileType};
-use base::locks::{Rank, RankedMutex, RankedRwLock};
+use base::locks::{RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
+use fs::{Around, Delayed, ExtentStatus, Piece, Span};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
-use crate::delayed::{Around, Delayed};
-use crate::extent_status::ExtentStatus;
 use crate::features::Feature;
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::inode_write::Pending;
-use crate::map::{FILE_BLOCKS_MAX, Piece, Span};
+use crate::ranks;
 use crate::volume::Volume;
 use crate::{extent, indirect, inline};
 
@@ -66,11 +66,11 @@ impl Inode {
             kind: record.kind,
             flags: AtomicU32::new(record.flags.0),
             size: AtomicU64::new(record.size),
-            record: Arc::new(RankedRwLock::new(Rank::InodeRecord, Arc::new(record))),
-            map: ExtentStatus::new(),
-            delayed: RankedMutex::new(Rank::Delayed, Delayed::default()),
+            record: Arc::new(RankedRwLock::new(ranks::INODE_RECORD, Arc::new(record))),
+            map: ExtentStatus::new(ranks::EXTENT_MAP),
+            delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
             clusters_reserved: AtomicU64::new(0),
-            placing: RankedMutex::new(Rank::Placing, ()),
+            placing: RankedMutex::new(ranks::ALLOCATION, ()),
             writers: AtomicU32::new(0),
             mapped_past_size: AtomicU64::new(0),
             pending,

@@ -7,18 +7,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::locks::{Rank, RankedMutex};
+use base::locks::RankedMutex;
 use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 use parking_lot::Mutex;
 
 use crate::features::Feature;
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode::{Inode, RecordLock};
 use crate::inode_record::InodeRecord;
 use crate::journal::Handle;
-use crate::map::FILE_BLOCKS_MAX;
 use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::orphan_list::OrphanList;
 use crate::orphans_found::{self, FoundList, OrphanErrors};
+use crate::ranks;
 use crate::volume::Volume;
 
 /// The maximum number of blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
@@ -108,7 +109,7 @@ impl OrphanSet {
             _ => (None, Vec::new()),
         };
         let inner = Inner { list: OrphanList::new(), in_file: HashMap::new(), file, found };
-        Ok(Self { inner: RankedMutex::new(Rank::Orphans, inner), numbers: Mutex::default() })
+        Ok(Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Mutex::default() })
     }
 
     /// Adds the orphans that the volume had when it was opened: those of the list, in its order, and those of the

@@ -6,9 +6,10 @@ use base::attributes::Timestamp;
 use base::checksum::crc32c;
 use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Place, Problem, Result};
 use device::SharedDevice;
+use fs::ErrorPolicy;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error_log::{ErrorPolicy, RecordedErrors};
+use crate::error_log::{RecordedErrors, policy_of};
 use crate::features::{Feature, Features};
 use crate::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
@@ -175,7 +176,7 @@ impl Superblock {
 
     /// Returns the error policy.
     pub fn error_policy(&self) -> ErrorPolicy {
-        ErrorPolicy::of(&self.raw)
+        policy_of(&self.raw)
     }
 
     /// Returns the directory of the last mount.

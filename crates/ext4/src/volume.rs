@@ -9,9 +9,9 @@ use base::{
     Unsupported,
 };
 use device::{OverlayDevice, SharedDevice};
+use fs::ErrorPolicy;
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 
-use crate::error_log::ErrorPolicy;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::group::GroupDescriptor;

@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::locks::{Rank, RankedMutex};
+use base::locks::RankedMutex;
 use base::{DeviceOffset, Error, FsBlock, Place, Result, Unsupported};
 use device::{BlockDevice, LatchDevice, SharedDevice};
-use iomap::PageCache;
+use iomap::{BlockContents, PageCache};
 
 use crate::alloc::Allocator;
 use crate::error_log::{ErrorLog, RecordedErrors};
@@ -18,6 +18,7 @@ use crate::mmp::{Mmp, MmpBlock};
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
 use crate::orphan_write::OrphanSet;
 use crate::orphans_found;
+use crate::ranks;
 use crate::recovery;
 use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::{OpenOptions, Probed, Volume};
@@ -124,7 +125,7 @@ impl Volume {
             Probed::Ready(volume) => (volume, false),
             Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
         };
-        let log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
+        let mut log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
         let has_failed = log.as_ref().is_some_and(|log| log.errno() != 0);
         let mut with_errors = has_failed || orphans_found::has_errors(&volume);
@@ -142,10 +143,13 @@ impl Volume {
         let errors = errors_before.or_more(volume.superblock().errors());
         let log_of_errors = ErrorLog::new(volume.geometry().clone(), errors.clone());
         let metadata = Arc::clone(volume.metadata());
+        if let Some(log) = &mut log {
+            log.limit(metadata.changed_max());
+        }
         let journal = Arc::new(Journal::new(latch, metadata, log, log_of_errors));
         let allocator = Allocator::load(&volume, options.discard)?;
         let _worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
-        let shared_attributes = RankedMutex::new(Rank::SharedAttributes, ());
+        let shared_attributes = RankedMutex::new(ranks::SHARED_ATTRIBUTES, ());
         let mmp = OnceLock::new();
         volume.writer =
             Some(Writer { journal, allocator, orphans, shared_attributes, mmp, _worker });
@@ -249,8 +253,8 @@ impl Volume {
         // They become the transaction that they follow each other into: until it is durable, they
         // are found again, and afterwards never.
         let mut log = LogWriter::begin(journal, replayed.end, features, true)?;
-        let changes: Vec<(FsBlock, Arc<[u8]>)> =
-            changes.into_iter().map(|(block, bytes)| (block, bytes.into())).collect();
+        let changes: Vec<(FsBlock, BlockContents)> =
+            changes.into_iter().map(|(block, bytes)| (block, Vec::from(bytes).into())).collect();
         if changes.len() as u64 > log.blocks_max() {
             let operation = "fast commits that change more than a transaction can hold";
             return Err(Unsupported::Operation(operation).into());

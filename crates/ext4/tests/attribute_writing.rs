@@ -13,7 +13,8 @@ use std::sync::Arc;
 use base::Error;
 use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
 use common::{Image, TIME, new_inode, open_for_writing, run};
-use ext4::{Inode, NewInode, ROOT_INODE, Volume};
+use ext4::{Inode, ROOT_INODE, Volume};
+use fs::NewInode;
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
 use testkit::{LoopMount, Random, private_mounts};
 

@@ -32,7 +32,7 @@ fn image(options: &str) -> (Image, Vec<(&'static str, InodeNumber)>) {
     numbers.push(("directory", directory.number()));
     let file = new_file(&volume, "file");
     numbers.push(("file", file.number()));
-    let link = ext4::NewInode { target: b"target", ..new_inode(FileType::Symlink) };
+    let link = fs::NewInode { target: b"target", ..new_inode(FileType::Symlink) };
     numbers.push(("link", root.create(b"link", &link).unwrap().number()));
     if options.contains("ea_inode") {
         let change = AttributeChange::default();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use base::{DeviceOffset, Error, Unsupported};
 use common::{Image, contents, new_file};
 use device::{MemoryDevice, RecordDevice, RecordedWrite, Replay, SharedDevice};
-use ext4::{ErrorPolicy, OpenOptions, ROOT_INODE, Superblock, Volume};
+use ext4::{OpenOptions, ROOT_INODE, Superblock, Volume};
+use fs::ErrorPolicy;
 use iomap::{CacheOptions, PageCache};
 
 const DATA: &[u8] = &[5; 100_000];

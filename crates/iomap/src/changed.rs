@@ -1,54 +1,123 @@
-//! Metadata blocks that were changed in memory, copied on write: who took a block's contents before
-//! a change, to read them or to write them out, keeps those.
+//! Metadata blocks that were changed in memory, copied on write: a caller that took the contents of a block before a
+//! change, to read them or to write them out, keeps those contents.
 //! Not here: the blocks as the device has them.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use base::FsBlock;
 use base::locks::{Rank, RankedMutex};
+use pagecache::{PageCache, PoolBlock};
 
-/// Threads that change different blocks seldom meet.
+/// The number of shards. Threads that change different blocks rarely wait for each other.
 const SHARDS: usize = 16;
+
+/// The contents of a metadata block at one time. Clones share them.
+#[derive(Clone, Debug)]
+pub struct BlockContents(Arc<Memory>);
+
+#[derive(Debug)]
+enum Memory {
+    /// In the cache's limit.
+    Pool(PoolBlock),
+    /// All of the cache is in use, or the contents never were in a cache.
+    Heap(Box<[u8]>),
+}
+
+impl BlockContents {
+    /// Returns a copy of `bytes` in the memory of `cache`, or on the heap if all of that is in use.
+    pub fn new(cache: &Arc<PageCache>, bytes: &[u8]) -> Self {
+        let memory = match PoolBlock::new(cache, bytes) {
+            Some(block) => Memory::Pool(block),
+            None => Memory::Heap(bytes.into()),
+        };
+        Self(Arc::new(memory))
+    }
+
+    /// Returns the bytes for changing them: those of a copy, if there are clones.
+    fn make_mut(&mut self, cache: &Arc<PageCache>) -> &mut [u8] {
+        if Arc::get_mut(&mut self.0).is_none() {
+            *self = Self::new(cache, self);
+        }
+        match Arc::get_mut(&mut self.0).expect("a copy has no clones") {
+            Memory::Pool(block) => block,
+            Memory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Deref for BlockContents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &*self.0 {
+            Memory::Pool(block) => block,
+            Memory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for BlockContents {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Vec<u8>> for BlockContents {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Memory::Heap(bytes.into())))
+    }
+}
+
+impl PartialEq for BlockContents {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for BlockContents {}
 
 /// Changed blocks.
 #[derive(Debug)]
 pub(crate) struct ChangedBlocks {
-    shards: [RankedMutex<HashMap<FsBlock, Arc<[u8]>>>; SHARDS],
-}
-
-impl Default for ChangedBlocks {
-    fn default() -> Self {
-        let shard = |_| RankedMutex::new(Rank::ChangedBlocks, HashMap::new());
-        Self { shards: std::array::from_fn(shard) }
-    }
+    cache: Arc<PageCache>,
+    shards: [RankedMutex<HashMap<FsBlock, BlockContents>>; SHARDS],
 }
 
 impl ChangedBlocks {
-    fn shard(&self, block: FsBlock) -> &RankedMutex<HashMap<FsBlock, Arc<[u8]>>> {
+    /// Returns an empty set, whose contents are in the memory of `cache`.
+    pub(crate) fn new(cache: &Arc<PageCache>) -> Self {
+        let shard = |_| RankedMutex::new(Rank::ChangedBlocks, HashMap::new());
+        Self { cache: Arc::clone(cache), shards: std::array::from_fn(shard) }
+    }
+
+    fn shard(&self, block: FsBlock) -> &RankedMutex<HashMap<FsBlock, BlockContents>> {
         &self.shards[block.0 as usize % SHARDS]
     }
 
-    pub(crate) fn get(&self, block: FsBlock) -> Option<Arc<[u8]>> {
+    pub(crate) fn get(&self, block: FsBlock) -> Option<BlockContents> {
         self.shard(block).lock().get(&block).cloned()
     }
 
-    /// Changes a block that is here.
+    /// Changes a block of the set.
     pub(crate) fn change<R>(
         &self,
         block: FsBlock,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Option<R> {
         let mut shard = self.shard(block).lock();
-        shard.get_mut(&block).map(|contents| change(Arc::make_mut(contents)))
+        shard.get_mut(&block).map(|contents| change(contents.make_mut(&self.cache)))
     }
 
-    pub(crate) fn insert(&self, block: FsBlock, contents: Arc<[u8]>) {
+    pub(crate) fn insert(&self, block: FsBlock, contents: &[u8]) {
+        let contents = BlockContents::new(&self.cache, contents);
         self.shard(block).lock().insert(block, contents);
     }
 
-    /// Adds a block unless another thread was faster, whose changes must not be lost.
-    pub(crate) fn insert_if_absent(&self, block: FsBlock, contents: Arc<[u8]>) {
+    /// Adds a block, unless another thread has added it before: its changes must not be lost.
+    pub(crate) fn insert_if_absent(&self, block: FsBlock, contents: &[u8]) {
+        let contents = BlockContents::new(&self.cache, contents);
         self.shard(block).lock().entry(block).or_insert(contents);
     }
 
@@ -57,9 +126,9 @@ impl ChangedBlocks {
     }
 
     /// Removes a block whose contents are still these, not merely equal to them.
-    pub(crate) fn remove_if_same(&self, block: FsBlock, contents: &Arc<[u8]>) {
+    pub(crate) fn remove_if_same(&self, block: FsBlock, contents: &BlockContents) {
         let mut shard = self.shard(block).lock();
-        if shard.get(&block).is_some_and(|now| Arc::ptr_eq(now, contents)) {
+        if shard.get(&block).is_some_and(|now| Arc::ptr_eq(&now.0, &contents.0)) {
             shard.remove(&block);
         }
     }
@@ -67,16 +136,23 @@ impl ChangedBlocks {
 
 #[cfg(test)]
 mod tests {
+    use pagecache::CacheOptions;
+
     use super::*;
 
     const BLOCK: FsBlock = FsBlock(7);
 
+    fn empty() -> ChangedBlocks {
+        let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
+        ChangedBlocks::new(&PageCache::new(options).expect("memory"))
+    }
+
     #[test]
     fn contents_taken_before_a_change_stay_as_they_were() {
-        let changed = ChangedBlocks::default();
+        let changed = empty();
         assert!(changed.change(BLOCK, |_| ()).is_none());
-        changed.insert_if_absent(BLOCK, Arc::from([1, 2]));
-        changed.insert_if_absent(BLOCK, Arc::from([9, 9]));
+        changed.insert_if_absent(BLOCK, &[1, 2]);
+        changed.insert_if_absent(BLOCK, &[9, 9]);
         let before = changed.get(BLOCK).unwrap();
         changed.change(BLOCK, |bytes| bytes[0] = 5).unwrap();
         assert_eq!((&before[..], &changed.get(BLOCK).unwrap()[..]), (&[1, 2][..], &[5, 2][..]));
@@ -84,8 +160,8 @@ mod tests {
 
     #[test]
     fn only_what_was_written_is_forgotten() {
-        let changed = ChangedBlocks::default();
-        changed.insert(BLOCK, Arc::from([1]));
+        let changed = empty();
+        changed.insert(BLOCK, &[1]);
         let written = changed.get(BLOCK).unwrap();
         // While it is written, others change it to something else and back.
         changed.change(BLOCK, |bytes| bytes[0] = 2).unwrap();
@@ -94,5 +170,24 @@ mod tests {
         let newer = changed.get(BLOCK).unwrap();
         changed.remove_if_same(BLOCK, &newer);
         assert!(changed.get(BLOCK).is_none());
+    }
+
+    #[test]
+    fn contents_are_in_the_memory_of_the_cache_until_that_is_full() {
+        let changed = empty();
+        for block in 0..1000 {
+            changed.insert(FsBlock(block), &[block as u8; 4096]);
+        }
+        let stats = changed.cache.stats();
+        assert!(stats.bytes_resident <= 1 << 20 && stats.bytes_resident > 900 << 10, "{stats:?}");
+        for block in 0..1000 {
+            let block = FsBlock(block);
+            let before = changed.get(block).unwrap();
+            changed.change(block, |bytes| bytes[0] ^= 0xff).unwrap();
+            assert_eq!((before[0], before[4095]), (block.0 as u8, block.0 as u8));
+            assert_eq!(changed.get(block).unwrap()[0], !before[0]);
+            changed.remove(block);
+        }
+        assert_eq!(changed.cache.stats().bytes_resident, 0);
     }
 }

@@ -18,6 +18,7 @@ use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
+use crate::barrier::{Barrier, Entered, WritesHeld};
 use crate::direct::DirectEnds;
 use crate::errors::WritebackErrors;
 use crate::file::{EndIoGuard, WritableFile};
@@ -33,12 +34,14 @@ const WAITING_MAX: usize = 1024;
 pub(crate) struct Ended {
     pub(crate) file: Arc<WritableFile>,
     /// The folios, which are under writeback until this is dropped.
-    pub(crate) pieces: Pieces,
+    pub(crate) _pieces: Pieces,
     /// The ranges that were written, or should have been.
     pub(crate) ranges: SmallVec<[FinishedRange; 2]>,
     /// The size of the file when the data was submitted, at most the end of the ranges.
     pub(crate) reached: u64,
     pub(crate) result: Result<()>,
+    /// Held until the format was called.
+    pub(crate) _entered: Arc<Entered>,
 }
 
 /// The threads that complete the writes of some files, usually those of one volume.
@@ -52,6 +55,8 @@ pub struct EndIo {
     pub(crate) direct: DirectEnds,
     /// The errors of all files.
     errors: WritebackErrors,
+    /// What writeback and direct writes pass through.
+    pub(crate) barrier: Arc<Barrier>,
 }
 
 #[derive(Default)]
@@ -80,12 +85,20 @@ impl EndIo {
         let thread = Worker::start("end of I/O", move || theirs.work());
         let thread = thread.map_err(|_| Error::OutOfMemory)?;
         let (direct, errors) = (DirectEnds::default(), WritebackErrors::default());
-        Ok(Arc::new(Self { queue, _thread: thread, direct, errors }))
+        let barrier = Arc::default();
+        Ok(Arc::new(Self { queue, _thread: thread, direct, errors, barrier }))
     }
 
     /// Returns the errors of all files, for syncs of a whole volume. Open files report those of their own file.
     pub fn errors(&self) -> &WritebackErrors {
         &self.errors
+    }
+
+    /// Waits until no writeback and no direct write of these files is on its way, and lets none begin until the
+    /// result is dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format
+    /// waits for when it places data or is called at the end of I/O.
+    pub fn hold_writes(&self) -> WritesHeld {
+        self.barrier.hold()
     }
 
     /// Queues the end of a bio, on any thread. `wake` is false if the caller completes it itself
@@ -216,7 +229,7 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
     }
     drop(guard);
     // Errors are recorded before writeback ends: threads that wait for that check the errors next.
-    batch.into_iter().for_each(|ended| drop(ended.pieces));
+    drop(batch);
 }
 
 /// Calls the format for the data that was written. Returns the first error, of the device before the format's.
@@ -224,6 +237,8 @@ fn call_format(guard: &EndIoGuard<'_>, batch: &[Ended]) -> Result<()> {
     let written = batch.iter().filter(|ended| ended.result.is_ok());
     let reached = written.clone().map(|ended| ended.reached).max().unwrap_or(0);
     let finished = merge(written.flat_map(|ended| ended.ranges.iter().copied()).collect());
+    let failed = batch.iter().filter(|ended| ended.result.is_err());
+    guard.unplace(failed.flat_map(|ended| &ended.ranges));
     let called = guard.end_io(&finished, reached);
     // The device's error first: it is the cause.
     batch.iter().find_map(|ended| ended.result.clone().err()).map_or(called, Err)
@@ -254,6 +269,7 @@ mod tests {
             offset: FileOffset(offset),
             length,
             kind,
+            token: None,
         };
         ranges.iter().map(range).collect()
     }

@@ -113,7 +113,7 @@ pub(crate) fn fill_blocks(
         return Ok(());
     }
     filled?;
-    failure.take().map_or(Ok(()), |error| Err(error.into()))
+    failure.take().map_or(Ok(()), Err)
 }
 
 /// Reads the smallest folio's worth of bytes around `at` without the cache; gives those from `at`

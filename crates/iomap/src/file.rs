@@ -35,8 +35,8 @@ pub struct WritableFile {
     pub(crate) direct: InFlight,
     pub(crate) direct_ended: EndedCalls,
     pub(crate) direct_tail: DirectTail,
-    /// The number of reservations that writeback has cancelled, since it found no blocks for their data. Grows
-    /// while the folio with the data is locked.
+    /// The number of reservations that writeback has cancelled, since it found no blocks for their data, or could
+    /// not write to new blocks. Grows while the folio with the data is locked or under writeback.
     cancelled_reservations: AtomicU64,
     /// Held around the format's `end_io`, so that its calls come in the order of the file, and none of them has
     /// a size from before a truncation. Taken before any transaction.
@@ -159,6 +159,16 @@ pub(crate) struct EndIoGuard<'f> {
 }
 
 impl EndIoGuard<'_> {
+    /// Has the format take back the placements among `failed`, whose data did not reach the device.
+    pub(crate) fn unplace<'r>(&self, failed: impl IntoIterator<Item = &'r FinishedRange>) {
+        let placed = failed.into_iter().filter(|range| range.token.is_some());
+        let placed: Vec<FinishedRange> = placed.copied().collect();
+        if !placed.is_empty() {
+            self.file.mapper.unplace(&placed);
+            self.file.cancelled_reservations.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// Tells the format that the device has `finished`, and that the size on the disk may grow to `reached`: all
     /// data before that is on the device, or is lost and recorded in the file's errors.
     pub(crate) fn end_io(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {

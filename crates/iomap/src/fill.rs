@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileOffset, IoError, Place, Problem, Result};
+use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
 use device::{Bio, BioOperation, Segment};
 use pagecache::{FillPiece, LockedFolio, PAGE_SHIFT};
 use parking_lot::Mutex;
@@ -12,13 +12,14 @@ use smallvec::SmallVec;
 
 use crate::mapping::{Iomap, IomapKind, LastMap};
 use crate::read::ReadContext;
+use crate::transform::Transform;
 
 /// The first error of some requests.
 #[derive(Debug, Default)]
-pub(crate) struct Failure(Mutex<Option<IoError>>);
+pub(crate) struct Failure(Mutex<Option<Error>>);
 
 impl Failure {
-    pub(crate) fn take(&self) -> Option<IoError> {
+    pub(crate) fn take(&self) -> Option<Error> {
         self.0.lock().take()
     }
 }
@@ -31,6 +32,7 @@ pub(crate) struct Fill<'c, 'a> {
     failure: Option<Arc<Failure>>,
     /// Whether somebody will wait for what is added, and so might as well do the reading.
     waited_for: bool,
+    transform: Option<Arc<dyn Transform>>,
     map: LastMap,
     inline: Option<Vec<u8>>,
     run: Option<Run>,
@@ -47,6 +49,8 @@ struct Run {
 /// A piece to be read from the device.
 struct DevicePiece {
     piece: FillPiece,
+    /// The first byte in the file.
+    at: FileOffset,
     /// How many bytes are read.
     read: usize,
     /// How many of them belong to the file; the rest is zeroed.
@@ -62,8 +66,9 @@ impl<'c, 'a> Fill<'c, 'a> {
         failure: Option<Arc<Failure>>,
     ) -> Self {
         let (map, inline, run, batch) = (LastMap::default(), None, None, Vec::new());
-        let horizon = end << PAGE_SHIFT;
-        Self { context, horizon, failure, waited_for: true, map, inline, run, batch }
+        let (horizon, waited_for) = (end << PAGE_SHIFT, true);
+        let transform = context.mapper.transform();
+        Self { context, horizon, failure, waited_for, transform, map, inline, run, batch }
     }
 
     /// Says that nobody will wait for what is added from now on.
@@ -170,7 +175,7 @@ impl<'c, 'a> Fill<'c, 'a> {
         }
         if let Some(run) = &mut self.run {
             run.length += read as u64;
-            run.pieces.push(DevicePiece { piece, read, valid });
+            run.pieces.push(DevicePiece { piece, at: FileOffset(at), read, valid });
         }
     }
 
@@ -185,15 +190,21 @@ impl<'c, 'a> Fill<'c, 'a> {
             .map(|part| unsafe { Segment::new(part.piece.as_ptr(), part.read) })
             .collect();
         let (pieces, failure) = (run.pieces, self.failure.clone());
+        let transform = self.transform.clone();
         let bio = Bio::new(BioOperation::Read, run.address, segments, move |result| {
-            match result {
-                Ok(()) => pieces.into_iter().for_each(DevicePiece::finish),
-                Err(error) => {
-                    if let Some(failure) = failure {
-                        failure.0.lock().get_or_insert(error);
-                    }
-                    // Dropping the pieces leaves them without data.
+            let note = |error| {
+                if let Some(failure) = &failure {
+                    failure.0.lock().get_or_insert(error);
                 }
+            };
+            match result {
+                Ok(()) => {
+                    for piece in pieces {
+                        piece.finish(transform.as_deref()).unwrap_or_else(note);
+                    }
+                }
+                // Dropping the pieces leaves them without data.
+                Err(error) => note(error.into()),
             }
         });
         self.batch.push(if self.waited_for { bio.waited_for() } else { bio });
@@ -213,12 +224,17 @@ impl<'c, 'a> Fill<'c, 'a> {
 }
 
 impl DevicePiece {
-    fn finish(mut self) {
+    /// Ends the reading of the piece. If the transform fails, the piece stays without data.
+    fn finish(mut self, transform: Option<&dyn Transform>) -> Result<()> {
+        if let Some(transform) = transform {
+            transform.load(self.at, &mut self.piece.bytes_mut()[..self.read])?;
+        }
         let valid = self.valid;
         if valid < self.piece.len() {
             self.piece.bytes_mut()[valid..].fill(0);
         }
         self.piece.finish();
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The file I/O path over folios, for any format that can map a file range to the device.
 //! Not here: the formats and their maps.
 
+mod barrier;
 mod behind;
 mod caching;
 mod changed;
@@ -21,13 +22,16 @@ mod progress;
 mod read;
 mod readahead;
 mod seek;
+mod transform;
 mod truncate;
 mod uncached;
 mod write;
 mod writeback;
 
+pub use barrier::WritesHeld;
 pub use behind::WriteBehind;
 pub use caching::Caching;
+pub use changed::BlockContents;
 pub use copy_out::copy_out;
 pub use direct::{
     DIRECT_ALIGNMENT, DirectBatch, DirectDone, DirectOptions, DirectRequest, Refused, SplitExtents,
@@ -38,13 +42,16 @@ pub use errors::{ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
 pub use file::WritableFile;
 pub use limits::DirtyLimits;
-pub use mapping::{FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite};
+pub use mapping::{
+    FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Placement, Token, WritePolicy,
+};
 pub use metadata::{MetadataBuffer, MetadataCache};
 pub use mmap::{show, show_for_stores};
 pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
+pub use transform::Transform;
 pub use truncate::{detach_cache, punch_cache, quiesce_cache, set_size_moved, truncate_cache};
 pub use write::{write, write_as, zero_range};
 pub use writeback::{

@@ -5,8 +5,11 @@
 //! (`LastMap`); otherwise it is asked for again.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
+use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result, Unsupported};
+
+use crate::transform::Transform;
 
 /// The state of a mapped range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +71,11 @@ pub trait MapRead: Send + Sync {
     /// The whole data of a file that [`IomapKind::Inline`] maps.
     fn inline_data(&self) -> Result<Vec<u8>>;
 
+    /// Returns the transform of the file's data, if it has one. Inline data has none.
+    fn transform(&self) -> Option<Arc<dyn Transform>> {
+        None
+    }
+
     /// The range that contains `at`, if that is known without reading from the device.
     fn map_known(&self, at: FileOffset) -> Option<Iomap> {
         let _ = at;
@@ -81,10 +89,34 @@ pub trait MapRead: Send + Sync {
     }
 }
 
-/// A format's side of writing a file. Blocks are allocated late, and unwritten: they are written
-/// only once their data is on the device, so that no crash uncovers what they held before
-/// (ARCHITECTURE.md, invariant 3). Past the block that holds the end of the file no block is a
-/// written one.
+/// The way in which a format writes a range of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WritePolicy {
+    /// Data is written to the blocks that the range has. New blocks are unwritten until the end of I/O.
+    InPlace,
+    /// Data is written to new blocks each time. At the end of I/O they replace the blocks that the range had.
+    OutOfPlace,
+}
+
+/// A format's name for a [`Placement`]. The format gets it back exactly once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token(pub u64);
+
+/// The new blocks for data that is written out of place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// The number of bytes, whole blocks; never zero.
+    pub length: u64,
+    /// The first byte on the device.
+    pub address: DeviceOffset,
+    /// Given back to the format by [`MapWrite::end_io`] or [`MapWrite::unplace`].
+    pub token: Token,
+}
+
+/// A format's side of writing a file. Blocks are allocated late. Written in place, they are unwritten until
+/// their data is on the device, so that no crash uncovers what they held before (ARCHITECTURE.md,
+/// invariant 3); written out of place, they belong to the file only from then on. Past the block that
+/// holds the end of the file no block is a written one.
 pub trait MapWrite: MapRead {
     /// Sees to it that all of `length` bytes from `at` on can be written: reserves space for the
     /// blocks that have none. Gives the range that contains `at`, like [`MapRead::map_read`]; never
@@ -100,6 +132,35 @@ pub trait MapWrite: MapRead {
     /// looking no further than `length` bytes. May start a transaction. Called with a folio
     /// locked, so it waits for no folio.
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap>;
+
+    /// Returns the policy for all of `range`, which is dirty or about to be written directly.
+    fn policy(&self, range: Range<FileOffset>) -> WritePolicy {
+        let _ = range;
+        WritePolicy::InPlace
+    }
+
+    /// Allocates new blocks for the first bytes of `dirty`, whole blocks for which the policy is
+    /// [`OutOfPlace`](WritePolicy::OutOfPlace), as many as follow one another on the device. The file keeps the
+    /// blocks that it has until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a
+    /// delayed range if it has none. The placement is used once, for these bytes. Blocks that are reserved use up
+    /// the reservation; for others, the format keeps room for as many as can be on their way. May start a
+    /// transaction. Called with a folio locked, so it waits for no folio.
+    fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
+        let _ = dirty;
+        Err(Unsupported::Operation("writing out of place").into())
+    }
+
+    /// Takes placements back whose data did not reach the device: the file keeps the blocks that it had. May start
+    /// transactions, and waits for no folio.
+    fn unplace(&self, failed: &[FinishedRange]) {
+        let _ = failed;
+    }
+
+    /// Returns whether the size on the disk grows only over data that is on the device (ARCHITECTURE.md,
+    /// invariant 4). Otherwise the size may pass data that is still on its way, which reads as zeroes after a crash.
+    fn orders_size(&self) -> bool {
+        true
+    }
 
     /// Gives all blocks that have bytes of `range` a place, past the file's end, too: unwritten ones where
     /// there were none. All or, with `NoSpace`, nothing. Whether it can: not every kind of map has
@@ -124,7 +185,8 @@ pub trait MapWrite: MapRead {
     /// Notes that `finished`, sorted, is on the device: unwritten blocks become written. The size on
     /// the disk may grow to `size`; it shrinks here never. Where this takes several transactions, `finished` becomes
     /// written in order, and the size grows with each as far as all before is written: a crash may come in
-    /// between. May start transactions, and waits for no folio. Called for failed writes, too, with what is
+    /// between. Ranges with a token replace the blocks that the file has there; only these may overlap, for
+    /// direct writes of the same bytes, of which any may win. May start transactions, and waits for no folio. Called for failed writes, too, with what is
     /// left of the batch, perhaps nothing.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
@@ -145,6 +207,8 @@ pub struct FinishedRange {
     pub length: u64,
     /// [`IomapKind::Mapped`] or [`IomapKind::Unwritten`]: what the blocks were mapped as.
     pub kind: IomapKind,
+    /// The token of the placement, for data that was written out of place.
+    pub token: Option<Token>,
 }
 
 impl FinishedRange {
@@ -157,10 +221,35 @@ impl FinishedRange {
         self.offset.0..self.end()
     }
 
-    /// Whether `next` is of the same kind and begins where this one ends.
+    /// Returns whether `next`, also written in place, is of the same kind and begins where this one ends.
     pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
-        self.kind == next.kind && self.end() == next.offset.0
+        let in_place = self.token.is_none() && next.token.is_none();
+        in_place && self.kind == next.kind && self.end() == next.offset.0
     }
+}
+
+/// Returns what `mapper` gives as a placement of the first bytes of `dirty`, if that is what [`MapWrite::place`]
+/// promises.
+pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>) -> Result<Placement> {
+    let placement = mapper.place(FileOffset(dirty.start)..FileOffset(dirty.end))?;
+    let max = dirty.end - dirty.start;
+    if placement.length == 0 || placement.length > max {
+        let found = placement.length;
+        unplace(mapper, dirty.start, &placement);
+        let problem = Problem::Range { field: "length of a placement", found, min: 1, max };
+        return Err(Error::corrupt("file mapping", Place::default(), problem));
+    }
+    Ok(placement)
+}
+
+/// Takes back a placement that was never submitted.
+fn unplace(mapper: &dyn MapWrite, at: u64, placement: &Placement) {
+    mapper.unplace(&[FinishedRange {
+        offset: FileOffset(at),
+        length: placement.length,
+        kind: IomapKind::Mapped,
+        token: Some(placement.token),
+    }]);
 }
 
 /// The mapping used last.

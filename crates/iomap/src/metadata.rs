@@ -4,7 +4,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use crate::changed::ChangedBlocks;
+use crate::changed::{BlockContents, ChangedBlocks};
 use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Place, Problem, Result};
 use device::SharedDevice;
 use pagecache::{Mapping, PAGE_SIZE, PageCache};
@@ -13,6 +13,9 @@ use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead};
 use crate::populate::populate;
 use crate::read::{FolioSlice, ReadContext, ReadOptions, lend_with};
 use crate::readahead::Window;
+
+/// Changed blocks should take one part in so many of the cache.
+const CHANGED_SHARE: u64 = 4;
 
 /// The metadata blocks of one volume. They share the memory of a [`PageCache`] with the data.
 #[derive(Debug)]
@@ -29,8 +32,14 @@ impl MetadataCache {
     pub fn new(cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
         let mapping = cache.new_mapping(block_size);
         let whole_device = WholeDevice { size: device.size() };
-        let changed = ChangedBlocks::default();
+        let changed = ChangedBlocks::new(cache);
         Self { device, block_size, mapping, whole_device, changed }
+    }
+
+    /// Returns the number of changed blocks that should be in memory at most: a quarter of the cache's memory.
+    pub fn changed_max(&self) -> u64 {
+        // Each has a folio's memory of its own.
+        (self.mapping.cache().pages_max() / CHANGED_SHARE) >> self.mapping.order_min()
     }
 
     /// Returns the size of a block.
@@ -107,24 +116,24 @@ impl MetadataCache {
                 return Ok(result);
             }
             let before = self.read(block, structure, place)?;
-            self.changed.insert_if_absent(block, Arc::from(&before[..]));
+            self.changed.insert_if_absent(block, &before);
         }
     }
 
     /// Replaces the contents of a block, which is in the volume, in memory.
-    pub fn replace(&self, block: FsBlock, contents: Arc<[u8]>) {
+    pub fn replace(&self, block: FsBlock, contents: &[u8]) {
         assert_eq!(contents.len(), self.block_size.len(), "a part of a block");
         self.changed.insert(block, contents);
     }
 
     /// Returns the contents of a block that was changed and not discarded since.
-    pub fn changed(&self, block: FsBlock) -> Option<Arc<[u8]>> {
+    pub fn changed(&self, block: FsBlock) -> Option<BlockContents> {
         self.changed.get(block)
     }
 
     /// Records that the device has `contents` of the block. If the block was not changed since they were taken, it
     /// is clean.
-    pub fn written(&self, block: FsBlock, contents: &Arc<[u8]>) {
+    pub fn written(&self, block: FsBlock, contents: &BlockContents) {
         // Before the block can be read from there: what is cached of the device is out of date.
         self.forget_folio(block);
         self.changed.remove_if_same(block, contents);
@@ -160,7 +169,7 @@ enum Memory {
         /// The folio's mark that says that this block was verified.
         mark: u32,
     },
-    Changed(Arc<[u8]>),
+    Changed(BlockContents),
 }
 
 impl MetadataBuffer {

@@ -10,12 +10,14 @@ use crate::read::ReadContext;
 pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
     let size = context.size();
     let in_file = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(into.len());
-    into[in_file..].fill(0);
+    let transform = context.mapper.transform();
     let mut done = 0;
     while done < in_file {
         let here = at + done as u64;
         let map = map_at(context.mapper, FileOffset(here), (in_file - done) as u64)?;
         let run = usize::try_from(map.end() - here).unwrap_or(usize::MAX).min(in_file - done);
+        let whole_blocks = run.next_multiple_of(context.mapping.block_size().len());
+        let stored = done..(done + whole_blocks).min(into.len());
         let part = &mut into[done..done + run];
         match map.kind {
             IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => part.fill(0),
@@ -26,9 +28,20 @@ pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Resul
                 part[..data.len()].copy_from_slice(data);
                 part[data.len()..].fill(0);
             }
-            IomapKind::Mapped => context.device.read_at(device_address(&map, here)?, part)?,
+            IomapKind::Mapped => {
+                let address = device_address(&map, here)?;
+                match &transform {
+                    None => context.device.read_at(address, part)?,
+                    Some(transform) => {
+                        let stored = &mut into[stored];
+                        context.device.read_at(address, stored)?;
+                        transform.load(FileOffset(here), stored)?;
+                    }
+                }
+            }
         }
         done += run;
     }
+    into[in_file..].fill(0);
     Ok(())
 }

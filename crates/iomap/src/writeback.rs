@@ -3,6 +3,7 @@
 //! Not here: the end of I/O (`end_io.rs`), and when to write back.
 
 use std::ops::{ControlFlow, Range};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
@@ -11,10 +12,11 @@ use device::{Bio, BioOperation, Segment};
 use pagecache::{LockedFolio, PAGE_SHIFT, Runs, WritebackFolio};
 use smallvec::SmallVec;
 
+use crate::barrier::Entered;
 use crate::end_io::Ended;
 use crate::file::WritableFile;
 use crate::fill::device_address;
-use crate::mapping::{FinishedRange, Iomap, IomapKind, LastMap};
+use crate::mapping::{FinishedRange, Iomap, IomapKind, LastMap, Placement, WritePolicy, place};
 
 /// The maximum of bytes in one bio: enough for any device, and soon done for threads that wait.
 const BIO_BYTES_MAX: u64 = 8 << 20;
@@ -38,7 +40,17 @@ pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
 /// [`write_back`] and [`wait_for_writeback`] in one, for callers that would only wait: this thread submits and
 /// completes I/O itself. The caller may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
-    let mut collector = Collector::new(file, range.end);
+    write_back_entered(file, range, Arc::new(file.end_io.barrier.enter()));
+}
+
+/// [`write_back_and_wait`] for a thread that may have writes which are not submitted yet, and is let through the
+/// barrier with those: entering again would wait for a holder that waits for them.
+pub(crate) fn write_back_entered(
+    file: &Arc<WritableFile>,
+    range: Range<u64>,
+    entered: Arc<Entered>,
+) {
+    let mut collector = Collector::entered(file, range.end, entered);
     collector.waiter = Some(thread::current().id());
     collect(&mut collector, range.clone(), || ControlFlow::Continue(()));
     wait_for_writeback(file, range);
@@ -125,6 +137,12 @@ fn pages_of(range: &Range<u64>) -> Range<u64> {
     range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT)
 }
 
+/// Returns a range for which there are no blocks.
+fn unplaced(range: Range<u64>) -> FinishedRange {
+    let (offset, length) = (FileOffset(range.start), range.end - range.start);
+    FinishedRange { offset, length, kind: IomapKind::Mapped, token: None }
+}
+
 /// Collects dirty folios, in the order of the file, into bios.
 struct Collector<'f> {
     file: &'f Arc<WritableFile>,
@@ -138,6 +156,8 @@ struct Collector<'f> {
     batch: Vec<Bio>,
     /// The collecting thread, if it is going to wait for the end.
     waiter: Option<ThreadId>,
+    /// The passage through the barrier, which ends with the last write.
+    entered: Arc<Entered>,
 }
 
 /// A folio under writeback.
@@ -172,8 +192,12 @@ struct Run {
 
 impl<'f> Collector<'f> {
     fn new(file: &'f Arc<WritableFile>, horizon: u64) -> Self {
+        Self::entered(file, horizon, Arc::new(file.end_io.barrier.enter()))
+    }
+
+    fn entered(file: &'f Arc<WritableFile>, horizon: u64, entered: Arc<Entered>) -> Self {
         let (map, run, current, begun, batch) = Default::default();
-        Self { file, horizon, map, run, current, begun, batch, waiter: None }
+        Self { file, horizon, map, run, current, begun, batch, waiter: None, entered }
     }
 
     /// Starts the writeback of a locked folio: of its dirty data up to the end of the file. Past it nothing is dirty,
@@ -185,7 +209,7 @@ impl<'f> Collector<'f> {
         // as under writeback.
         let mut progress = self.file.progress.lock();
         let on_disk = progress.on_disk();
-        let is_new = position + length as u64 > on_disk;
+        let is_new = position + length as u64 > on_disk && self.file.mapper.orders_size();
         if is_new {
             let pages = on_disk >> PAGE_SHIFT..folio.index();
             if let Some(earlier) = mapping.next_dirty(pages) {
@@ -217,40 +241,61 @@ impl<'f> Collector<'f> {
             let mut at = position + run.start as u64;
             while at < end {
                 let start = (at - position) as usize;
-                let (map, address) = match self.map_at(at, end) {
-                    Ok(map) => map,
+                let (range, address) = match self.target(at, end) {
+                    Ok(target) => target,
                     Err(error) => {
                         self.file.cancel_delalloc(at..end);
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
                         self.begun.remove(at..end);
-                        self.fail(std::iter::once(at..end), pieces, error);
+                        self.fail(std::iter::once(unplaced(at..end)), pieces, error);
                         break;
                     }
                 };
-                let length = (map.end().min(end) - at) as usize;
-                let range =
-                    FinishedRange { offset: FileOffset(at), length: length as u64, kind: map.kind };
                 if is_new && !self.goes_on_at(at) {
                     self.end_run();
                 }
-                self.add_to_run(address, range, (Arc::clone(&folio), start..start + length), size);
-                at += length as u64;
+                let part = start..start + range.length as usize;
+                self.add_to_run(address, range, (Arc::clone(&folio), part), size);
+                at = range.end();
             }
         }
         self.current = None;
     }
 
     /// Ends data that will not be submitted with `error`.
-    fn fail(&self, ranges: impl IntoIterator<Item = Range<u64>>, pieces: Pieces, error: Error) {
-        // The format does not hear of failures: the kind says nothing.
-        let finished = |range: Range<u64>| FinishedRange {
-            offset: FileOffset(range.start),
-            length: range.end - range.start,
-            kind: IomapKind::Mapped,
-        };
-        let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().map(finished).collect());
-        let end_io = Arc::clone(&file.end_io);
-        end_io.push(Ended { file, pieces, ranges, reached: 0, result: Err(error) }, true);
+    fn fail(&self, ranges: impl IntoIterator<Item = FinishedRange>, pieces: Pieces, error: Error) {
+        let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().collect());
+        let (end_io, entered) = (Arc::clone(&file.end_io), self.entered.clone());
+        end_io.push(
+            Ended {
+                file,
+                _pieces: pieces,
+                ranges,
+                reached: 0,
+                result: Err(error),
+                _entered: entered,
+            },
+            true,
+        );
+    }
+
+    /// Returns the first bytes of the dirty range from `at` to `end` that are written to one run of the device, and
+    /// the run's address. The folio with both is locked.
+    fn target(&mut self, at: u64, end: u64) -> Result<(FinishedRange, DeviceOffset)> {
+        let mapper = &*self.file.mapper;
+        let offset = FileOffset(at);
+        match mapper.policy(offset..FileOffset(end)) {
+            WritePolicy::InPlace => {
+                let (map, address) = self.map_at(at, end)?;
+                let length = map.end().min(end) - at;
+                Ok((FinishedRange { offset, length, kind: map.kind, token: None }, address))
+            }
+            WritePolicy::OutOfPlace => {
+                let Placement { length, address, token } = place(mapper, at..end)?;
+                let (kind, token) = (IomapKind::Mapped, Some(token));
+                Ok((FinishedRange { offset, length, kind, token }, address))
+            }
+        }
     }
 
     /// Returns the device offset of byte `at`, and its mapping, up to byte `end` at least. The folio with both is
@@ -305,27 +350,64 @@ impl<'f> Collector<'f> {
         }
     }
 
+    /// Returns the data of a run as it is stored, if the file has a transform.
+    fn stored_form(&self, run: &Run) -> Result<Option<Box<[u8]>>> {
+        let Some(transform) = self.file.mapper.transform() else { return Ok(None) };
+        let mut stored = vec![0; run.length as usize].into_boxed_slice();
+        let mut done = 0;
+        for (folio, range) in &run.pieces {
+            // SAFETY: the folio stays in memory and is not written to while it is under writeback, which `run` keeps
+            // it.
+            let data =
+                unsafe { std::slice::from_raw_parts(folio.memory(range).as_ptr(), range.len()) };
+            let at = FileOffset(folio.folio().position() + range.start as u64);
+            transform.store(at, data, &mut stored[done..done + range.len()])?;
+            done += range.len();
+        }
+        Ok(Some(stored))
+    }
+
     /// Makes a bio of the run.
     fn end_run(&mut self) {
         let Some(run) = self.run.take() else { return };
-        let segments: SmallVec<[Segment; 4]> = run
-            .pieces
-            .iter()
-            // SAFETY: the folio stays in memory and is not written to while it is under writeback, that is,
-            // until the bio has ended and `pieces` is dropped.
-            .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
-            .collect();
+        let stored = match self.stored_form(&run) {
+            Ok(stored) => stored,
+            Err(error) => {
+                for range in &run.ranges {
+                    self.begun.remove(range.bytes());
+                }
+                return self.fail(run.ranges, run.pieces, error);
+            }
+        };
+        let segments: SmallVec<[Segment; 4]> = match &stored {
+            // SAFETY: the memory belongs to the bio's completion, and nobody writes to it.
+            Some(stored) => SmallVec::from_iter([unsafe {
+                Segment::new(NonNull::from(&**stored).cast(), stored.len())
+            }]),
+            None => run
+                .pieces
+                .iter()
+                // SAFETY: the folio stays in memory and is not written to while it is under writeback, that is,
+                // until the bio has ended and `pieces` is dropped.
+                .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
+                .collect(),
+        };
         let Run { pieces, ranges, reached, .. } = run;
+        let entered = self.entered.clone();
         for range in &ranges {
             self.begun.remove(range.bytes());
         }
         let (file, waiter) = (Arc::clone(self.file), self.waiter);
         self.batch.push(Bio::new(BioOperation::Write, run.address, segments, move |result| {
+            drop(stored);
             let end_io = Arc::clone(&file.end_io);
             // The waiter looks for itself when it has submitted.
             let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
             let result = result.map_err(Error::from);
-            end_io.push(Ended { file, pieces, ranges, reached, result }, !is_waiter);
+            end_io.push(
+                Ended { file, _pieces: pieces, ranges, reached, result, _entered: entered },
+                !is_waiter,
+            );
         }));
         if self.batch.len() >= BATCH_MAX {
             self.submit();
@@ -357,10 +439,17 @@ impl Drop for Collector<'_> {
             // Before the thread is woken that ends all this: the waiter will not.
             self.batch.clear();
             let cause = Unsupported::Operation("continuing after a panic in writeback");
-            let mut pieces = self.run.take().map_or_else(Pieces::new, |run| run.pieces);
+            let (mut pieces, placed) = match self.run.take() {
+                Some(run) => (run.pieces, run.ranges),
+                None => Default::default(),
+            };
+            for range in &placed {
+                self.begun.remove(range.bytes());
+            }
             pieces.extend(self.current.take().map(|folio| (folio, 0..0)));
-            let ranges = std::mem::take(&mut self.begun);
-            self.fail(ranges.iter(), pieces, Error::Lost(Arc::new(cause.into())));
+            let begun = std::mem::take(&mut self.begun);
+            let ranges = placed.into_iter().chain(begun.iter().map(unplaced));
+            self.fail(ranges, pieces, Error::Lost(Arc::new(cause.into())));
         }
     }
 }

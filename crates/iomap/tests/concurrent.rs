@@ -15,7 +15,7 @@ use iomap::{
     WriteBehind, lend, punch_cache, read, truncate_cache, wait_for_writeback, write_as, write_back,
     zero_range,
 };
-use support::format::{Format, GARBAGE};
+use support::format::{Format, GARBAGE, Mode};
 use support::{Late, ModelFile, Random, block_size, cache, check_empty};
 
 const SIZE_MAX: u64 = 2 << 20;
@@ -34,7 +34,8 @@ struct Subject {
 impl Subject {
     fn new(random: &mut Random, cache: &Arc<PageCache>) -> Self {
         let size = block_size(1024 << random.below(7));
-        let format = Format::new(size, 2 * SIZE_MAX / u64::from(size.bytes()), 1 << 20);
+        let (blocks, mode) = (2 * SIZE_MAX / u64::from(size.bytes()), Mode::random(random));
+        let format = Format::with_mode(size, blocks, 1 << 20, mode);
         let device: SharedDevice = Arc::new(Late::device(format.device(), random.next()));
         let (mapping, end_io) = (cache.new_mapping(size), EndIo::start().expect("a thread"));
         let options = ReadOptions::default();

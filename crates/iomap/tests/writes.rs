@@ -9,10 +9,11 @@ use std::sync::Arc;
 use base::{Error, FileOffset, Result};
 use device::{FaultDevice, FaultPlan, SharedDevice};
 use iomap::{
-    EndIo, ErrorCursor, FolioSlice, PageCache, ReadOptions, Readahead, WritableFile, lend,
-    punch_cache, read, truncate_cache, wait_for_writeback, write, write_back, zero_range,
+    EndIo, ErrorCursor, FolioSlice, PageCache, ReadOptions, Readahead, Refused, SplitExtents,
+    WritableFile, lend, overwrite_direct, punch_cache, read, truncate_cache, wait_for_writeback,
+    write, write_back, write_direct_alone, zero_range,
 };
-use support::format::{Format, GARBAGE};
+use support::format::{Format, GARBAGE, Mode};
 use support::{Late, Random, block_size, cache};
 
 /// A file, and what is known of it.
@@ -36,7 +37,8 @@ impl Subject {
         // Now and then, space runs out.
         let blocks = if random.one_in(4) { blocks / 2 + 1 } else { blocks };
         let run_max = if random.one_in(2) { random.between(1..20) } else { u64::MAX };
-        let format = Format::new(size, blocks, run_max.min(1 << 30));
+        let mode = Mode::random(random);
+        let format = Format::with_mode(size, blocks, run_max.min(1 << 30), mode);
         let mut device: SharedDevice = format.device();
         if faulty {
             let seed = random.next();
@@ -67,7 +69,7 @@ impl Subject {
     fn step(&mut self, random: &mut Random) {
         let at = random.below(self.model.len() as u64 + 10);
         let length = random.of_magnitude(1..20).max(1);
-        match random.below(24) {
+        match random.below(26) {
             0..=7 => self.write(random, at, length),
             8 => self.write(random, (at + length).min(SIZE_MAX / 2), length),
             9 => self.zero(at, at + length),
@@ -79,6 +81,7 @@ impl Subject {
             19 | 20 => write_back(&self.file, at..at + length),
             21 => self.format.preallocate(at..(at + length).min(self.model.len() as u64)),
             22 => self.sync(random),
+            23 | 24 => self.write_direct(random, at / 512 * 512, length.next_multiple_of(512)),
             _ => self.check_crash(),
         }
     }
@@ -95,6 +98,37 @@ impl Subject {
                 self.model[at as usize..end].copy_from_slice(&data[..written]);
             }
             Err(error) => self.expect_failure(error),
+        }
+        assert_eq!(self.file.size(), self.model.len() as u64);
+    }
+
+    /// Writes around the cache, together with others if that is possible, or else alone.
+    fn write_direct(&mut self, random: &mut Random, at: u64, length: u64) {
+        let block = u64::from(self.file.mapping().block_size().bytes());
+        let unit = if random.one_in(2) { block.max(512) } else { 512 };
+        let (at, length) = (at / unit * unit, length.next_multiple_of(unit).min(SIZE_MAX / 4));
+        let byte = random.next() as u8 & 0x7f;
+        let data = vec![byte; length as usize];
+        let split = SplitExtents::default();
+        let written = match overwrite_direct(&self.file, FileOffset(at), &data, split, ()) {
+            Ok(written) => written.map(Some),
+            Err(Refused::NeedsAlone) => {
+                write_direct_alone(&self.file, FileOffset(at), &data, split)
+            }
+            Err(_) => Ok(None),
+        };
+        match written {
+            Ok(Some(written)) => {
+                let end = at as usize + written;
+                self.model.resize(self.model.len().max(end), 0);
+                self.model[at as usize..end].fill(byte);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.expect_failure(error);
+                // A part may have been written, of which only the caller hears.
+                self.reset();
+            }
         }
         assert_eq!(self.file.size(), self.model.len() as u64);
     }

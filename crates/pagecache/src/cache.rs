@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -104,6 +105,16 @@ impl PageCache {
     /// The condition that waiters for `frame`'s folio to be unlocked share with others.
     pub(crate) fn bucket(&self, frame: u32) -> &Bucket {
         &self.buckets[frame as usize % BUCKETS]
+    }
+
+    /// The first byte of `frame`'s memory.
+    pub(crate) fn memory(&self, frame: u32) -> NonNull<u8> {
+        self.pool.memory(frame)
+    }
+
+    /// Takes back memory that the caller has [allocated](Self::allocate).
+    pub(crate) fn give(&self, frame: u32, order: u8) {
+        self.pool.give(frame, order);
     }
 
     /// Ends what the caller, who gave up a reference to the folio of `frame`, has to end.

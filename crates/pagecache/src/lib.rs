@@ -11,6 +11,7 @@
 //! Numbered invariants are kept in `frame.rs` (R: references), `tree.rs` (T: the index) and `mmap/mod.rs`
 //! (W: files as memory).
 
+mod block;
 mod buddy;
 mod cache;
 mod dirty;
@@ -32,6 +33,7 @@ mod tree;
 mod write;
 
 pub use self::{
+    block::PoolBlock,
     cache::PageCache,
     dirty::{Runs, WritebackFolio},
     fill::{FillPiece, LockedFolio},

@@ -14,8 +14,9 @@ use base::attributes::{
 };
 use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Place, Problem, Result};
 use device::{MemoryDevice, SharedDevice};
+use fs::{Allocation, Directory, FileData, FileSystem, Inode};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, PageCache};
-use vfs::{FileData, FileSystem, Inode, Volume, VolumeOptions};
+use vfs::{Volume, VolumeOptions};
 
 use crate::must;
 
@@ -228,6 +229,26 @@ impl Inode for ToyInode {
         }
     }
 
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.content {
+            Content::Symlink(target) => Ok(target.clone()),
+            _ => Err(Error::WrongType("not a symbolic link")),
+        }
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![b"user.a".to_vec(), b"trusted.b".to_vec()])
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if let Content::Regular(data) = &self.content {
+            data.before_use.call();
+        }
+        if name == b"user.a" { Ok(b"value".to_vec()) } else { Err(Error::NoAttribute) }
+    }
+}
+
+impl Directory for ToyInode {
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let found = self.entries()?.iter().find(|(entry, _)| entry == name);
         found.map(|(_, inode)| InodeNumber(*inode)).ok_or(Error::NotFound)
@@ -247,25 +268,9 @@ impl Inode for ToyInode {
         }
         Ok(())
     }
+}
 
-    fn read_link(&self) -> Result<Vec<u8>> {
-        match &self.content {
-            Content::Symlink(target) => Ok(target.clone()),
-            _ => Err(Error::WrongType("not a symbolic link")),
-        }
-    }
-
-    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        Ok(vec![b"user.a".to_vec(), b"trusted.b".to_vec()])
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        if let Content::Regular(data) = &self.content {
-            data.before_use.call();
-        }
-        if name == b"user.a" { Ok(b"value".to_vec()) } else { Err(Error::NoAttribute) }
-    }
-
+impl fs::Data for ToyInode {
     fn data(&self) -> Result<FileData<'_>> {
         let Content::Regular(data) = &self.content else {
             return Err(Error::WrongType("no data"));
@@ -274,6 +279,8 @@ impl Inode for ToyInode {
         Ok(FileData { mapper: data, size: data.size })
     }
 }
+
+impl Allocation for ToyInode {}
 
 impl MapRead for Data {
     fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap> {

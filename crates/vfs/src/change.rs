@@ -3,11 +3,12 @@
 
 use base::attributes::{AttributeChange, Attributes, FileType, XattrMode};
 use base::{Error, Result};
+use fs::Credentials;
+use fs::acl::{self, Acl};
 
-use crate::acl::{self, Acl};
 use crate::clock::now;
 use crate::node::{Node, NodeState};
-use crate::rights::{self, Credentials, Privileges, SETGID, without_privileges};
+use crate::rights::{self, Privileges, SETGID, without_privileges};
 
 /// The attribute that gives programs capabilities.
 const CAPABILITY: &[u8] = b"security.capability";

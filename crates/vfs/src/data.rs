@@ -218,8 +218,8 @@ impl Node {
         if self.volume().writeback.is_none() {
             return Ok(());
         }
-        self.write_back_and_wait_cancellable(range)?;
-        match self.inode().sync(data_only) {
+        self.write_back_and_wait_cancellable(range.clone())?;
+        match self.inode().sync(range, data_only) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             synced => self.check_errors(cursor).and(synced),
         }

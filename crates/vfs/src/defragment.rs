@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result, Unsupported};
+use fs::Credentials;
 
 use crate::fallocate::Fallocate;
 use crate::file::{File, OpenMode};
 use crate::namespace::Creation;
 use crate::node::Node;
-use crate::rights::{self, Credentials, Privileges};
+use crate::rights::{self, Privileges};
 use crate::volume::Volume;
 
 /// The cost of a jump to another piece, as the number of bytes that could be read in that time.

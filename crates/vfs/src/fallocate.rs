@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
+use fs::Shift;
 use iomap::{Caching, WritableFile};
 
 use crate::clock::now;
 use crate::file::File;
-use crate::file_system::Shift;
 use crate::node::{Life, Node};
 use crate::rights::{self, Privileges};
 use crate::synchronous::WriteSync;
@@ -162,7 +162,7 @@ impl Node {
                 self.inode().preallocate(range.clone())
             }
             Fallocate::PunchHole => {
-                self.inode().leave_inline()?;
+                self.inode().prepare_to_clear()?;
                 self.clear(file, bytes, false)
             }
             Fallocate::ZeroRange { .. } => {

@@ -5,11 +5,11 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
+use fs::FileData;
 use iomap::{Caching, ErrorCursor, FiemapExtent, FolioSlice, ReadContext, ReadOptions, Readahead};
 
 use crate::access::AccessTimes;
 use crate::data::WriteAt;
-use crate::file_system::FileData;
 use crate::node::Node;
 use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;

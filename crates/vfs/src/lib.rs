@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod acl;
 mod change;
 mod clock;
 mod copy;
@@ -11,10 +10,8 @@ mod data;
 mod defragment;
 mod direct;
 mod errno;
-mod ext4;
 mod fallocate;
 mod file;
-mod file_system;
 mod locked;
 mod map;
 mod move_extents;
@@ -32,7 +29,8 @@ mod synchronous;
 mod volume;
 mod writeback;
 
-pub use ::ext4::ErrorPolicy;
+pub use ::ext4::{Format as Ext4Format, SuperblockPlace};
+pub use ::fs::{Credentials, ErrorPolicy, FileSystem};
 pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;
 pub use clock::{now, tick};
@@ -42,13 +40,12 @@ pub use direct::DirectIo;
 pub use errno::errno;
 pub use fallocate::Fallocate;
 pub use file::{File, OpenMode};
-pub use file_system::{FileData, FileSystem, Inode, NewInode, RenameMode, RenameTarget, Shift};
 pub use map::{FileMap, MapAccess, MapAdvice, MapSync};
 pub use namespace::Creation;
 pub use node::Node;
 pub use path::Follow;
 pub use rename::RenameFlags;
-pub use rights::{Credentials, Privileges};
+pub use rights::Privileges;
 pub use rw_flags::RwFlags;
 pub use synchronous::{SyncRange, WriteSync};
-pub use volume::{SuperblockPlace, Volume, VolumeOptions};
+pub use volume::{Volume, VolumeOptions};

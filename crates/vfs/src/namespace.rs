@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use base::{Error, Place, Problem, Result};
+use fs::acl::{self, Acl};
+use fs::{Credentials, NewInode};
 
-use crate::acl::{self, Acl};
 use crate::clock::now;
-use crate::file_system::NewInode;
 use crate::locked::Locked;
 use crate::node::{Life, Node};
-use crate::rights::{self, Credentials, SETGID};
+use crate::rights::{self, SETGID};
 use crate::volume::Volume;
 
 /// The maximum length of a name, in bytes.
@@ -221,11 +221,7 @@ impl Volume {
     }
 
     /// Returns the node of an inode that was just created.
-    pub(crate) fn new_node(
-        &self,
-        inode: Arc<dyn crate::file_system::Inode>,
-        life: Life,
-    ) -> Arc<Node> {
+    pub(crate) fn new_node(&self, inode: Arc<dyn fs::Inode>, life: Life) -> Arc<Node> {
         let number = inode.attributes().inode;
         let node = Arc::new(Node::new(number, inode, Arc::clone(&self.shared), life));
         self.shared.nodes.insert_new(&node, life == Life::Named);

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use base::{Error, FileOffset, InodeNumber, Result};
+use fs::{FileData, Inode};
 use iomap::{FiemapExtent, WritableFile};
 use pagecache::Mapping;
 
 use crate::file::{File, OpenMode};
-use crate::file_system::{FileData, Inode};
 use crate::replacing::Replacing;
 use crate::rights;
 use crate::volume::Shared;

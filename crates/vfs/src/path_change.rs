@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, Result};
+use fs::Credentials;
 
 use crate::namespace::Creation;
 use crate::node::Node;
 use crate::path::Follow;
 use crate::rename::RenameFlags;
-use crate::rights::Credentials;
 use crate::volume::Volume;
 
 /// The last name of a path, and the directory that it is in.

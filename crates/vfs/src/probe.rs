@@ -1,20 +1,23 @@
-//! Finds out which format a device holds, and opens it.
+//! Formats of devices: recognising the format, and opening the volume.
 
 use std::sync::Arc;
 
 use base::{Error, Result, Unsupported};
 use device::SharedDevice;
+use fs::{FileSystem, Format, OpenOptions};
 use pagecache::PageCache;
 
-use crate::file_system::FileSystem;
-use crate::volume::VolumeOptions;
-
-/// Opens the file system on `device`, or says that there is none.
+/// Opens the volume on `device`, in the first of `formats` that it holds. Errors: `Unsupported` if it holds none.
 pub(crate) fn open(
-    device: SharedDevice,
+    device: &SharedDevice,
     cache: &Arc<PageCache>,
-    options: &VolumeOptions,
+    formats: &[&dyn Format],
+    options: &OpenOptions,
 ) -> Result<Arc<dyn FileSystem>> {
-    let found = crate::ext4::open(&device, cache, options)?;
-    found.ok_or(Error::Unsupported(Unsupported::Format))
+    for format in formats {
+        if format.is_on(device, cache)? {
+            return format.open(device, cache, options);
+        }
+    }
+    Err(Error::Unsupported(Unsupported::Format))
 }

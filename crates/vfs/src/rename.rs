@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, InodeNumber, Place, Problem, Result};
+use fs::{Credentials, NewInode, RenameMode, RenameTarget};
 
 use crate::clock::now;
-use crate::file_system::{NewInode, RenameMode, RenameTarget};
 use crate::locked::Locked;
 use crate::namespace::{Creation, check_name, with_inheritance};
 use crate::node::{Life, Node};
-use crate::rights::{self, Credentials};
+use crate::rights;
 use crate::volume::Volume;
 
 /// The flags of a rename, as for renameat2(2).

@@ -6,6 +6,7 @@
 
 use base::attributes::{AttributeChange, Attributes, FileType};
 use base::{Error, Result};
+use fs::Credentials;
 
 /// The setuid, setgid and sticky bits.
 pub(crate) const SETUID: u16 = 0o4000;
@@ -16,43 +17,6 @@ const GROUP_EXECUTE: u16 = 0o010;
 /// Flags as FS_IOC_GETFLAGS numbers them.
 const IMMUTABLE: u32 = 0x10;
 const APPEND_ONLY: u32 = 0x20;
-
-/// The user on whose behalf an operation is done.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Credentials {
-    /// The owner of new inodes.
-    pub uid: u32,
-    /// The group of new inodes, unless their directory hands down its own.
-    pub gid: u32,
-    /// Further groups.
-    pub groups: Vec<u32>,
-    /// Ownership is not checked: it was checked before, or the caller is root.
-    pub privileged: bool,
-}
-
-impl Credentials {
-    /// The credentials of root.
-    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), privileged: true };
-
-    pub(crate) fn is_in_group(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
-    }
-
-    fn owns(&self, attributes: &Attributes) -> bool {
-        self.privileged || self.uid == attributes.uid
-    }
-
-    /// Returns whether a setgid bit without effect stays on files of group `gid` when this caller changes
-    /// their owner.
-    pub(crate) fn keeps_mark_of(&self, gid: u32) -> bool {
-        self.uid == 0 || self.is_in_group(gid)
-    }
-
-    /// Returns whether this caller may set the setgid bit of files of group `gid`.
-    pub(crate) fn may_set_gid_bit(&self, gid: u32) -> bool {
-        self.privileged || self.is_in_group(gid)
-    }
-}
 
 /// How a change of a file's contents affects its setuid and setgid bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,35 +1,24 @@
 //! Open volumes: the format, the cache, and the nodes in memory.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::ext4::ErrorPolicy;
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, Acting};
 use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
 use device::SharedDevice;
-use iomap::{DirectOptions, ReadOptions};
+use fs::{Credentials, ErrorPolicy, FileSystem, Format, Host, Inode, OpenOptions};
+use iomap::{DirectOptions, ReadOptions, WritableFile, WritesHeld};
 use pagecache::{CacheOptions, Mapping, PageCache};
 
 use crate::access::AccessOptions;
-use crate::file_system::{FileSystem, Inode};
 use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
-use crate::rights::Credentials;
 use crate::synchronous;
 use crate::writeback::Writeback;
-
-/// The position of a superblock, as for `e2fsck -b` and `-B`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SuperblockPlace {
-    /// The number of the superblock's block.
-    pub block: u64,
-    /// The block size; by default, all sizes are tried.
-    pub block_size: Option<BlockSize>,
-}
 
 /// Options for opening a volume.
 #[derive(Clone, Debug)]
@@ -60,13 +49,10 @@ pub struct VolumeOptions {
     pub dirsync: bool,
     /// Read the volume without replaying its journal.
     pub no_recovery: bool,
-    /// The device of the journal, if that is external.
-    pub journal_device: Option<SharedDevice>,
-    /// The superblock to use. By default it is the first one, or if that is damaged, a copy that is found at a usual
-    /// position.
-    pub superblock: Option<SuperblockPlace>,
     /// Called while another host may have the volume open for writing, to decide whether to wait on.
     pub patience: Patience,
+    /// Options that only ext4 has.
+    pub ext4: ext4::Format,
     /// How access times are kept. By default, they are not.
     pub access: AccessOptions,
     /// The number of unused inodes that stay in memory.
@@ -87,11 +73,23 @@ impl Default for VolumeOptions {
             sync: false,
             dirsync: false,
             no_recovery: false,
-            journal_device: None,
-            superblock: None,
             patience: Patience::default(),
+            ext4: ext4::Format::default(),
             access: AccessOptions::default(),
             nodes_max: 16_384,
+        }
+    }
+}
+
+impl VolumeOptions {
+    fn open_options(&self) -> OpenOptions {
+        OpenOptions {
+            writable: self.writable,
+            no_recovery: self.no_recovery,
+            discard: self.discard,
+            commit_interval: self.commit_interval,
+            errors: self.errors,
+            patience: self.patience.clone(),
         }
     }
 }
@@ -131,12 +129,23 @@ impl Shared {
     }
 }
 
+impl Host for Shared {
+    fn cached_data(&self, number: InodeNumber) -> Option<Arc<WritableFile>> {
+        self.nodes.find(number)?.writable.get().cloned()
+    }
+
+    fn hold_writes(&self) -> Option<WritesHeld> {
+        self.writeback.as_ref().map(|writeback| writeback.end_io.hold_writes())
+    }
+}
+
 impl Volume {
     /// Opens the volume on `device`, whatever its format. A dirty journal is replayed: in memory, so that the device
     /// is not written, or in place if the volume is opened for writing.
     pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
-        let file_system = crate::probe::open(device, &cache, options)?;
+        let formats: [&dyn Format; 1] = [&options.ext4];
+        let file_system = crate::probe::open(&device, &cache, &formats, &options.open_options())?;
         Self::with_file_system(file_system, cache, options)
     }
 
@@ -166,7 +175,10 @@ impl Volume {
             cache,
             block_size,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        let host: Weak<dyn Host> = Arc::downgrade(&shared) as Weak<dyn Host>;
+        shared.file_system.attach(host);
+        Ok(Self { shared })
     }
 
     /// Returns the root directory.

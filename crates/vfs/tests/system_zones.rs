@@ -10,10 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+use ::fs::Piece;
 use base::{FileBlock, FileOffset, FsBlock, GroupNumber, InodeNumber, Result};
 use common::WRITE;
 use device::{OpenDevice, SharedDevice};
-use ext4::{OpenOptions as Ext4Options, Piece};
+use ext4::OpenOptions as Ext4Options;
 use iomap::{CacheOptions, PageCache};
 use tempfile::TempDir;
 use testkit::command::run;

@@ -4,8 +4,7 @@
 use std::ops::Range;
 
 use base::checksum::{crc32c, crc32c_zeros};
-
-use super::free_extents::Extent;
+use fs::Extent;
 
 /// Each byte that has bits of the range, with a mask of those bits.
 fn masks(bits: Range<u32>) -> impl Iterator<Item = (usize, u8)> {

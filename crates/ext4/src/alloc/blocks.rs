@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use base::space;
 use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use fs::Extent;
 
-use super::free_extents::Extent;
 use super::groups::{BLOCK_BITMAP, Group};
 use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
 use super::{Allocator, NO_STREAM, Preallocation, Purpose, bits};

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use base::checksum::crc32c;
 use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
+use fs::{Extent, FreeExtents};
 
-use super::free_extents::{Extent, FreeExtents};
 use super::preallocation::GroupPreallocations;
 use super::{Allocator, bits};
 use crate::geometry::Geometry;

@@ -15,7 +15,6 @@
 
 mod bits;
 mod blocks;
-mod free_extents;
 mod free_inodes;
 mod groups;
 mod inodes;
@@ -31,7 +30,7 @@ mod trim;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use base::locks::{Rank, RankedMutex};
+use base::locks::RankedMutex;
 use base::space::Privilege;
 use base::{Error, GroupNumber, Result, Unsupported};
 use parking_lot::Mutex;
@@ -45,6 +44,7 @@ use self::tally::Tally;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::ondisk::superblock::RawSuperblock;
+use crate::ranks;
 use crate::statfs::kernel_reserve;
 use crate::volume::Volume;
 
@@ -130,7 +130,7 @@ impl Allocator {
         let stored = (counts.blocks_free >> geometry.cluster_shift, counts.inodes_free.into());
         let (claimed, deferred, reserved, releases) = (0, 0, 0, 0);
         let space = Space { free, claimed, deferred, reserved, for_root, for_splitting, releases };
-        let new_group = |_| RankedMutex::new(Rank::Group, Group::default());
+        let new_group = |_| RankedMutex::new(ranks::GROUP, Group::default());
         Ok(Arc::new(Self {
             layout: layout(volume),
             groups: (0..geometry.group_count).map(new_group).collect(),

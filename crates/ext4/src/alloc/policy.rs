@@ -1,7 +1,8 @@
 //! Where to allocate: which groups to try for clusters, and where in them. Pure: decides on what
 //! the tallies say. Not here: inodes (`placement.rs`), looking into groups, taking anything.
 
-use super::free_extents::{Extent, FreeExtents};
+use fs::{Extent, FreeExtents};
+
 use super::tally::Tally;
 
 /// Requests of at least so many clusters follow the last one of their kind rather than fill

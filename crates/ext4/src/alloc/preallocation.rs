@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 
 use base::{GroupNumber, InodeNumber};
+use fs::Extent;
 use parking_lot::Mutex;
 
 use super::Allocator;
-use super::free_extents::Extent;
 use super::groups::Group;
 
 /// The maximum number of preallocations of a volume.

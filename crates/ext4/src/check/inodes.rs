@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::attributes::FileType;
 use base::view::view_at;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem};
+use fs::Run;
 
 use super::claims::Claims;
 use super::maps::{self, MapRoot, MapVisitor};
@@ -17,7 +18,6 @@ use crate::geometry::{CreatorOs, Geometry};
 use crate::inline;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::map::Run;
 use crate::ondisk::inode::{BLOCK_OFFSET, RawInode};
 
 const STRUCTURE: &str = "inode";

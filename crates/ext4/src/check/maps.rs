@@ -2,10 +2,11 @@
 //! Not here: the checks of these.
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem};
+use fs::Run;
 
 use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected, Node};
-use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::volume::Volume;
 
 /// The root of a map.

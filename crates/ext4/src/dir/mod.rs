@@ -22,6 +22,7 @@ mod change_tests;
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+use fs::Piece;
 use iomap::MetadataBuffer;
 
 use self::block::DirFormat;
@@ -29,7 +30,6 @@ use self::index::IndexFormat;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode_record::InodeFlags;
-use crate::map::Piece;
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -4,6 +4,7 @@
 mod node;
 
 use base::{FileBlock, FsBlock, Place, Result};
+use fs::{RUNS_AT_ONCE, Span};
 
 pub use self::node::DEPTH_MAX;
 pub(crate) use self::node::{
@@ -13,12 +14,7 @@ pub(crate) use self::node::{
 use self::node::{start_of, starts};
 use crate::block_validity::BlockValidity;
 use crate::inode_record::InodeRecord;
-use crate::map::Span;
 use crate::volume::Volume;
-
-/// The number of runs of a leaf that a search returns together: enough for a while of sequential reading, and few for
-/// random reads.
-pub(crate) const RUNS_AT_ONCE: usize = 64;
 
 /// Returns the part of the tree around block `at`: some runs, or the gap between leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {

@@ -5,10 +5,11 @@ use std::ops::Range;
 use base::checksum::crc32c;
 use base::view::view_at;
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use fs::Run;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block_validity::BlockValidity;
-use crate::map::{FILE_BLOCKS_MAX, Run};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::ondisk::extent::{
     MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail, WRITTEN_MAX,
 };

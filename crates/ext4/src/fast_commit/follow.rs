@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use fs::Run;
 
 use super::Change;
 use super::names::{self, Names};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::map::{FILE_BLOCKS_MAX, Run};
 use crate::recovery::edit::MapReader;
 use crate::recovery::edit::inode::InodeImage;
 use crate::recovery::edit::map::FileMap;

@@ -2,11 +2,11 @@
 //!
 //! Source: Linux kernel documentation, filesystems/ext4/journal.rst.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use base::checksum::crc32c;
 use base::{BlockSize, FsBlock, TransactionId};
+use iomap::BlockContents;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -28,9 +28,9 @@ pub(super) struct Encoder {
 /// What a transaction is in the log.
 pub(super) struct Encoded {
     /// Revoke blocks, descriptor blocks and copies, in order.
-    pub body: Vec<Arc<[u8]>>,
+    pub body: Vec<BlockContents>,
     /// The block that makes it complete.
-    pub commit: Arc<[u8]>,
+    pub commit: BlockContents,
 }
 
 impl Encoder {
@@ -47,7 +47,7 @@ impl Encoder {
     pub(super) fn encode(
         &self,
         id: TransactionId,
-        blocks: &[(FsBlock, Arc<[u8]>)],
+        blocks: &[(FsBlock, BlockContents)],
         revoked: &[FsBlock],
         time: Duration,
     ) -> Encoded {
@@ -56,7 +56,7 @@ impl Encoder {
             body.push(self.revoke_block(id, part));
         }
         for part in blocks.chunks(self.tags_per_block()) {
-            let copies: Vec<(FsBlock, Arc<[u8]>, bool)> =
+            let copies: Vec<(FsBlock, BlockContents, bool)> =
                 part.iter().map(|(block, contents)| escape(*block, contents)).collect();
             body.push(self.descriptor_block(id, &copies));
             body.extend(copies.into_iter().map(|(_, contents, _)| contents));
@@ -105,7 +105,7 @@ impl Encoder {
         }
     }
 
-    fn revoke_block(&self, id: TransactionId, revoked: &[FsBlock]) -> Arc<[u8]> {
+    fn revoke_block(&self, id: TransactionId, revoked: &[FsBlock]) -> BlockContents {
         let mut bytes = Vec::with_capacity(self.block_bytes);
         let used = size_of::<RawRevokeHeader>() + revoked.len() * self.revoke_bytes();
         let header = RawRevokeHeader {
@@ -127,8 +127,8 @@ impl Encoder {
     fn descriptor_block(
         &self,
         id: TransactionId,
-        copies: &[(FsBlock, Arc<[u8]>, bool)],
-    ) -> Arc<[u8]> {
+        copies: &[(FsBlock, BlockContents, bool)],
+    ) -> BlockContents {
         let mut bytes = Vec::with_capacity(self.block_bytes);
         bytes.extend_from_slice(self.header(ondisk::BLOCK_DESCRIPTOR, id).as_bytes());
         let seed = crc32c(self.seed, &id.0.to_be_bytes());
@@ -176,7 +176,7 @@ impl Encoder {
         bytes.resize(end, 0);
     }
 
-    fn commit_block(&self, id: TransactionId, time: Duration) -> Arc<[u8]> {
+    fn commit_block(&self, id: TransactionId, time: Duration) -> BlockContents {
         let mut raw = RawCommit::new_zeroed();
         raw.h_header = self.header(ondisk::BLOCK_COMMIT, id);
         raw.h_commit_sec = time.as_secs().into();
@@ -192,7 +192,7 @@ impl Encoder {
     }
 
     /// Fills a descriptor or revoke block up, with its checksum at the end.
-    fn seal(&self, mut bytes: Vec<u8>) -> Arc<[u8]> {
+    fn seal(&self, mut bytes: Vec<u8>) -> BlockContents {
         bytes.resize(self.block_bytes, 0);
         if self.features.has_block_checksums() {
             let checksum = crc32c(self.seed, &bytes);
@@ -204,10 +204,10 @@ impl Encoder {
 }
 
 /// A block's copy for the log, where nothing but control blocks begins with the magic number.
-fn escape(block: FsBlock, contents: &Arc<[u8]>) -> (FsBlock, Arc<[u8]>, bool) {
+fn escape(block: FsBlock, contents: &BlockContents) -> (FsBlock, BlockContents, bool) {
     let magic = ondisk::MAGIC.to_be_bytes();
     if !contents.starts_with(&magic) {
-        return (block, Arc::clone(contents), false);
+        return (block, contents.clone(), false);
     }
     let mut copy = contents.to_vec();
     copy[..magic.len()].fill(0);

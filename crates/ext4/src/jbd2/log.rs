@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use base::{DeviceOffset, Error, FsBlock, Result, TransactionId, Unsupported};
+use iomap::BlockContents;
 
 use super::Journal;
 use super::encode::Encoder;
+use super::ondisk::BLOCKS_MIN;
 use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
 use crate::clock;
 
@@ -25,6 +27,8 @@ pub(crate) struct LogWriter {
     head: u32,
     /// Blocks of the log that hold transactions which may have to be replayed.
     used: u32,
+    /// The maximum of `used`.
+    room: u32,
     /// The id of the next transaction.
     next: TransactionId,
     /// Whether the superblock says that there is nothing to replay.
@@ -54,7 +58,9 @@ impl LogWriter {
         let encoder = Encoder::new(&journal.superblock, block_size);
         let head = journal.superblock.log.start;
         let is_empty_on_disk = !is_recovering;
-        let mut log = Self { journal, encoder, superblock, head, used: 0, next, is_empty_on_disk };
+        let room = journal.superblock.log.end - journal.superblock.log.start;
+        let mut log =
+            Self { journal, encoder, superblock, head, used: 0, room, next, is_empty_on_disk };
         let start = is_recovering.then_some(head);
         log.write_superblock(LogState { start, sequence: next })?;
         if !is_recovering {
@@ -81,10 +87,17 @@ impl LogWriter {
         self.journal.superblock.log.end - self.journal.superblock.log.start
     }
 
+    /// Limits the use of the log to `blocks`, but not to fewer than the smallest log has: changed blocks stay in
+    /// memory until they are checkpointed.
+    pub(crate) fn limit(&mut self, blocks: u64) {
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).max(BLOCKS_MIN);
+        self.room = self.capacity().min(blocks);
+    }
+
     /// Returns the most blocks that one transaction may change.
     pub(crate) fn blocks_max(&self) -> u64 {
         // What lists them takes less than an eighth more.
-        u64::from(self.capacity() / SHARE) * 7 / 8
+        u64::from(self.room / SHARE) * 7 / 8
     }
 
     /// Returns whether the log lies on a device of its own.
@@ -101,19 +114,19 @@ impl LogWriter {
     pub(crate) fn has_room(&self, blocks: usize, revoked: usize) -> bool {
         let length = self.encoder.length(blocks, revoked);
         // Never all of it: a full log would look like an empty one.
-        (self.used as usize).saturating_add(length) < self.capacity() as usize
+        (self.used as usize).saturating_add(length) < self.room as usize
     }
 
     /// Returns whether so much is used that making room is due.
     pub(crate) fn is_half_full(&self) -> bool {
-        self.used > self.capacity() / 2
+        self.used > self.room / 2
     }
 
     /// Makes the next transaction durable. There is room for it. Data that it refers to on other devices than the
     /// log's is durable already.
     pub(crate) fn write(
         &mut self,
-        blocks: &[(FsBlock, Arc<[u8]>)],
+        blocks: &[(FsBlock, BlockContents)],
         revoked: &[FsBlock],
     ) -> Result<()> {
         let id = self.next;
@@ -182,9 +195,13 @@ impl LogWriter {
     }
 
     /// Returns the device offsets of blocks that are adjacent in the log from `at` on.
-    fn place(&self, at: u32, blocks: Vec<Arc<[u8]>>) -> Vec<(DeviceOffset, Vec<Arc<[u8]>>)> {
+    fn place(
+        &self,
+        at: u32,
+        blocks: Vec<BlockContents>,
+    ) -> Vec<(DeviceOffset, Vec<BlockContents>)> {
         let size = self.journal.blocks.block_size();
-        let mut runs: Vec<(DeviceOffset, Vec<Arc<[u8]>>)> = Vec::new();
+        let mut runs: Vec<(DeviceOffset, Vec<BlockContents>)> = Vec::new();
         for (index, contents) in (0..).zip(blocks) {
             let offset = self.journal.blocks.offset(self.after(at, index));
             match runs.last_mut() {

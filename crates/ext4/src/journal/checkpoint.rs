@@ -2,11 +2,10 @@
 //! Not here: when to write them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use base::{FsBlock, Result};
 use device::BlockDevice;
-use iomap::MetadataCache;
+use iomap::{BlockContents, MetadataCache};
 use parking_lot::Mutex;
 
 use super::transaction::{Frozen, Release};
@@ -19,7 +18,7 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Checkpoint {
     /// Held while they are written, so that a revoked block is not written after its revocation is
     /// durable (J3).
-    blocks: Mutex<BTreeMap<FsBlock, Arc<[u8]>>>,
+    blocks: Mutex<BTreeMap<FsBlock, BlockContents>>,
 }
 
 impl Checkpoint {
@@ -36,8 +35,8 @@ impl Checkpoint {
     /// Writes all blocks to where they belong, and waits for that. Durable after a flush.
     pub(super) fn write(&self, device: &dyn BlockDevice, metadata: &MetadataCache) -> Result<()> {
         let mut blocks = self.blocks.lock();
-        let all: Vec<(FsBlock, Arc<[u8]>)> =
-            blocks.iter().map(|(&block, contents)| (block, Arc::clone(contents))).collect();
+        let all: Vec<(FsBlock, BlockContents)> =
+            blocks.iter().map(|(&block, contents)| (block, contents.clone())).collect();
         write_blocks(device, metadata, &all)?;
         for (block, contents) in &all {
             metadata.written(*block, contents);
@@ -56,14 +55,14 @@ impl Checkpoint {
 fn write_blocks(
     device: &dyn BlockDevice,
     metadata: &MetadataCache,
-    blocks: &[(FsBlock, Arc<[u8]>)],
+    blocks: &[(FsBlock, BlockContents)],
 ) -> Result<()> {
     let block_size = metadata.block_size();
     let per_request = (REQUEST_BYTES_MAX / block_size.len()).max(1);
     let runs = blocks.chunk_by(|one, next| one.0.0 + 1 == next.0.0);
     let requests = runs.flat_map(|run| run.chunks(per_request)).map(|request| {
         let offset = block_size.device_offset(request[0].0).expect("it lies in the volume");
-        (offset, request.iter().map(|(_, contents)| Arc::clone(contents)).collect())
+        (offset, request.iter().map(|(_, contents)| contents.clone()).collect::<Vec<_>>())
     });
     device.write_all(requests.collect())
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use base::{Error, Place, Result, Unsupported};
+use fs::ErrorPolicy;
 
 use super::{End, Journal};
-use crate::error_log::ErrorPolicy;
 use crate::superblock::{self, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
 /// The host's number for corrupt structures.

@@ -1,7 +1,6 @@
 //! A handle: the changes of one operation, which become part of one transaction.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::thread;
 
 use base::locks::Held;
@@ -110,8 +109,8 @@ impl<'j> Handle<'j> {
     }
 
     /// Makes a block, which was free, or whose contents do not matter, one of metadata.
-    pub(crate) fn replace(&mut self, block: FsBlock, contents: impl Into<Arc<[u8]>>) {
-        self.journal.metadata.replace(block, contents.into());
+    pub(crate) fn replace(&mut self, block: FsBlock, contents: impl AsRef<[u8]>) {
+        self.journal.metadata.replace(block, contents.as_ref());
         self.note(block);
     }
 
@@ -185,6 +184,7 @@ pub(super) mod tests {
     use base::{BlockSize, Error, FsBlock, Place};
     use device::{LatchDevice, MemoryDevice};
     use iomap::{CacheOptions, MetadataCache, PageCache};
+    use std::sync::Arc;
 
     use super::*;
     use crate::error_log::{ErrorLog, RecordedErrors};

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::cancellation::CHECK_EVERY;
-use base::locks::{Held, Rank, RankedMutex};
+use base::locks::{Held, RankedMutex};
 use base::{Error, Result, TransactionId};
 use device::{BlockDevice, LatchDevice};
 use iomap::MetadataCache;
@@ -40,6 +40,8 @@ use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
 use crate::error_log::ErrorLog;
 use crate::jbd2::LogWriter;
+use crate::jbd2::ondisk::BLOCKS_MIN;
+use crate::ranks;
 
 /// Blocks of one transaction, at most, on a volume without a log.
 const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;
@@ -105,7 +107,8 @@ impl Journal {
         errors: ErrorLog,
     ) -> Self {
         let first = log.as_ref().map_or(TransactionId(1), LogWriter::next);
-        let blocks_max = log.as_ref().map_or(BLOCKS_MAX_WITHOUT_LOG, LogWriter::blocks_max);
+        let without_log = metadata.changed_max().clamp(BLOCKS_MIN.into(), BLOCKS_MAX_WITHOUT_LOG);
+        let blocks_max = log.as_ref().map_or(without_log, LogWriter::blocks_max);
         let state = State {
             running: Transaction::new(first),
             handles: 0,
@@ -119,7 +122,7 @@ impl Journal {
         Self {
             device,
             metadata,
-            state: RankedMutex::new(Rank::Journal, state),
+            state: RankedMutex::new(ranks::JOURNAL, state),
             changed: Condvar::new(),
             checkpoint: Checkpoint::default(),
             discards: Discards::default(),
@@ -136,9 +139,9 @@ impl Journal {
 
     /// Opens a handle that may change `credits` blocks. Waits while a commit gathers the running
     /// transaction, and commits it when it is full; so the caller holds nothing that another
-    /// handle's holder could wait for (see [`Rank`]).
+    /// handle's holder could wait for (see [`ranks`]).
     pub(crate) fn start(&self, credits: u32) -> Result<Handle<'_>> {
-        let held = Held::new(Rank::Transaction);
+        let held = Held::new(ranks::TRANSACTION);
         let wanted = u64::from(credits).min(self.blocks_max / 2);
         let mut state = self.state.lock();
         loop {
@@ -166,21 +169,21 @@ impl Journal {
     /// flushed the device after all changes that it was to make durable. Errors: `Interrupted` if the request that
     /// this thread serves is cancelled while another thread commits.
     pub(crate) fn sync(&self, id: TransactionId) -> Result<bool> {
-        let _held = Held::new(Rank::Transaction);
+        let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(id, Urgency::Sync)
     }
 
     /// Makes all earlier changes durable, even if the request that this thread serves is cancelled, since the caller
     /// relies on it. The caller has no handle open.
     pub(crate) fn commit_all(&self) -> Result<()> {
-        let _held = Held::new(Rank::Transaction);
+        let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(self.latest(), Urgency::None).map(drop)
     }
 
     /// Commits like [`commit_all`](Self::commit_all), for a caller that cannot go on before. Threads that
     /// delay commits may wait for this caller.
     pub(crate) fn commit_for_room(&self) -> Result<()> {
-        let _held = Held::new(Rank::Transaction);
+        let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(self.latest(), Urgency::NeedsRoom).map(drop)
     }
 

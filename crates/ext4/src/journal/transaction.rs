@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
 use base::{DeviceOffset, FsBlock, TransactionId};
-use iomap::MetadataCache;
+use iomap::{BlockContents, MetadataCache};
 
 /// What to do when a transaction is durable: give back what it freed.
 pub(crate) type Release = Box<dyn FnOnce() + Send>;
@@ -28,7 +27,7 @@ pub(super) struct Transaction {
 pub(super) struct Frozen {
     pub id: TransactionId,
     /// In the order of the volume.
-    pub blocks: Vec<(FsBlock, Arc<[u8]>)>,
+    pub blocks: Vec<(FsBlock, BlockContents)>,
     pub revoked: Vec<FsBlock>,
     pub discards: Vec<Range<DeviceOffset>>,
     pub released: Vec<Release>,

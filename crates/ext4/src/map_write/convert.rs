@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use base::{Error, FileBlock, Result};
+use fs::Run;
 
 use super::Progress;
 use super::edit::{Map, MapEdit, tree_credits};
 use crate::alloc::Purpose;
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::map::Run;
 
 impl Inode {
     /// Marks what is allocated of the blocks in `left` written, from its last range on, and takes what is

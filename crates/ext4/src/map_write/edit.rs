@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use base::{Error, FsBlock, Place, Result};
+use fs::MapChange;
 use iomap::MetadataBuffer;
 
 use super::pointers::Pointers;
 use super::tree::{NodeStore, Tree};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Preallocation, Purpose};
-use crate::extent_status::MapChange;
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::inode::Inode;

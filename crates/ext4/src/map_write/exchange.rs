@@ -1,6 +1,7 @@
 //! Exchanges of blocks between two files with extents. Not here: the choice of the blocks, and their data.
 
 use base::{Error, FileBlock, FsBlock, Result};
+use fs::Run;
 
 use super::edit::{Map, MapBlocks};
 use super::leaf;
@@ -9,7 +10,6 @@ use super::tree::{Path, Tree};
 use crate::alloc::Purpose;
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::map::Run;
 
 /// Ranges of two files whose blocks are exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

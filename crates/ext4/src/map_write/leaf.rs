@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use base::FileBlock;
+use fs::Run;
 
-use crate::map::Run;
 use crate::ondisk::extent::WRITTEN_MAX;
 
 /// The blocks that one extent can have.

@@ -1,16 +1,17 @@
 //! Allocation of blocks for holes of a file. Not here: how a map stores them.
 
 use base::{Error, FileBlock, FsBlock, Result};
+use fs::{Piece, Run};
 
 use super::edit::{Map, MapBlocks, MapEdit};
 use super::leaf::length_max;
 use super::pointers;
 use super::tree::Tree;
 use crate::alloc::{Preallocation, Purpose};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::indirect;
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::map::{FILE_BLOCKS_MAX, Piece, Run};
 
 /// The bounds of a preallocation, in bytes. Within these it is as large as the file.
 const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;

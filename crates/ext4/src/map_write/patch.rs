@@ -4,12 +4,12 @@
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, Result};
+use fs::Run;
 use zerocopy::FromBytes;
 
 use super::node::{self, Entry, ROOT_ENTRIES};
 use super::tree::{NodeStore, Tree};
 use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, Step};
-use crate::map::Run;
 use crate::ondisk::extent::RawExtentHeader;
 
 impl Tree<'_> {

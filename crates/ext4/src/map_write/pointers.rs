@@ -7,11 +7,11 @@
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, InodeNumber, Place, Result, Unsupported};
+use fs::Run;
 
 use super::tree::NodeStore;
 use crate::block_validity::BlockValidity;
 use crate::geometry::Geometry;
-use crate::map::Run;
 
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = 12;

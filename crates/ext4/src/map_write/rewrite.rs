@@ -5,11 +5,11 @@
 //! is changed: if there is no space, the tree stays as it was.
 
 use base::{Error, FsBlock, Result};
+use fs::Run;
 
 use super::node::{Entry, NodeImage, ROOT_ENTRIES, room};
 use super::tree::{NodeStore, Path, Tree};
 use crate::extent::{DEPTH_MAX, Expected};
-use crate::map::Run;
 
 /// Changes of a tree that were decided, but not made.
 #[derive(Default)]

@@ -5,13 +5,14 @@
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, InodeNumber, Place, Result};
+use fs::Run;
 
 use super::leaf;
 use super::node::{PathNode, parse};
 use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::geometry::Geometry;
-use crate::map::{FILE_BLOCKS_MAX, Run};
 
 /// Where the nodes of a tree are, and the blocks for new ones.
 pub(super) trait NodeStore {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use base::{Error, FileBlock, FsBlock, Result};
+use fs::Run;
 
 use super::Progress;
 use super::edit::{Map, MapBlocks, MapEdit, map_credits, tree_credits};
@@ -11,7 +12,6 @@ use crate::alloc::{FREE_CREDITS, Purpose};
 use crate::geometry::Geometry;
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::map::Run;
 
 impl Inode {
     /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits reach. Returns

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use base::attributes::{DeviceNumber, FileType, Timestamp};
+use base::attributes::{DeviceNumber, FileType};
 use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
+use fs::NewInode;
 
 use super::{INODE_CREDITS, can_have_more, count_subdirectory, is_directory, touch};
 use crate::alloc::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, FREE_INODE_CREDITS, Purpose};
 use crate::features::Feature;
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
-use crate::map::FILE_BLOCKS_MAX;
 use crate::map_write::{NewBlocks, Progress, empty_root};
 use crate::ondisk::inode::BASE_BYTES;
 use crate::orphan_write::ORPHAN_CREDITS;
@@ -24,29 +25,6 @@ const EXTRA_BYTES: usize = 32;
 /// The credits for a new inode: itself, its first block, and freeing both.
 const ALLOCATION_CREDITS: u32 =
     ALLOCATE_INODE_CREDITS + FREE_INODE_CREDITS + INODE_CREDITS + 2 * ALLOCATE_CREDITS + 2;
-
-/// The attributes of a new inode.
-#[derive(Clone, Debug)]
-pub struct NewInode<'a> {
-    /// Its type.
-    pub kind: FileType,
-    /// The low 12 bits of `st_mode`.
-    pub permissions: u16,
-    /// The owner.
-    pub uid: u32,
-    /// The group.
-    pub gid: u32,
-    /// For character and block devices.
-    pub device: DeviceNumber,
-    /// For symbolic links.
-    pub target: &'a [u8],
-    /// The first extended attributes.
-    pub xattrs: &'a [(&'a [u8], &'a [u8])],
-    /// All times of the inode but the time of creation.
-    pub time: Timestamp,
-    /// The time of creation.
-    pub created: Timestamp,
-}
 
 impl Inode {
     /// Creates an inode with a name in this directory.

@@ -8,10 +8,10 @@ use std::ops::Range;
 use base::{Error, FileBlock, Place, Result};
 
 use crate::extent::{self, Expected, Node, STRUCTURE};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::indirect;
 use crate::inode::Inode;
 use crate::inode_record::InodeFlags;
-use crate::map::FILE_BLOCKS_MAX;
 
 /// The number of leaves of one file that are examined.
 const BRANCHES_MAX: usize = 1 << 16;

@@ -8,7 +8,6 @@ mod names;
 mod release;
 mod rename;
 
-pub use create::NewInode;
 pub use rename::{Named, RenameMode};
 
 use base::Result;

@@ -11,6 +11,7 @@ use base::{
     DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported,
 };
 use device::SharedDevice;
+use fs::{Piece, Run};
 
 use crate::check::maps::{self, MapRoot, MapVisitor};
 use crate::features::Feature;
@@ -18,7 +19,6 @@ use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::jbd2::ondisk::BLOCKS_MAX;
 use crate::jbd2::{Journal, JournalBlocks, JournalRun};
-use crate::map::{Piece, Run};
 use crate::ondisk::extent;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};

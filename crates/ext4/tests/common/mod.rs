@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use base::{DeviceOffset, InodeNumber};
 use device::{FileDevice, MemoryDevice, SharedDevice};
-use ext4::{Inode, NewInode, OpenOptions, ROOT_INODE, Volume};
+use ext4::{Inode, OpenOptions, ROOT_INODE, Volume};
+use fs::NewInode;
 use iomap::{CacheOptions, Iomap, IomapKind, PageCache};
 use testkit::{MKE2FS_CONF, must};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use base::attributes::{FileType, Timestamp};
 use base::{Error, InodeNumber, Result};
-use ext4::{Inode, Named, NewInode, RenameMode, Volume};
+use ext4::{Inode, Named, RenameMode, Volume};
+use fs::NewInode;
 use testkit::Random;
 pub use testkit::crash::{Entry, Paths as Tree, read_tree};
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use base::attributes::{AttributeChange, FileType, XattrMode};
 use base::{Error, Result};
 use device::RecordDevice;
-use ext4::{Inode, Named, NewInode, RenameMode, Volume};
+use ext4::{Inode, Named, RenameMode, Volume};
+use fs::NewInode;
 use parking_lot::Mutex;
 use testkit::Random;
 

@@ -84,7 +84,8 @@ impl MapWrite for BuggyMapper {
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         let map = self.inode.map_writeback(at, length)?;
-        let ended = FinishedRange { offset: map.offset, length: map.length, kind: map.kind };
+        let ended =
+            FinishedRange { offset: map.offset, length: map.length, kind: map.kind, token: None };
         match self.bug {
             Bug::EarlyConversion if map.kind == IomapKind::Unwritten => {
                 self.inode.end_io(&[ended], FileOffset(ended.end()))?;
@@ -111,7 +112,12 @@ impl MapWrite for BuggyMapper {
         // Past the size on the disk it would show without any data.
         if self.bug == Bug::EarlyDirectConversion && range.end.0 <= self.inode.size() {
             let length = range.end.0 - range.start.0;
-            let ended = FinishedRange { offset: range.start, length, kind: IomapKind::Unwritten };
+            let ended = FinishedRange {
+                offset: range.start,
+                length,
+                kind: IomapKind::Unwritten,
+                token: None,
+            };
             self.inode.end_io(&[ended], FileOffset(0))?;
             return self.inode.volume().sync();
         }

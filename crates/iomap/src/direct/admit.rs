@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
 
-use super::plan::{Run, Runs, plan, plan_known};
+use super::plan::{Run, Runs, plan, plan_known, plan_placed};
 use super::request::{DirectRequest, Done};
 use super::{SplitExtents, clear_cache, is_cached};
+use crate::barrier::Entered;
 use crate::file::WritableFile;
-use crate::mapping::{IomapKind, MapRead};
+use crate::mapping::{IomapKind, MapRead, WritePolicy};
 
 /// Why a request was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +19,8 @@ pub enum Refused {
     /// It needs the inode's lock alone, or blocks that are not there: see
     /// [`write_direct_alone`](super::write_direct_alone).
     NeedsAlone,
-    /// It has to go through the cache: the data is inline, or somebody keeps writing to the cache.
+    /// It has to go through the cache: the data is inline or transformed, or other threads keep writing to the
+    /// cache.
     NeedsCache,
     /// Something would have to be waited for, and the caller does not want to.
     WouldBlock,
@@ -49,8 +51,12 @@ pub(super) fn plan_overwrite(
     request: &DirectRequest,
     split: SplitExtents,
     at_once: bool,
+    entered: &Arc<Entered>,
 ) -> Result<Runs, Stop> {
     let range = request.at..request.at.saturating_add(request.length() as u64);
+    if file.mapper.transform().is_some() {
+        return Err(Refused::NeedsCache.into());
+    }
     if range.end > file.size_on_disk() {
         return Err(Refused::NeedsAlone.into());
     }
@@ -58,7 +64,7 @@ pub(super) fn plan_overwrite(
         return Err(Refused::WouldBlock.into());
     }
     // Who cannot wait leaves to the end what somebody reads into the cache from now on.
-    if !at_once && !clear_cache(file, &range) {
+    if !at_once && !clear_cache(file, &range, Some(entered)) {
         return Err(Refused::NeedsCache.into());
     }
     let runs = known_or_planned(file.read_context().mapper, &range, at_once)?;
@@ -71,6 +77,19 @@ pub(super) fn plan_overwrite(
     };
     if !runs.iter().all(may) {
         return Err(Refused::NeedsAlone.into());
+    }
+    let offsets = FileOffset(range.start)..FileOffset(range.end);
+    if file.mapper.policy(offsets) == WritePolicy::OutOfPlace {
+        return match (is_aligned, at_once) {
+            // Parts of blocks are copied with the rest of the block, in the cache.
+            (false, _) => Err(Refused::NeedsCache.into()),
+            // The format may have to wait for room.
+            (true, true) => Err(Refused::WouldBlock.into()),
+            (true, false) => {
+                start_threads(file, request)?;
+                Ok(plan_placed(&*file.mapper, range.start, range.end)?)
+            }
+        };
     }
     if at_once && must_split(file, &runs, split) {
         return Err(Refused::WouldBlock.into());
@@ -86,6 +105,10 @@ pub(super) fn plan_alone(
     blocks: Range<u64>,
     split: SplitExtents,
 ) -> Result<Runs, Stop> {
+    let offsets = FileOffset(blocks.start)..FileOffset(blocks.end);
+    if file.mapper.policy(offsets) == WritePolicy::OutOfPlace || file.mapper.transform().is_some() {
+        return Err(Refused::NeedsCache.into());
+    }
     let runs = known_or_planned(file.read_context().mapper, &blocks, false)?;
     if !runs.iter().all(|run| matches!(run.kind, IomapKind::Mapped | IomapKind::Unwritten)) {
         return Err(Refused::NeedsCache.into());
@@ -102,15 +125,21 @@ fn prepare(
     runs: &[Run],
     split: SplitExtents,
 ) -> Result<()> {
-    if let Done::Callback(_) = request.done {
-        file.end_io.direct.start()?;
-    }
+    start_threads(file, request)?;
     if !must_split(file, runs, split) {
         return Ok(());
     }
     runs.iter().filter(|run| run.kind == IomapKind::Unwritten).try_for_each(|run| {
         file.mapper.split_extents(FileOffset(run.at)..FileOffset(run.at + run.length))
     })
+}
+
+/// Starts the threads that the end of a request with a callback will need.
+fn start_threads(file: &WritableFile, request: &DirectRequest) -> Result<()> {
+    match request.done {
+        Done::Callback(_) => file.end_io.direct.start(),
+        Done::Waiter(_) => Ok(()),
+    }
 }
 
 /// Whether extents have to be split before these runs are written.

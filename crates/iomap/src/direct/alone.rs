@@ -39,7 +39,7 @@ pub fn write_direct_alone(
     let block = u64::from(file.mapping().block_size().bytes());
     let blocks = at.0 / block * block..end.next_multiple_of(block);
     if !file.mapper.allocate(FileOffset(blocks.start)..FileOffset(blocks.end))?
-        || !clear_cache(file, &blocks)
+        || !clear_cache(file, &blocks, None)
     {
         return Ok(None);
     }

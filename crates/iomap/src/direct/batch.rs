@@ -13,6 +13,7 @@ use super::call::Call;
 use super::plan::{Run, Runs};
 use super::request::{DirectRequest, DirectWait};
 use super::{SplitExtents, clean_cache, is_cached};
+use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::mapping::{FinishedRange, IomapKind};
 use crate::read::ReadContext;
@@ -30,6 +31,8 @@ pub struct DirectBatch {
     bios: Vec<Bio>,
     /// Kept, so that none ends before it is submitted, while the caller holds locks.
     calls: Vec<Arc<Call>>,
+    /// The passage of the writes through the barrier, which they share.
+    entered: Option<Arc<Entered>>,
 }
 
 impl DirectBatch {
@@ -45,11 +48,14 @@ impl DirectBatch {
         let size = context.size();
         let end = (request.at.saturating_add(request.length() as u64)).min(size).max(request.at);
         let range = request.at..end;
+        if context.mapper.transform().is_some() {
+            return Err((Refused::NeedsCache, request));
+        }
         if let Some(file) = file {
             if at_once && is_cached(file, &range) {
                 return Err((Refused::WouldBlock, request));
             }
-            clean_cache(file, &range);
+            clean_cache(file, &range, self.entered.as_ref());
         }
         let runs = match known_or_planned(context.mapper, &range, at_once) {
             Ok(runs) => runs,
@@ -70,12 +76,16 @@ impl DirectBatch {
         split: SplitExtents,
         at_once: bool,
     ) -> Added {
-        let runs = match plan_overwrite(file, &request, split, at_once) {
+        // Before the data has a place on the device.
+        let Some(entered) = self.enter(file, at_once) else {
+            return Err((Refused::WouldBlock, request));
+        };
+        let runs = match plan_overwrite(file, &request, split, at_once, &entered) {
             Ok(runs) => runs,
             Err(stop) => return self.stop(request, stop),
         };
         let own = 0..request.length() as u64;
-        self.add_write(file, request, &runs, own);
+        self.add_write(file, request, &runs, own, entered);
         Ok(())
     }
 
@@ -91,6 +101,9 @@ impl DirectBatch {
         let block = u64::from(file.mapping().block_size().bytes());
         let range = request.at..request.at + request.length() as u64;
         let (first, last) = (range.start / block * block, range.end.next_multiple_of(block));
+        let Some(entered) = self.enter(file, false) else {
+            return Err((Refused::WouldBlock, request));
+        };
         let runs = match plan_alone(file, &request, first..last, split) {
             Ok(runs) => runs,
             Err(stop) => return self.stop(request, stop),
@@ -108,8 +121,19 @@ impl DirectBatch {
         // Runs that begin, and end, with the bytes to be written.
         let runs = clip(&runs, start, end);
         let own = range.start - start..range.end - start;
-        self.add_write(file, request, &runs, own);
+        self.add_write(file, request, &runs, own, entered);
         Ok(())
+    }
+
+    /// Lets the writes of this batch through the barrier. With `at_once`, `None` if that is held. All files are of one
+    /// volume, and have one barrier.
+    fn enter(&mut self, file: &WritableFile, at_once: bool) -> Option<Arc<Entered>> {
+        if self.entered.is_none() {
+            let barrier = &file.end_io.barrier;
+            let entered = if at_once { barrier.try_enter() } else { Some(barrier.enter()) };
+            self.entered = entered.map(Arc::new);
+        }
+        self.entered.clone()
     }
 
     /// Adds a write of `runs`; `own` are the bytes of them that the request has, and zeroes are around it.
@@ -119,15 +143,21 @@ impl DirectBatch {
         request: DirectRequest,
         runs: &[Run],
         own: Range<u64>,
+        entered: Arc<Entered>,
     ) {
         let block = u64::from(file.mapping().block_size().bytes());
         let ranges = runs.iter().map(|run| {
             // Whole blocks: the rest of each was written before, or is now.
             let start = run.at / block * block;
             let end = (run.at + run.length).next_multiple_of(block);
-            FinishedRange { offset: FileOffset(start), length: end - start, kind: run.kind }
+            FinishedRange {
+                offset: FileOffset(start),
+                length: end - start,
+                kind: run.kind,
+                token: run.token,
+            }
         });
-        let call = Call::write(file, request, ranges.collect());
+        let call = Call::write(file, request, ranges.collect(), entered);
         self.add(BioOperation::Write, &call, runs, own);
         self.calls.push(call);
     }

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::end::{Ended, end_at_once};
 use super::request::{DirectRequest, Done};
+use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::mapping::FinishedRange;
 
@@ -24,6 +25,8 @@ pub(super) struct Call {
     /// The bytes that are moved if all goes well.
     length: usize,
     failure: Mutex<Option<Error>>,
+    /// For a write, the passage through the barrier.
+    entered: Option<Arc<Entered>>,
 }
 
 impl fmt::Debug for Call {
@@ -39,7 +42,7 @@ impl Call {
         request: DirectRequest,
         length: usize,
     ) -> Arc<Self> {
-        Self::begin(file, request, 0..0, SmallVec::new(), length)
+        Self::begin(file, request, 0..0, SmallVec::new(), length, None)
     }
 
     /// A write of all that `request` has, to blocks in these ranges.
@@ -47,15 +50,16 @@ impl Call {
         file: &Arc<WritableFile>,
         request: DirectRequest,
         ranges: SmallVec<[FinishedRange; 2]>,
+        entered: Arc<Entered>,
     ) -> Arc<Self> {
         let length = request.length();
         let written = request.at..request.at + length as u64;
-        Self::begin(Some(file), request, written, ranges, length)
+        Self::begin(Some(file), request, written, ranges, length, Some(entered))
     }
 
     /// One that moves nothing, and ends with an error.
     pub(super) fn failed(request: DirectRequest, error: Error) -> Arc<Self> {
-        let call = Self::begin(None, request, 0..0, SmallVec::new(), 0);
+        let call = Self::begin(None, request, 0..0, SmallVec::new(), 0, None);
         call.fail(error);
         call
     }
@@ -66,12 +70,14 @@ impl Call {
         written: Range<u64>,
         ranges: SmallVec<[FinishedRange; 2]>,
         length: usize,
+        entered: Option<Arc<Entered>>,
     ) -> Arc<Self> {
         if let Some(file) = file {
             file.direct.begin();
         }
         let (file, request) = (file.cloned(), Mutex::new(Some(request)));
-        Arc::new(Self { file, request, written, ranges, length, failure: Mutex::new(None) })
+        let failure = Mutex::new(None);
+        Arc::new(Self { file, request, written, ranges, length, failure, entered })
     }
 
     /// Has it end with an error, the first that is said.
@@ -105,7 +111,8 @@ impl Drop for Call {
         let (written, counts) = (self.written.clone(), self.file.is_some());
         let reached = written.end;
         let ranges = std::mem::take(&mut self.ranges);
-        let ended = Ended { written, ranges, reached, result, counts };
+        let entered = self.entered.take();
+        let ended = Ended { written, ranges, reached, result, counts, _entered: entered };
         match (done, &self.file) {
             (Done::Waiter(waiter), _) => waiter.put(ended),
             (Done::Callback(done), Some(file)) if ended.needs_thread(file) => {

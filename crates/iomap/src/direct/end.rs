@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 
 use super::forget;
 use super::request::DirectDone;
+use crate::barrier::Entered;
 use crate::end_io::merge;
 use crate::file::WritableFile;
 use crate::mapping::{FinishedRange, IomapKind};
@@ -39,20 +40,35 @@ pub(super) struct Ended {
     pub result: Result<usize>,
     /// Whether the request counts as in flight.
     pub counts: bool,
+    /// Held until the format was called.
+    pub _entered: Option<Arc<Entered>>,
 }
 
 impl Ended {
     /// Returns the end of a request that was never submitted.
     pub(super) fn refused(result: Result<usize>) -> Self {
-        Self { written: 0..0, ranges: SmallVec::new(), reached: 0, result, counts: false }
+        Self {
+            written: 0..0,
+            ranges: SmallVec::new(),
+            reached: 0,
+            result,
+            counts: false,
+            _entered: None,
+        }
     }
 
     /// Returns whether the format must be called for the request.
     fn is_news(&self, file: &WritableFile) -> bool {
         let is_unwritten = |range: &FinishedRange| range.kind == IomapKind::Unwritten;
-        self.result.is_ok()
-            && !self.written.is_empty()
-            && (self.ranges.iter().any(is_unwritten) || self.reached > file.size_on_disk())
+        self.is_placed()
+            || self.result.is_ok()
+                && !self.written.is_empty()
+                && (self.ranges.iter().any(is_unwritten) || self.reached > file.size_on_disk())
+    }
+
+    /// Returns whether data was written out of place, or should have been.
+    fn is_placed(&self) -> bool {
+        self.ranges.iter().any(|range| range.token.is_some())
     }
 
     /// Returns whether the end of the request needs more than a call of its caller.
@@ -118,13 +134,17 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended
 
 /// Calls the format for the data that was written.
 fn call_format(file: &WritableFile, news: &[&Ended]) -> Result<()> {
-    let finished = merge(news.iter().flat_map(|ended| ended.ranges.iter().copied()).collect());
-    let reached = news.iter().map(|ended| ended.reached).max().unwrap_or(0);
+    let (written, failed): (Vec<&Ended>, Vec<&Ended>) =
+        news.iter().partition(|ended| ended.result.is_ok());
+    let finished = merge(written.iter().flat_map(|ended| ended.ranges.iter().copied()).collect());
+    let reached = written.iter().map(|ended| ended.reached).max().unwrap_or(0);
     if reached > file.size() {
         // A writer past the end holds the inode's lock alone, and waits for this.
         file.set_size(reached);
     }
-    file.lock_end_io().end_io(&finished, reached)
+    let guard = file.lock_end_io();
+    guard.unplace(failed.iter().flat_map(|ended| &ended.ranges));
+    guard.end_io(&finished, reached)
 }
 
 /// Requests of one file that wait for a thread to complete them.

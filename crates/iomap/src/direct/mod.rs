@@ -41,9 +41,10 @@ pub(crate) use self::in_flight::InFlight;
 pub use self::request::{DirectDone, DirectRequest};
 pub(crate) use self::tail::DirectTail;
 pub use self::waited::{overwrite_direct, read_direct};
+use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::truncate::for_each_folio;
-use crate::writeback::write_back_and_wait;
+use crate::writeback::{write_back_and_wait, write_back_entered};
 
 /// What positions and lengths of direct requests are multiples of, in bytes: the sector of a device.
 pub const DIRECT_ALIGNMENT: u64 = 512;
@@ -87,19 +88,29 @@ pub(crate) fn is_cached(file: &WritableFile, range: &Range<u64>) -> bool {
 
 /// Has the device have what the cache has of these bytes, before they are read from it. An error in
 /// writing is not repeated here.
-pub(crate) fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>) {
-    if is_cached(file, range) {
-        write_back_and_wait(file, range.clone());
+pub(crate) fn clean_cache(
+    file: &Arc<WritableFile>,
+    range: &Range<u64>,
+    entered: Option<&Arc<Entered>>,
+) {
+    match entered {
+        _ if !is_cached(file, range) => {}
+        Some(entered) => write_back_entered(file, range.clone(), Arc::clone(entered)),
+        None => write_back_and_wait(file, range.clone()),
     }
 }
 
 /// Takes these bytes out of the cache, once they are on the device, before they are written around it.
 /// Whether all of them are: what somebody writes meanwhile stays.
-pub(crate) fn clear_cache(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
+pub(crate) fn clear_cache(
+    file: &Arc<WritableFile>,
+    range: &Range<u64>,
+    entered: Option<&Arc<Entered>>,
+) -> bool {
     if !is_cached(file, range) {
         return true;
     }
-    write_back_and_wait(file, range.clone());
+    clean_cache(file, range, entered);
     forget(file, range)
 }
 

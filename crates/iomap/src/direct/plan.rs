@@ -5,7 +5,7 @@ use base::{DeviceOffset, FileOffset, Result};
 use smallvec::SmallVec;
 
 use crate::fill::device_address;
-use crate::mapping::{Iomap, IomapKind, MapRead, map_at};
+use crate::mapping::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite, Token, map_at, place};
 
 /// One run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +17,16 @@ pub(super) struct Run {
     pub kind: IomapKind,
     /// The first byte on the device, of blocks that are there.
     pub address: Option<DeviceOffset>,
+    /// The token of a run that is written out of place.
+    pub token: Option<Token>,
+}
+
+impl Run {
+    /// Returns the range of the file, whole blocks.
+    fn finished(&self) -> FinishedRange {
+        let (offset, length) = (FileOffset(self.at), self.length);
+        FinishedRange { offset, length, kind: self.kind, token: self.token }
+    }
 }
 
 /// The runs that a request covers, in order.
@@ -35,6 +45,28 @@ pub(super) fn plan_known(mapper: &dyn MapRead, at: u64, end: u64) -> Result<Opti
     })
 }
 
+/// Returns new blocks for bytes `at` to `end` of a file, whole blocks that are written out of place.
+pub(super) fn plan_placed(mapper: &dyn MapWrite, at: u64, end: u64) -> Result<Runs> {
+    let mut runs = Runs::new();
+    let mut here = at;
+    while here < end {
+        match place(mapper, here..end) {
+            Ok(placed) => {
+                let (address, token) = (Some(placed.address), Some(placed.token));
+                let (length, kind) = (placed.length, IomapKind::Mapped);
+                runs.push(Run { at: here, length, kind, address, token });
+                here += length;
+            }
+            Err(error) => {
+                let placed: Vec<FinishedRange> = runs.iter().map(Run::finished).collect();
+                mapper.unplace(&placed);
+                return Err(error);
+            }
+        }
+    }
+    Ok(runs)
+}
+
 fn plan_with(
     at: u64,
     end: u64,
@@ -51,7 +83,7 @@ fn plan_with(
             IomapKind::Mapped | IomapKind::Unwritten => Some(device_address(&map, here)?),
             IomapKind::Hole | IomapKind::Delalloc | IomapKind::Inline => None,
         };
-        runs.push(Run { at: here, length, kind: map.kind, address });
+        runs.push(Run { at: here, length, kind: map.kind, address, token: None });
         here += length;
     }
     Ok(Some(runs))

@@ -1,7 +1,7 @@
-//! A format of one file, for the tests of the write path. Its device is full of garbage where no
-//! data was written, and so is every block that is freed.
+//! A format of one file, for the tests of the write path, which writes in place or out of place. Its device is
+//! full of garbage where no data was written, and so is every block that is freed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,12 @@ use std::thread::ThreadId;
 
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
 use device::{BlockDevice, MemoryDevice};
-use iomap::{FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite};
+use iomap::{
+    FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Placement, Token, Transform,
+    WritePolicy,
+};
+
+use super::Random;
 
 /// The byte that no test writes.
 pub const GARBAGE: u8 = 0xee;
@@ -17,6 +22,8 @@ pub const GARBAGE: u8 = 0xee;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Block {
     Delalloc,
+    /// Delayed, and on its way to a block that is not yet the file's.
+    Placed,
     /// Blocks of the device.
     Unwritten(u64),
     Mapped(u64),
@@ -29,6 +36,10 @@ pub struct Format {
     device: Arc<MemoryDevice>,
     state: Mutex<State>,
     sequence: AtomicU64,
+    mode: Mode,
+    transform: Option<Arc<dyn Transform>>,
+    /// The number of blocks that the file may have.
+    capacity: u64,
     /// The most blocks of one mapping.
     run_max: u64,
     /// Held to keep the end of I/O waiting.
@@ -46,6 +57,25 @@ pub struct Format {
     fails: Mutex<Option<Failure>>,
     /// Done after the next reservation.
     pub after_reservation: Hook,
+}
+
+/// The way in which data is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    InPlace,
+    /// Blocks that are only preallocated are written in place all the same.
+    OutOfPlace {
+        orders_size: bool,
+    },
+}
+
+impl Mode {
+    pub fn random(random: &mut Random) -> Self {
+        match random.below(4) {
+            0 | 1 => Self::InPlace,
+            choice => Self::OutOfPlace { orders_size: choice == 2 },
+        }
+    }
 }
 
 /// Something to do once.
@@ -82,6 +112,37 @@ struct State {
     /// How many of those are reserved.
     reserved: u64,
     size: u64,
+    /// The placements that have not ended, by token: the first block of the file, and the blocks of the device.
+    placements: BTreeMap<u64, (u64, Range<u64>)>,
+    tokens: u64,
+    /// The ranges of the file that were placed, in bytes.
+    placed: Vec<Range<u64>>,
+    /// The blocks of the device in the last checkpoint, and those of them that were freed since.
+    checkpointed: BTreeSet<u64>,
+    freed_since: Vec<u64>,
+}
+
+/// The file as a checkpoint has it.
+#[derive(Debug)]
+pub struct Checkpoint {
+    size: u64,
+    /// The blocks of the device, by block of the file.
+    blocks: BTreeMap<u64, u64>,
+}
+
+impl Checkpoint {
+    /// Returns the contents of the file on a device with `image`.
+    pub fn contents(&self, image: &[u8], block: usize) -> Vec<u8> {
+        let mut bytes = vec![0; (self.size as usize).next_multiple_of(block)];
+        for (at, place) in &self.blocks {
+            let (to, from) = (*at as usize * block, *place as usize * block);
+            if to < bytes.len() {
+                bytes[to..to + block].copy_from_slice(&image[from..from + block]);
+            }
+        }
+        bytes.truncate(self.size as usize);
+        bytes
+    }
 }
 
 impl State {
@@ -93,6 +154,23 @@ impl State {
 impl Format {
     /// An empty file on a device of `blocks` blocks.
     pub fn new(block_size: BlockSize, blocks: u64, run_max: u64) -> Arc<Self> {
+        Self::with_mode(block_size, blocks, run_max, Mode::InPlace)
+    }
+
+    /// [`new`](Self::new), with a mode. Out of place, the device has room for as many blocks again.
+    pub fn with_mode(block_size: BlockSize, capacity: u64, run_max: u64, mode: Mode) -> Arc<Self> {
+        Self::with_transform(block_size, capacity, run_max, mode, None)
+    }
+
+    /// [`with_mode`](Self::with_mode), with a transform of the data.
+    pub fn with_transform(
+        block_size: BlockSize,
+        capacity: u64,
+        run_max: u64,
+        mode: Mode,
+        transform: Option<Arc<dyn Transform>>,
+    ) -> Arc<Self> {
+        let blocks = if mode == Mode::InPlace { capacity } else { 2 * capacity };
         let contents = vec![GARBAGE; (blocks * u64::from(block_size.bytes())) as usize];
         let state = State { free: std::iter::once(0..blocks).collect(), ..State::default() };
         Arc::new(Self {
@@ -100,6 +178,9 @@ impl Format {
             device: Arc::new(MemoryDevice::new(contents)),
             state: Mutex::new(state),
             sequence: AtomicU64::new(0),
+            mode,
+            transform,
+            capacity,
             run_max,
             ends: Mutex::default(),
             map_writes: AtomicU64::new(0),
@@ -145,6 +226,47 @@ impl Format {
         self.state().reserved
     }
 
+    /// Makes what was written so far the state after a crash, and returns the contents of the file in it. No data is on its way, and the device was flushed.
+    /// Until the next checkpoint, none of its blocks is used again.
+    pub fn checkpoint(&self) -> (Checkpoint, Vec<u8>) {
+        let mut state = self.state();
+        assert!(state.placements.is_empty(), "data is on its way");
+        for place in std::mem::take(&mut state.freed_since) {
+            state.free.push(place..place + 1);
+        }
+        let mapped = |(at, block): (&u64, &Block)| match block {
+            Block::Mapped(place) => Some((*at, *place)),
+            _ => None,
+        };
+        let blocks: BTreeMap<u64, u64> = state.blocks.iter().filter_map(mapped).collect();
+        state.checkpointed = blocks.values().copied().collect();
+        let checkpoint = Checkpoint { size: state.size, blocks };
+        let contents = checkpoint.contents(&self.device.snapshot(), self.block_size.len());
+        (checkpoint, contents)
+    }
+
+    /// Returns the number of placements that have not ended.
+    pub fn placements(&self) -> usize {
+        self.state().placements.len()
+    }
+
+    /// Returns the ranges of the file that were placed since the last call.
+    pub fn take_placed(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.state().placed)
+    }
+
+    /// Returns the number of free blocks of the device.
+    pub fn free_blocks(&self) -> u64 {
+        self.state().free_blocks()
+    }
+
+    /// Returns the addresses of the blocks that the file has.
+    pub fn addresses(&self) -> Vec<u64> {
+        let state = self.state();
+        let address = |(at, block): (&u64, &Block)| self.map_of(*at, Some(block)).address;
+        state.blocks.iter().filter_map(address).map(|address| address.0).collect()
+    }
+
     pub fn kinds(&self) -> Vec<(u64, IomapKind)> {
         let state = self.state();
         state.blocks.iter().map(|(at, block)| (*at, self.map_of(*at, Some(block)).kind)).collect()
@@ -160,6 +282,11 @@ impl Format {
                 Some(Block::Mapped(place)) => {
                     let start = *place as usize * block;
                     bytes.extend_from_slice(&device[start..start + block]);
+                    if let Some(transform) = &self.transform {
+                        let first = bytes.len() - block;
+                        let at = FileOffset(at * self.block());
+                        transform.load(at, &mut bytes[first..]).expect("a valid block");
+                    }
                 }
                 _ => bytes.resize(bytes.len() + block, 0),
             }
@@ -192,7 +319,7 @@ impl Format {
     pub fn preallocate(&self, range: Range<u64>) {
         let mut state = self.state();
         for at in range.start / self.block()..range.end.div_ceil(self.block()) {
-            if !state.blocks.contains_key(&at) && state.free_blocks() > state.reserved {
+            if !state.blocks.contains_key(&at) && self.has_room(&state, 1) {
                 let place = take(&mut state.free, 1).start;
                 state.blocks.insert(at, Block::Unwritten(place));
             }
@@ -215,6 +342,10 @@ impl Format {
     fn free(&self, state: &mut State, block: Block) {
         match block {
             Block::Delalloc => state.reserved -= 1,
+            Block::Placed => panic!("a block that is on its way is freed"),
+            Block::Mapped(place) if state.checkpointed.contains(&place) => {
+                state.freed_since.push(place);
+            }
             Block::Unwritten(place) | Block::Mapped(place) => {
                 let garbage = vec![GARBAGE; self.block() as usize];
                 let device: &dyn BlockDevice = &*self.device;
@@ -228,7 +359,7 @@ impl Format {
     fn map_of(&self, at: u64, block: Option<&Block>) -> Iomap {
         let (kind, place) = match block {
             None => (IomapKind::Hole, None),
-            Some(Block::Delalloc) => (IomapKind::Delalloc, None),
+            Some(Block::Delalloc | Block::Placed) => (IomapKind::Delalloc, None),
             Some(Block::Unwritten(place)) => (IomapKind::Unwritten, Some(*place)),
             Some(Block::Mapped(place)) => (IomapKind::Mapped, Some(*place)),
         };
@@ -239,6 +370,41 @@ impl Format {
             address: place.map(|place| DeviceOffset(place * self.block())),
             flags: MapFlags::default(),
         }
+    }
+
+    /// Returns whether `new` more blocks can be reserved.
+    fn has_room(&self, state: &State, new: u64) -> bool {
+        match self.mode {
+            Mode::InPlace => state.reserved + new <= state.free_blocks(),
+            Mode::OutOfPlace { .. } => state.blocks.len() as u64 + new <= self.capacity,
+        }
+    }
+
+    /// Fails if the test wants this mapping for writeback to fail.
+    fn check_fails(&self) -> Result<()> {
+        self.map_writebacks.fetch_add(1, Ordering::Relaxed);
+        let mut fails = self.fails.lock().expect("no panic");
+        match fails.take() {
+            Some((0, error)) => {
+                // The error may be a panic.
+                drop(fails);
+                Err(error())
+            }
+            more => {
+                *fails = more.map(|(left, error)| (left - 1, error));
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the placement of `range`. Returns the blocks of the file and of the device.
+    fn end_placement(&self, state: &mut State, range: &FinishedRange) -> (Range<u64>, Range<u64>) {
+        let token = range.token.expect("a placement").0;
+        let (first, places) =
+            state.placements.remove(&token).expect("a placement that has not ended");
+        let blocks = range.offset.0 / self.block()..range.end() / self.block();
+        assert_eq!(blocks, first..first + (places.end - places.start), "what was placed");
+        (blocks, places)
     }
 
     fn map(&self, state: &State, at: FileOffset, length: u64) -> Iomap {
@@ -277,6 +443,10 @@ impl MapRead for Format {
         Ok(Vec::new())
     }
 
+    fn transform(&self) -> Option<Arc<dyn Transform>> {
+        self.transform.clone()
+    }
+
     fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
@@ -288,7 +458,7 @@ impl MapWrite for Format {
         let mut state = self.state();
         let blocks = at.0 / self.block()..(at.0 + length).div_ceil(self.block());
         let new: Vec<u64> = blocks.filter(|block| !state.blocks.contains_key(block)).collect();
-        if state.reserved + new.len() as u64 > state.free_blocks() {
+        if !self.has_room(&state, new.len() as u64) {
             return Err(Error::NoSpace);
         }
         state.reserved += new.len() as u64;
@@ -310,16 +480,7 @@ impl MapWrite for Format {
     }
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
-        self.map_writebacks.fetch_add(1, Ordering::Relaxed);
-        let mut fails = self.fails.lock().expect("no panic");
-        match fails.take() {
-            Some((0, error)) => {
-                drop(fails);
-                return Err(error());
-            }
-            more => *fails = more.map(|(left, error)| (left - 1, error)),
-        }
-        drop(fails);
+        self.check_fails()?;
         let mut state = self.state();
         let first = at.0 / self.block();
         let end = (at.0 + length).div_ceil(self.block());
@@ -336,6 +497,83 @@ impl MapWrite for Format {
         Ok(self.map(&state, at, length))
     }
 
+    fn allocate(&self, range: Range<FileOffset>) -> Result<bool> {
+        if self.mode != Mode::InPlace {
+            return Ok(false);
+        }
+        let mut state = self.state();
+        let blocks = range.start.0 / self.block()..range.end.0.div_ceil(self.block());
+        let missing = |at: &u64| !state.blocks.contains_key(at);
+        if !self.has_room(&state, blocks.clone().filter(missing).count() as u64) {
+            return Err(Error::NoSpace);
+        }
+        for at in blocks {
+            let block = state.blocks.get(&at).copied();
+            if matches!(block, None | Some(Block::Delalloc)) {
+                state.reserved -= u64::from(block.is_some());
+                let place = take(&mut state.free, 1).start;
+                state.blocks.insert(at, Block::Unwritten(place));
+            }
+        }
+        self.sequence.fetch_add(1, Ordering::Release);
+        Ok(true)
+    }
+
+    fn policy(&self, range: Range<FileOffset>) -> WritePolicy {
+        let state = self.state();
+        let mut blocks = range.start.0 / self.block()..range.end.0.div_ceil(self.block());
+        let is_unwritten = |at| matches!(state.blocks.get(&at), Some(Block::Unwritten(_)));
+        match self.mode {
+            Mode::OutOfPlace { .. } if !blocks.all(is_unwritten) => WritePolicy::OutOfPlace,
+            _ => WritePolicy::InPlace,
+        }
+    }
+
+    fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
+        self.check_fails()?;
+        let mut state = self.state();
+        let first = dirty.start.0 / self.block();
+        let wanted = (dirty.end.0.div_ceil(self.block()) - first).min(self.run_max);
+        if state.free.is_empty() {
+            return Err(Error::NoSpace);
+        }
+        let places = take(&mut state.free, wanted);
+        let count = places.end - places.start;
+        for at in first..first + count {
+            let block = state.blocks.get_mut(&at).expect("a block that was reserved");
+            if *block == Block::Delalloc {
+                *block = Block::Placed;
+                state.reserved -= 1;
+            }
+        }
+        let start = first * self.block();
+        state.placed.push(start..start + count * self.block());
+        state.tokens += 1;
+        let token = state.tokens;
+        let address = DeviceOffset(places.start * self.block());
+        state.placements.insert(token, (first, places));
+        self.sequence.fetch_add(1, Ordering::Release);
+        Ok(Placement { length: count * self.block(), address, token: Token(token) })
+    }
+
+    fn unplace(&self, failed: &[FinishedRange]) {
+        let mut state = self.state();
+        for range in failed {
+            let (blocks, places) = self.end_placement(&mut state, range);
+            places.for_each(|place| self.free(&mut state, Block::Mapped(place)));
+            for at in blocks {
+                if state.blocks.get(&at) == Some(&Block::Placed) {
+                    state.blocks.remove(&at);
+                }
+            }
+        }
+        self.sequence.fetch_add(1, Ordering::Release);
+    }
+
+    fn orders_size(&self) -> bool {
+        self.mode != Mode::OutOfPlace { orders_size: false }
+    }
+
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
         assert!(!self.panics.swap(false, Ordering::Relaxed), "as the test has it");
         let paused = self.ends.try_lock().is_err();
@@ -343,9 +581,23 @@ impl MapWrite for Format {
         let _not_paused = self.pause();
         self.end_ios.fetch_add(1, Ordering::Relaxed);
         *self.ended_by.lock().expect("no panic") = Some(std::thread::current().id());
-        assert!(finished.windows(2).all(|two| two[0].end() <= two[1].offset.0), "{finished:?}");
+        let ends_before = |one: &FinishedRange, next: &FinishedRange| {
+            one.token.is_some() && next.token.is_some() || one.end() <= next.offset.0
+        };
+        assert!(finished.windows(2).all(|two| ends_before(&two[0], &two[1])), "{finished:?}");
         let mut state = self.state();
         for range in finished {
+            if range.token.is_some() {
+                let (blocks, places) = self.end_placement(&mut state, range);
+                for (at, place) in blocks.zip(places) {
+                    match state.blocks.insert(at, Block::Mapped(place)) {
+                        Some(Block::Placed) => {}
+                        Some(old) => self.free(&mut state, old),
+                        None => panic!("block {at} was written but is not the file's"),
+                    }
+                }
+                continue;
+            }
             for at in range.offset.0 / self.block()..range.end() / self.block() {
                 let block = state.blocks.get_mut(&at).expect("a block that was written");
                 match (*block, range.kind) {

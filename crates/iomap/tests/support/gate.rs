@@ -9,7 +9,7 @@ use iomap::{
     write_back,
 };
 
-use super::format::Format;
+use super::format::{Format, Mode};
 use super::{block_size, cache};
 
 /// Lists requests, and holds writes on demand.
@@ -61,8 +61,12 @@ pub struct Setup {
 }
 
 pub fn setup_with(cache: Arc<PageCache>, block_bytes: u64) -> Setup {
+    setup_of(cache, block_bytes, Mode::InPlace)
+}
+
+pub fn setup_of(cache: Arc<PageCache>, block_bytes: u64, mode: Mode) -> Setup {
     let size = block_size(block_bytes);
-    let format = Format::new(size, (16 << 20) / block_bytes, 1 << 20);
+    let format = Format::with_mode(size, (16 << 20) / block_bytes, 1 << 20, mode);
     let gate = Gate::device(format.device());
     let end_io = EndIo::start().expect("a thread");
     let file = writable(&cache, &format, gate.clone(), block_bytes, Arc::clone(&end_io));

@@ -6,13 +6,15 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
-use base::attributes::{AttributeChange, Attributes, DirCursor, DirEntry, FileType, Timestamp};
+use base::attributes::{
+    AttributeChange, Attributes, DirCursor, DirEntry, FileType, Timestamp, XattrMode,
+};
 use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
+use fs::{Allocation, Data, Directory, FileData, Inode, NewInode, RenameMode, RenameTarget};
 use iomap::{
     EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Mapping, ReadOptions,
     WritableFile,
 };
-use vfs::{FileData, Inode, NewInode, RenameMode, RenameTarget, XattrMode};
 
 use super::{BLOCK_BYTES, DATA_BYTES_MAX, Disk, INODES_MAX, ROOT, Record};
 
@@ -190,6 +192,88 @@ impl Inode for MemoryInode {
         self.record().attributes
     }
 
+    fn read_link(&self) -> Result<Vec<u8>> {
+        let _call = self.reading();
+        Ok(self.record().target)
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let _call = self.reading();
+        Ok(self.record().xattrs.into_keys().collect())
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let _call = self.reading();
+        self.record().xattrs.remove(name).ok_or(Error::NoAttribute)
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        let _call = self.changing();
+        self.disk.check_writable()?;
+        let mut inodes = self.disk.inodes();
+        self.update(&mut inodes, |record| apply(&mut record.attributes, change));
+        Ok(())
+    }
+
+    fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        let _call = self.changing();
+        self.disk.check_writable()?;
+        let mut inodes = self.disk.inodes();
+        match (mode, inodes[&self.number].xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Error::Exists),
+            (XattrMode::Replace, false) => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        self.update(&mut inodes, |record| {
+            record.xattrs.insert(name.to_vec(), value.to_vec());
+            apply(&mut record.attributes, change);
+        });
+        Ok(())
+    }
+
+    fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        let _call = self.changing();
+        self.disk.check_writable()?;
+        let mut inodes = self.disk.inodes();
+        if !inodes[&self.number].xattrs.contains_key(name) {
+            return Err(Error::NoAttribute);
+        }
+        self.update(&mut inodes, |record| {
+            record.xattrs.remove(name);
+            apply(&mut record.attributes, change);
+        });
+        Ok(())
+    }
+
+    fn note_modified(&self, time: Timestamp) {
+        let mut inodes = self.disk.inodes();
+        let record = inodes.get_mut(&self.number).expect("it is in use");
+        (record.attributes.modified, record.attributes.changed) = (time, time);
+    }
+
+    fn released(&self) -> Result<()> {
+        let _call = self.changing();
+        assert!(!self.is_released.swap(true, Ordering::SeqCst), "released twice");
+        let mut inodes = self.disk.inodes();
+        let record = inodes.remove(&self.number).expect("it is in use");
+        assert_eq!(record.attributes.links, 0, "inode {} has names", self.number);
+        self.disk.note_release();
+        Ok(())
+    }
+
+    fn sync(&self, _range: Range<u64>, _data_only: bool) -> Result<()> {
+        self.disk.note_sync();
+        Ok(())
+    }
+}
+
+impl Directory for MemoryInode {
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let _call = self.reading();
         let record = self.record();
@@ -218,40 +302,6 @@ impl Inode for MemoryInode {
             }
         }
         Ok(())
-    }
-
-    fn read_link(&self) -> Result<Vec<u8>> {
-        let _call = self.reading();
-        Ok(self.record().target)
-    }
-
-    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        let _call = self.reading();
-        Ok(self.record().xattrs.into_keys().collect())
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        let _call = self.reading();
-        self.record().xattrs.remove(name).ok_or(Error::NoAttribute)
-    }
-
-    fn data(&self) -> Result<FileData<'_>> {
-        Ok(FileData { mapper: self, size: self.record().attributes.size })
-    }
-
-    fn writable_file(
-        &self,
-        mapping: Arc<Mapping>,
-        end_io: &Arc<EndIo>,
-        options: ReadOptions,
-    ) -> Result<Option<Arc<WritableFile>>> {
-        let inodes = self.disk.inodes();
-        let size = inodes[&self.number].attributes.size;
-        drop(inodes);
-        let (device, end_io) = (Arc::clone(&self.disk.device), Arc::clone(end_io));
-        // Its data side only: who is locked is this one's concern.
-        let data = Arc::new(Self::new(&self.disk, self.number, 0));
-        Ok(Some(WritableFile::new(mapping, data, device, end_io, size, options)))
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
@@ -353,15 +403,30 @@ impl Inode for MemoryInode {
         directory.touch(&mut inodes, time);
         Ok(())
     }
+}
 
-    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
-        let _call = self.changing();
-        self.disk.check_writable()?;
-        let mut inodes = self.disk.inodes();
-        self.update(&mut inodes, |record| apply(&mut record.attributes, change));
-        Ok(())
+impl Data for MemoryInode {
+    fn data(&self) -> Result<FileData<'_>> {
+        Ok(FileData { mapper: self, size: self.record().attributes.size })
     }
 
+    fn writable_file(
+        &self,
+        mapping: Arc<Mapping>,
+        end_io: &Arc<EndIo>,
+        options: ReadOptions,
+    ) -> Result<Option<Arc<WritableFile>>> {
+        let inodes = self.disk.inodes();
+        let size = inodes[&self.number].attributes.size;
+        drop(inodes);
+        let (device, end_io) = (Arc::clone(&self.disk.device), Arc::clone(end_io));
+        // Its data side only: who is locked is this one's concern.
+        let data = Arc::new(Self::new(&self.disk, self.number, 0));
+        Ok(Some(WritableFile::new(mapping, data, device, end_io, size, options)))
+    }
+}
+
+impl Allocation for MemoryInode {
     fn set_size(&self, size: u64, _keeps_space: bool, time: Timestamp) -> Result<()> {
         let _call = self.changing();
         self.disk.check_writable()?;
@@ -374,63 +439,6 @@ impl Inode for MemoryInode {
             record.written.retain(|block| block * BLOCK_BYTES < size);
         });
         self.touch(&mut inodes, time);
-        Ok(())
-    }
-
-    fn set_xattr(
-        &self,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        change: &AttributeChange,
-    ) -> Result<()> {
-        let _call = self.changing();
-        self.disk.check_writable()?;
-        let mut inodes = self.disk.inodes();
-        match (mode, inodes[&self.number].xattrs.contains_key(name)) {
-            (XattrMode::Create, true) => return Err(Error::Exists),
-            (XattrMode::Replace, false) => return Err(Error::NoAttribute),
-            _ => {}
-        }
-        self.update(&mut inodes, |record| {
-            record.xattrs.insert(name.to_vec(), value.to_vec());
-            apply(&mut record.attributes, change);
-        });
-        Ok(())
-    }
-
-    fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
-        let _call = self.changing();
-        self.disk.check_writable()?;
-        let mut inodes = self.disk.inodes();
-        if !inodes[&self.number].xattrs.contains_key(name) {
-            return Err(Error::NoAttribute);
-        }
-        self.update(&mut inodes, |record| {
-            record.xattrs.remove(name);
-            apply(&mut record.attributes, change);
-        });
-        Ok(())
-    }
-
-    fn note_modified(&self, time: Timestamp) {
-        let mut inodes = self.disk.inodes();
-        let record = inodes.get_mut(&self.number).expect("it is in use");
-        (record.attributes.modified, record.attributes.changed) = (time, time);
-    }
-
-    fn released(&self) -> Result<()> {
-        let _call = self.changing();
-        assert!(!self.is_released.swap(true, Ordering::SeqCst), "released twice");
-        let mut inodes = self.disk.inodes();
-        let record = inodes.remove(&self.number).expect("it is in use");
-        assert_eq!(record.attributes.links, 0, "inode {} has names", self.number);
-        self.disk.note_release();
-        Ok(())
-    }
-
-    fn sync(&self, _data_only: bool) -> Result<()> {
-        self.disk.note_sync();
         Ok(())
     }
 }

@@ -10,15 +10,16 @@ mod verify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use base::attributes::{
     Attributes, CheckSummary, DeviceNumber, FileType, StatFs, Timestamp, VolumeInfo,
 };
 use base::{BlockSize, DeviceOffset, Error, InodeNumber, Result};
 use device::{MemoryDevice, SharedDevice};
-use vfs::{FileSystem, Inode, NewInode};
+use fs::{FileSystem, Host, Inode, NewInode};
 
+use crate::must;
 use inode::MemoryInode;
 
 /// The most data of an inode, in bytes.
@@ -35,6 +36,8 @@ pub const ROOT: u64 = 2;
 #[derive(Debug)]
 pub struct MemoryFileSystem {
     disk: Arc<Disk>,
+    /// The volume that was opened last.
+    host: Mutex<Option<Weak<dyn Host>>>,
 }
 
 /// What lasts: inodes by number.
@@ -89,6 +92,7 @@ impl MemoryFileSystem {
         let garbage = vec![0xee; (INODES_MAX * DATA_BYTES_MAX) as usize];
         let root = Record::new(ROOT, &new, 2, ROOT);
         Arc::new(Self {
+            host: Mutex::default(),
             disk: Arc::new(Disk {
                 inodes: Mutex::new(BTreeMap::from([(ROOT, root)])),
                 loads: AtomicUsize::default(),
@@ -99,6 +103,12 @@ impl MemoryFileSystem {
                 writable,
             }),
         })
+    }
+
+    /// Returns the volume, as a format sees it. Panics if there is none.
+    pub fn host(&self) -> Arc<dyn Host> {
+        let host = must(self.host.lock(), "the host").clone();
+        host.and_then(|host| host.upgrade()).expect("an open volume")
     }
 
     /// Returns the number of times that an inode was loaded.
@@ -211,6 +221,10 @@ impl Record {
 }
 
 impl FileSystem for MemoryFileSystem {
+    fn attach(&self, host: Weak<dyn Host>) {
+        *must(self.host.lock(), "the host") = Some(host);
+    }
+
     fn root(&self) -> InodeNumber {
         InodeNumber(ROOT)
     }

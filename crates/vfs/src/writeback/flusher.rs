@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use base::{Error, Unsupported};
+use fs::FileSystem;
 use iomap::EndIo;
 use parking_lot::{Condvar, Mutex};
 
 use super::dirty_inodes::DirtyInodes;
 use super::write_back_all;
-use crate::file_system::FileSystem;
 
 /// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
 const AGE_MAX: Duration = Duration::from_secs(5);

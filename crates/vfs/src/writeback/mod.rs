@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use base::{Error, InodeNumber, Result, Unsupported};
 use device::Worker;
+use fs::FileSystem;
 use iomap::{Caching, DirtyLimits, EndIo, WriteBehind};
 use pagecache::PageCache;
 
 pub(crate) use self::dirty_inodes::Expiry;
 use self::flusher::{Command, Flusher};
-use crate::file_system::FileSystem;
 use crate::node::Node;
 
 /// The share of the cache, in percent, above which the flusher writes dirty data back.

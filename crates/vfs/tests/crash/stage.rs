@@ -15,7 +15,7 @@ pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
         cache: CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() },
         direct: DirectOptions { split, ..DirectOptions::default() },
         auto_da_alloc: bug != Bug::LateReplacement,
-        journal_device: disks.journal.clone(),
+        ext4: ext4::Format { journal_device: disks.journal.clone(), ..ext4::Format::default() },
         ..VolumeOptions::default()
     };
     Volume::open(disks.volume.clone(), &options).unwrap()

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod data;
+mod host;
 mod inheritance;
 mod lifetimes;
 mod names;

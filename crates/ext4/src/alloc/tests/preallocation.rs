@@ -31,7 +31,7 @@ fn grow(volume: &Volume, inode: &Inode, blocks: u64) -> Result<()> {
         let here = FileOffset(at + done);
         let map = inode.map_writeback(here, length - done)?;
         let (kind, part) = (map.kind, (map.end() - here.0).min(length - done));
-        let finished = FinishedRange { offset: here, length: part, kind };
+        let finished = FinishedRange { offset: here, length: part, kind, token: None };
         inode.end_io(&[finished], FileOffset(here.0 + part))?;
         assert!(matches!(inode.map_read(here, 1)?.kind, IomapKind::Mapped));
         done += part;

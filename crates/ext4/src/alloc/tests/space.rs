@@ -120,6 +120,7 @@ fn the_end_of_io_gets_what_others_freed() {
         offset: FileOffset(block << 10),
         length: 1 << 10,
         kind: IomapKind::Unwritten,
+        token: None,
     });
     assert_eq!(inode.end_io(&finished, FileOffset(0)), Ok(()));
     drop(inode);

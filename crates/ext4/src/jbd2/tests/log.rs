@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use device::RecordDevice;
+use iomap::BlockContents;
 use testkit::Random;
 
 use super::*;
@@ -31,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Contents that differ by `byte`; every fourth begins like a control block.
-fn contents(byte: u8) -> Arc<[u8]> {
+fn contents(byte: u8) -> BlockContents {
     let mut bytes = vec![byte; BLOCK];
     if byte % 4 == 0 {
         bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
@@ -54,9 +55,9 @@ struct World {
     device: Arc<RecordDevice>,
     log: LogWriter,
     /// What is committed but not in place.
-    pending: BTreeMap<u64, Arc<[u8]>>,
+    pending: BTreeMap<u64, BlockContents>,
     /// What the volume holds after each transaction, of the blocks that were ever written.
-    states: Vec<BTreeMap<u64, Arc<[u8]>>>,
+    states: Vec<BTreeMap<u64, BlockContents>>,
     /// The point of the recording at which each transaction had returned.
     returned: Vec<usize>,
 }
@@ -82,9 +83,9 @@ impl World {
     }
 
     fn run(&mut self, step: &Step) {
-        let changes: BTreeMap<u64, Arc<[u8]>> =
+        let changes: BTreeMap<u64, BlockContents> =
             step.blocks.iter().map(|&(block, byte)| (block, contents(byte))).collect();
-        let blocks: Vec<(FsBlock, Arc<[u8]>)> =
+        let blocks: Vec<(FsBlock, BlockContents)> =
             changes.iter().map(|(&block, bytes)| (FsBlock(block), bytes.clone())).collect();
         let revoked: Vec<FsBlock> = step.revoked.iter().copied().map(FsBlock).collect();
         if step.checkpoint || !self.log.has_room(blocks.len(), revoked.len()) {
@@ -116,7 +117,7 @@ impl World {
     }
 
     /// From now on the volume has to hold this, after a crash too.
-    fn reached(&mut self, state: BTreeMap<u64, Arc<[u8]>>) {
+    fn reached(&mut self, state: BTreeMap<u64, BlockContents>) {
         self.states.push(state);
         self.returned.push(self.device.recording().crash_points().end - 1);
     }
@@ -129,13 +130,13 @@ fn open_on(device: SharedDevice) -> Journal {
 }
 
 /// Recovers `image` and says after which of `states` it is.
-fn recovered(image: Vec<u8>, states: &[BTreeMap<u64, Arc<[u8]>>]) -> Vec<usize> {
+fn recovered(image: Vec<u8>, states: &[BTreeMap<u64, BlockContents>]) -> Vec<usize> {
     let device = Arc::new(MemoryDevice::new(image));
     let target: SharedDevice = device.clone();
     let recovery = open_on(target.clone()).recover(&target).unwrap();
     assert!(recovery.damage.is_none(), "{:?}", recovery.damage);
     let bytes = device.snapshot();
-    let holds = |state: &BTreeMap<u64, Arc<[u8]>>| {
+    let holds = |state: &BTreeMap<u64, BlockContents>| {
         state
             .iter()
             .all(|(&block, contents)| bytes[block as usize * BLOCK..][..BLOCK] == contents[..])
@@ -214,7 +215,7 @@ fn a_log_that_was_recovered_is_not_recovered_again_in_part() {
         let mut log =
             LogWriter::begin(journal, recovered_to.next(), features(shape), false).unwrap();
         let begun = device.point();
-        let next: BTreeMap<u64, Arc<[u8]>> =
+        let next: BTreeMap<u64, BlockContents> =
             [30, 31].into_iter().map(|block| (block, contents(77))).collect();
         let blocks: Vec<_> = next.iter().map(|(&at, bytes)| (FsBlock(at), bytes.clone())).collect();
         log.write(&blocks, &[]).unwrap();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use base::space::Privilege;
 use base::{Error, Result};
+use fs::{Piece, Run};
 use testkit::Random;
 
 use super::new_blocks::Mapped;
 use super::*;
 use crate::alloc::Purpose;
 use crate::common::{self, Image, inode_of, open_for_writing};
-use crate::map::{Piece, Run};
 use crate::volume::Volume;
 
 const KINDS: &[(u64, &str)] = &[

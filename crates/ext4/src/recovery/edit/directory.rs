@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use fs::Run;
 
 use super::Editor;
 use super::map::FileMap;
 use crate::dir::block::{DirFormat, entry_bytes};
 use crate::dir::index::IndexFormat;
-use crate::map::Run;
 
 const STRUCTURE: &str = "directory block";
 

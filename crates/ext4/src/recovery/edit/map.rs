@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, HashSet};
 
 use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use fs::Run;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Editor;
 use super::blocks::Blocks;
 use crate::extent::{self, Expected, Node};
+use crate::geometry::FILE_BLOCKS_MAX;
 use crate::geometry::Geometry;
 use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::map::{FILE_BLOCKS_MAX, Run};
 use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
 use crate::volume::Volume;
 

@@ -8,40 +8,42 @@ use base::{FileBlock, Ranges};
 
 /// The delayed blocks of one inode.
 #[derive(Debug, Default)]
-pub(crate) struct Delayed {
+pub struct Delayed {
     blocks: Ranges,
     /// Clusters of the file for which one of the volume is reserved. The same ranges as `blocks` when
     /// clusters are blocks.
     clusters: Ranges,
-    /// Returns the number of `clusters`.
+    /// The number of `clusters`.
     reserved: u64,
 }
 
-/// Blocks of one kind.
+/// Contiguous blocks of a file that are all delayed, or all not.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Around {
+pub struct Around {
+    /// The blocks.
     pub range: Range<FileBlock>,
+    /// Whether they are delayed.
     pub is_delayed: bool,
 }
 
 impl Delayed {
     /// Returns the number of reserved clusters.
-    pub(crate) fn reserved(&self) -> u64 {
+    pub fn reserved(&self) -> u64 {
         self.reserved
     }
 
     /// Returns the delayed blocks from `at` on, if `at` is one.
-    pub(crate) fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
+    pub fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
         self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
     }
 
     /// Returns whether any block from `at` on is delayed.
-    pub(crate) fn has_from(&self, at: FileBlock) -> bool {
+    pub fn has_from(&self, at: FileBlock) -> bool {
         self.blocks.next_from(at.0).is_some()
     }
 
     /// Returns the blocks around `at` that are delayed as it is, or are not as it is not.
-    pub(crate) fn around(&self, at: FileBlock) -> Around {
+    pub fn around(&self, at: FileBlock) -> Around {
         let (range, is_delayed) = match self.blocks.containing(at.0) {
             Some(range) => (range, true),
             None => (self.blocks.gap_around(at.0), false),
@@ -52,7 +54,7 @@ impl Delayed {
     /// Returns the clusters that would have to be reserved for `blocks` beside those that are.
     /// `has_cluster` says of the first and last cluster of the range whether the file has it already:
     /// between them it has none of them.
-    pub(crate) fn clusters_wanted(
+    pub fn clusters_wanted(
         &self,
         blocks: &Range<FileBlock>,
         cluster_shift: u32,
@@ -69,7 +71,7 @@ impl Delayed {
     }
 
     /// Adds blocks, and the clusters reserved for them, less those that the file has.
-    pub(crate) fn insert(
+    pub fn insert(
         &mut self,
         blocks: &Range<FileBlock>,
         cluster_shift: u32,
@@ -89,13 +91,13 @@ impl Delayed {
     }
 
     /// Removes blocks that were allocated, from their reservation.
-    pub(crate) fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
+    pub fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         self.reserved -= self.clusters.remove(clusters_of(blocks, cluster_shift));
     }
 
     /// Removes blocks whose data was dropped. Returns the number of clusters that need no reservation any more.
-    pub(crate) fn remove(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) -> u64 {
+    pub fn remove(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) -> u64 {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         let mut clusters = clusters_of(blocks, cluster_shift);
         // Clusters that are shared with blocks which stay delayed stay reserved.

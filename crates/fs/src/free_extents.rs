@@ -1,35 +1,37 @@
-//! The free clusters of one group as extents, found by where they are and by how long they are.
-//! Not here: the bitmap that they come from, and which extent to choose.
+//! An index of the free units of one group, as extents by position and by length.
+//! Not here: bitmaps on disk, and the choice of an extent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Clusters of one group that follow each other.
+/// Contiguous units of one group: blocks, or clusters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Extent {
+pub struct Extent {
+    /// The first unit.
     pub start: u32,
-    /// At least 1.
+    /// The number of units, at least 1.
     pub length: u32,
 }
 
 impl Extent {
-    pub(super) fn end(self) -> u32 {
+    /// Returns the unit after the last.
+    pub fn end(self) -> u32 {
         self.start + self.length
     }
 
-    /// Its beginning, of at most `length` clusters.
-    pub(super) fn at_most(self, length: u32) -> Self {
+    /// Returns the first units, at most `length`.
+    pub fn at_most(self, length: u32) -> Self {
         Self { length: self.length.min(length), ..self }
     }
 
-    /// What is left of it behind its first `length` clusters, which are not all.
-    pub(super) fn after(self, length: u32) -> Self {
+    /// Returns the units after the first `length`, which are not all.
+    pub fn after(self, length: u32) -> Self {
         Self { start: self.start + length, length: self.length - length }
     }
 }
 
 /// Free extents, none of which touch each other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FreeExtents {
+pub struct FreeExtents {
     /// Lengths by start.
     by_start: BTreeMap<u32, u32>,
     /// The same as (length, start).
@@ -38,49 +40,49 @@ pub(super) struct FreeExtents {
 }
 
 impl FreeExtents {
-    /// How many clusters are free.
-    pub(super) fn total(&self) -> u32 {
+    /// Returns the number of free units.
+    pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// How many extents there are.
-    pub(super) fn count(&self) -> usize {
+    /// Returns the number of extents.
+    pub fn count(&self) -> usize {
         self.by_start.len()
     }
 
-    /// The extents in ascending order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Extent> {
+    /// Returns the extents in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Extent> {
         self.by_start.iter().map(|(&start, &length)| Extent { start, length })
     }
 
-    /// The longest extent; of several the last.
-    pub(super) fn longest(&self) -> Option<Extent> {
+    /// Returns the longest extent; of several, the last.
+    pub fn longest(&self) -> Option<Extent> {
         self.by_length.last().map(|&(length, start)| Extent { start, length })
     }
 
-    /// What is free from `at` on, if `at` itself is.
-    pub(super) fn from(&self, at: u32) -> Option<Extent> {
+    /// Returns the free units from `at` on, if `at` is free.
+    pub fn from(&self, at: u32) -> Option<Extent> {
         let (&start, &length) = self.by_start.range(..=at).next_back()?;
         let end = start + length;
         (at < end).then(|| Extent { start: at, length: end - at })
     }
 
-    /// The first extent of at least `length` clusters that starts at or after `at`. Looks at so
-    /// many extents at most.
-    pub(super) fn after(&self, at: u32, length: u32, looked_at_max: usize) -> Option<Extent> {
+    /// Returns the first extent of at least `length` units that starts at or after `at`. Looks at no more than
+    /// `looked_at_max` extents.
+    pub fn after(&self, at: u32, length: u32, looked_at_max: usize) -> Option<Extent> {
         let following = self.by_start.range(at..).take(looked_at_max);
         let mut extents = following.map(|(&start, &length)| Extent { start, length });
         extents.find(|extent| extent.length >= length)
     }
 
-    /// The shortest extent of at least `length` clusters; of several the first.
-    pub(super) fn best_fit(&self, length: u32) -> Option<Extent> {
+    /// Returns the shortest extent of at least `length` units; of several, the first.
+    pub fn best_fit(&self, length: u32) -> Option<Extent> {
         let &(length, start) = self.by_length.range((length, 0)..).next()?;
         Some(Extent { start, length })
     }
 
-    /// Takes a part of an extent. Panics when some of it is not free.
-    pub(super) fn take(&mut self, part: Extent) {
+    /// Removes a part of an extent. Panics if some of it is not free.
+    pub fn take(&mut self, part: Extent) {
         let whole = self.containing(part).expect("only what is free is taken");
         self.remove(whole);
         if part.start > whole.start {
@@ -91,8 +93,8 @@ impl FreeExtents {
         }
     }
 
-    /// Makes an extent free, joined with its neighbours. Panics when some of it is free already.
-    pub(super) fn give_back(&mut self, extent: Extent) {
+    /// Adds an extent, joined with its neighbours. Panics if some of it is free already.
+    pub fn give_back(&mut self, extent: Extent) {
         assert!(!self.overlaps(extent), "{extent:?} is free already");
         let mut joined = extent;
         let before = self.by_start.range(..extent.start).next_back();
@@ -109,14 +111,14 @@ impl FreeExtents {
         self.insert(joined);
     }
 
-    /// Whether any of an extent is free.
-    pub(super) fn overlaps(&self, extent: Extent) -> bool {
+    /// Returns whether any unit of an extent is free.
+    pub fn overlaps(&self, extent: Extent) -> bool {
         let last = self.by_start.range(..extent.end()).next_back();
         last.is_some_and(|(&start, &length)| start + length > extent.start)
     }
 
-    /// Whether all of an extent is free.
-    pub(super) fn contains(&self, part: Extent) -> bool {
+    /// Returns whether all units of an extent are free.
+    pub fn contains(&self, part: Extent) -> bool {
         self.containing(part).is_some()
     }
 

@@ -1,12 +1,12 @@
-//! What is known of where an inode's data lies, and the lock of its map: kept while the map on disk
-//! is read or changed. Not here: reading and changing it.
+//! The cached extents of an inode, and the lock of its map, which is held while the map on disk is read or changed.
+//! Not here: reading and changing the map.
 //!
 //! Invariants (`M` for map):
 //!
-//! - **M1.** The map on disk changes only under the exclusive lock, and what is known of the changed
-//!   range is corrected or forgotten before the lock is let go. So nothing known is ever stale.
-//! - **M2.** The sequence number changes before the lock is let go. Who takes the number, then a
-//!   mapping, and later finds the number unchanged, has a mapping that is still right.
+//! - **M1.** The map on disk changes only under the exclusive lock, and cached spans of the changed range are
+//!   corrected or removed before the lock is released. So no cached span is ever stale.
+//! - **M2.** The sequence number changes before the lock is released. A mapping is valid for as long as the
+//!   number is the one that its caller read before asking for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::locks::{Rank, RankedRwLock, RankedWriteGuard};
 use base::{FileBlock, Result};
 
-use crate::extent::RUNS_AT_ONCE;
-use crate::map::{Run, Span};
+use crate::extents::{RUNS_AT_ONCE, Run, Span};
 
-/// The spans of one inode that were looked up last, so that reading on needs no walk.
+/// The spans of one inode that were looked up last, so that a sequential reader walks the map rarely.
 #[derive(Debug)]
-pub(crate) struct ExtentStatus {
+pub struct ExtentStatus {
     known: RankedRwLock<Known>,
     sequence: AtomicU64,
     /// Counts uses of spans.
@@ -37,10 +36,10 @@ struct KnownSpan {
     used: AtomicU64,
 }
 
-/// The exclusive lock of an inode's map. If it goes without [`finish`](Self::finish), the map is in
-/// an unknown state, and everything known is forgotten.
+/// The exclusive lock of an inode's map. If it is dropped without [`finish`](Self::finish), the state of the map is
+/// unknown, and all cached spans are removed.
 #[derive(Debug)]
-pub(crate) struct MapChange<'a> {
+pub struct MapChange<'a> {
     known: RankedWriteGuard<'a, Known>,
     status: &'a ExtentStatus,
     is_finished: bool,
@@ -48,21 +47,22 @@ pub(crate) struct MapChange<'a> {
 
 impl ExtentStatus {
     const SPANS_MAX: usize = Self::RUNS_MAX / RUNS_AT_ONCE;
-    /// Over all spans but the newest: bounds the memory (a run has 32 bytes).
+    /// The maximum number of runs in all spans but the newest. A run has 32 bytes.
     const RUNS_MAX: usize = 4096;
 
-    pub(crate) fn new() -> Self {
-        let known = RankedRwLock::new(Rank::ExtentMap, Known::default());
+    /// Returns an empty cache whose lock has `rank`.
+    pub fn new(rank: Rank) -> Self {
+        let known = RankedRwLock::new(rank, Known::default());
         Self { known, sequence: AtomicU64::new(0), clock: AtomicU64::new(0) }
     }
 
-    /// The number that changes whenever a mapping that was taken before may have become wrong.
-    pub(crate) fn sequence(&self) -> u64 {
+    /// Returns the sequence number; it changes when a returned mapping may be stale.
+    pub fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// What is known around `at`.
-    pub(crate) fn known(&self, at: FileBlock) -> Option<Arc<Span>> {
+    /// Returns the cached span around `at`.
+    pub fn known(&self, at: FileBlock) -> Option<Arc<Span>> {
         self.find(&self.known.read(), at)
     }
 
@@ -72,12 +72,8 @@ impl ExtentStatus {
         Some(Arc::clone(&found.span))
     }
 
-    /// What is known around `at`, or else what `load` finds on disk.
-    pub(crate) fn look_up(
-        &self,
-        at: FileBlock,
-        load: impl FnOnce() -> Result<Span>,
-    ) -> Result<Arc<Span>> {
+    /// Returns the span around `at`: the cached one, or the one that `load` reads from the map on disk.
+    pub fn look_up(&self, at: FileBlock, load: impl FnOnce() -> Result<Span>) -> Result<Arc<Span>> {
         let known = self.known.read();
         if let Some(span) = self.find(&known, at) {
             return Ok(span);
@@ -88,9 +84,9 @@ impl ExtentStatus {
         Ok(span)
     }
 
-    /// Keeps a span that was loaded when the sequence number was `sequence`, if nobody is in the way.
+    /// Adds a span that was loaded when the sequence number was `sequence`, unless the lock is held.
     fn keep(&self, span: Arc<Span>, sequence: u64) {
-        // Who changes the map, or waits for that, is not to be held up: it would be a queue of all.
+        // Waiting here would make all readers queue behind a thread that changes the map.
         let Some(mut known) = self.known.try_write() else { return };
         // M1. A change since then could have been of this span.
         if self.sequence() != sequence {
@@ -111,20 +107,20 @@ impl ExtentStatus {
         }
     }
 
-    /// Waits until nobody reads or changes the map, and keeps them from it.
-    pub(crate) fn change(&self) -> MapChange<'_> {
+    /// Takes the exclusive lock.
+    pub fn change(&self) -> MapChange<'_> {
         MapChange { known: self.known.write(), status: self, is_finished: false }
     }
 
-    /// [`change`](Self::change) by who has another inode's map already, and sees to the order.
-    pub(crate) fn change_second(&self) -> MapChange<'_> {
+    /// [`change`](Self::change) for a caller that holds the lock of another inode's map, and orders the two itself.
+    pub fn change_second(&self) -> MapChange<'_> {
         MapChange { known: self.known.write_nested(), status: self, is_finished: false }
     }
 }
 
 impl MapChange<'_> {
-    /// The map says from now on that `run`, or nothing, lies from `start` to `end`.
-    pub(crate) fn changed(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
+    /// Notes that the map has `run`, or a hole, from `start` to `end` now.
+    pub fn changed(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
         let known = &mut self.known.spans;
         for known in known.iter_mut().filter(|known| known.span.start < end) {
             if known.span.end > start {
@@ -135,8 +131,8 @@ impl MapChange<'_> {
         self.outdate();
     }
 
-    /// The map says something else about what lies from `start` on.
-    pub(crate) fn forget_from(&mut self, start: FileBlock) {
+    /// Removes the cached spans from `start` on, since the map has changed there.
+    pub fn forget_from(&mut self, start: FileBlock) {
         self.known.spans.retain(|known| known.span.end <= start);
         self.outdate();
     }
@@ -146,8 +142,8 @@ impl MapChange<'_> {
         self.status.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Says that what the map on disk says and what was said to have changed agree.
-    pub(crate) fn finish(mut self) {
+    /// Releases the lock. All changes of the map on disk were noted.
+    pub fn finish(mut self) {
         self.is_finished = true;
     }
 }
@@ -172,7 +168,7 @@ mod tests {
 
     /// A cache that knows the file's first blocks as a hole.
     fn knowing(spans: impl IntoIterator<Item = u64>) -> ExtentStatus {
-        let status = ExtentStatus::new();
+        let status = ExtentStatus::new(Rank::Format(0));
         for index in spans {
             let (start, end) = blocks(index * 10, index * 10 + 10);
             status.look_up(start, || Ok(Span::hole(start, end))).unwrap();
@@ -232,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_span_that_was_loaded_before_a_change_is_not_kept_after_it() {
-        let status = ExtentStatus::new();
+        let status = ExtentStatus::new(Rank::Format(0));
         let (start, end) = blocks(0, 10);
         let (span, sequence) = (Arc::new(Span::hole(start, end)), status.sequence());
         let mut change = status.change();
@@ -246,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_never_older_than_the_map() {
-        let status = ExtentStatus::new();
+        let status = ExtentStatus::new(Rank::Format(0));
         // Stands for the map: the volume block that file block 0 has.
         let disk = AtomicU64::new(1);
         let (start, end) = blocks(0, 1);

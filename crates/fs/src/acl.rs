@@ -4,9 +4,9 @@
 use base::{Error, Result};
 
 /// The ACL that belongs to the mode.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The ACL that new inodes in a directory inherit.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
@@ -21,7 +21,7 @@ const OTHER: u16 = 0x20;
 
 /// A valid ACL.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Acl {
+pub struct Acl {
     entries: Vec<Entry>,
 }
 
@@ -34,7 +34,7 @@ struct Entry {
 
 impl Acl {
     /// Parses an attribute's value. Returns `None` for an ACL without entries, which has no effect.
-    pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>> {
+    pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let invalid = || Error::InvalidArgument("the ACL is malformed");
         let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or_else(invalid)?;
         if u32::from_le_bytes(*version) != VERSION || rest.len() % ENTRY_BYTES != 0 {
@@ -68,7 +68,7 @@ impl Acl {
     }
 
     /// Returns the attribute's value.
-    pub(crate) fn to_value(&self) -> Vec<u8> {
+    pub fn to_value(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
             value.extend(entry.tag.to_le_bytes());
@@ -79,12 +79,12 @@ impl Acl {
     }
 
     /// Returns whether a mode can express the ACL.
-    pub(crate) fn is_mode(&self) -> bool {
+    pub fn is_mode(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
     /// Returns `permissions` with the lower nine bits of the ACL.
-    pub(crate) fn apply_to(&self, permissions: u16) -> u16 {
+    pub fn apply_to(&self, permissions: u16) -> u16 {
         let mut result = permissions & !0o777;
         for entry in &self.entries {
             match entry.tag {
@@ -98,7 +98,7 @@ impl Acl {
     }
 
     /// Sets the ACL's entries to those of a mode.
-    pub(crate) fn set_mode(&mut self, permissions: u16) {
+    pub fn set_mode(&mut self, permissions: u16) {
         let group = self.group_tag();
         for entry in &mut self.entries {
             match entry.tag {
@@ -119,7 +119,7 @@ impl Acl {
 
 /// Returns the permissions and the ACL of a new inode in a directory with the default ACL `default`, if it is
 /// created with `permissions`. The ACL is `None` if the permissions express it.
-pub(crate) fn inherit(default: &Acl, permissions: u16) -> (u16, Option<Acl>) {
+pub fn inherit(default: &Acl, permissions: u16) -> (u16, Option<Acl>) {
     let granted = default.apply_to(permissions & !0o777) & permissions | permissions & !0o777;
     let mut acl = default.clone();
     acl.set_mode(granted);

@@ -1,34 +1,35 @@
-//! Where the ranges of a file lie: runs of blocks, and the spans of the file that are known.
-//! Not here: how extent trees and block maps are read and written, and keeping what was read.
+//! Extents of a file: runs of blocks, and spans of the file in which all runs are known.
+//! Not here: maps on disk, and caching (`extent_status.rs`).
 
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock};
 
-/// File blocks are numbered below this in every kind of map (the kernel's limit).
-pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
+/// The number of runs that a format reads from a map together: enough for a while of sequential reading, and few for
+/// random reads.
+pub const RUNS_AT_ONCE: usize = 64;
 
 /// Contiguous allocated blocks of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// The first file block.
     pub start: FileBlock,
-    /// Blocks; never zero.
+    /// The number of blocks; never zero.
     pub length: u64,
     /// The first volume block.
     pub block: FsBlock,
-    /// Allocated but never written: reads as zeroes.
+    /// The blocks are allocated but were never written: they read as zeroes.
     pub unwritten: bool,
 }
 
 impl Run {
-    /// The file block after the last.
+    /// Returns the file block after the last.
     pub fn end(&self) -> FileBlock {
         FileBlock(self.start.0 + self.length)
     }
 
-    /// The part of the run that lies in `range`.
-    pub(crate) fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
+    /// Returns the part of the run in `range`.
+    pub fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
         let (start, end) = (self.start.max(range.start), self.end().min(range.end));
         let skipped = start.0 - self.start.0;
         (start < end).then(|| Self {
@@ -39,14 +40,14 @@ impl Run {
         })
     }
 
-    /// Whether `next` goes on where this run ends, in the file and in the volume.
+    /// Returns whether `next` begins where this run ends, in the file and in the volume.
     pub fn is_followed_by(&self, next: &Self) -> bool {
         self.end() == next.start
             && self.block.0 + self.length == next.block.0
             && self.unwritten == next.unwritten
     }
 
-    /// Adds the run to the end of a list, as part of the last one where it continues that.
+    /// Adds the run to the end of a list, joined with the last one if it continues that.
     pub fn push_onto(self, runs: &mut Vec<Self>) {
         match runs.last_mut() {
             Some(last) if last.is_followed_by(&self) => last.length += self.length,
@@ -55,7 +56,7 @@ impl Run {
     }
 }
 
-/// A part of a file of which everything is known: outside the runs there are holes.
+/// A part of a file with all of its runs. Between them are holes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The first file block.
@@ -66,22 +67,22 @@ pub struct Span {
     pub runs: Vec<Run>,
 }
 
-/// What lies at a block.
+/// The run or hole around a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
-    /// Nothing, from `start` to `end`.
+    /// No blocks are allocated.
     Hole {
         /// The first file block.
         start: FileBlock,
         /// The file block after the last.
         end: FileBlock,
     },
-    /// Blocks.
+    /// Blocks are allocated.
     Run(Run),
 }
 
 impl Piece {
-    /// The first file block.
+    /// Returns the first file block.
     pub fn start(&self) -> FileBlock {
         match self {
             Self::Hole { start, .. } => *start,
@@ -89,7 +90,7 @@ impl Piece {
         }
     }
 
-    /// The file block after the last.
+    /// Returns the file block after the last.
     pub fn end(&self) -> FileBlock {
         match self {
             Self::Hole { end, .. } => *end,
@@ -97,7 +98,7 @@ impl Piece {
         }
     }
 
-    /// The two as one, if `next` continues this.
+    /// Returns both as one piece, if `next` continues this one.
     pub fn joined(&self, next: &Self) -> Option<Self> {
         match (self, next) {
             (Self::Hole { start, end }, Self::Hole { start: next_start, end: next_end })
@@ -114,17 +115,17 @@ impl Piece {
 }
 
 impl Span {
-    /// A span without any blocks.
+    /// Returns a span without runs.
     pub fn hole(start: FileBlock, end: FileBlock) -> Self {
         Self { start, end, runs: Vec::new() }
     }
 
-    /// Whether the span knows of `at`.
+    /// Returns whether `at` is in the span.
     pub fn contains(&self, at: FileBlock) -> bool {
         (self.start..self.end).contains(&at)
     }
 
-    /// What lies at `at`, which the span contains.
+    /// Returns the run or hole around `at`, which is in the span.
     pub fn piece_at(&self, at: FileBlock) -> Piece {
         let after = self.runs.partition_point(|run| run.start <= at);
         let before = after.checked_sub(1).and_then(|index| self.runs.get(index));
@@ -137,9 +138,8 @@ impl Span {
         }
     }
 
-    /// Takes note that `run`, or nothing, lies from `start` to `end` from now on. What is outside
-    /// the span does not matter to it.
-    pub(crate) fn set(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
+    /// Replaces the part from `start` to `end` by `run`, or by a hole. Parts outside the span are left out.
+    pub fn set(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
         let range = start.max(self.start)..end.min(self.end);
         if range.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl Span {
         self.runs.splice(window, runs);
     }
 
-    /// Whether there are blocks at or after `at`.
+    /// Returns whether blocks are allocated at or after `at`.
     pub fn has_run_from(&self, at: FileBlock) -> bool {
         self.runs.last().is_some_and(|run| run.end() > at)
     }

@@ -1,0 +1,115 @@
+//! Open volumes, as the vfs sees them.
+
+use std::fmt::Debug;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, Weak};
+
+use base::attributes::{CheckSummary, StatFs, VolumeInfo};
+use base::space::Privilege;
+use base::{BlockSize, Error, InodeNumber, Result, Unsupported};
+use device::SharedDevice;
+
+use crate::{Credentials, Host, Inode};
+
+/// An open volume of some format.
+pub trait FileSystem: Send + Sync + Debug {
+    /// Gives the format access to its user, which exists as long as the volume is open. Called once, before all other
+    /// methods but those about the volume as a whole.
+    fn attach(&self, host: Weak<dyn Host>) {
+        let _ = host;
+    }
+
+    /// Returns the inode of `/`.
+    fn root(&self) -> InodeNumber;
+
+    /// Returns the block size: the unit in which file data is mapped.
+    fn block_size(&self) -> BlockSize;
+
+    /// Loads and verifies an inode. Callers go through the inode table, which loads each inode only once. Errors:
+    /// `NotFound` if the inode is not in use, `Corrupt` if its number is outside the volume.
+    fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>>;
+
+    /// Loads the inode of a number from a file handle of any age. Errors: `NotFound` if the inode has no name, or the
+    /// number cannot be in use.
+    fn load_kept_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
+        self.load_inode(number)
+    }
+
+    /// Returns counts of space and inodes.
+    fn statfs(&self) -> StatFs;
+
+    /// Returns the granularity of inode times, in nanoseconds.
+    fn time_granularity(&self) -> u32 {
+        1
+    }
+
+    /// Returns the part of the volume's free space that `by` may allocate.
+    fn privilege_of(&self, by: &Credentials) -> Privilege {
+        if by.uid == 0 { Privilege::Root } else { Privilege::None }
+    }
+
+    /// Discards free blocks in `bytes`, in runs of at least `bytes_min`. Returns the number of bytes discarded.
+    fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        let _ = (bytes, bytes_min);
+        Err(Unsupported::Operation("discarding free space").into())
+    }
+
+    /// Returns the current label, without padding.
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(self.info().label)
+    }
+
+    /// Sets the label, durably.
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        let _ = label;
+        Err(Error::ReadOnly)
+    }
+
+    /// Returns a description of the volume for users.
+    fn info(&self) -> VolumeInfo;
+
+    /// Returns a warning that users should see before they rely on the data, if there is one.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
+    /// Checks the whole volume without changing it, and calls `found` for each finding: [`Error::Corrupt`] for an
+    /// inconsistency, [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a part that is not
+    /// checked. `found` may end the check.
+    fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary;
+
+    /// Returns the device with the file data.
+    fn device(&self) -> &SharedDevice;
+
+    /// Returns whether the volume is open for writing.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Fails if the volume cannot be changed: it is read-only, or was shut down by an error.
+    fn check_writable(&self) -> Result<()> {
+        if self.is_writable() { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+
+    /// Shuts the volume down after a panic in the background, which the panic hook has reported: the state in memory
+    /// may be inconsistent. `operation` is the text of the error, such as "continuing after a panic in writeback".
+    fn panicked(&self, operation: &'static str) {
+        let _ = operation;
+    }
+
+    /// Calls `work`, which writes data back. Commits that are requested meanwhile wait for it, so that they include
+    /// its changes. Commits that are needed to make room do not wait.
+    fn delay_commits(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
+    /// Makes all earlier changes durable.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Closes the volume: makes everything durable, and marks the volume as clean. It is not changed afterwards.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Formats: recognising one on a device, and opening it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Patience, Result};
+use device::SharedDevice;
+use iomap::PageCache;
+
+use crate::FileSystem;
+
+/// An on-disk format, with the options that only this format has.
+pub trait Format: Debug {
+    /// Returns whether `device` holds a volume of this format, damaged or not. Errors: those of reading the device.
+    fn is_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool>;
+
+    /// Opens the volume on `device`, and keeps its metadata in `cache`. A volume that was not closed is recovered: on
+    /// the device if it is opened for writing, or else in memory.
+    fn open(
+        &self,
+        device: &SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &OpenOptions,
+    ) -> Result<Arc<dyn FileSystem>>;
+}
+
+/// The options for opening a volume that all formats have.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Open the volume for writing. Otherwise the device is not written at all.
+    pub writable: bool,
+    /// Read the volume as it is on the device, without recovery.
+    pub no_recovery: bool,
+    /// Discard freed blocks on the device once that is durable.
+    pub discard: bool,
+    /// The age at which changes are committed without a sync. Zero means the default of 5 s.
+    pub commit_interval: Duration,
+    /// The reaction to corruption, instead of the volume's own policy.
+    pub errors: Option<ErrorPolicy>,
+    /// Called while another host may have the volume open for writing, to decide whether to wait on.
+    pub patience: Patience,
+}
+
+/// The reaction to corrupt metadata that is found while a volume is open for writing. Errors that leave the state in
+/// memory inconsistent, and errors of the device in writing metadata, shut the volume down under every policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorPolicy {
+    /// Record the error and go on.
+    Continue,
+    /// Record the error and shut the volume down.
+    ReadOnly,
+    /// For a kernel: panic. The library does the same as for [`ReadOnly`](Self::ReadOnly).
+    Panic,
+}
+
+impl ErrorPolicy {
+    /// Returns the name in mount options, such as `remount-ro`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::ReadOnly => "remount-ro",
+            Self::Panic => "panic",
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Inodes, as the vfs sees them: attributes, directories, data and allocation.
+//!
+//! The caller holds the locks of all inodes that a call names: calls that change an inode exclude all other calls for
+//! it. Only [`Inode::attributes`] may be called at any time. Permissions, and what a new inode inherits, are the
+//! caller's concern.
+//!
+//! Methods that change something have a default that refuses, for formats and volumes that are read-only.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use base::attributes::{
+    AttributeChange, Attributes, DeviceNumber, DirCursor, DirEntry, FileType, Timestamp, XattrMode,
+};
+use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result, Unsupported};
+use iomap::{EndIo, MapRead, Mapping, ReadOptions, WritableFile};
+
+/// An inode in memory. There is only one for each number, except for deleted inodes.
+pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
+    /// Returns the format's own type, for inodes that are arguments of another one's methods.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Returns the attributes that stat(2) reports.
+    fn attributes(&self) -> Attributes;
+
+    /// Returns the target of a symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>>;
+
+    /// Returns the names of the extended attributes with their prefixes, such as `user.mime_type`. POSIX ACLs appear
+    /// as `system.posix_acl_access` and `system.posix_acl_default`.
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>>;
+
+    /// Returns the value of an extended attribute; for POSIX ACLs, in the form of getxattr(2). Errors: `NoAttribute`
+    /// if there is none of that name.
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// Changes attributes.
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        let _ = change;
+        Err(Error::ReadOnly)
+    }
+
+    /// Sets the flags that users may change as they are in `flags`, numbered as for FS_IOC_GETFLAGS. Errors:
+    /// `NotPermitted` for other changes of an inode that stays immutable.
+    fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
+        let _ = (flags, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Sets an extended attribute, named as in [`get_xattr`](Self::get_xattr), with POSIX ACLs in the same form, and
+    /// the attributes in `change` in the same transaction.
+    fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        let _ = (name, value, mode, change);
+        Err(Error::ReadOnly)
+    }
+
+    /// Removes an extended attribute, and sets the attributes in `change` in the same transaction. Errors:
+    /// `NoAttribute` if there is none of that name.
+    fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        let _ = (name, change);
+        Err(Error::ReadOnly)
+    }
+
+    /// Records that data was changed in the cache at `time`, which changes the times of the inode. Starts no
+    /// transaction: the times are written with the inode's next change, or by
+    /// [`write_pending`](Self::write_pending). May be called while others read.
+    fn note_modified(&self, time: Timestamp) {
+        let _ = time;
+    }
+
+    /// Records that the contents were read at `time`, which changes the access time. Starts no transaction, like
+    /// [`note_modified`](Self::note_modified).
+    fn note_accessed(&self, time: Timestamp) {
+        let _ = time;
+    }
+
+    /// Returns whether [`write_pending`](Self::write_pending) has anything to write.
+    fn has_pending(&self) -> bool {
+        false
+    }
+
+    /// Writes the times that [`note_modified`](Self::note_modified) and [`note_accessed`](Self::note_accessed) have
+    /// recorded.
+    fn write_pending(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Deletes an inode that has no name and no user. Called once, as the last call.
+    fn released(&self) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`, attributes are made
+    /// durable only if they are needed to read the data. The data itself is on the device already.
+    fn sync(&self, range: Range<u64>, data_only: bool) -> Result<()> {
+        let _ = (range, data_only);
+        Ok(())
+    }
+}
+
+/// The entries of a directory. For inodes of other types, all methods fail.
+pub trait Directory {
+    /// Returns the inode of `name` in this directory. "." and ".." are names like others. Errors: `NotFound`,
+    /// `NotDirectory`.
+    fn lookup(&self, name: &[u8]) -> Result<InodeNumber>;
+
+    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until it breaks or the directory ends.
+    /// Each entry has the cursor of the next one.
+    fn read_dir(
+        &self,
+        from: DirCursor,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Creates an inode with a name in this directory. Errors: `Exists` if the name exists.
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = (name, new);
+        Err(Error::ReadOnly)
+    }
+
+    /// Creates an inode without a name, in a group near this directory. It is deleted if it is released without a
+    /// name.
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = new;
+        Err(Error::ReadOnly)
+    }
+
+    /// Adds a name in this directory to `inode`, which is no directory. Errors: `Exists` if the name exists.
+    fn link(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        let _ = (name, inode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Removes the name of `inode`, which is no directory, from this directory. An inode without a name exists until
+    /// it is released.
+    fn unlink(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        let _ = (name, inode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Removes the directory `inode` from this one. Errors: `NotEmpty` if it has names.
+    fn rmdir(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
+        let _ = (name, inode, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Moves `moved` from `name` in this directory to the name `to`. The caller has checked that no directory is
+    /// moved into itself, and that the replaced inode is another one.
+    fn rename(
+        &self,
+        name: &[u8],
+        moved: &dyn Inode,
+        to: RenameTarget<'_>,
+        mode: RenameMode<'_>,
+        time: Timestamp,
+    ) -> Result<()> {
+        let _ = (name, moved, to, mode, time);
+        Err(Error::ReadOnly)
+    }
+}
+
+/// The data of a regular file, and the state that writing it needs.
+pub trait Data {
+    /// Returns the data of a regular file (or of a directory or symbolic link that has blocks, for `fiemap`). Errors:
+    /// `Unsupported` for files that cannot be read yet.
+    fn data(&self) -> Result<FileData<'_>>;
+
+    /// Returns the state for writing the regular file. `mapping` has its cached data, and `end_io` completes its
+    /// writes. Returns `None` if the format stores the data itself; then it is not written.
+    fn writable_file(
+        &self,
+        mapping: Arc<Mapping>,
+        end_io: &Arc<EndIo>,
+        options: ReadOptions,
+    ) -> Result<Option<Arc<WritableFile>>> {
+        let _ = (mapping, end_io, options);
+        Ok(None)
+    }
+
+    /// Counts a user that has opened the file for writing.
+    fn opened_for_writing(&self) {}
+
+    /// Counts a user that has closed the file.
+    fn closed_for_writing(&self) {}
+}
+
+/// The size of a regular file, and the blocks that are allocated for its ranges.
+pub trait Allocation {
+    /// Returns the largest size of the inode's data, in bytes.
+    fn size_max(&self) -> u64 {
+        i64::MAX as u64
+    }
+
+    /// Sets the size of a regular file, and the times of change. Blocks past the size are freed, unless `keeps_space`.
+    fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
+        let _ = (size, keeps_space, time);
+        Err(Error::ReadOnly)
+    }
+
+    /// Allocates all blocks of a regular file in `range`, also past its end. Blocks without data read as zeroes. The
+    /// size stays. Errors: `NoSpace`, when nothing was allocated.
+    fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
+        let _ = range;
+        Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// Prepares a regular file for [`clear`](Self::clear), before the cache zeroes parts of its blocks. Formats that
+    /// store data in the inode move it to blocks.
+    fn prepare_to_clear(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes whole blocks of a regular file a hole, or, with `keeps_space`, allocated blocks that read as zeroes. The
+    /// cache has no data of them.
+    fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
+        let _ = (range, keeps_space);
+        Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// Removes `range` from a regular file of `size` bytes, or inserts it as a hole; the data behind it moves, and the
+    /// size changes with it. The cache has no data from the range's start on, and none of that is dirty.
+    fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
+        let _ = (range, to, size, time);
+        Err(Unsupported::Operation("fallocate").into())
+    }
+
+    /// Fails for regular files whose blocks cannot be [exchanged](Self::move_extents).
+    fn check_movable(&self) -> Result<()> {
+        Err(Unsupported::Operation("moving extents").into())
+    }
+
+    /// Moves the data of a regular file in `range`, whole blocks, to the blocks of `donor` from `to` on, which gets
+    /// the old blocks. `copy` copies the data to the new blocks. Returns the number of bytes moved, durably. The
+    /// range of `donor` reads as zeroes afterwards. The cache has no data of `donor`, and no I/O is in flight for
+    /// either file.
+    fn move_extents(
+        &self,
+        range: Range<FileOffset>,
+        donor: &dyn Inode,
+        to: FileOffset,
+        copy: &mut dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()>,
+    ) -> Result<u64> {
+        let _ = (range, donor, to, copy);
+        Err(Unsupported::Operation("moving extents").into())
+    }
+
+    /// Returns the unit, in bytes, of ranges that can be [shifted](Self::shift).
+    fn allocation_unit(&self) -> u64 {
+        1
+    }
+}
+
+/// The attributes of a new inode.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode<'a> {
+    /// Its type.
+    pub kind: FileType,
+    /// The low 12 bits of `st_mode`.
+    pub permissions: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// For character and block devices.
+    pub device: DeviceNumber,
+    /// For symbolic links: the target.
+    pub target: &'a [u8],
+    /// The first extended attributes, named as in [`Inode::get_xattr`].
+    pub xattrs: &'a [(&'a [u8], &'a [u8])],
+    /// All times of the inode but the time of creation.
+    pub time: Timestamp,
+    /// The time of creation.
+    pub created: Timestamp,
+}
+
+/// The kind of a [shift](Allocation::shift).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shift {
+    /// The range is removed (FALLOC_FL_COLLAPSE_RANGE).
+    Collapse,
+    /// A hole is inserted (FALLOC_FL_INSERT_RANGE).
+    Insert,
+}
+
+/// The new name of a rename.
+#[derive(Clone, Copy, Debug)]
+pub struct RenameTarget<'a> {
+    /// The directory of the new name.
+    pub directory: &'a dyn Inode,
+    /// The new name.
+    pub name: &'a [u8],
+    /// The inode that has this name now.
+    pub replaced: Option<&'a dyn Inode>,
+}
+
+/// The kind of a rename.
+#[derive(Clone, Copy, Debug)]
+pub enum RenameMode<'a> {
+    /// The old name is removed. An inode that has the new name loses it; a directory must be empty.
+    Move,
+    /// The two names are exchanged.
+    Exchange,
+    /// As a move, but the old name is given to this inode, which had no name.
+    Whiteout(&'a dyn Inode),
+}
+
+/// The parts of an inode that the I/O path needs to read its data.
+#[derive(Clone, Copy)]
+pub struct FileData<'a> {
+    /// The map of its data.
+    pub mapper: &'a dyn MapRead,
+    /// Its size in bytes.
+    pub size: u64,
+}

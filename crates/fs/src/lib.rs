@@ -1,0 +1,29 @@
+//! The traits between the vfs and the formats, and the parts that formats share.
+//!
+//! A format implements [`Format`], [`FileSystem`] and [`Inode`]. The vfs calls nothing else of it.
+//! Not here: any one format, and locks of inodes.
+#![forbid(unsafe_code)]
+
+pub mod acl;
+
+mod credentials;
+mod delayed;
+mod extent_status;
+mod extents;
+mod file_system;
+mod format;
+mod free_extents;
+mod host;
+mod inode;
+
+pub use credentials::Credentials;
+pub use delayed::{Around, Delayed};
+pub use extent_status::{ExtentStatus, MapChange};
+pub use extents::{Piece, RUNS_AT_ONCE, Run, Span};
+pub use file_system::FileSystem;
+pub use format::{ErrorPolicy, Format, OpenOptions};
+pub use free_extents::{Extent, FreeExtents};
+pub use host::Host;
+pub use inode::{
+    Allocation, Data, Directory, FileData, Inode, NewInode, RenameMode, RenameTarget, Shift,
+};

@@ -1,0 +1,230 @@
+//! Writing out of place: placements and their tokens, failed writes, direct writes, and the barrier.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use base::{Error, FileOffset};
+use device::{FaultDevice, FaultPlan};
+use iomap::{
+    EndIo, IomapKind, Refused, SplitExtents, WritableFile, overwrite_direct, truncate_cache,
+    wait_for_writeback, write, write_back, write_direct_alone,
+};
+use support::format::{Format, Mode};
+use support::gate::{Setup, setup_of, writable};
+use support::{block_size, cache, wait_until};
+
+const BLOCK: u64 = 4096;
+const MODE: Mode = Mode::OutOfPlace { orders_size: true };
+
+/// A file of four written blocks, of 1, 2, 3 and 4.
+fn four_blocks(mode: Mode) -> Setup {
+    let setup = setup_of(cache(32 << 20, 9), BLOCK, mode);
+    let data: Vec<u8> = (1..=4).flat_map(|byte| [byte; BLOCK as usize]).collect();
+    setup.write(0, &data);
+    setup.sync();
+    setup
+}
+
+fn sync(file: &Arc<WritableFile>) {
+    write_back(file, 0..u64::MAX);
+    wait_for_writeback(file, 0..u64::MAX);
+}
+
+#[test]
+fn data_is_written_to_new_blocks_and_the_old_ones_are_freed() {
+    let setup = four_blocks(MODE);
+    let (before, free) = (setup.format.addresses(), setup.format.free_blocks());
+    setup.write(BLOCK, &[9; 2 * BLOCK as usize]);
+    assert_eq!(setup.format.addresses(), before, "nothing moves before writeback");
+    setup.sync();
+    let after = setup.format.addresses();
+    assert_eq!((after[0], after[3]), (before[0], before[3]), "blocks that were not dirty stay");
+    assert!(before[1..3].iter().all(|old| !after.contains(old)), "{before:?} {after:?}");
+    assert_eq!((setup.format.free_blocks(), setup.format.placements()), (free, 0));
+    assert_eq!(setup.format.on_disk()[BLOCK as usize..3 * BLOCK as usize], [9; 2 * BLOCK as usize]);
+}
+
+#[test]
+fn placements_reach_no_further_than_what_is_dirty_and_are_not_kept() {
+    let setup = four_blocks(MODE);
+    setup.format.take_placed();
+    for round in 0..2 {
+        setup.write(0, &[7 + round; 100]);
+        setup.write(2 * BLOCK, &[7 + round; 100]);
+        setup.sync();
+        assert_eq!(setup.format.take_placed(), [0..BLOCK, 2 * BLOCK..3 * BLOCK]);
+    }
+}
+
+#[test]
+fn the_old_data_stays_until_the_new_data_is_on_the_device() {
+    let setup = four_blocks(MODE);
+    let before = setup.format.on_disk();
+    setup.gate.hold_above(0);
+    setup.write(0, &[9; 4 * BLOCK as usize]);
+    write_back(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.on_disk(), before);
+    setup.release();
+    wait_for_writeback(&setup.file, 0..u64::MAX);
+    assert_eq!(setup.format.on_disk(), [9; 4 * BLOCK as usize]);
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_blocks_and_the_format_takes_the_new_ones_back() {
+    let setup = four_blocks(MODE);
+    let device = Arc::new(FaultDevice::new(setup.format.device(), FaultPlan::default()));
+    let end_io = Arc::clone(&setup.end_io);
+    let file = writable(&setup.cache, &setup.format, device.clone(), BLOCK, end_io);
+    let (before, on_disk) = (setup.format.addresses(), setup.format.on_disk());
+    let free = setup.format.free_blocks();
+    device.fail_writes_in(0..u64::MAX);
+    assert_eq!(write(&file, FileOffset(0), &[9; 6 * BLOCK as usize]), Ok(6 * BLOCK as usize));
+    sync(&file);
+    assert!(file.errors().check(&file.errors().cursor()).is_err());
+    assert_eq!((setup.format.addresses(), setup.format.on_disk()), (before, on_disk));
+    assert_eq!((setup.format.free_blocks(), setup.format.placements()), (free, 0));
+    // The lost blocks can be written again, those without a block with a new reservation.
+    device.heal();
+    assert_eq!(write(&file, FileOffset(0), &[8; 6 * BLOCK as usize]), Ok(6 * BLOCK as usize));
+    sync(&file);
+    assert_eq!(setup.format.on_disk(), [8; 6 * BLOCK as usize]);
+}
+
+#[test]
+fn a_failure_to_place_data_loses_only_that_data() {
+    let setup = four_blocks(MODE);
+    setup.write(0, &[9; 100]);
+    setup.write(2 * BLOCK, &[9; 100]);
+    setup.format.fail(0, || Error::NoSpace);
+    setup.sync();
+    let cursor = setup.file.errors().cursor();
+    assert_eq!(setup.file.errors().check(&cursor), Err(Error::NoSpace));
+    let on_disk = setup.format.on_disk();
+    assert_eq!((on_disk[0], on_disk[2 * BLOCK as usize]), (1, 9));
+    assert_eq!(setup.format.placements(), 0);
+}
+
+#[test]
+fn the_policy_is_asked_for_each_range() {
+    let setup = four_blocks(MODE);
+    truncate_cache(&setup.file, 8 * BLOCK).expect("memory");
+    setup.format.truncate(8 * BLOCK);
+    setup.format.preallocate(4 * BLOCK..8 * BLOCK);
+    let before = setup.format.addresses();
+    setup.format.take_placed();
+    setup.write(5 * BLOCK, &[5; BLOCK as usize]);
+    setup.write(7 * BLOCK, &[7; BLOCK as usize]);
+    setup.sync();
+    assert_eq!(setup.format.take_placed(), []);
+    assert_eq!(setup.format.addresses(), before, "preallocated blocks are written in place");
+    // They are written now, and so are written elsewhere next time.
+    setup.write(5 * BLOCK, &[6; BLOCK as usize]);
+    setup.sync();
+    assert!(setup.format.take_placed().into_iter().eq(std::iter::once(5 * BLOCK..6 * BLOCK)));
+    assert_eq!(setup.format.kinds()[4], (4, IomapKind::Unwritten));
+}
+
+#[test]
+fn the_size_follows_the_data_only_for_formats_that_want_it() {
+    for orders_size in [true, false] {
+        let setup = setup_of(cache(32 << 20, 0), BLOCK, Mode::OutOfPlace { orders_size });
+        // The first block's write is held, the later ones are not.
+        setup.write(0, &[1; BLOCK as usize]);
+        setup.gate.hold_above(0);
+        write_back(&setup.file, 0..BLOCK);
+        setup.gate.hold_above(u64::MAX);
+        setup.write(BLOCK, &[2; BLOCK as usize]);
+        write_back(&setup.file, BLOCK..2 * BLOCK);
+        setup.settle();
+        let size = setup.format.size();
+        assert_eq!(size, if orders_size { 0 } else { 2 * BLOCK });
+        setup.release();
+        setup.sync();
+        assert_eq!(setup.format.size(), 2 * BLOCK);
+        assert_eq!(setup.format.on_disk()[..BLOCK as usize], [1; BLOCK as usize]);
+    }
+}
+
+#[test]
+fn direct_overwrites_of_whole_blocks_are_written_out_of_place() {
+    let setup = four_blocks(MODE);
+    let (before, free) = (setup.format.addresses(), setup.format.free_blocks());
+    let data = [9; 2 * BLOCK as usize];
+    let direct = |at: u64, data: &[u8]| {
+        overwrite_direct(&setup.file, FileOffset(at), data, SplitExtents::AtEnd, ())
+    };
+    assert_eq!(direct(BLOCK, &data), Ok(Ok(data.len())));
+    let after = setup.format.addresses();
+    assert_eq!((after[0], after[3]), (before[0], before[3]));
+    assert!(before[1..3].iter().all(|old| !after.contains(old)), "{before:?} {after:?}");
+    assert_eq!((setup.format.free_blocks(), setup.format.placements()), (free, 0));
+    assert_eq!(setup.read(BLOCK, 2 * BLOCK as usize), data);
+    assert_eq!(direct(512, &data[..512]), Err(Refused::NeedsCache), "a part of a block");
+    let alone = write_direct_alone(&setup.file, FileOffset(512), &data[..512], SplitExtents::AtEnd);
+    assert_eq!(alone, Ok(None));
+}
+
+#[test]
+fn a_direct_write_that_fails_is_taken_back() {
+    let setup = four_blocks(MODE);
+    let device = Arc::new(FaultDevice::new(setup.format.device(), FaultPlan::default()));
+    let end_io = Arc::clone(&setup.end_io);
+    let file = writable(&setup.cache, &setup.format, device.clone(), BLOCK, end_io);
+    let (before, free) = (setup.format.addresses(), setup.format.free_blocks());
+    device.fail_writes_in(0..u64::MAX);
+    let data = [9; 2 * BLOCK as usize];
+    let failed = overwrite_direct(&file, FileOffset(0), &data, SplitExtents::AtEnd, ());
+    assert!(matches!(failed, Ok(Err(Error::Io(_)))), "{failed:?}");
+    assert_eq!(setup.format.addresses(), before);
+    assert_eq!((setup.format.free_blocks(), setup.format.placements()), (free, 0));
+}
+
+#[test]
+fn a_placement_is_taken_back_when_the_next_one_fails() {
+    // Blocks on the device never follow one another: each is a placement.
+    let format = Format::with_mode(block_size(BLOCK), 16, 1, MODE);
+    let (cache, end_io) = (cache(32 << 20, 9), EndIo::start().expect("a thread"));
+    let file = writable(&cache, &format, format.device(), BLOCK, end_io);
+    let data = [1; 2 * BLOCK as usize];
+    assert_eq!(write(&file, FileOffset(0), &data), Ok(data.len()));
+    sync(&file);
+    let free = format.free_blocks();
+    format.fail(1, || Error::NoSpace);
+    let failed = overwrite_direct(&file, FileOffset(0), &data, SplitExtents::AtEnd, ());
+    assert_eq!(failed, Ok(Err(Error::NoSpace)));
+    assert_eq!((format.free_blocks(), format.placements()), (free, 0));
+}
+
+#[test]
+fn held_writes_have_ended_and_none_begin() {
+    let setup = four_blocks(MODE);
+    setup.gate.hold_above(0);
+    setup.write(0, &[9; BLOCK as usize]);
+    write_back(&setup.file, 0..u64::MAX);
+    let (released, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let holder = scope.spawn(|| {
+            let held = setup.end_io.hold_writes();
+            assert!(released.load(Ordering::Acquire), "a write was on its way");
+            assert_eq!(setup.format.placements(), 0);
+            held
+        });
+        released.store(true, Ordering::Release);
+        setup.release();
+        let held = holder.join().expect("no panic");
+        setup.write(BLOCK, &[8; BLOCK as usize]);
+        setup.gate.take_log();
+        let writer = scope.spawn(|| {
+            begun.store(true, Ordering::Release);
+            setup.sync();
+        });
+        wait_until("the writer begins", || begun.load(Ordering::Acquire));
+        assert_eq!(setup.gate.take_log(), []);
+        drop(held);
+        writer.join().expect("no panic");
+    });
+    assert_eq!(setup.format.on_disk()[BLOCK as usize], 8);
+}

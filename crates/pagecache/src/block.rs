@@ -1,0 +1,98 @@
+//! Memory of the pool outside of any mapping, for contents that are not those of a folio.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::PAGE_SIZE;
+use crate::cache::PageCache;
+use crate::options::ORDER_MAX;
+
+/// A block of memory from a cache's pool, within the cache's limit. Dropping it gives the memory back.
+pub struct PoolBlock {
+    cache: Arc<PageCache>,
+    frame: u32,
+    order: u8,
+    memory: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory belongs to this value alone, and is changed through `&mut` only.
+unsafe impl Send for PoolBlock {}
+// SAFETY: as above.
+unsafe impl Sync for PoolBlock {}
+
+impl PoolBlock {
+    /// Returns a block with a copy of `contents`. Evicts folios if there is no free memory. Returns `None` if all
+    /// memory is in use, or `contents` is larger than the largest folio.
+    pub fn new(cache: &Arc<PageCache>, contents: &[u8]) -> Option<Self> {
+        let order = contents.len().div_ceil(PAGE_SIZE).max(1).next_power_of_two().ilog2() as u8;
+        if order > ORDER_MAX {
+            return None;
+        }
+        let (frame, order) = cache.allocate(order, order)?;
+        let memory = cache.memory(frame);
+        // A folio that gets the memory later must be zeroed.
+        cache.pool.frame(frame).set_blank(false);
+        let length = contents.len();
+        let mut block = Self { cache: Arc::clone(cache), frame, order, memory, length };
+        block.copy_from_slice(contents);
+        Some(block)
+    }
+}
+
+impl Deref for PoolBlock {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the frames of the block are contiguous, belong to this value until it is dropped, and are
+        // initialised from the start (the arena is mapped memory).
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for PoolBlock {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for PoolBlock {
+    fn drop(&mut self) {
+        self.cache.give(self.frame, self.order);
+    }
+}
+
+impl fmt::Debug for PoolBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PoolBlock({} bytes)", self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::CacheOptions;
+
+    #[test]
+    fn blocks_are_within_the_limit_and_give_their_memory_back() {
+        let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
+        let cache = PageCache::new(options).expect("memory");
+        let mut blocks = Vec::new();
+        while let Some(block) = PoolBlock::new(&cache, &[7; 3 * PAGE_SIZE]) {
+            blocks.push(block);
+        }
+        assert!(cache.stats().bytes_resident <= 1 << 20);
+        assert!(blocks.len() > 30);
+        blocks[1][0] = 8;
+        assert!(blocks[0].iter().all(|byte| *byte == 7) && blocks[0].len() == 3 * PAGE_SIZE);
+        assert_eq!((blocks[1][0], blocks[1][1]), (8, 7));
+        blocks.pop();
+        blocks.push(PoolBlock::new(&cache, &[9; 16_384]).expect("the memory of the dropped block"));
+        drop(blocks);
+        assert_eq!(cache.stats().bytes_resident, 0);
+        assert!(PoolBlock::new(&cache, &vec![0; PAGE_SIZE << 10]).is_none());
+    }
+}
