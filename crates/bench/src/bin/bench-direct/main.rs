@@ -10,9 +10,11 @@ mod blocks;
 mod jobs;
 mod locks;
 
+use std::process::ExitCode;
+
 use bench::selection::Selection;
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -20,4 +22,5 @@ fn main() {
     locks::run(&selection);
     blocks::run(&selection);
     println!("\nload at the end: {}", bench::load().unwrap_or_default());
+    selection.finish()
 }

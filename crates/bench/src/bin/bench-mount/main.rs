@@ -9,6 +9,8 @@ mod row;
 mod side;
 mod table;
 
+use std::process::ExitCode;
+
 use bench::median;
 use bench::mount::{WRITEBACK, mounters};
 use bench::selection::Selection;
@@ -18,7 +20,7 @@ use side::Side;
 /// How often each side is measured.
 const ROUNDS: usize = 5;
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -40,6 +42,7 @@ fn main() {
         table::row(row, &sides, found.iter().map(|found| found.best));
     }
     println!("\nload at the end: {}", bench::load().unwrap_or_default());
+    selection.finish()
 }
 
 /// What was found of one row for one side, in bytes per second.

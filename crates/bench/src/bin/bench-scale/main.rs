@@ -18,6 +18,8 @@ mod names;
 mod table;
 mod tree;
 
+use std::process::ExitCode;
+
 use bench::selection::Selection;
 use cost::Costs;
 
@@ -54,7 +56,7 @@ const SERIES: [(&str, Series); 21] = [
     ("commands", command::commands),
 ];
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -84,4 +86,5 @@ fn main() {
     }
     table.finish();
     println!("\nload at the end: {}", bench::load().unwrap_or_default());
+    selection.finish()
 }

@@ -10,6 +10,7 @@ mod source;
 
 use std::path::Path;
 use std::process::Command;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -43,7 +44,7 @@ type Work = fn(&Source, &Path);
 const WORKS: [(&str, Work); 5] =
     [("untar", untar), ("ls -lR", list), ("rsync", sync), ("git clone", clone), ("rm -rf", remove)];
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -71,6 +72,7 @@ fn main() {
         }
     }
     println!("\nload at the end: {}", bench::load().unwrap_or_default());
+    selection.finish()
 }
 
 /// Does `work` alone, or beside busy loops.

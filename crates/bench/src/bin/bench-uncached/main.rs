@@ -13,6 +13,7 @@ mod latency;
 mod sides;
 mod streams;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::selection::Selection;
@@ -30,7 +31,7 @@ pub struct Settings {
 /// How many times the cache the streams are.
 pub const TIMES: u64 = 8;
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -49,4 +50,5 @@ fn main() {
     latency::run(&settings);
     println!("\nload at the end: {}\n", bench::load().unwrap_or_default());
     notes.iter().for_each(|note| println!("{note}"));
+    settings.selection.finish()
 }

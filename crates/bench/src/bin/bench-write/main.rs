@@ -14,10 +14,12 @@ mod sides;
 mod source;
 mod trees;
 
+use std::process::ExitCode;
+
 use bench::selection::Selection;
 use notes::Notes;
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -28,4 +30,5 @@ fn main() {
     series::run(&selection, &mut notes);
     trees::run(&selection, &mut notes);
     println!("\nload at the end: {}\n\n{notes}", bench::load().unwrap_or_default());
+    selection.finish()
 }
