@@ -4,6 +4,7 @@
 
 pub mod protocol;
 
+mod dispatch;
 mod interrupts;
 mod mount;
 mod node_table;

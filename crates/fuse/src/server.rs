@@ -1,5 +1,5 @@
-//! The server: turns requests into answers. Not here: the operations (`operations`), and receiving requests and
-//! sending answers (`transport`).
+//! The server: turns requests into answers. Not here: which handler serves a request (`dispatch`), the operations
+//! (`operations`), and receiving requests and sending answers (`transport`).
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use base::{FileOffset, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+use crate::dispatch::Operation;
 use crate::interrupts::Interrupts;
 use crate::node_table::{Known, NodeTable};
 use crate::open_files::OpenFiles;
 use crate::operations::{InitRefused, Negotiated};
 use crate::owners::Owners;
-use crate::protocol::{InHeader, InterruptIn, Opcode};
+use crate::protocol::{InHeader, InterruptIn};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
 
@@ -79,7 +79,7 @@ pub struct Server {
     at_work: AtomicUsize,
     /// The outcome of closing the volume.
     closed: Mutex<Option<Result<()>>>,
-    interrupts: Arc<Interrupts>,
+    pub(crate) interrupts: Arc<Interrupts>,
     stale: OnceLock<Notice>,
     old_contents: OnceLock<ContentsNotice>,
 }
@@ -110,8 +110,6 @@ impl Drop for AtWork<'_> {
         self.0.at_work.fetch_sub(1, Ordering::Release);
     }
 }
-
-type Handler<T> = fn(&Server, &InHeader, &T, &[u8], &mut Reply<'_>) -> Outcome;
 
 impl Server {
     /// Returns a server for `volume`.
@@ -185,7 +183,8 @@ impl Server {
         self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) == 0
     }
 
-    fn is_closing(&self) -> bool {
+    /// Returns whether the server has begun to close the volume.
+    pub(crate) fn is_closing(&self) -> bool {
         self.at_work.load(Ordering::Relaxed) & CLOSING != 0
     }
 
@@ -222,63 +221,24 @@ impl Server {
             }
             answer => answer,
         };
-        match request.opcode() {
-            // The kernel takes any answer to these for a fault.
-            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Answer::Silent,
-            _ => answer,
-        }
+        let is_answered = |opcode| Operation::of(opcode).is_answered;
+        if request.opcode().is_none_or(is_answered) { answer } else { Answer::Silent }
     }
 
-    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Outcome {
-        use Opcode::*;
-        let Some(opcode) = request.opcode() else { return Err(Errno::NOSYS.into()) };
-        if self.is_closing() {
-            // What would be changed now might be lost.
-            return Err(Errno::IO.into());
-        }
-        match opcode {
-            Init => call(self, Self::init, request, reply),
-            Lookup => call(self, Self::lookup, request, reply),
-            Forget => call(self, Self::forget, request, reply),
-            BatchForget => call(self, Self::batch_forget, request, reply),
-            GetAttr => call(self, Self::get_attr, request, reply),
-            Statx => call(self, Self::statx, request, reply),
-            ReadLink => call(self, Self::read_link, request, reply),
-            Open => call(self, Self::open, request, reply),
-            OpenDir => call(self, Self::open_dir, request, reply),
-            Read => call(self, Self::read, request, reply),
-            Lseek => call(self, Self::lseek, request, reply),
-            ReadDir => call(self, Self::read_dir, request, reply),
-            ReadDirPlus => call(self, Self::read_dir_plus, request, reply),
-            StatFs => call(self, Self::stat_fs, request, reply),
-            GetXattr => call(self, Self::get_xattr, request, reply),
-            ListXattr => call(self, Self::list_xattr, request, reply),
-            Ioctl => call(self, Self::ioctl, request, reply),
-            // Closing a file writes nothing.
-            ReleaseDir | Flush => Ok(Answer::Payload),
-            Destroy => {
-                // The kernel, and the program that unmounts, wait for this and ignore errors.
-                let _ = self.close_once(PATIENCE_TO_CLOSE, 1);
-                Ok(Answer::Payload)
-            }
-            Release | Fsync | FsyncDir | SyncFs | SetAttr | SymLink | MkNod | MkDir | Unlink
-            | RmDir | Rename | Rename2 | Link | Write | SetXattr | RemoveXattr | Create
-            | TmpFile | Fallocate | CopyFileRange | CopyFileRange64 => {
-                self.dispatch_change(opcode, request, reply)
-            }
-            Interrupt => call(self, Self::interrupt, request, reply),
-            // ENOSYS: the kernel never asks again. It checks access by itself
-            // (default_permissions), and keeps locks by itself. With an answer to BMAP, it would
-            // swap to the blocks of a file even after this server has ended.
-            Access | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping | RemoveMapping => {
-                Err(Errno::NOSYS.into())
-            }
-            NotifyReply => Ok(Answer::Silent),
-        }
+    /// DESTROY. The kernel, and the program that unmounts, wait for the answer and ignore errors.
+    pub(crate) fn destroy(
+        &self,
+        _header: &InHeader,
+        (): &(),
+        _rest: &[u8],
+        _reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let _ = self.close_once(PATIENCE_TO_CLOSE, 1);
+        Ok(Answer::Payload)
     }
 
     /// INTERRUPT. Its id is that of the interrupted request, plus one.
-    fn interrupt(
+    pub(crate) fn interrupt(
         &self,
         _header: &InHeader,
         operation: &InterruptIn,
@@ -290,50 +250,6 @@ impl Server {
             true => Ok(Answer::Silent),
             // The kernel sends no more of them.
             false => Err(Errno::NOSYS.into()),
-        }
-    }
-
-    /// Serves requests that change the volume or make changes durable.
-    fn dispatch_change(
-        &self,
-        opcode: Opcode,
-        request: &Request<'_>,
-        reply: &mut Reply<'_>,
-    ) -> Outcome {
-        use Opcode::*;
-        if !self.volume.is_writable() {
-            return match opcode {
-                // Nothing is ever dirty, and no state hangs on an open file.
-                Release | Fsync | FsyncDir | SyncFs => Ok(Answer::Payload),
-                _ => Err(Errno::ROFS.into()),
-            };
-        }
-        let _acting = self.volume.act_for(&self.options.owners.credentials(&request.header));
-        let _serving = self.interrupts.serve(&request.header);
-        match opcode {
-            SetAttr => call(self, Self::set_attr, request, reply),
-            SymLink => call(self, Self::make_symlink, request, reply),
-            MkNod => call(self, Self::make_node, request, reply),
-            MkDir => call(self, Self::make_directory, request, reply),
-            Create => call(self, Self::create, request, reply),
-            TmpFile => call(self, Self::create_unnamed, request, reply),
-            Link => call(self, Self::link, request, reply),
-            Unlink => call(self, Self::unlink, request, reply),
-            RmDir => call(self, Self::remove_directory, request, reply),
-            Rename => call(self, Self::rename, request, reply),
-            Rename2 => call(self, Self::rename2, request, reply),
-            SetXattr => call(self, Self::set_xattr, request, reply),
-            RemoveXattr => call(self, Self::remove_xattr, request, reply),
-            Fsync => call(self, Self::fsync, request, reply),
-            FsyncDir => call(self, Self::fsync_directory, request, reply),
-            SyncFs => call(self, Self::sync_volume, request, reply),
-            Release => call(self, Self::release, request, reply),
-            Write => call(self, Self::write, request, reply),
-            Fallocate => call(self, Self::fallocate, request, reply),
-            CopyFileRange => call(self, Self::copy_file_range, request, reply),
-            CopyFileRange64 => call(self, Self::copy_file_range_64, request, reply),
-            // ENOSYS: the kernel never asks again.
-            _ => Err(Errno::NOSYS.into()),
         }
     }
 
@@ -381,16 +297,6 @@ impl Server {
     }
 }
 
-fn call<T: FromBytes + KnownLayout + Immutable>(
-    server: &Server,
-    handler: Handler<T>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> Outcome {
-    let (operation, rest) = request.split::<T>()?;
-    handler(server, &request.header, &operation, rest, reply)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
@@ -400,7 +306,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::protocol::{MkDirIn, ROOT_NODE};
+    use crate::protocol::{MkDirIn, Opcode, ROOT_NODE};
 
     fn server(file_system: &Arc<MemoryFileSystem>) -> Server {
         let mut options = VolumeOptions::default();
