@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use fuse::{MountOptions, OptionError, Remount};
+use fuse::{OptionError, Remount};
 
 use crate::cli::Cli;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
+use crate::mount_options::Options;
 
 /// The names under which mount(8) finds this helper: for the type in fstab, and for the types in
 /// /proc/mounts.
@@ -184,7 +185,7 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
                 continue;
             }
             _ => {
-                let known = MountOptions::default().add(option);
+                let known = Options::default().add(option);
                 match known {
                     Err(OptionError::Unknown(_)) if sloppy => {}
                     Err(error) => return Err(error.to_string()),

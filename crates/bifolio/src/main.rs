@@ -15,6 +15,7 @@ mod listing;
 mod log;
 mod loop_device;
 mod mode_change;
+mod mount_options;
 mod place;
 mod signals;
 mod target;

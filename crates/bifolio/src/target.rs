@@ -128,9 +128,6 @@ pub struct ImageOptions {
     /// Whether freed blocks are discarded. Set by commands with an option for it.
     #[arg(skip)]
     pub discard: bool,
-    /// Whether a file's new contents are written back when they replace old ones.
-    #[arg(skip = true)]
-    pub auto_da_alloc: bool,
     /// Whether a block device is opened exclusively for writing. Cleared by commands for which the kernel holds
     /// the device.
     #[arg(skip = true)]
@@ -139,10 +136,6 @@ pub struct ImageOptions {
     /// mount may still be writing. Set by commands that wait.
     #[arg(skip)]
     pub patience: Duration,
-    /// The time after which written data is durable without a sync; zero for the default. Set by commands with an
-    /// option for it.
-    #[arg(skip)]
-    pub commit_interval: Duration,
     /// Whether file data stays out of the cache. Set by commands with an option for it.
     #[arg(skip)]
     pub uncached: bool,
@@ -184,8 +177,6 @@ impl ImageOptions {
         options.discard = self.discard;
         let place = |block| SuperblockPlace { block, block_size: self.block_size };
         options.ext4.superblock = self.superblock.map(place);
-        options.auto_da_alloc = self.auto_da_alloc;
-        options.commit_interval = self.commit_interval;
         if self.uncached {
             options.read.caching = Caching::Dropbehind;
         }

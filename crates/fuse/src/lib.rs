@@ -18,7 +18,9 @@ mod session;
 mod socket;
 mod transport;
 
-pub use mount::{Claim, MountEntry, MountError, MountOptions, OptionError, Preference, mounts_of};
+pub use mount::{
+    Claim, MountEntry, MountError, MountOptions, OptionError, Preference, mounts_of, split_option,
+};
 pub use operations::{InitRefused, Negotiated};
 pub use owners::{IdMap, IdRange, Owners};
 pub use reply::{Answer, Contents, Reply};

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use clap::Args;
 use device::Image;
-use fuse::{Claim, MountOptions, Plan, SessionError, THREADS_DEFAULT};
+use fuse::{Claim, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT};
 use vfs::Volume;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::log::Log;
+use crate::mount_options::Options;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
 
@@ -187,7 +188,7 @@ pub struct Arguments {
 struct MountOptionList(String);
 
 fn parse_options(list: &str) -> Result<MountOptionList, String> {
-    MountOptions::default().add(list).map_err(|error| error.to_string())?;
+    Options::default().add(list).map_err(|error| error.to_string())?;
     Ok(MountOptionList(list.to_owned()))
 }
 
@@ -207,27 +208,24 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             Failure::new(&target, "only a whole volume can be mounted").with_status(Status::Usage)
         );
     }
-    let mut mount_options = MountOptions::default();
+    let refused = |error: OptionError| Failure::new("-o", error.to_string()).usage();
+    let mut all = Options::default();
     for list in &options {
-        mount_options
-            .add(&list.0)
-            .map_err(|error| Failure::new("-o", error.to_string()).with_status(Status::Usage))?;
+        all.add(&list.0).map_err(refused)?;
     }
-    mount_options
-        .check()
-        .map_err(|error| Failure::new("-o", error.to_string()).with_status(Status::Usage))?;
+    all.mount.check().map_err(refused)?;
     let source = target.image.canonicalize();
     let source = source.map_err(|error| Failure::host(&*target.image, "cannot open", &error))?;
-    if mount_options.writable {
-        mount_options.writable = !is_write_protected(&target, console)?;
+    if all.mount.writable {
+        all.mount.writable = !is_write_protected(&target, console)?;
     }
-    let claim = claim(&source, &image, &mount_options);
+    let claim = claim(&source, &image, &all.mount);
     image.exclusive = claim.is_none();
     let plan = Plan {
         claim,
         source: source.into_os_string(),
         directory: mount_point(&directory)?,
-        options: mount_options,
+        options: all.mount.clone(),
         foreground,
         confine: !no_confine,
         threads,
@@ -235,20 +233,14 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let log = Log::new(log.as_deref().map(open_log).transpose()?);
     log.begin();
     // The confined process cannot read the size of memory.
-    let writable = plan.options.writable;
+    let writable = all.mount.writable;
     image.patience = PATIENCE;
-    image.discard = plan.options.discard;
-    image.auto_da_alloc = plan.options.auto_da_alloc;
-    image.commit_interval = Duration::from_secs(plan.options.commit.into());
-    image.uncached = plan.options.uncached;
+    image.uncached = all.mount.uncached;
     let mut volume_options = match writable {
         true => image.volume_options_for_writing()?,
         false => image.volume_options()?,
     };
-    volume_options.access = plan.options.access;
-    volume_options.errors = plan.options.errors;
-    volume_options.sync = plan.options.sync;
-    volume_options.dirsync = plan.options.dirsync;
+    all.apply(&mut volume_options);
     let open = |image: Image| {
         let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
         let volume = volume.map_err(|error| Failure::library(&*target.image, &error))?;

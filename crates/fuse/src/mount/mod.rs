@@ -22,7 +22,7 @@ use rustix::io::Errno;
 pub use claim::{Claim, Claimed};
 pub use identity::MountId;
 pub use mount_point::{open as open_root, path_of};
-pub use option_list::OptionError;
+pub use option_list::{OptionError, split_option};
 pub use options::{MountOptions, Preference};
 pub use system::{Detached, lift_limit_on_writeback};
 pub use table::MountEntry;

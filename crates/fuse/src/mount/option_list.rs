@@ -1,6 +1,6 @@
 //! The parser of the `-o` list. Not here: the meaning of the options (`options.rs`).
 
-use vfs::{AccessTimes, ErrorPolicy};
+use vfs::AccessTimes;
 
 use super::options::{MountOptions, Preference};
 use crate::owners::IdRange;
@@ -16,14 +16,19 @@ pub enum OptionError {
     Value(String, &'static str),
 }
 
+/// Returns the name of an option and its value, if it has one.
+pub fn split_option(option: &str) -> (&str, Option<&str>) {
+    match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    }
+}
+
 impl MountOptions {
     /// Adds the options of a comma-separated list, as it follows `-o`. Later options override earlier ones.
     pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
-            let (name, value) = match option.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (option, None),
-            };
+            let (name, value) = split_option(option);
             if self.set_value(name, value)? {
                 continue;
             }
@@ -57,18 +62,6 @@ impl MountOptions {
                     Some("mapped") => true,
                     _ => return Err(wrong("must be `image` or `mapped`")),
                 }
-            }
-            "errors" => {
-                self.errors = match value {
-                    Some("continue") => Some(ErrorPolicy::Continue),
-                    // There is no kernel of ours to panic.
-                    Some("remount-ro" | "panic") => Some(ErrorPolicy::ReadOnly),
-                    _ => return Err(wrong("must be `continue`, `remount-ro` or `panic`")),
-                }
-            }
-            "commit" => {
-                let seconds = value.and_then(|value| value.parse().ok());
-                self.commit = seconds.ok_or_else(|| wrong("needs a number of seconds"))?;
             }
             "uidmap" => add_range(&mut self.users, value).map_err(wrong)?,
             "gidmap" => add_range(&mut self.groups, value).map_err(wrong)?,
@@ -104,14 +97,8 @@ impl MountOptions {
             "writeback" => self.writeback = true,
             "sync" => self.sync = true,
             "async" => self.sync = false,
-            "dirsync" => self.dirsync = true,
-            "nodirsync" => self.dirsync = false,
             "loop" => self.loop_device = true,
             "noloop" => self.loop_device = false,
-            "discard" => self.discard = true,
-            "nodiscard" => self.discard = false,
-            "auto_da_alloc" => self.auto_da_alloc = true,
-            "noauto_da_alloc" => self.auto_da_alloc = false,
             "low_latency" => self.low_latency = Preference::On,
             "nolow_latency" => self.low_latency = Preference::Off,
             "nowriteback" => self.writeback = false,
@@ -174,13 +161,7 @@ mod tests {
             parse("uncached").unwrap().uncached && !parse("uncached,nouncached").unwrap().uncached
         );
         assert_eq!(parse("low_latency,nolow_latency").unwrap().low_latency, Preference::Off);
-        let synced = parse("sync,dirsync").unwrap();
-        assert!(synced.sync && synced.dirsync);
-        assert_eq!(parse("sync,dirsync,async,nodirsync").unwrap(), MountOptions::default());
-        assert!(
-            parse("noauto_da_alloc,auto_da_alloc").unwrap().auto_da_alloc
-                && !parse("noauto_da_alloc").unwrap().auto_da_alloc
-        );
+        assert!(parse("sync").unwrap().sync && !parse("sync,async").unwrap().sync);
         assert!(parse("writeback,uncached,nowriteback").unwrap().check().is_ok());
         assert!(parse("writeback,uncached").unwrap().check().is_err());
         let access = parse("strictatime,nodiratime,lazytime").unwrap().access;
@@ -212,6 +193,8 @@ mod tests {
     fn what_is_not_known_is_refused_by_name() {
         for (list, complaint) in [
             ("ro,frobnicate", "unknown mount option `frobnicate`"),
+            // The volume's.
+            ("commit=7", "unknown mount option `commit=7`"),
             ("umask=022", "unknown mount option `umask=022`"),
             ("ro=1", "mount option `ro` takes no value"),
             ("fsname=", "mount option `fsname` needs a value"),

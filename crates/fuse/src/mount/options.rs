@@ -1,8 +1,8 @@
-//! Mount options, their defaults and their conflicts. Not here: the `-o` list (`option_list.rs`), and passing
-//! the options to the kernel or fusermount3.
+//! Mount options that the transport obeys, their defaults and their conflicts. Not here: the `-o` list
+//! (`option_list.rs`), passing the options to the kernel or fusermount3, and options that only the volume obeys.
 
 use rustix::mount::MountAttrFlags;
-use vfs::{AccessOptions, AccessTimes, ErrorPolicy};
+use vfs::{AccessOptions, AccessTimes};
 
 use super::option_list::OptionError;
 use crate::owners::{IdMap, IdRange, Owners};
@@ -55,19 +55,9 @@ pub struct MountOptions {
     /// A loop device is attached to an image file that is mounted for writing, so that the kernel passes
     /// sync(2) on.
     pub loop_device: bool,
-    /// Seconds after which written data is durable without a sync; 0 for the default. The caller passes this
-    /// on to the volume.
-    pub commit: u32,
-    /// Changes to files are durable before the call returns.
+    /// Changes to files are durable before the call returns. The caller passes this on to the volume; the kernel
+    /// writes what it has collected of a write.
     pub sync: bool,
-    /// Changes to the names in directories are durable before the call returns.
-    pub dirsync: bool,
-    /// The reaction to corruption, instead of the volume's own policy. The caller passes this on to the volume.
-    pub errors: Option<ErrorPolicy>,
-    /// Freed blocks are discarded. The caller passes this on to the volume.
-    pub discard: bool,
-    /// Data that replaces a file's contents is written back. The caller passes this on to the volume.
-    pub auto_da_alloc: bool,
 }
 
 impl Default for MountOptions {
@@ -89,12 +79,7 @@ impl Default for MountOptions {
             low_latency: Preference::Auto,
             access: AccessOptions { times: AccessTimes::Relative, ..AccessOptions::default() },
             loop_device: true,
-            commit: 0,
             sync: false,
-            dirsync: false,
-            errors: None,
-            discard: false,
-            auto_da_alloc: true,
         }
     }
 }

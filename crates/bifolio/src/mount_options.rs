@@ -1,0 +1,161 @@
+//! Parser of the `-o` list of `bifolio mount`: the options of the volume, and those of the mount. Not here: the meaning
+//! of the mount's options (`fuse::MountOptions`).
+
+use std::time::Duration;
+
+use fuse::{MountOptions, OptionError, split_option};
+use vfs::{ErrorPolicy, VolumeOptions};
+
+/// All options of an `-o` list.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// The options that the transport obeys.
+    pub mount: MountOptions,
+    /// The options that the volume obeys.
+    volume: VolumeMountOptions,
+}
+
+/// The options that the volume alone obeys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct VolumeMountOptions {
+    /// The time after which written data is durable without a sync; zero for the default.
+    commit_interval: Duration,
+    /// Changes to the names in directories are durable before the call returns.
+    dirsync: bool,
+    /// The reaction to corruption, instead of the volume's own policy.
+    errors: Option<ErrorPolicy>,
+    /// Freed blocks are discarded.
+    discard: bool,
+    /// Data that replaces a file's contents is written back.
+    auto_da_alloc: bool,
+}
+
+impl Default for VolumeMountOptions {
+    fn default() -> Self {
+        Self {
+            commit_interval: Duration::ZERO,
+            dirsync: false,
+            errors: None,
+            discard: false,
+            auto_da_alloc: true,
+        }
+    }
+}
+
+impl Options {
+    /// Adds the options of a comma-separated list. Later options override earlier ones.
+    pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            if !self.volume.set(option)? {
+                self.mount.add(option)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on to the volume what it has to obey: its own options, and those that the transport obeys, too.
+    pub fn apply(&self, options: &mut VolumeOptions) {
+        options.access = self.mount.access;
+        options.sync = self.mount.sync;
+        options.commit_interval = self.volume.commit_interval;
+        options.dirsync = self.volume.dirsync;
+        options.errors = self.volume.errors;
+        options.discard = self.volume.discard;
+        options.auto_da_alloc = self.volume.auto_da_alloc;
+    }
+}
+
+impl VolumeMountOptions {
+    /// Sets an option. Returns false if it is none of the volume's.
+    fn set(&mut self, option: &str) -> Result<bool, OptionError> {
+        let (name, value) = split_option(option);
+        let wrong = |what| OptionError::Value(name.to_owned(), what);
+        let switch = match name {
+            "errors" => {
+                self.errors = match value {
+                    Some("continue") => Some(ErrorPolicy::Continue),
+                    // There is no kernel of ours to panic.
+                    Some("remount-ro" | "panic") => Some(ErrorPolicy::ReadOnly),
+                    _ => return Err(wrong("must be `continue`, `remount-ro` or `panic`")),
+                };
+                return Ok(true);
+            }
+            "commit" => {
+                let seconds = value.and_then(|value| value.parse::<u32>().ok());
+                let seconds = seconds.ok_or_else(|| wrong("needs a number of seconds"))?;
+                self.commit_interval = Duration::from_secs(seconds.into());
+                return Ok(true);
+            }
+            "dirsync" | "nodirsync" => &mut self.dirsync,
+            "discard" | "nodiscard" => &mut self.discard,
+            "auto_da_alloc" | "noauto_da_alloc" => &mut self.auto_da_alloc,
+            _ => return Ok(false),
+        };
+        if value.is_some() {
+            return Err(wrong("takes no value"));
+        }
+        *switch = !name.starts_with("no");
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vfs::AccessTimes;
+
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, OptionError> {
+        let mut options = Options::default();
+        options.add(list).map(|()| options)
+    }
+
+    #[test]
+    fn the_volume_gets_its_options_and_those_that_the_mount_obeys_too() {
+        let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
+        let options = parse(list).unwrap();
+        assert!(options.mount.writable);
+        let mut volume = VolumeOptions::default();
+        options.apply(&mut volume);
+        assert_eq!(volume.access.times, AccessTimes::Always);
+        assert_eq!(volume.commit_interval, Duration::from_secs(7));
+        assert_eq!(volume.errors, Some(ErrorPolicy::ReadOnly));
+        assert!(volume.sync && volume.dirsync && volume.discard && !volume.auto_da_alloc);
+    }
+
+    #[test]
+    fn later_options_override_earlier_ones() {
+        let list = "dirsync,discard,noauto_da_alloc,sync,commit=7";
+        assert_ne!(parse(list).unwrap(), Options::default());
+        let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0");
+        assert_eq!(parse(&list).unwrap(), Options::default());
+        let errors = parse("errors=remount-ro,errors=continue").unwrap().volume.errors;
+        assert_eq!(errors, Some(ErrorPolicy::Continue));
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_volumes() {
+        let (mut options, default) = (VolumeOptions::default(), VolumeOptions::default());
+        parse("").unwrap().apply(&mut options);
+        assert_eq!(options.commit_interval, default.commit_interval);
+        assert_eq!(options.errors, default.errors);
+        assert_eq!(
+            (options.sync, options.dirsync, options.discard, options.auto_da_alloc),
+            (default.sync, default.dirsync, default.discard, default.auto_da_alloc)
+        );
+    }
+
+    #[test]
+    fn wrong_options_are_refused_by_name() {
+        for (list, complaint) in [
+            ("rw,frobnicate", "unknown mount option `frobnicate`"),
+            ("commit", "mount option `commit` needs a number of seconds"),
+            ("commit=soon", "mount option `commit` needs a number of seconds"),
+            ("errors=ignore", "mount option `errors` must be `continue`, `remount-ro` or `panic`"),
+            ("discard=1", "mount option `discard` takes no value"),
+            ("rw=1", "mount option `rw` takes no value"),
+        ] {
+            assert_eq!(parse(list).unwrap_err().to_string(), complaint, "{list}");
+        }
+    }
+}
