@@ -12,9 +12,10 @@ use smallvec::SmallVec;
 use crate::cache::PageCache;
 use crate::fill::LockedFolio;
 use crate::folio::{Folio, FolioRef};
-use crate::frame::Put;
+use crate::frame::{Frame, Put};
 use crate::mapping::Mapping;
 use crate::state::FolioState;
+use crate::sync::Bucket;
 
 /// The folios of one mapping that are dirty or under writeback (`frame.rs`, R6).
 #[derive(Debug, Default)]
@@ -41,6 +42,54 @@ impl FolioSet {
     }
 }
 
+/// Flags, sets and references change together (R6). The callers have the folio, which `frame` heads and whose first
+/// page has the index `index`, locked, except at the end of a writeback.
+impl DirtyFolios {
+    /// Adds `bytes` in blocks of the folio that have become dirty.
+    fn add(&mut self, frame: &Frame, index: u64, number: u32, bytes: u64) {
+        self.bytes += bytes;
+        if !frame.is_dirty() {
+            frame.set_dirty(true);
+            frame.get_again();
+            self.dirty.0.insert(index, number);
+        }
+    }
+
+    /// Subtracts `bytes` in blocks of the folio that have become clean. If it has no dirty block `left`, it leaves the
+    /// set, and the caller drops the reference that the set had.
+    fn subtract(&mut self, frame: &Frame, index: u64, bytes: u64, left: bool) {
+        self.bytes -= bytes;
+        if !left {
+            self.dirty.0.remove(&index);
+            frame.set_dirty(false);
+        }
+    }
+
+    /// Replaces a dirty folio by its copy, which `new` heads. The caller drops the reference that the set had to the
+    /// old one.
+    fn replace(&mut self, old: &Frame, new: &Frame, index: u64, number: u32) {
+        new.get_again();
+        new.set_dirty(true);
+        old.set_dirty(false);
+        self.dirty.0.insert(index, number);
+    }
+
+    /// Makes a dirty folio with `bytes` in dirty blocks one under writeback. The reference moves with it.
+    fn start_writeback(&mut self, frame: &Frame, index: u64, number: u32, bytes: u64) {
+        self.dirty.0.remove(&index);
+        self.writeback.0.insert(index, number);
+        self.bytes -= bytes;
+        frame.start_writeback();
+    }
+
+    /// Ends the writeback of a folio. The caller drops the reference that the set had.
+    fn end_writeback(&mut self, frame: &Frame, index: u64, bucket: &Bucket) {
+        self.writeback.0.remove(&index);
+        // Under the lock of the sets: the folio may become dirty again at once.
+        frame.end_writeback(bucket);
+    }
+}
+
 /// Runs of bytes within a folio.
 pub type Runs = SmallVec<[Range<usize>; 4]>;
 
@@ -59,14 +108,10 @@ impl Mapping {
         if added == 0 {
             return;
         }
+        let (index, number) = (folio.folio().index(), folio.folio().frame_number());
         let mut folios = self.dirty.lock();
-        folios.bytes += added as u64;
         self.cache().dirty.fetch_add(added as u64, Ordering::Relaxed);
-        if !was_dirty {
-            frame.set_dirty(true);
-            frame.get_again();
-            folios.dirty.0.insert(folio.folio().index(), folio.folio().frame_number());
-        }
+        folios.add(frame, index, number, added as u64);
     }
 
     /// Marks the blocks that lie within `range` clean, though nobody wrote them.
@@ -78,13 +123,11 @@ impl Mapping {
         self.protect(folio);
         let state = FolioState::attach(frame, length, self.block_size().shift());
         let removed = state.set_clean(range);
-        let none_left = state.dirty_run(0, length, false) == length;
+        let left = state.dirty_run(0, length, false) < length;
         let mut folios = self.dirty.lock();
-        folios.bytes -= removed as u64;
         self.cache().dirty.fetch_sub(removed as u64, Ordering::Relaxed);
-        if none_left {
-            folios.dirty.0.remove(&folio.folio().index());
-            frame.set_dirty(false);
+        folios.subtract(frame, folio.folio().index(), removed as u64, left);
+        if !left {
             drop(folios);
             let put = frame.put();
             debug_assert_eq!(put, Put::Held, "the caller holds a reference");
@@ -97,10 +140,7 @@ impl Mapping {
             return;
         }
         let mut folios = self.dirty.lock();
-        new.frame().get_again();
-        new.frame().set_dirty(true);
-        old.frame().set_dirty(false);
-        folios.dirty.0.insert(new.index(), new.frame_number());
+        folios.replace(old.frame(), new.frame(), new.index(), new.frame_number());
         drop(folios);
         let put = old.frame().put();
         debug_assert_eq!(put, Put::Held, "the caller holds a reference");
@@ -159,12 +199,9 @@ impl Mapping {
         let bytes: u64 = runs.iter().map(|run| run.len() as u64).sum();
         let (index, number) = (folio.folio().index(), folio.folio().frame_number());
         let mut folios = self.dirty.lock();
-        folios.dirty.0.remove(&index);
-        folios.writeback.0.insert(index, number);
-        folios.bytes -= bytes;
         self.cache().dirty.fetch_sub(bytes, Ordering::Relaxed);
         self.cache().writeback.fetch_add(bytes, Ordering::Relaxed);
-        frame.start_writeback();
+        folios.start_writeback(frame, index, number, bytes);
         drop(folios);
         // The reference that the set of dirty folios had is this one's.
         let folio = Folio::new(Arc::clone(self.cache()), number);
@@ -212,11 +249,10 @@ impl WritebackFolio {
 impl Drop for WritebackFolio {
     fn drop(&mut self) {
         let cache = self.mapping.cache();
+        let bucket = cache.bucket(self.folio.frame_number());
         let mut folios = self.mapping.dirty.lock();
-        folios.writeback.0.remove(&self.folio.index());
         cache.writeback.fetch_sub(self.bytes, Ordering::Relaxed);
-        // Under the lock: the folio may become dirty again at once.
-        self.folio.frame().end_writeback(cache.bucket(self.folio.frame_number()));
+        folios.end_writeback(self.folio.frame(), self.folio.index(), bucket);
     }
 }
 
@@ -227,3 +263,6 @@ impl LockedFolio {
         range.start / block * block..range.end.next_multiple_of(block)
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;

@@ -32,10 +32,8 @@
 //!   for it. Both bits are in the count's word, so the thread that drops the last reference reads the bits and the
 //!   count at once.
 
-use std::sync::atomic::AtomicPtr;
-
 use crate::state::FolioState;
-use crate::sync::{AtomicU32, AtomicU64, Bucket, Ordering};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Bucket, Ordering};
 
 /// Set while the frame heads a folio.
 const LIVE: u32 = 1 << 31;

@@ -1,8 +1,7 @@
 //! The nodes that trees are made of. Not here: where they lie (pool.rs), what their entries mean
 //! (tree.rs).
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
+use crate::sync::{AtomicU32, Ordering};
 use crate::tree::{Entry, SLOTS};
 
 /// A node's number: 16 times that of the frame it lies in, plus its place there.
@@ -34,10 +33,32 @@ pub(crate) struct Node {
     slots: [AtomicU32; SLOTS],
 }
 
+/// A store of nodes.
+pub(crate) trait Nodes {
+    /// Returns the node `id`.
+    fn node(&self, id: NodeId) -> &Node;
+
+    /// Takes an empty node out of the store.
+    fn take_node(&self) -> Option<NodeId>;
+
+    /// Puts a node, which must be empty, back into the store.
+    fn give_node(&self, id: NodeId);
+}
+
 /// How many nodes a frame holds.
 pub(crate) const NODES_PER_FRAME: u32 = 15;
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Node>() == 264);
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Node>() * NODES_PER_FRAME as usize <= crate::PAGE_SIZE);
+
+#[cfg(all(test, loom))]
+impl Default for Node {
+    fn default() -> Self {
+        let [used, next_free] = [(); 2].map(|()| AtomicU32::new(0));
+        Self { used, next_free, slots: std::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+}
 
 impl Node {
     /// What `slot` holds. Acquire: a node that is found this way can be looked into.

@@ -10,7 +10,7 @@ use base::{Error, Result};
 
 use crate::buddy::{Block, Buddy};
 use crate::frame::Frame;
-use crate::node::{NODES_PER_FRAME, Node, NodeId};
+use crate::node::{NODES_PER_FRAME, Node, NodeId, Nodes};
 use crate::options::{CacheStats, ORDER_MAX};
 use crate::region::Region;
 use crate::state::FolioState;
@@ -90,17 +90,6 @@ impl Pool {
         assert!((frame as usize) < self.frames, "no such frame");
         // SAFETY: within the arena.
         unsafe { self.arena.start().add((frame as usize) << PAGE_SHIFT) }
-    }
-
-    /// The node `id`.
-    #[inline]
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
-        debug_assert!(id.place() < NODES_PER_FRAME);
-        let frame = self.memory(id.frame()).cast::<Node>();
-        // SAFETY: ids come from `carve_nodes`, which found the frame's memory unused for good and
-        // made it empty nodes; nodes are changed through atomics only. Entries, which is where
-        // ids are kept, lie in such nodes and in trees' roots only (tree.rs, T1).
-        unsafe { frame.add(id.place() as usize).as_ref() }
     }
 
     /// Takes memory for a folio of `order`.
@@ -186,23 +175,6 @@ impl Pool {
         self.lists.lock().stats
     }
 
-    /// Takes an empty node.
-    pub(crate) fn take_node(&self) -> Option<NodeId> {
-        let lists = &mut *self.lists.lock();
-        if lists.nodes == NO_NODE {
-            self.carve_nodes(lists)?;
-        }
-        let id = NodeId(lists.nodes);
-        lists.nodes = self.node(id).next_free.load(Ordering::Relaxed);
-        Some(id)
-    }
-
-    /// Takes back a node, which must be empty.
-    pub(crate) fn give_node(&self, id: NodeId) {
-        let lists = &mut *self.lists.lock();
-        self.put_node(lists, id);
-    }
-
     fn put_node(&self, lists: &mut Lists, id: NodeId) {
         self.node(id).next_free.store(lists.nodes, Ordering::Relaxed);
         lists.nodes = id.0;
@@ -222,6 +194,33 @@ impl Pool {
             }
         }
         Some(())
+    }
+}
+
+impl Nodes for Pool {
+    #[inline]
+    fn node(&self, id: NodeId) -> &Node {
+        debug_assert!(id.place() < NODES_PER_FRAME);
+        let frame = self.memory(id.frame()).cast::<Node>();
+        // SAFETY: ids come from `carve_nodes`, which found the frame's memory unused for good and
+        // made it empty nodes; nodes are changed through atomics only. Entries, which is where
+        // ids are kept, lie in such nodes and in trees' roots only (tree.rs, T1).
+        unsafe { frame.add(id.place() as usize).as_ref() }
+    }
+
+    fn take_node(&self) -> Option<NodeId> {
+        let lists = &mut *self.lists.lock();
+        if lists.nodes == NO_NODE {
+            self.carve_nodes(lists)?;
+        }
+        let id = NodeId(lists.nodes);
+        lists.nodes = self.node(id).next_free.load(Ordering::Relaxed);
+        Some(id)
+    }
+
+    fn give_node(&self, id: NodeId) {
+        let lists = &mut *self.lists.lock();
+        self.put_node(lists, id);
     }
 }
 

@@ -7,9 +7,9 @@
 //! lock only. A dirty folio without a state is dirty as a whole.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::frame::Frame;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The state of one folio.
 #[derive(Debug)]
@@ -195,6 +195,9 @@ impl Bits {
         block.min(blocks.end) - blocks.start
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,9 @@
 //! The atomics and locks of the lock-free parts: those of the standard library and parking_lot, or loom's for
-//! model checking (`RUSTFLAGS="--cfg loom" cargo test -p bifolio-pagecache --release`).
+//! model checking (`make models`).
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
     /// A lock and a condition to wait for under it.
     #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ mod real {
 
 #[cfg(loom)]
 mod real {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
     #[derive(Debug, Default)]
     pub(crate) struct Bucket {
@@ -79,4 +79,4 @@ mod real {
     }
 }
 
-pub(crate) use real::{AtomicU32, AtomicU64, Bucket, Ordering};
+pub(crate) use real::{AtomicPtr, AtomicU32, AtomicU64, Bucket, Ordering};

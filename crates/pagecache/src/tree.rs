@@ -16,12 +16,11 @@
 use smallvec::SmallVec;
 
 use crate::frame::Place;
-use crate::node::NodeId;
-use crate::pool::Pool;
+use crate::node::{NodeId, Nodes};
 use crate::sync::{AtomicU64, Ordering};
 
-/// log2 of the slots of a node.
-const BITS: u32 = 6;
+/// log2 of the slots of a node. Fewer in models, where every access counts.
+const BITS: u32 = if cfg!(loom) { 2 } else { 6 };
 /// Slots of a node.
 pub(crate) const SLOTS: usize = 1 << BITS;
 /// Levels of the tallest tree: enough for files of 2^63 bytes.
@@ -117,14 +116,14 @@ impl Tree {
     /// The frame that the tree holds for page `index`. A guess, unless the caller holds the lock
     /// (T1).
     #[inline]
-    pub(crate) fn find(&self, pool: &Pool, index: u64) -> Option<u32> {
-        self.walk(pool, index).ok()
+    pub(crate) fn find(&self, nodes: &impl Nodes, index: u64) -> Option<u32> {
+        self.walk(nodes, index).ok()
     }
 
     /// The frame for page `index`, or how many pages from the beginning of the empty slot it fell
     /// into are absent, as a power of two.
     #[inline]
-    fn walk(&self, pool: &Pool, index: u64) -> Result<u32, u32> {
+    fn walk(&self, nodes: &impl Nodes, index: u64) -> Result<u32, u32> {
         let Root { mut entry, mut height } = self.root();
         if !covers(height, index) {
             return Err(u64::BITS);
@@ -134,7 +133,7 @@ impl Tree {
                 Target::Folio(frame) => return Ok(frame),
                 Target::Node(id) if height > 0 => {
                     height -= 1;
-                    entry = pool.node(id).load(slot(index, height));
+                    entry = nodes.node(id).load(slot(index, height));
                 }
                 _ => return Err(BITS * height),
             }
@@ -143,10 +142,15 @@ impl Tree {
 
     /// The first page of `from..end` that the tree holds, and its frame. A guess, unless the caller
     /// holds the lock.
-    pub(crate) fn first_present(&self, pool: &Pool, from: u64, end: u64) -> Option<(u64, u32)> {
+    pub(crate) fn first_present(
+        &self,
+        nodes: &impl Nodes,
+        from: u64,
+        end: u64,
+    ) -> Option<(u64, u32)> {
         let mut index = from;
         while index < end {
-            match self.walk(pool, index) {
+            match self.walk(nodes, index) {
                 Ok(frame) => return Some((index, frame)),
                 Err(absent) => index = ((index.checked_shr(absent)? + 1).checked_shl(absent))?,
             }
@@ -155,41 +159,46 @@ impl Tree {
     }
 
     /// Puts `frame`'s folio at `place`. The caller holds the lock.
-    pub(crate) fn insert(&self, pool: &Pool, place: Place, frame: u32) -> Result<(), Refusal> {
+    pub(crate) fn insert(
+        &self,
+        nodes: &impl Nodes,
+        place: Place,
+        frame: u32,
+    ) -> Result<(), Refusal> {
         debug_assert!(place.index % place.pages() == 0 && covers(HEIGHT_MAX as u32, place.end()));
-        if let Some((_, existing)) = self.first_present(pool, place.index, place.end()) {
+        if let Some((_, existing)) = self.first_present(nodes, place.index, place.end()) {
             return Err(Refusal::Exists(existing));
         }
-        self.grow(pool, place)?;
+        self.grow(nodes, place)?;
         let mut path = Path::new();
-        if self.make_way(pool, place, &mut path).is_none() {
-            self.prune(pool, &path);
+        if self.make_way(nodes, place, &mut path).is_none() {
+            self.prune(nodes, &path);
             return Err(Refusal::NoNodes);
         }
-        self.set(pool, &path, slots(place.order), Entry::folio(frame));
+        self.set(nodes, &path, slots(place.order), Entry::folio(frame));
         Ok(())
     }
 
     /// Takes the folio at `place` out. The caller holds the lock and knows that it is there.
-    pub(crate) fn remove(&self, pool: &Pool, place: Place) {
+    pub(crate) fn remove(&self, nodes: &impl Nodes, place: Place) {
         let mut path = Path::new();
-        let made = self.make_way(pool, place, &mut path);
+        let made = self.make_way(nodes, place, &mut path);
         debug_assert_eq!(made, Some(0), "the way to a folio exists");
-        self.set(pool, &path, slots(place.order), Entry::EMPTY);
-        self.prune(pool, &path);
+        self.set(nodes, &path, slots(place.order), Entry::EMPTY);
+        self.prune(nodes, &path);
     }
 
     /// Has the folio at `place` be `frame`'s from now on. The caller holds the lock and knows that
     /// there is one.
-    pub(crate) fn replace(&self, pool: &Pool, place: Place, frame: u32) {
+    pub(crate) fn replace(&self, nodes: &impl Nodes, place: Place, frame: u32) {
         let mut path = Path::new();
-        let made = self.make_way(pool, place, &mut path);
+        let made = self.make_way(nodes, place, &mut path);
         debug_assert_eq!(made, Some(0), "the way to a folio exists");
-        self.set(pool, &path, slots(place.order), Entry::folio(frame));
+        self.set(nodes, &path, slots(place.order), Entry::folio(frame));
     }
 
     /// Makes the tree tall enough for `place`.
-    fn grow(&self, pool: &Pool, place: Place) -> Result<(), Refusal> {
+    fn grow(&self, nodes: &impl Nodes, place: Place) -> Result<(), Refusal> {
         loop {
             let Root { entry, height } = self.root();
             let tall_enough = covers(height, place.end() - 1)
@@ -199,8 +208,8 @@ impl Tree {
             }
             let mut root = Root { entry, height: height + 1 };
             if entry != Entry::EMPTY {
-                let id = pool.take_node().ok_or(Refusal::NoNodes)?;
-                pool.node(id).fill(0, 1, entry);
+                let id = nodes.take_node().ok_or(Refusal::NoNodes)?;
+                nodes.node(id).fill(0, 1, entry);
                 root.entry = Entry::node(id);
             }
             self.set_root(root);
@@ -209,52 +218,52 @@ impl Tree {
 
     /// Walks to the level of `place`'s slots and makes the nodes that are not there; gives how many
     /// it made, or `None` when there was no memory for one. The way down to there is in `path`.
-    fn make_way(&self, pool: &Pool, place: Place, path: &mut Path) -> Option<usize> {
+    fn make_way(&self, nodes: &impl Nodes, place: Place, path: &mut Path) -> Option<usize> {
         let Root { mut entry, height } = self.root();
         let mut made = 0;
         for level in (level(place.order)..height).rev() {
             let id = match entry.target() {
                 Target::Node(id) => id,
                 _ => {
-                    let id = pool.take_node()?;
-                    self.set(pool, path, 1, Entry::node(id));
+                    let id = nodes.take_node()?;
+                    self.set(nodes, path, 1, Entry::node(id));
                     made += 1;
                     id
                 }
             };
             let slot = slot(place.index, level);
             path.push((id, slot));
-            entry = pool.node(id).load(slot);
+            entry = nodes.node(id).load(slot);
         }
         Some(made)
     }
 
     /// Stores `entry` in `count` slots where `path` ends: in its last node, or the root.
-    fn set(&self, pool: &Pool, path: &Path, count: usize, entry: Entry) {
+    fn set(&self, nodes: &impl Nodes, path: &Path, count: usize, entry: Entry) {
         match path.last() {
-            Some(&(id, slot)) => pool.node(id).fill(slot, count, entry),
+            Some(&(id, slot)) => nodes.node(id).fill(slot, count, entry),
             None => self.set_root(Root { entry, ..self.root() }),
         }
     }
 
     /// Frees the nodes at the end of `path` that are empty (T3).
-    fn prune(&self, pool: &Pool, path: &Path) {
+    fn prune(&self, nodes: &impl Nodes, path: &Path) {
         let mut path = path.clone();
         while let Some((id, _)) = path.pop() {
-            if !pool.node(id).is_empty() {
+            if !nodes.node(id).is_empty() {
                 return;
             }
-            self.set(pool, &path, 1, Entry::EMPTY);
-            pool.give_node(id);
+            self.set(nodes, &path, 1, Entry::EMPTY);
+            nodes.give_node(id);
         }
     }
 
     /// Empties the tree. Calls `removed` for the frame of each folio that was in it. The caller
     /// holds the lock.
-    pub(crate) fn clear(&self, pool: &Pool, removed: &mut dyn FnMut(u32)) {
+    pub(crate) fn clear(&self, nodes: &impl Nodes, removed: &mut dyn FnMut(u32)) {
         let Root { entry, .. } = self.root();
         self.set_root(Root { entry: Entry::EMPTY, height: 0 });
-        clear_below(pool, entry, removed);
+        clear_below(nodes, entry, removed);
     }
 }
 
@@ -267,31 +276,35 @@ fn slots(order: u8) -> usize {
 }
 
 /// Frees `entry`'s node and all below it. As deep as the tree is tall.
-fn clear_below(pool: &Pool, entry: Entry, removed: &mut dyn FnMut(u32)) {
+fn clear_below(nodes: &impl Nodes, entry: Entry, removed: &mut dyn FnMut(u32)) {
     let id = match entry.target() {
         Target::Nothing => return,
         Target::Folio(frame) => return removed(frame),
         Target::Node(id) => id,
     };
-    let node = pool.node(id);
+    let node = nodes.node(id);
     let mut previous = Entry::EMPTY;
     for slot in 0..SLOTS {
         let entry = node.load(slot);
         // The slots of a folio follow one another.
         if entry != previous {
-            clear_below(pool, entry, removed);
+            clear_below(nodes, entry, removed);
         }
         previous = entry;
     }
     node.fill(0, SLOTS, Entry::EMPTY);
-    pool.give_node(id);
+    nodes.give_node(id);
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::pool::Pool;
 
     fn pool() -> Pool {
         Pool::new(512 << 10).expect("memory")
