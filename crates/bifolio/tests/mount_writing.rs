@@ -8,12 +8,11 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use mounting::{NOBODY, Place};
 use rustix::process::Signal;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
+use testkit::{LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
 
 /// Mounts a new volume for writing, lets `work` change it, unmounts, has e2fsck judge the image,
 /// and shows it to `check` as the kernel mounts it.
@@ -301,13 +300,15 @@ fn what_is_read_while_it_is_being_written_is_not_kept() {
     };
     let writer = OpenOptions::new().write(true).open(&path).unwrap();
     mount.signal_server(Signal::STOP);
+    let (writing, reading) = (Waiter::default(), Waiter::default());
     std::thread::scope(|scope| {
         // Goes around the kernel's cache, half by half; what is read in between is the old second one.
-        scope.spawn(|| writer.write_all_at(&vec![2; 2 << 20], 0).unwrap());
-        std::thread::sleep(Duration::from_millis(500));
-        scope.spawn(read);
-        std::thread::sleep(Duration::from_millis(500));
+        scope.spawn(|| writing.run(|| writer.write_all_at(&vec![2; 2 << 20], 0).unwrap()));
+        let writes = writing.comes_to_wait();
+        scope.spawn(|| reading.run(read));
+        let reads = reading.comes_to_wait();
         mount.signal_server(Signal::CONT);
+        assert!(writes && reads, "the race was not reached: {writes}, {reads}");
     });
     assert_eq!(read(), [2; 4096]);
     drop((reader, writer));

@@ -4,7 +4,6 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use base::attributes::FileType;
 use base::{DeviceOffset, Error, FileOffset, Result};
@@ -17,7 +16,7 @@ use iomap::{
     write_back,
 };
 use parking_lot::{Condvar, Mutex};
-use testkit::{DeviceHooks, HookedDevice};
+use testkit::{DeviceHooks, HookedDevice, Waiter};
 
 fn data_of(inode: &Arc<Inode>) -> Arc<WritableFile> {
     let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
@@ -135,18 +134,22 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
         write(&file, FileOffset(page * PAGE), &[2; 4096]).unwrap();
     }
     *device.is_shut.lock() = true;
+    let waiter = Waiter::default();
     std::thread::scope(|scope| {
         scope.spawn(|| write_out(&file));
         while !device.is_waiting.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         let cut = scope.spawn(|| {
-            truncate_cache(&file, PAGE).unwrap();
-            inode.set_size(PAGE, false, TIME).unwrap();
+            waiter.run(|| {
+                truncate_cache(&file, PAGE).unwrap();
+                inode.set_size(PAGE, false, TIME).unwrap();
+            });
         });
-        std::thread::sleep(Duration::from_millis(200));
+        let waits = waiter.comes_to_wait();
         *device.is_shut.lock() = false;
         device.opened.notify_all();
+        assert!(waits, "the race was not reached");
         cut.join().unwrap();
     });
     volume.sync().unwrap();
@@ -164,6 +167,7 @@ fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
     for page in 0..2 {
         write(&file, FileOffset(page * 4096), &[2; 4096]).unwrap();
     }
+    let waiter = Waiter::default();
     std::thread::scope(|scope| {
         // It gives all of the file its places at once.
         scope.spawn(|| write_out(&file));
@@ -171,12 +175,15 @@ fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
             std::thread::yield_now();
         }
         scope.spawn(|| {
-            write_back(&file, 4096..8192);
-            wait_for_writeback(&file, 4096..8192);
+            waiter.run(|| {
+                write_back(&file, 4096..8192);
+                wait_for_writeback(&file, 4096..8192);
+            });
         });
-        std::thread::sleep(Duration::from_millis(200));
+        let waits = waiter.comes_to_wait();
         *device.is_shut.lock() = false;
         device.opened.notify_all();
+        assert!(waits, "the race was not reached");
     });
     volume.sync().unwrap();
     assert!(common::contents(&volume, &inode) == [2; 8192], "the zeroes came last");

@@ -5,14 +5,13 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use base::Error;
 use iomap::{
     IomapKind, punch_cache, truncate_cache, wait_for_writeback, write_back, write_back_and_wait,
 };
 use support::gate::setup;
-use support::wait_until;
+use support::waiting::{Waiter, wait_until};
 
 #[test]
 fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written() {
@@ -202,13 +201,17 @@ fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
     write_back(&setup.file, 0..u64::MAX);
     // The end of that write is about to say that the file reaches as far as it did.
     wait_until("an end of I/O", || setup.format.waiting.load(Ordering::Relaxed) > 0);
+    let waiter = Waiter::default();
     thread::scope(|scope| {
         scope.spawn(|| {
-            truncate_cache(&setup.file, 65_536).expect("memory");
-            setup.format.truncate(65_536);
+            waiter.run(|| {
+                truncate_cache(&setup.file, 65_536).expect("memory");
+                setup.format.truncate(65_536);
+            });
         });
-        thread::sleep(Duration::from_millis(30));
+        let waits = waiter.comes_to_wait();
         drop(paused);
+        assert!(waits, "the race was not reached");
     });
     setup.sync();
     assert_eq!(setup.format.size(), 65_536);

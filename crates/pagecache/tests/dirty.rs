@@ -1,14 +1,19 @@
 //! Folios become dirty, go under writeback, are lent, replaced and removed.
 #![allow(clippy::single_range_in_vec_init, reason = "one run is a list of runs, too")]
 
+// testkit depends on this crate.
+#[allow(dead_code, reason = "a part of it is needed")]
+#[path = "../../testkit/src/waiting.rs"]
+mod waiting;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use base::BlockSize;
 use pagecache::{CacheOptions, Insertion, LockedFolio, Mapping, ORDER_MAX, PageCache};
+use waiting::Waiter;
 
 fn cache() -> Arc<PageCache> {
     PageCache::new(CacheOptions { bytes_max: 4 << 20, folio_order_max: ORDER_MAX }).expect("memory")
@@ -146,16 +151,17 @@ fn a_writer_waits_for_writeback() {
     write(&mapping, &mut folio, 0..4096, 1);
     let (writeback, _) = mapping.start_writeback(&folio).expect("dirty");
     drop(folio);
-    let ended = AtomicBool::new(false);
+    let (ended, waiter) = (AtomicBool::new(false), Waiter::default());
     thread::scope(|scope| {
         scope.spawn(|| {
-            write(&mapping, &mut lock(&mapping, 0), 0..4096, 2);
+            waiter.run(|| write(&mapping, &mut lock(&mapping, 0), 0..4096, 2));
             assert!(ended.load(Ordering::SeqCst));
         });
-        thread::sleep(Duration::from_millis(20));
+        let waits = waiter.comes_to_wait();
         assert_eq!(writeback.folio().bytes(0, 1), [1]);
         ended.store(true, Ordering::SeqCst);
         drop(writeback);
+        assert!(waits, "the race was not reached");
     });
     assert_eq!(bytes(&mapping), (4096, 0, 4096));
 }

@@ -23,6 +23,8 @@ pub mod toy;
 pub mod tree;
 pub mod turns;
 mod waiting;
+#[cfg(test)]
+mod waiting_tests;
 pub mod walk;
 
 pub use device::{DeviceHooks, HookedDevice};
@@ -35,7 +37,7 @@ pub use mount::{LoopMount, private_mounts};
 pub use panics::{PanicDevice, PanicOnce};
 pub use random::Random;
 pub use rings::RingOffer;
-pub use waiting::wait_until;
+pub use waiting::{Waiter, wait_for_wakes, wait_until};
 
 use std::fmt::{Debug, Display};
 

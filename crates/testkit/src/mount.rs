@@ -1,6 +1,7 @@
 //! Loop mounts in mount namespaces that end with their thread, so that nothing stays mounted,
 //! however a test ends.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -33,20 +34,21 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Mounts `image` as `format` with further mount options, in the thread's own namespace
+    /// Mounts `image`, a file or a block device, as `format` with further mount options, in the thread's own namespace
     /// ([`private_mounts`] must have been called).
+    ///
+    /// Panics with the name of the loop device if it is write-protected and the options do not contain `ro`.
+    /// `blockdev --setro` outlives the image that a loop device had, and without `--rw`, mount(8) would mount
+    /// read-only.
     pub fn new(image: &Path, format: &str, options: &str) -> Self {
         let folder = must(TempDir::new(), "a folder to mount on");
-        let wants_writes = options.split(',').all(|option| option != "ro");
-        let options = format!("loop,noatime,{options}");
-        run(Command::new("mount")
-            .args(["-t", format, "-o", &options])
-            .arg(image)
-            .arg(folder.path()));
-        // `blockdev --setro` outlives the image that a loop device had: mount(8) then mounts read-only.
-        let flags = must(rustix::fs::statvfs(folder.path()), "a mount to look at").f_flag;
-        let is_read_only = flags.contains(rustix::fs::StatVfsMountFlags::RDONLY);
-        assert!(!(wants_writes && is_read_only), "the loop device is write-protected");
+        let mut command = Command::new("mount");
+        if options.split(',').all(|option| option != "ro") {
+            command.arg("--rw");
+        }
+        let is_device = must(image.metadata(), image.display()).file_type().is_block_device();
+        let options = format!("{}noatime,{options}", if is_device { "" } else { "loop," });
+        run(command.args(["-t", format, "-o", &options]).arg(image).arg(folder.path()));
         Self { folder }
     }
 
@@ -77,5 +79,44 @@ impl Drop for LoopMount {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mke2fs;
+
+    /// A loop device that cannot be written to.
+    struct Protected(String);
+
+    impl Protected {
+        fn new(image: &Path) -> Self {
+            let arguments = ["--read-only", "--find", "--show"];
+            let name = run(Command::new("losetup").args(arguments).arg(image));
+            Self(String::from_utf8_lossy(&name).trim().to_owned())
+        }
+    }
+
+    impl Drop for Protected {
+        fn drop(&mut self) {
+            let _ = crate::command::output(Command::new("losetup").args(["--detach", &self.0]));
+        }
+    }
+
+    #[test]
+    fn a_write_protected_loop_device_is_an_error_that_names_it() {
+        private_mounts();
+        let folder = must(TempDir::new(), "a folder");
+        let image = folder.path().join("image");
+        Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+        let protected = Protected::new(&image);
+        let path = Path::new(&protected.0);
+        LoopMount::new(path, "ext4", "ro,noload").unmount();
+        let refused = std::panic::catch_unwind(|| LoopMount::new(path, "ext4", "rw"));
+        let refused = refused.err().expect("a mount of a device that cannot be written to");
+        let message = refused.downcast::<String>().expect("a message");
+        let names_it = message.contains("/dev/loop") && message.contains("write-protected");
+        assert!(names_it, "{message}");
     }
 }

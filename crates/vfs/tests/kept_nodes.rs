@@ -13,7 +13,7 @@ use common::{make, open_on};
 use device::{Bio, BioOperation, MemoryDevice, SharedDevice};
 use iomap::DirectOptions;
 use parking_lot::{Condvar, Mutex};
-use testkit::{DeviceHooks, HookedDevice, Mke2fs};
+use testkit::{DeviceHooks, HookedDevice, Mke2fs, Waiter};
 use vfs::{Creation, Credentials, Follow, Node, Volume};
 
 /// A device that holds the first read after it was armed.
@@ -102,14 +102,15 @@ fn an_inode_in_memory_does_not_wait_for_one_that_is_being_made() {
 #[test]
 fn an_inode_that_is_being_made_gets_one_node() {
     let (device, volume, directory, _, next) = volume();
+    let waiter = Waiter::default();
     thread::scope(|scope| {
         device.arm();
         let new = scope.spawn(|| create(&volume, &directory, b"new", FileType::Regular));
         device.wait();
-        let found = scope.spawn(|| volume.kept_node(next));
-        // For it to begin. (A machine that is slow makes this see less, not more.)
-        thread::sleep(Duration::from_millis(100));
+        let found = scope.spawn(|| waiter.run(|| volume.kept_node(next)));
+        let waits = waiter.comes_to_wait();
         release(&device);
+        assert!(waits, "the race was not reached");
         let (new, found) = (new.join().unwrap(), found.join().unwrap());
         assert_eq!(new.number(), next);
         assert!(Arc::ptr_eq(&found.unwrap(), &new));

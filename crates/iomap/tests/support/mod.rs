@@ -3,6 +3,9 @@
 
 pub mod format;
 pub mod gate;
+// testkit depends on this crate.
+#[path = "../../../testkit/src/waiting.rs"]
+pub mod waiting;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +19,12 @@ use iomap::{
     CacheOptions, Iomap, IomapKind, MapFlags, MapRead, Mapping, PageCache, ReadContext, ReadOptions,
 };
 
+pub use waiting::wait_until;
+
 /// The CPU time that this thread has used, in seconds.
 pub fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-/// As `testkit::wait_until`, without that crate.
-#[track_caller]
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
-        thread::yield_now();
-    }
 }
 
 /// A small generator of random numbers (splitmix64).

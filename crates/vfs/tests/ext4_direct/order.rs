@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{FileOffset, Result};
 use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::{Condvar, Mutex};
-use testkit::{DeviceHooks, HookedDevice, wait_until};
+use testkit::{DeviceHooks, HookedDevice, Waiter, wait_for_wakes, wait_until};
 use vfs::{DirectIo, File, Privileges, Volume, VolumeOptions};
 
 use crate::common::make;
@@ -136,8 +136,8 @@ fn a_write_that_ends_after_the_last_commit_is_flushed_without_a_sync() {
     let written = start(&file, 0, vec![2; 4096]);
     gate.wait_for(1);
     gate.hold_no_more();
-    // Meanwhile everything else becomes durable. (A machine that is slow makes this see less, not more.)
-    std::thread::sleep(Duration::from_secs(2));
+    // Meanwhile everything else becomes durable.
+    wait_for_wakes("bifolio-flush", 2);
     let flushes = gate.flushes.load(Ordering::SeqCst);
     open(&gate);
     assert_eq!(written.recv(), Ok(Ok(4096)));
@@ -220,16 +220,15 @@ fn blocks_stay_the_file_s_while_they_are_written() {
         gate.shut();
         let written = start(&file, 0, vec![9; 4096]);
         gate.wait_for(1);
+        let waiter = Waiter::default();
         std::thread::scope(|scope| {
-            let (sender, taken) = mpsc::channel();
-            let file = &file;
-            scope.spawn(move || sender.send(way(file)).unwrap());
-            // Not before the write has ended. (A machine that is slow makes this see less, not more.)
-            let early = taken.recv_timeout(Duration::from_millis(100));
-            assert!(early.is_err(), "blocks were taken away under a write");
+            let taken = scope.spawn(|| waiter.run(|| way(&file)));
+            // Not before the write has ended.
+            let waits = waiter.comes_to_wait();
             open(&gate);
+            assert!(waits, "blocks were taken away under a write");
             assert_eq!(written.recv(), Ok(Ok(4096)));
-            assert_eq!(taken.recv(), Ok(Ok(())));
+            assert_eq!(taken.join().unwrap(), Ok(()));
         });
         assert_eq!(read(&file, 0), left);
         allocate(&file, 1 << 20);
@@ -244,20 +243,17 @@ fn a_request_that_panics_on_its_way_is_waited_for_and_not_in_flight_afterwards()
     assert_eq!(write_direct(&file, 0, &[1; 8192]), Ok(8192));
     gate.shut();
     gate.is_broken.store(true, Ordering::SeqCst);
+    let waiter = Waiter::default();
+    let panics = || catch_unwind(AssertUnwindSafe(|| write_direct(&file, 0, &[9; 4096]))).is_err();
     std::thread::scope(|scope| {
-        let (sender, ended) = mpsc::channel();
-        let file = &file;
-        scope.spawn(move || {
-            let written = catch_unwind(AssertUnwindSafe(|| write_direct(file, 0, &[9; 4096])));
-            sender.send(written.is_err()).unwrap();
-        });
+        let ended = scope.spawn(|| waiter.run(panics));
         gate.wait_for(1);
-        // The device has memory of its caller. (A machine that is slow makes this see less, not more.)
-        let early = ended.recv_timeout(Duration::from_millis(100));
-        assert!(early.is_err(), "the memory went while it was written");
+        // The device has memory of its caller.
+        let waits = waiter.comes_to_wait();
         gate.is_broken.store(false, Ordering::SeqCst);
         open(&gate);
-        assert_eq!(ended.recv(), Ok(true));
+        assert!(waits, "the memory went while it was written");
+        assert!(ended.join().unwrap(), "the panic is passed on");
     });
     // Waits for what is in flight.
     file.node().set_size(4096, Privileges::Keep).unwrap();
