@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test crash exercise fsx lint bench-read bench-write bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
+.PHONY: help setup build demo test models miri crash exercise fsx lint bench-read bench-write bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -20,8 +20,14 @@ build: ## Build the release binary, target/release/bifolio
 demo: ## Make images, mount them, copy them out, compare
 	@scripts/demo
 
-test: ## Run every test
+test: ## Run every test, and `models`
 	@scripts/test
+
+models: ## Model-check the lock-free parts of the page cache with loom
+	@scripts/models
+
+miri: ## Look for undefined behaviour in the page cache's tests (needs a nightly Rust with Miri)
+	@scripts/miri
 
 CRASH_FACTOR ?= 20
 CRASH_SEED ?= 1
@@ -35,7 +41,7 @@ exercise: ## Run OPERATIONS random operations, chosen by SEED, on files of ext4 
 
 FSX_FACTOR ?= 8
 fsx: ## Run fsx with FSX_FACTOR times 25,000 operations on mounts: blocks of 1, 4 and 64 KiB, and a small cache
-	@BIFOLIO_SOAK_FACTOR=$(FSX_FACTOR) scripts/test --release --package bifolio --test mount_suites fsx
+	@BIFOLIO_SOAK_FACTOR=$(FSX_FACTOR) scripts/test --release --package bifolio --test mount_suites -- fsx
 
 lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint

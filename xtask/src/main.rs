@@ -1,12 +1,16 @@
-//! Checks of the repository that no compiler makes: `cargo xtask tidy` and `cargo xtask layers`.
+//! Checks of the repository that no compiler makes, and the test runner: `cargo xtask {tidy|layers|test}`.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stderr, reason = "a command line tool")]
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command line tool")]
 
 mod layers;
+mod test;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask {tidy|layers}
+       cargo xtask test [--at-a-time N] [ARGUMENTS OF cargo test] [-- ARGUMENTS OF THE TESTS]";
 
 /// The top of the repository.
 fn root() -> &'static Path {
@@ -18,7 +22,8 @@ fn main() -> ExitCode {
     let complaints = match task.as_str() {
         "tidy" => tidy::complaints(root()),
         "layers" => layers::complaints(root()),
-        _ => vec!["usage: cargo xtask {tidy|layers}".to_owned()],
+        "test" => test::complaints(root(), std::env::args().skip(2).collect()),
+        _ => vec![USAGE.to_owned()],
     };
     for complaint in &complaints {
         eprintln!("{complaint}");

@@ -1,0 +1,131 @@
+//! Outcome of one suite, read from its output and its exit status.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// Numbers of tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub passed: u64,
+    pub failed: u64,
+    pub ignored: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+/// Outcome of a suite.
+pub struct Outcome {
+    /// The suite.
+    pub suite: String,
+    /// Its tests.
+    pub counts: Counts,
+    /// How long it ran.
+    pub time: Duration,
+    /// Tests that failed.
+    failures: Vec<String>,
+    /// Why the suite failed beyond its tests.
+    problem: Option<String>,
+}
+
+impl Outcome {
+    /// Reads what a suite wrote.
+    pub fn new(
+        suite: String,
+        status: std::io::Result<ExitStatus>,
+        text: &str,
+        time: Duration,
+    ) -> Self {
+        let results: Vec<_> = text.lines().filter_map(counts).collect();
+        let mut counts = Counts::default();
+        for &result in &results {
+            counts += result;
+        }
+        let failures: Vec<_> = text.lines().filter_map(failure).map(str::to_owned).collect();
+        let problem = match status {
+            Err(error) => Some(format!("it did not run: {error}")),
+            Ok(status) if !status.success() && counts.failed == 0 => Some(format!("{status}")),
+            Ok(_) if results.is_empty() => Some("it wrote no result of its tests".to_owned()),
+            Ok(status) if status.success() && counts.failed > 0 => {
+                Some("tests failed, but it ended with success".to_owned())
+            }
+            Ok(status) if counts.failed > 0 && failures.is_empty() => Some(format!("{status}")),
+            Ok(_) => None,
+        };
+        Self { suite, counts, time, failures, problem }
+    }
+
+    /// Returns a line for each failure.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        let all = self.failures.iter().chain(&self.problem);
+        all.map(|failure| format!("failed: {}: {failure}", self.suite))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { passed, failed, .. } = self.counts;
+        let failed = match self.complaints().next() {
+            Some(_) => format!(", {failed} FAILED"),
+            None => String::new(),
+        };
+        write!(f, "{}: {passed} passed{failed}, {:.1} s", self.suite, self.time.as_secs_f64())
+    }
+}
+
+/// Parses a line such as `test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; …`.
+fn counts(line: &str) -> Option<Counts> {
+    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut counts = Counts::default();
+    for part in numbers.split(';') {
+        let mut words = part.split_whitespace();
+        let (Some(number), Some(kind)) = (words.next(), words.next()) else { continue };
+        let Ok(number) = number.parse() else { continue };
+        match kind {
+            "passed" => counts.passed = number,
+            "failed" => counts.failed = number,
+            "ignored" => counts.ignored = number,
+            _ => (),
+        }
+    }
+    Some(counts)
+}
+
+/// Returns the test of a line such as `test name ... FAILED`.
+fn failure(line: &str) -> Option<&str> {
+    let (name, rest) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    rest.trim_end().starts_with("FAILED").then(|| name.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_both_harnesses_are_read() {
+        for line in [
+            "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.53s",
+            "test result: FAILED. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out",
+        ] {
+            assert_eq!(counts(line), Some(Counts { passed: 12, failed: 0, ignored: 3 }), "{line}");
+        }
+        assert_eq!(counts("test result of mine: 3 passed"), None);
+        assert_eq!(counts("running 3 tests"), None);
+    }
+
+    #[test]
+    fn names_of_failed_tests_are_read() {
+        assert_eq!(failure("test a::b ... FAILED"), Some("a::b"));
+        assert_eq!(failure("test a::b - should panic ... FAILED"), Some("a::b - should panic"));
+        assert_eq!(failure("test padded        ... FAILED"), Some("padded"));
+        assert_eq!(failure("test a::b ... ok"), None);
+        assert_eq!(failure("failures:"), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! Suites: the test programs that cargo builds, and the order in which they run.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Suites that measure time, or the memory or the processors of the machine.
+const ALONE: &[&str] = &[
+    "crates/bifolio/tests/mount_latency.rs",
+    "crates/iomap/tests/memory.rs",
+    "crates/iomap/tests/uncached.rs",
+];
+
+/// Suites that run longest, to begin with: a long one that begins last would run beside nothing.
+const LONG: &[&str] = &[];
+
+/// A test program.
+pub struct Suite {
+    /// Its source file, below the top of the repository.
+    pub name: String,
+    /// The program.
+    pub program: OsString,
+    /// Its first arguments.
+    pub arguments: Vec<String>,
+    /// Its working directory: its crate's folder.
+    pub folder: PathBuf,
+    /// Variables in its environment.
+    pub variables: Vec<(&'static str, OsString)>,
+}
+
+impl Suite {
+    /// The tests in the documentation of the crates that `arguments` for cargo choose.
+    pub fn documentation(root: &Path, arguments: &[String]) -> Self {
+        let mut all = cargo_test(&["--doc", "--no-fail-fast"]);
+        all.extend_from_slice(arguments);
+        Self {
+            name: "tests in documentation".to_owned(),
+            program: env!("CARGO").into(),
+            arguments: all,
+            folder: root.to_owned(),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Whether no other suite may run beside this one.
+    pub fn runs_alone(&self) -> bool {
+        ALONE.contains(&&*self.name)
+    }
+
+    /// The command that runs it, with `arguments` for the program.
+    pub fn command(&self, arguments: &[String]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        if !arguments.is_empty() && self.program == env!("CARGO") {
+            command.arg("--");
+        }
+        command.args(arguments).current_dir(&self.folder).envs(self.variables.iter().cloned());
+        command
+    }
+}
+
+/// Sorts suites by [`LONG`]; the others keep their order.
+pub fn put_longest_first(suites: &mut [Suite]) {
+    let place = |suite: &Suite| LONG.iter().position(|name| *name == suite.name);
+    suites.sort_by_key(|suite| place(suite).unwrap_or(LONG.len()));
+}
+
+/// Returns the first arguments of all calls of `cargo test`.
+fn cargo_test(arguments: &[&str]) -> Vec<String> {
+    let all = ["test", "--workspace", "--locked"].iter().chain(arguments);
+    all.map(|argument| (*argument).to_owned()).collect()
+}
+
+/// Has cargo build the test programs that `arguments` choose.
+pub fn build(root: &Path, arguments: &[String]) -> Result<Vec<Suite>, String> {
+    let output = Command::new(env!("CARGO"))
+        .args(cargo_test(&["--no-run", "--message-format=json-render-diagnostics"]))
+        .args(arguments)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output();
+    let output = output.map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the tests were not built: {}", output.status));
+    }
+    let runner = runner(std::env::vars_os());
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+    Ok(messages.filter_map(|message| suite(root, &message, &runner)).collect())
+}
+
+/// Returns the words of cargo's runner in `environment` (`CARGO_TARGET_…_RUNNER`), which runs programs.
+fn runner(environment: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
+    let is_runner = |name: &str| name.starts_with("CARGO_TARGET_") && name.ends_with("_RUNNER");
+    let mut values = environment
+        .filter(|(name, _)| name.to_str().is_some_and(is_runner))
+        .map(|(_, value)| value);
+    let runner = values.next().unwrap_or_default();
+    runner.to_string_lossy().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Returns the suite of one of cargo's messages, if it is about a test program.
+fn suite(root: &Path, message: &Value, runner: &[String]) -> Option<Suite> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let executable = message["executable"].as_str()?;
+    let source = Path::new(message["target"]["src_path"].as_str()?);
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let mut words = runner.iter().cloned().chain([executable.to_owned()]);
+    Some(Suite {
+        name: source.strip_prefix(root).unwrap_or(source).display().to_string(),
+        program: words.next()?.into(),
+        arguments: words.collect(),
+        folder: folder.to_owned(),
+        variables: vec![("CARGO_MANIFEST_DIR", folder.into())],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(test: bool) -> Value {
+        serde_json::json!({
+            "reason": "compiler-artifact",
+            "manifest_path": "/repository/crates/vfs/Cargo.toml",
+            "target": { "name": "crash", "src_path": "/repository/crates/vfs/tests/crash/main.rs" },
+            "profile": { "test": test },
+            "executable": "/repository/target/debug/deps/crash-0123",
+        })
+    }
+
+    #[test]
+    fn a_test_program_runs_in_its_crates_folder() {
+        let suite = suite(Path::new("/repository"), &message(true), &[]).unwrap();
+        assert_eq!(suite.name, "crates/vfs/tests/crash/main.rs");
+        let command = suite.command(&["name".to_owned()]);
+        assert_eq!(command.get_program(), "/repository/target/debug/deps/crash-0123");
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["name"]);
+        assert_eq!(command.get_current_dir(), Some(Path::new("/repository/crates/vfs")));
+    }
+
+    #[test]
+    fn other_programs_are_no_suites() {
+        let root = Path::new("/repository");
+        assert!(suite(root, &message(false), &[]).is_none());
+        assert!(suite(root, &serde_json::json!({ "reason": "build-finished" }), &[]).is_none());
+    }
+
+    #[test]
+    fn a_runner_runs_the_program() {
+        let variables = [("PATH", "/bin"), ("CARGO_TARGET_X_RUNNER", "sudo --preserve-env --")];
+        let runner = runner(variables.iter().map(|(name, value)| (name.into(), value.into())));
+        let suite = suite(Path::new("/repository"), &message(true), &runner).unwrap();
+        assert_eq!(suite.program, "sudo");
+        assert_eq!(
+            suite.arguments,
+            ["--preserve-env", "--", "/repository/target/debug/deps/crash-0123"]
+        );
+    }
+
+    #[test]
+    fn long_suites_begin_first_and_the_named_ones_exist() {
+        let root = crate::root();
+        for name in ALONE.iter().chain(LONG) {
+            assert!(root.join(name).exists(), "{name}");
+        }
+        let mut suites: Vec<_> = ["a", LONG[1], "b", LONG[0]]
+            .map(|name| Suite { name: name.to_owned(), ..Suite::documentation(root, &[]) })
+            .into();
+        put_longest_first(&mut suites);
+        let names: Vec<_> = suites.iter().map(|suite| &*suite.name).collect();
+        assert_eq!(names, [LONG[0], LONG[1], "a", "b"]);
+    }
+}
