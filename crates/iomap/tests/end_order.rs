@@ -11,7 +11,8 @@ use iomap::{
     IomapKind, punch_cache, truncate_cache, wait_for_writeback, write_back, write_back_and_wait,
 };
 use support::gate::setup;
-use support::waiting::{Waiter, wait_until};
+use support::wait_until;
+use support::waiting::Waiter;
 
 #[test]
 fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written() {

@@ -6,15 +6,32 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Suites that measure time, or the memory or the processors of the machine.
+/// Suites that measure time, or the memory or the processors of the machine, and those that call sync(2), which
+/// writes back what other suites expect to be dirty.
 const ALONE: &[&str] = &[
     "crates/bifolio/tests/mount_latency.rs",
+    "crates/bifolio/tests/mount_sync.rs",
+    "crates/bifolio/tests/mount_volume_ioctls.rs",
     "crates/iomap/tests/memory.rs",
     "crates/iomap/tests/uncached.rs",
 ];
 
-/// Suites that run longest, to begin with: a long one that begins last would run beside nothing.
-const LONG: &[&str] = &[];
+/// Suites that run long, to begin with: a long one that begins last would run beside nothing.
+const LONG: &[&str] = &[
+    "crates/vfs/tests/crash/main.rs",
+    "crates/ext4/tests/crash/main.rs",
+    "crates/bifolio/tests/guest_equality.rs",
+    "crates/bifolio/tests/kernel_equality.rs",
+    "crates/bifolio/tests/mount_suites.rs",
+    "crates/bifolio/tests/guest_turns.rs",
+    "crates/bifolio/tests/mount_exercise/main.rs",
+    "crates/vfs/tests/exercise/main.rs",
+    "crates/ext4/tests/journal/main.rs",
+    "crates/bifolio/tests/hostile_images.rs",
+    "crates/bifolio/tests/hostile_writing.rs",
+    "crates/bifolio/tests/mount_model.rs",
+    "crates/bifolio/tests/kernel_extremes.rs",
+];
 
 /// A test program.
 pub struct Suite {

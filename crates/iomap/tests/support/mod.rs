@@ -1,5 +1,5 @@
 //! Model files and misbehaving devices for the tests of the read path.
-#![allow(dead_code, reason = "not every test uses everything")]
+#![allow(dead_code, unused_imports, reason = "not every test uses everything")]
 
 pub mod format;
 pub mod gate;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
 use device::{Bio, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
