@@ -78,6 +78,7 @@ impl Selection {
     /// Ends the benchmark. Fails, and prints the names that there are, if the command line names a row or a side that
     /// the benchmark does not have.
     #[must_use]
+    #[allow(clippy::print_stderr, reason = "for the caller of the benchmark")]
     pub fn finish(&self) -> ExitCode {
         let complaints = self.complaints();
         for complaint in &complaints {
