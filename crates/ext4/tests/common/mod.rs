@@ -4,6 +4,7 @@
 
 pub mod cached_file;
 pub mod counting_device;
+pub mod fast_commits;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
