@@ -20,12 +20,13 @@ struct Entry<T> {
     after: Option<InodeNumber>,
 }
 
-impl<T> OrphanList<T> {
-    /// Returns an empty list.
-    pub(crate) fn new() -> Self {
+impl<T> Default for OrphanList<T> {
+    fn default() -> Self {
         Self { entries: HashMap::new(), first: None, last: None }
     }
+}
 
+impl<T> OrphanList<T> {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn orphans_leave_the_list_from_anywhere_and_keep_its_order() {
-        let mut list = OrphanList::new();
+        let mut list = OrphanList::default();
         for number in [3, 2, 1] {
             list.push_front(InodeNumber(number), number);
         }
