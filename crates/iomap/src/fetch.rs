@@ -67,7 +67,7 @@ pub(crate) fn fetch<'a>(
 
 /// Whether byte `at` of the file can be read from `folio`.
 fn has(folio: &FolioRef<'_>, at: u64) -> bool {
-    !folio.bytes((at - folio.position()) as usize, 1).is_empty()
+    folio.uptodate_len((at - folio.position()) as usize, 1) > 0
 }
 
 /// Reads the blocks of `folio` that have bytes in `at..at + length` and are not uptodate, for this

@@ -131,7 +131,7 @@ pub(crate) fn lend_with(
     }
     let start = |folio: &FolioRef<'_>| (at.0 - folio.position()) as usize;
     let cached = context.mapping.get(at.0 >> PAGE_SHIFT);
-    let folio = match cached.filter(|folio| !folio.bytes(start(folio), length).is_empty()) {
+    let folio = match cached.filter(|folio| folio.uptodate_len(start(folio), length) > 0) {
         Some(folio) => folio,
         None => match fetch(context, readahead, at.0, length)? {
             Fetched::Folio(folio) => folio,
@@ -142,7 +142,7 @@ pub(crate) fn lend_with(
         },
     };
     let start = start(&folio);
-    let length = folio.bytes(start, length).len();
+    let length = folio.uptodate_len(start, length);
     let memory = match readahead {
         Some(readahead) => {
             note_visit(context, readahead, &folio);
@@ -167,13 +167,14 @@ fn copy(
     at: u64,
     into: &mut [u8],
 ) -> usize {
-    let bytes = folio.bytes((at - folio.position()) as usize, into.len());
-    if !bytes.is_empty() {
+    let start = (at - folio.position()) as usize;
+    let length = folio.uptodate_len(start, into.len());
+    if length > 0 {
         note_visit(context, readahead, folio);
-        into[..bytes.len()].copy_from_slice(bytes);
-        note_copied(context, readahead, folio, at + bytes.len() as u64);
+        folio.copy_to(start, &mut into[..length]);
+        note_copied(context, readahead, folio, at + length as u64);
     }
-    bytes.len()
+    length
 }
 
 /// Has a folio leave the cache that an uncached read has copied up to byte `end`: unless it made none of
@@ -243,7 +244,9 @@ impl Deref for FolioSlice {
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Lent(folio) => folio.bytes(self.start, self.length),
-            Memory::Folio(folio) => folio.bytes(self.start, self.length),
+            // SAFETY: the folio has metadata. Its uptodate blocks are never written to (R5 of `pagecache`): a change
+            // makes a copy (`metadata.rs`). Its mapping has no windows.
+            Memory::Folio(folio) => unsafe { folio.bytes(self.start, self.length) },
             Memory::Heap(bytes) => &bytes[self.start..self.start + self.length],
         }
     }

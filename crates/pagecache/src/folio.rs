@@ -66,20 +66,47 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         PAGE_SIZE << self.frame().place().order
     }
 
-    /// Returns the bytes from `start` within the folio on: at most `length_max`, to the end of the folio or the first
-    /// block that is not uptodate. For a file that is written to, the caller holds the inode's lock; other readers
-    /// [borrow](Folio::lend) the bytes.
+    /// Returns the number of uptodate bytes from `start` within the folio on: at most `length_max`, to the end of the
+    /// folio or the first block that is not uptodate.
     #[inline]
-    pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
+    pub fn uptodate_len(&self, start: usize, length_max: usize) -> usize {
         let frame = self.frame();
         let length = (PAGE_SIZE << frame.place().order).saturating_sub(start).min(length_max);
-        let length = if frame.is_uptodate() { length } else { uptodate(frame, start, length) };
+        if frame.is_uptodate() { length } else { uptodate(frame, start, length) }
+    }
+
+    /// Copies the [uptodate bytes](Self::uptodate_len) from `start` within the folio on, as far as `into` has room.
+    /// Returns their number. For a file that is written to, the caller holds the inode's lock; other readers
+    /// [borrow](Mapping::lend) the bytes. Programs may store to the folio through windows meanwhile: of such a byte,
+    /// the copy has the old or the new value.
+    #[inline]
+    pub fn copy_to(&self, start: usize, into: &mut [u8]) -> usize {
+        let length = self.uptodate_len(start, into.len());
+        if length > 0 {
+            let memory = self.cache.as_ref().pool.memory(self.frame);
+            // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1). Its
+            // blocks are uptodate, and the library does not write to those meanwhile (R5). Programs may (W3): so
+            // there is no reference to the bytes, only a copy by address. `into` is memory of the caller's, not of a
+            // folio.
+            unsafe { memory.add(start).as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), length) };
+        }
+        length
+    }
+
+    /// Returns the [uptodate bytes](Self::uptodate_len) from `start` within the folio on.
+    ///
+    /// # Safety
+    /// While the result is used, nothing is stored to these bytes, by the library or through a window: the folio is
+    /// lent, or its mapping has metadata, whose uptodate blocks are never written to, and no windows (R5).
+    #[inline]
+    pub unsafe fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
+        let length = self.uptodate_len(start, length_max);
         if length == 0 {
             return &[];
         }
         let memory = self.cache.as_ref().pool.memory(self.frame);
-        // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1). Its blocks
-        // are uptodate, and such blocks are not written to while their bytes are borrowed (R5).
+        // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1), and is
+        // initialised, since it is uptodate. The caller promises that it does not change.
         unsafe { std::slice::from_raw_parts(memory.add(start).as_ptr(), length) }
     }
 
@@ -204,9 +231,10 @@ impl Folio {
 pub struct LentFolio(Folio);
 
 impl LentFolio {
-    /// Returns the bytes from `start` within the folio on, as in [`FolioHandle::bytes`].
+    /// Returns the [uptodate bytes](FolioHandle::uptodate_len) from `start` within the folio on.
     pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
-        self.0.bytes(start, length_max)
+        // SAFETY: the folio is lent, so writers leave it alone, and it was protected from stores before (W3).
+        unsafe { self.0.bytes(start, length_max) }
     }
 }
 

@@ -2,7 +2,7 @@
 //! Not here: devices, formats, and when to read what.
 //!
 //! The way of a cached read: [`Mapping::get`] walks the mapping's tree without a lock and counts
-//! itself into the folio that it finds; [`FolioHandle::bytes`] gives the data; dropping the handle
+//! itself into the folio that it finds; [`FolioHandle::copy_to`] copies the data; dropping the handle
 //! counts itself out. Everything else (inserting, filling, evicting) happens on misses.
 //!
 //! A writer locks a folio, waits for its writeback to end, changes it and marks blocks dirty; who

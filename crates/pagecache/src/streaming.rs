@@ -7,44 +7,57 @@
 /// Runs of at least so many bytes are copied around the caches.
 const STREAMED_MIN: usize = 32 << 10;
 
-/// Copies all of `from` to `to`, which is as long.
-pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
-    assert_eq!(to.len(), from.len(), "a copy onto as many bytes");
-    if to.len() < STREAMED_MIN {
-        return to.copy_from_slice(from);
+/// Copies all of `from` to `to`.
+///
+/// # Safety
+/// `to` is the address of as many bytes, which no reference has and no other thread of the library uses.
+pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
+    if from.len() < STREAMED_MIN {
+        // SAFETY: the caller promises it.
+        return unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
     }
-    stream(to, from);
+    // SAFETY: the caller promises it.
+    unsafe { stream(to, from) }
 }
 
+/// [`copy`] for long runs.
 #[cfg(not(target_arch = "x86_64"))]
-fn stream(to: &mut [u8], from: &[u8]) {
-    to.copy_from_slice(from);
+unsafe fn stream(to: *mut u8, from: &[u8]) {
+    // SAFETY: the caller promises it.
+    unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) }
 }
 
+/// [`copy`] for long runs.
 #[cfg(target_arch = "x86_64")]
-fn stream(to: &mut [u8], from: &[u8]) {
+unsafe fn stream(to: *mut u8, from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
-    /// What a line of the caches has.
-    #[repr(align(64))]
-    struct Line([__m128i; 4]);
+    /// The bytes in a line of the caches.
+    const LINE: usize = 64;
+    /// The bytes in one store.
+    const PART: usize = size_of::<__m128i>();
 
-    // SAFETY: any bytes are a line.
-    let (head, lines, tail) = unsafe { to.align_to_mut::<Line>() };
-    let (from_head, rest) = from.split_at(head.len());
-    let (from_lines, from_tail) = rest.split_at(size_of_val(lines));
-    head.copy_from_slice(from_head);
-    for (line, from) in lines.iter_mut().zip(from_lines.chunks_exact(size_of::<Line>())) {
-        let from: *const __m128i = from.as_ptr().cast();
-        for (index, part) in line.0.iter_mut().enumerate() {
-            // SAFETY: `from` has the bytes of a whole line, and `part` is aligned.
-            unsafe { _mm_stream_si128(part, _mm_loadu_si128(from.add(index))) };
+    let head = to.align_offset(LINE).min(from.len());
+    let (head, rest) = from.split_at(head);
+    let lines = rest.chunks_exact(LINE);
+    let tail = lines.remainder();
+    // SAFETY: the addresses are within the `from.len()` bytes at `to`, which the caller may write to, one after the
+    // other: first the head, then whole lines, which begin at an aligned address, and then the tail. `line` has the
+    // bytes of a whole line. Every processor of this kind has these instructions. Stores around the caches are ordered
+    // with others by nothing but the fence: a thread that locks the folio next must see them.
+    unsafe {
+        to.copy_from_nonoverlapping(head.as_ptr(), head.len());
+        let mut to = to.add(head.len());
+        for line in lines {
+            for part in (0..LINE).step_by(PART) {
+                let bytes = _mm_loadu_si128(line.as_ptr().add(part).cast());
+                _mm_stream_si128(to.add(part).cast(), bytes);
+            }
+            to = to.add(LINE);
         }
+        to.copy_from_nonoverlapping(tail.as_ptr(), tail.len());
+        _mm_sfence();
     }
-    tail.copy_from_slice(from_tail);
-    // SAFETY: every processor of this kind has it. Stores around the caches are ordered with others
-    // by nothing else: what is unlocked next must not be seen before them.
-    unsafe { _mm_sfence() };
 }
 
 #[cfg(test)]
@@ -59,7 +72,8 @@ mod tests {
                 for source in [0, 3, 64] {
                     let mut to = vec![0xAA; STREAMED_MIN + 300];
                     let part = &from[source..source + length];
-                    copy(&mut to[start..start + length], part);
+                    // SAFETY: the destination has as many bytes.
+                    unsafe { copy(to[start..start + length].as_mut_ptr(), part) };
                     assert_eq!(&to[start..start + length], part);
                     let around = to[..start].iter().chain(&to[start + length..]);
                     assert!(around.copied().all(|byte| byte == 0xAA), "{start}, {length}");

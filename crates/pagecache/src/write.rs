@@ -2,6 +2,7 @@
 //! Not here: what is written, and whether it reaches the device (`dirty.rs`).
 
 use std::ops::Range;
+use std::ptr::NonNull;
 
 use crate::PAGE_SIZE;
 use crate::cache::PageCache;
@@ -49,45 +50,48 @@ impl LockedFolio {
         self.folio().frame().is_lent()
     }
 
-    /// The bytes in `range`, to be written to, whether or not they are uptodate. The folio is not
-    /// under writeback, and not lent.
-    ///
-    /// # Safety
-    /// While the result is used, nobody else has bytes of the folio's uptodate blocks, save in
-    /// folios that are lent: the caller holds the inode's lock alone (R5).
-    pub unsafe fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+    /// Returns the address of the bytes in `range`, to be written to, whether or not they are uptodate. The folio is
+    /// not under writeback, and not lent: no device reads it, and no reader has a reference to its bytes. Programs may
+    /// store to it through windows (W3), so no reference to the bytes may be made.
+    fn memory_of(&self, range: &Range<usize>) -> NonNull<u8> {
         self.check_writable();
         assert!(range.start <= range.end && range.end <= self.folio().len(), "not in the folio");
         self.folio().frame().set_blank(false);
         let memory = self.folio().cache().pool.memory(self.folio().frame_number());
-        // SAFETY: the range lies within the folio, to which a reference is held. It is locked, and
-        // no piece of it is being filled, so that nobody else writes to it; it is not under
-        // writeback, so that no device reads it; the caller answers for readers.
-        unsafe { std::slice::from_raw_parts_mut(memory.add(range.start).as_ptr(), range.len()) }
+        // SAFETY: the range is within the folio.
+        unsafe { memory.add(range.start) }
     }
 
-    /// Writes `data` from byte `start` on; if it is `streamed`, long runs of it go around the
-    /// processor's caches, which is faster for what is not soon used again.
+    /// Writes `data` from byte `start` on. If it is `streamed`, long runs are written around the processor's caches,
+    /// which is faster for data that is not used again soon.
     ///
     /// # Safety
-    /// As for [`bytes_mut`](Self::bytes_mut).
+    /// Meanwhile, no other thread of the library reads the folio's uptodate blocks, except in folios that are lent: the
+    /// caller holds the inode's lock alone (R5).
     pub unsafe fn copy_in(&mut self, start: usize, data: &[u8], streamed: bool) {
-        // SAFETY: the caller's promise is the same.
-        let bytes = unsafe { self.bytes_mut(start..start + data.len()) };
-        if streamed { streaming::copy(bytes, data) } else { bytes.copy_from_slice(data) }
+        let to = self.memory_of(&(start..start + data.len())).as_ptr();
+        // SAFETY: the range is within the folio, to which a reference is held. It is locked, and no piece of it is
+        // being filled, so that no other thread of the library writes to it; the caller promises that none reads it.
+        // `data` is memory of the caller's, not of a folio.
+        unsafe {
+            match streamed {
+                true => streaming::copy(to, data),
+                false => to.copy_from_nonoverlapping(data.as_ptr(), data.len()),
+            }
+        }
     }
 
     /// Writes zeroes to the bytes in `range`.
     ///
     /// # Safety
-    /// As for [`bytes_mut`](Self::bytes_mut).
+    /// As for [`copy_in`](Self::copy_in).
     pub unsafe fn zero(&mut self, range: Range<usize>) {
         if range.is_empty() || self.folio().frame().is_blank() {
             return;
         }
         let whole = range == (0..self.folio().len());
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.bytes_mut(range) }.fill(0);
+        // SAFETY: as for `copy_in`.
+        unsafe { self.memory_of(&range).as_ptr().write_bytes(0, range.len()) };
         self.folio().frame().set_blank(whole);
     }
 
