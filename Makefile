@@ -43,7 +43,7 @@ FSX_FACTOR ?= 8
 fsx: ## Run fsx with FSX_FACTOR times 25,000 operations on mounts: blocks of 1, 4 and 64 KiB, and a small cache
 	@BIFOLIO_SOAK_FACTOR=$(FSX_FACTOR) scripts/test --release --package bifolio --test mount_suites -- fsx
 
-lint: ## Clippy (warnings denied), rustfmt, tidy, layers, cargo-deny
+lint: ## Clippy and rustdoc (warnings denied), rustfmt, tidy, layers, cargo-deny
 	@scripts/lint
 
 bench-read: ## Measure reading against the kernel and plain memory

@@ -35,7 +35,7 @@ fn options() -> VolumeOptions {
 
 /// Opens the volume in `bytes`.
 pub fn open(bytes: Vec<u8>) -> Result<Volume> {
-    Volume::open(Arc::new(MemoryDevice::new(bytes)), &options())
+    Volume::open_device(Arc::new(MemoryDevice::new(bytes)), &options())
 }
 
 /// The ext4 layer's view of the valid image of a kind.

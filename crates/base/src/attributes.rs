@@ -2,6 +2,7 @@
 //! entries, space counts, volume facts.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use crate::units::InodeNumber;
 
@@ -63,6 +64,41 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
+/// Times that the host cannot represent become the epoch.
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> Self {
+        let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+        let whole = match time.seconds < 0 {
+            true => Self::UNIX_EPOCH.checked_sub(seconds),
+            false => Self::UNIX_EPOCH.checked_add(seconds),
+        };
+        let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
+        whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(Self::UNIX_EPOCH)
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => Self {
+                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                nanoseconds: since.subsec_nanos(),
+            },
+            Err(error) => {
+                let before = error.duration();
+                let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds);
+                match before.subsec_nanos() {
+                    0 => Self { seconds, nanoseconds: 0 },
+                    nanoseconds => Self {
+                        seconds: seconds.saturating_sub(1),
+                        nanoseconds: 1_000_000_000 - nanoseconds,
+                    },
+                }
+            }
+        }
+    }
+}
+
 /// The device that a special file stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceNumber {
@@ -107,6 +143,28 @@ pub struct Attributes {
     pub flags: u32,
     /// The project id, where the format keeps one.
     pub project: Option<u32>,
+}
+
+impl Attributes {
+    /// Returns whether the inode is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    /// Returns whether the inode is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind == FileType::Regular
+    }
+
+    /// Returns whether the inode is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.kind == FileType::Symlink
+    }
+
+    /// Returns the type and the permissions as a `st_mode`.
+    pub fn mode(&self) -> u32 {
+        self.kind.mode_bits() | u32::from(self.permissions)
+    }
 }
 
 /// What is to change of an inode's attributes; `None` leaves a field as it is. Whether the caller
@@ -252,4 +310,24 @@ pub struct CheckSummary {
     pub findings: u64,
     /// Whether the check went through; not when it was broken off.
     pub is_complete: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_host() {
+        let half = Duration::from_millis(500);
+        for (seconds, nanoseconds, time) in [
+            (0, 0, SystemTime::UNIX_EPOCH),
+            (7, 500_000_000, SystemTime::UNIX_EPOCH + Duration::from_secs(7) + half),
+            (-1, 500_000_000, SystemTime::UNIX_EPOCH - half),
+            (-7, 0, SystemTime::UNIX_EPOCH - Duration::from_secs(7)),
+        ] {
+            let timestamp = Timestamp { seconds, nanoseconds };
+            assert_eq!(SystemTime::from(timestamp), time);
+            assert_eq!(Timestamp::from(time), timestamp);
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! The error type of the library. An error has a type, and its place in the image.
-//! Not here: errno (the table is in `vfs`), and advice for the command line.
+//! Not here: error numbers and `std::io::Error` (`errno.rs`), and advice for the command line.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::errno;
 use crate::units::{DeviceOffset, FileBlock, FsBlock, GroupNumber, InodeNumber};
 
 /// `std::result::Result` with [`Error`].
@@ -47,6 +48,9 @@ pub enum Error {
     /// No data (SEEK_DATA) or no position (SEEK_HOLE) at or after the offset asked for.
     #[error("no such offset: it is at or past the end of the file")]
     NoSuchOffset,
+    /// The file ends before the last byte of an exact read.
+    #[error("the file ends before the last byte to read")]
+    UnexpectedEof,
     /// An argument is invalid, as the text describes.
     #[error("invalid argument: {0}")]
     InvalidArgument(&'static str),
@@ -112,6 +116,16 @@ pub enum Error {
     /// The cache's limit is too small for the folios in use.
     #[error("out of cache memory")]
     OutOfMemory,
+    /// A thread panicked in the operation that is named, which the panic hook has reported. Data that the thread was
+    /// to write is lost, or the state in memory may be inconsistent.
+    #[error("a panic in {0}")]
+    Panicked(&'static str),
+    /// The host refused to start a thread.
+    #[error("cannot start a thread: {}", std::io::Error::from_raw_os_error(*errno))]
+    ThreadSpawn {
+        /// The host's error number, or EAGAIN if there is none.
+        errno: i32,
+    },
 }
 
 impl Error {
@@ -119,6 +133,12 @@ impl Error {
     #[cold]
     pub fn corrupt(structure: &'static str, place: Place, problem: Problem) -> Self {
         Self::Corrupt(Box::new(Corrupt { structure, place, problem }))
+    }
+
+    /// Returns the [`Error::ThreadSpawn`] for the failure of [`std::thread::Builder::spawn`].
+    #[cold]
+    pub fn thread_spawn(error: &std::io::Error) -> Self {
+        Self::ThreadSpawn { errno: error.raw_os_error().unwrap_or(errno::AGAIN) }
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod attributes;
 pub mod cancellation;
 pub mod checksum;
+mod errno;
 pub mod error;
 pub mod locks;
 pub mod patience;

@@ -9,6 +9,8 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// The order of locks: a thread takes them downwards only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Rank {
+    /// The position of an open file, while it is read or written there.
+    Position,
     /// The volume's namespace as a whole: renames of directories.
     Rename,
     /// One inode: its names if it is a directory, its data and size if it is a file.
@@ -36,7 +38,7 @@ pub enum Rank {
 pub const FORMAT_RANKS: u8 = 16;
 
 /// The number of ranks before those of the format.
-const BEFORE_FORMAT: usize = 5;
+const BEFORE_FORMAT: usize = 6;
 const RANKS: usize = BEFORE_FORMAT + FORMAT_RANKS as usize + 4;
 
 impl Rank {
@@ -44,11 +46,12 @@ impl Rank {
     fn index(self) -> usize {
         let after_format = BEFORE_FORMAT + FORMAT_RANKS as usize;
         match self {
-            Self::Rename => 0,
-            Self::Inode => 1,
-            Self::Making => 2,
-            Self::InodeTable => 3,
-            Self::DirtyInodes => 4,
+            Self::Position => 0,
+            Self::Rename => 1,
+            Self::Inode => 2,
+            Self::Making => 3,
+            Self::InodeTable => 4,
+            Self::DirtyInodes => 5,
             Self::Format(own) => {
                 assert!(own < FORMAT_RANKS, "a format has {FORMAT_RANKS} ranks");
                 BEFORE_FORMAT + usize::from(own)
@@ -273,9 +276,10 @@ mod tests {
 
     #[test]
     fn the_order_of_positions_is_that_of_the_ranks() {
-        let before = [Rank::Rename, Rank::Inode, Rank::Making, Rank::InodeTable, Rank::DirtyInodes];
+        let names = [Rank::Making, Rank::InodeTable, Rank::DirtyInodes];
+        let before = [Rank::Position, Rank::Rename, Rank::Inode].into_iter().chain(names);
         let after = [Rank::ChangedBlocks, Rank::Mapping, Rank::Pool, Rank::Device];
-        let ranks = before.into_iter().chain((0..FORMAT_RANKS).map(Rank::Format)).chain(after);
+        let ranks = before.chain((0..FORMAT_RANKS).map(Rank::Format)).chain(after);
         let ranks: Vec<Rank> = ranks.collect();
         assert!(ranks.is_sorted());
         assert!(ranks.iter().map(|rank| rank.index()).eq(0..RANKS));

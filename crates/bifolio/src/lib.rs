@@ -3,56 +3,74 @@
 //! An image can be read in any state: a dirty journal is replayed in memory, and the image is not written. Nothing
 //! in it is trusted: an inconsistency gives an [`Error`] with the structure and its place.
 //!
-//! ```
-//! use std::ops::ControlFlow;
-//! use bifolio::{DirCursor, FileOffset, Follow, Part, VolumeOptions};
+//! # Calls as in the standard library
 //!
+//! [`VolumeOptions`] open the volume on an image. [`Volume`] has the calls of [`std::fs`], and [`File`] those of
+//! [`std::fs::File`] and of `FileExt`, with the same names and meanings. Files are [`Read`](std::io::Read),
+//! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`.
+//!
+//! ```
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let image = folder.path().join("disk.img");
 //! # std::fs::create_dir(folder.path().join("tree")).unwrap();
 //! # std::fs::write(folder.path().join("tree/hello"), "Hello, world\n").unwrap();
 //! # testkit::Mke2fs::new("ext4", 4096).make(&image, Some(&folder.path().join("tree")));
-//! let volume = bifolio::open(&image, Part::Whole, &VolumeOptions::default())?;
+//! use bifolio::VolumeOptions;
+//!
+//! let volume = VolumeOptions::new().open(&image)?;
 //! println!("{} with {} free blocks", volume.info().format, volume.statfs().blocks_free);
 //!
-//! // Names are bytes.
-//! let mut names = Vec::new();
-//! volume.root()?.read_dir(DirCursor::default(), &mut |entry| {
-//!     names.push(entry.name.to_vec());
-//!     ControlFlow::Continue(())
-//! })?;
-//! assert!(names.contains(&b"hello".to_vec()));
+//! for entry in volume.read_dir("/")? {
+//!     let entry = entry?;
+//!     println!("{} has {} bytes", entry.path().display(), entry.metadata()?.size);
+//! }
 //!
-//! let node = volume.resolve(b"/hello", Follow::Yes)?;
-//! assert_eq!(node.attributes().size, 13);
-//!
-//! // Data is copied into a buffer …
-//! let file = node.open()?;
-//! let mut buffer = [0; 5];
-//! assert_eq!(file.read_at(FileOffset(7), &mut buffer)?, 5);
-//! assert_eq!(&buffer, b"world");
-//!
-//! // … or lent from the cache, without a copy, for as long as the slice is held.
-//! let slice = file.lend(FileOffset(0), usize::MAX)?;
-//! assert_eq!(&slice[..], b"Hello, world\n");
-//! # Ok::<(), bifolio::Error>(())
+//! let mut text = String::new();
+//! std::io::Read::read_to_string(&mut volume.open("/hello")?, &mut text)?;
+//! assert_eq!(text, "Hello, world\n");
+//! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! To change an image, open it for writing. Until it is closed, other programs must not use it.
+//! To change an image, open it for writing, and close it at the end. Until then, other programs must not use it.
+//! A volume that is dropped instead is left as after a crash: its journal is replayed when it is next opened.
 //!
 //! ```
-//! use bifolio::{Credentials, FileOffset, OpenMode, Part, Privileges, VolumeOptions};
-//!
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let image = folder.path().join("disk.img");
 //! # testkit::Mke2fs::new("ext4", 4096).make(&image, None);
-//! let volume = bifolio::open_for_writing(&image, Part::Whole, &VolumeOptions::default())?;
-//! let node = volume.create_file(b"/new", 0o644, &Credentials::ROOT)?;
-//! let file = node.open_for(OpenMode { write: true, ..OpenMode::default() })?;
-//! file.write_at(FileOffset(0), b"Written\n", Privileges::Keep)?;
+//! use bifolio::{OpenOptions, VolumeOptions};
 //!
-//! // When this succeeds, all of it is durable. `File::sync` and `Volume::sync` do that earlier.
+//! let volume = VolumeOptions::new().writable(true).open(&image)?;
+//! volume.create_dir_all("/var/log")?;
+//! volume.write("/var/log/first", "Written\n")?;
+//!
+//! // Nothing is overwritten unless that is requested.
+//! let refused = OpenOptions::new().write(true).create_new(true).open(&volume, "/var/log/first");
+//! assert_eq!(refused.unwrap_err(), bifolio::Error::Exists);
+//!
+//! // When this succeeds, all of it is durable. `File::sync_all` and `Volume::sync` do that earlier.
 //! volume.close()?;
+//! # Ok::<(), bifolio::Error>(())
+//! ```
+//!
+//! Paths are those of the host with the volume's root as their root: a relative path begins there, too, and symbolic
+//! links do not lead out of the volume. The calls act as root.
+//!
+//! # More than the standard library
+//!
+//! Bytes can be lent from the cache, without a copy, for as long as the slice is held:
+//!
+//! ```
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let image = folder.path().join("disk.img");
+//! # std::fs::create_dir(folder.path().join("tree")).unwrap();
+//! # std::fs::write(folder.path().join("tree/hello"), "Hello, world\n").unwrap();
+//! # testkit::Mke2fs::new("ext4", 4096).make(&image, Some(&folder.path().join("tree")));
+//! # let volume = bifolio::VolumeOptions::new().open(&image)?;
+//! use bifolio::FileOffset;
+//!
+//! let slice = volume.open("/hello")?.lend(FileOffset(7), usize::MAX)?;
+//! assert_eq!(&slice[..], b"world\n");
 //! # Ok::<(), bifolio::Error>(())
 //! ```
 //!
@@ -62,43 +80,54 @@
 //! [`File::read_direct`], [`File::write_direct`] and [`File::submit_direct`] do not use the cache. [`File::map`]
 //! maps a range of a file into memory. [`File::move_extents`] and [`Volume::defragment`] move a file to other
 //! blocks.
+//!
+//! # For servers
+//!
+//! A [`Node`] is an inode that stays the same while its names change. [`Volume::lookup`], [`Volume::create_in`],
+//! [`Volume::rename_in`] and others take directories as nodes, names as bytes, and the [`Credentials`] of the user who
+//! made the request; [`Volume::create_at`] and others take paths as bytes. [`File::write_with`] takes the
+//! [`Privileges`] of a writer. [`Volume::open_device`] opens a volume on any [`BlockDevice`].
+//!
+//! # Requirements
+//!
+//! Linux, and Rust 1.85.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
-
 pub use base::attributes::{
-    AttributeChange, Attributes, CheckSummary, Detail, DeviceNumber, DirCursor, DirEntry, FileType,
-    StatFs, Timestamp, VolumeInfo, XattrMode,
+    AttributeChange, Attributes, CheckSummary, Detail, DeviceNumber, DirCursor,
+    DirEntry as NodeEntry, FileType, StatFs, Timestamp, VolumeInfo, XattrMode,
 };
 pub use base::space::Acting;
 pub use base::{
-    BlockSize, Corrupt, DeviceOffset, Error, FileOffset, InodeNumber, IoError, Patience, Place,
-    Problem, Result, Unsupported,
+    BlockSize, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, FsBlock, GroupNumber,
+    InodeNumber, IoError, IoOperation, Patience, Place, Problem, Result, Unsupported,
 };
-pub use device::partition::{Partition, PartitionTable};
-pub use device::{BlockDevice, MemoryDevice, OpenDevice, Part, SharedDevice};
+pub use device::open as open_device;
+pub use device::partition::{Partition, PartitionTable, SectorSize, TableKind};
+pub use device::{
+    Backend, Bio, BioOperation, BlockDevice, MemoryDevice, OpenDevice, Part, Segment, SharedDevice,
+    Slice,
+};
 pub use iomap::{
-    CacheOptions, Caching, DirectOptions, FiemapExtent, FiemapFlags, FolioSlice, ReadOptions,
-    SplitExtents,
+    CacheOptions, CacheStats, Caching, DirectOptions, DirtyStats, FiemapExtent, FiemapFlags,
+    FolioSlice, ReadOptions, SplitExtents,
 };
 pub use vfs::{
-    Creation, Credentials, Defragmented, DirectIo, ErrorPolicy, Ext4Format, Fallocate, File,
-    FileMap, Follow, Layout, MapAccess, MapAdvice, MapSync, Node, OpenMode, Privileges,
-    RenameFlags, RwFlags, SuperblockPlace, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
+    AccessOptions, AccessTimes, Creation, Credentials, Defragmented, DirEntry, DirectIo,
+    ErrorPolicy, Ext4Format, Fallocate, File, FileMap, Follow, Layout, MapAccess, MapAdvice,
+    MapSync, Node, OpenMode, OpenOptions, Privileges, ReadDir, RenameFlags, RwFlags,
+    SuperblockPlace, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
-/// Opens the volume on a part of `image`, a file or a block device, read-only. For other devices,
-/// there is [`Volume::open`].
-pub fn open(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume> {
-    let device = device::open(image, OpenDevice { part, ..OpenDevice::default() })?;
-    Volume::open(device, &VolumeOptions { writable: false, ..options.clone() })
-}
-
-/// Opens the volume on a part of `image` for reading and writing. The caller [closes](Volume::close) it; otherwise
-/// it is left as after a crash. Errors: [`Error::Open`] with EBUSY if another program has the image open. Loop
-/// devices of the host that use the image are not noticed.
-pub fn open_for_writing(image: &Path, part: Part, options: &VolumeOptions) -> Result<Volume> {
-    let read_only = false;
-    let device = device::open(image, OpenDevice { part, read_only, ..OpenDevice::default() })?;
-    Volume::open(device, &VolumeOptions { writable: true, ..options.clone() })
-}
+/// What is shared between threads, and stays so.
+const _: () = {
+    const fn is_shared_between_threads<T: Send + Sync>() {}
+    is_shared_between_threads::<Volume>();
+    is_shared_between_threads::<Node>();
+    is_shared_between_threads::<File>();
+    is_shared_between_threads::<FileMap>();
+    is_shared_between_threads::<FolioSlice>();
+    is_shared_between_threads::<ReadDir<'_>>();
+    is_shared_between_threads::<VolumeOptions>();
+    is_shared_between_threads::<Error>();
+};

@@ -147,7 +147,7 @@ impl ImageOptions {
         let device = self.open_device(target)?;
         let image = target.image.as_path();
         let options = self.volume_options()?;
-        let volume = Volume::open(device, &options);
+        let volume = Volume::open_device(device, &options);
         let volume = volume.map_err(|error| Failure::library(image, &error))?;
         if let Some(warning) = volume.warning() {
             console::warn(target.warning(&warning));

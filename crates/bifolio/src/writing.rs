@@ -160,7 +160,7 @@ impl ImageOptions {
         let device = self.open_device_for_writing(target)?;
         let mut options = self.volume_options_for_writing()?;
         options.patience = patience(image, interrupted);
-        Volume::open(device, &options).map_err(|error| cannot_write(image, &error))
+        Volume::open_device(device, &options).map_err(|error| cannot_write(image, &error))
     }
 }
 

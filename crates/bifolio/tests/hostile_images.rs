@@ -19,7 +19,7 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 fn look(image: Vec<u8>) -> Option<Walked> {
     let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let options = VolumeOptions { cache, ..VolumeOptions::default() };
-    let volume = Volume::open(Arc::new(MemoryDevice::new(image)), &options).ok()?;
+    let volume = Volume::open_device(Arc::new(MemoryDevice::new(image)), &options).ok()?;
     Some(walk(&volume))
 }
 

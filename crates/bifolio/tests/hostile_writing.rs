@@ -55,7 +55,7 @@ impl Changer {
             discard: seed % 2 == 0,
             ..VolumeOptions::default()
         };
-        let volume = Volume::open(Arc::new(MemoryDevice::new(image)), &options).ok()?;
+        let volume = Volume::open_device(Arc::new(MemoryDevice::new(image)), &options).ok()?;
         let root = volume.root().ok()?;
         let (random, directories, names) = (Random(seed), vec![root], Vec::new());
         Some(Self { volume, random, directories, names, open: Vec::new(), made: 0 })
@@ -120,21 +120,21 @@ impl Changer {
             0 | 1 => {
                 let (directory, name) = self.new_name();
                 let what = Creation::of(FileType::Regular, 0o644);
-                let node = self.volume.create(&directory, &name, &what, BY)?;
+                let node = self.volume.create_in(&directory, &name, &what, BY)?;
                 node.open_for(OpenMode { write: true, append: false })
-                    .and_then(|file| file.write_at(FileOffset(0), &[1; 5000], KEEP).map(drop))
+                    .and_then(|file| file.write_at(&[1; 5000], 0).map(drop))
             }
             2 => {
                 let (directory, name) = self.new_name();
                 let what = Creation::of(FileType::Directory, 0o755);
-                let node = self.volume.create(&directory, &name, &what, BY)?;
+                let node = self.volume.create_in(&directory, &name, &what, BY)?;
                 self.directories.push(node);
                 Ok(())
             }
             3 => {
                 let (directory, name) = self.new_name();
                 let target = vec![b't'; 1 + self.random.below(200) as usize];
-                self.volume.create(&directory, &name, &Creation::symlink(&target), BY).map(drop)
+                self.volume.create_in(&directory, &name, &Creation::symlink(&target), BY).map(drop)
             }
             4 => {
                 let directory = Arc::clone(self.random.pick(&self.directories).expect("the root"));
@@ -164,12 +164,12 @@ impl Changer {
                 };
                 let flags =
                     RenameFlags { exchange: self.random.below(4) == 0, ..RenameFlags::default() };
-                self.volume.rename((&from.0, &from.1), (&to.0, &to.1), flags, BY)
+                self.volume.rename_in((&from.0, &from.1), (&to.0, &to.1), flags, BY)
             }
             11..=13 => {
                 let file = self.some_file()?;
                 let (at, length) = (self.some_place(&file), self.random.below(20_000) as usize);
-                file.write_at(at, &vec![3; length], KEEP)?;
+                file.write_at(&vec![3; length], at.0)?;
                 if self.random.below(3) == 0 {
                     self.open.push(file);
                 }
@@ -217,7 +217,7 @@ impl Changer {
             22 => match self.random.below(3) {
                 0 => self.volume.sync(),
                 1 => self.volume.trim(0..u64::MAX, 0).map(drop),
-                _ => self.some_file()?.sync(false),
+                _ => self.some_file()?.sync_all(),
             },
             _ => {
                 self.random.take(&mut self.open);
@@ -229,7 +229,7 @@ impl Changer {
     fn note(&mut self, outcome: Result<()>) {
         match outcome {
             Ok(()) => self.made += 1,
-            Err(error) => assert!(!error.to_string().is_empty() && vfs::errno(&error) > 0),
+            Err(error) => assert!(!error.to_string().is_empty() && error.errno() > 0),
         }
     }
 

@@ -82,13 +82,14 @@ fn a_hole_of_three_gibibytes_reads_as_zeroes_to_the_last_byte() {
     mount.unmount();
 
     let device = must(device::open(&path, device::OpenDevice::default()), "the image");
-    let volume = must(vfs::Volume::open(device, &vfs::VolumeOptions::default()), "the volume");
+    let volume =
+        must(vfs::Volume::open_device(device, &vfs::VolumeOptions::default()), "the volume");
     let node = must(volume.resolve(b"/hole", vfs::Follow::No), "the file");
     let file = must(node.open(), "the file");
     let mut buffer = vec![1; 4 << 20];
     let mut at = 0;
     while at < size {
-        let read = must(file.read_at(base::FileOffset(at), &mut buffer), at) as u64;
+        let read = must(file.read_at(&mut buffer, at), at) as u64;
         let (zeroes, end) = buffer[..read as usize].split_at(read.min(size - 3 - at) as usize);
         assert!(zeroes.iter().all(|&byte| byte == 0), "after {at}");
         assert!(end.is_empty() || end == b"end", "after {at}");

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base::{DeviceOffset, IoError, IoOperation, Result};
-use bifolio::{FileOffset, Follow, Part, SharedDevice, VolumeOptions};
+use bifolio::{Follow, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
 use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -115,7 +115,7 @@ fn mount(folder: PathBuf) -> ExitCode {
         let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         options.cache.bytes_max = 16 << 20;
         let device = Arc::new(HookedDevice::new(inner, Failing { fault, log }));
-        vfs::Volume::open(device, &options).map(Arc::new)
+        vfs::Volume::open_device(device, &options).map(Arc::new)
     };
     match fuse::run(&plan, prepare, open) {
         Ok(()) => ExitCode::SUCCESS,
@@ -285,7 +285,7 @@ fn look(image: &[u8], options: &str, fault: &str) -> (String, usize) {
     let mended = output(Command::new("e2fsck").arg("-fy").arg(&image));
     assert!(mended.status.code().is_some_and(|code| code <= 1), "{fault}: {}", mended.text());
     check_by_e2fsck(&image);
-    let volume = bifolio::open(&image, Part::Whole, &VolumeOptions::default()).unwrap();
+    let volume = VolumeOptions::new().open(&image).unwrap();
     for promised in seen.iter().flat_map(|seen| &seen.promised) {
         let found = promised
             .names
@@ -293,7 +293,7 @@ fn look(image: &[u8], options: &str, fault: &str) -> (String, usize) {
             .find_map(|name| volume.resolve(format!("/{name}").as_bytes(), Follow::No).ok());
         let found = found.unwrap_or_else(|| panic!("{fault}: {:?} are not there", promised.names));
         let mut data = vec![0; promised.data.len() + 1];
-        let length = found.open().unwrap().read_at(FileOffset(0), &mut data).unwrap();
+        let length = found.open().unwrap().read_at(&mut data, 0).unwrap();
         assert!(data[..length] == promised.data, "{fault}: {:?}: {length} bytes", promised.names);
     }
     (log, seen.iter().map(|seen| seen.told).sum())

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bifolio::{Follow, Part, SharedDevice, VolumeOptions};
+use bifolio::{Follow, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
 use fuse::{MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -87,7 +87,7 @@ fn mount(folder: PathBuf) -> ExitCode {
     };
     let open = |device: Arc<HookedDevice<Stuck>>| {
         let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
-        vfs::Volume::open(device, &options).map(Arc::new)
+        vfs::Volume::open_device(device, &options).map(Arc::new)
     };
     match fuse::run(&plan, prepare, open) {
         Ok(()) => ExitCode::SUCCESS,
@@ -209,7 +209,7 @@ fn check(through_rings: bool) -> Result<(), Failed> {
     session.signal(Signal::TERM);
     assert!(session.wait("the session").success());
     check_by_e2fsck(&image);
-    let volume = bifolio::open(&image, Part::Whole, &VolumeOptions::default())?;
+    let volume = VolumeOptions::new().open(&image)?;
     for name in ["/first", "/patient", "/killed"] {
         assert!(volume.resolve(name.as_bytes(), Follow::No).is_ok(), "{name} was lost");
     }

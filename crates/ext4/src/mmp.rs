@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::checksum::crc32c;
-use base::{DeviceOffset, Error, FsBlock, Patience, Place, Problem, Result, Unsupported};
+use base::{DeviceOffset, Error, FsBlock, Patience, Place, Problem, Result};
 use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -238,8 +238,8 @@ impl Mmp {
         let theirs = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || theirs.work());
-        let thread = thread.map_err(|_| {
-            let refused: Error = Unsupported::Operation("the host cannot start a thread").into();
+        let thread = thread.map_err(|error| {
+            let refused = Error::thread_spawn(&error);
             shared.state.lock().claim.release().err().unwrap_or(refused)
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
@@ -284,8 +284,8 @@ impl Shared {
     fn work(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.keep_up())).is_err() {
             // The sequence number does not advance any more, so other hosts may take the volume at any time.
-            let operation = "continuing after a panic in the thread of multiple-mount protection";
-            self.lose(&mut self.state.lock(), Unsupported::Operation(operation).into());
+            let operation = "the thread of multiple-mount protection";
+            self.lose(&mut self.state.lock(), Error::Panicked(operation));
         }
     }
 

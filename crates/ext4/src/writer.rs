@@ -236,7 +236,7 @@ impl Volume {
     }
 
     /// Shuts the volume down after a panic in writing data or its end of I/O. The panic hook has reported the panic.
-    /// `operation` is the text of the error.
+    /// `operation` is the operation that panicked.
     pub fn panicked(&self, operation: &'static str) {
         if let Some(writer) = &self.writer {
             writer.journal.fail_after_panic(operation);

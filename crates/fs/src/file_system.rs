@@ -92,7 +92,7 @@ pub trait FileSystem: Send + Sync + Debug {
     }
 
     /// Shuts the volume down after a panic in the background, which the panic hook has reported: the state in memory
-    /// may be inconsistent. `operation` is the text of the error, such as "continuing after a panic in writeback".
+    /// may be inconsistent. `operation` is the operation that panicked, such as "writeback".
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }

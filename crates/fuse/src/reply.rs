@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::FileOffset;
 use iomap::FolioSlice;
 use rustix::io::Errno;
+use vfs::RwFlags;
 use zerocopy::{Immutable, IntoBytes};
 
 /// The payload of a reply, filled from the front.
@@ -98,7 +99,7 @@ impl Contents {
         let buffer = &mut buffer[..length];
         self.guarded(|| match self.direct {
             true => self.file.read_direct(self.offset, buffer),
-            false => self.file.read_at(self.offset, buffer),
+            false => self.file.read_with(self.offset, buffer, RwFlags::default()),
         })
     }
 
@@ -147,7 +148,7 @@ impl From<base::Error> for Failure {
         {
             tracing::warn!("{error}");
         }
-        Self(Errno::from_raw_os_error(vfs::errno(&error)))
+        Self(Errno::from_raw_os_error(error.errno()))
     }
 }
 

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use base::{Result, Unsupported};
+use base::{Error, Result};
 use device::Worker;
 use pagecache::PAGE_SHIFT;
 use parking_lot::{Condvar, Mutex};
@@ -82,7 +82,7 @@ impl WriteBehind {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread = Worker::start("write behind", move || theirs.work())
-            .map_err(|_| Unsupported::Operation("the host cannot start a thread"))?;
+            .map_err(|error| Error::thread_spawn(&error))?;
         Ok(Self { shared, bytes_max, _thread: thread })
     }
 
@@ -172,7 +172,7 @@ fn write_back_guarded(chunk: &Chunk) {
     // After a panic the state is unknown. The thread goes on, since other ranges need it.
     let done = catch_unwind(AssertUnwindSafe(|| write_back(&file, chunk.range.clone())));
     if done.is_err() {
-        file.mapper.panicked("continuing after a panic in writing behind");
+        file.mapper.panicked("writing behind");
     }
 }
 

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use base::{Error, Result, Unsupported};
+use base::{Error, Result};
 use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
@@ -83,7 +83,7 @@ impl EndIo {
         let queue = Arc::new(Queue::default());
         let theirs = Arc::clone(&queue);
         let thread = Worker::start("end of I/O", move || theirs.work());
-        let thread = thread.map_err(|_| Error::OutOfMemory)?;
+        let thread = thread.map_err(|error| Error::thread_spawn(&error))?;
         let (direct, errors) = (DirectEnds::default(), WritebackErrors::default());
         let barrier = Arc::default();
         Ok(Arc::new(Self { queue, _thread: thread, direct, errors, barrier }))
@@ -220,9 +220,9 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
     // After a panic the data is lost, not written. The thread goes on, since other ends need it.
     let called =
         catch_unwind(AssertUnwindSafe(|| call_format(&guard, &batch))).unwrap_or_else(|_| {
-            let operation = "continuing after a panic at the end of a write";
+            let operation = "the end of a write";
             file.mapper.panicked(operation);
-            Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
+            Err(Error::Lost(Arc::new(Error::Panicked(operation))))
         });
     if let Err(error) = called {
         file.record_error(error);

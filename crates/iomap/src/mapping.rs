@@ -190,9 +190,9 @@ pub trait MapWrite: MapRead {
     /// left of the batch, perhaps nothing.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
-    /// Hears of a panic at the end of a write, perhaps in [`end_io`](Self::end_io), which was reported
-    /// where it happened: nobody knows what it has left half done. `operation` is what cannot be, such
-    /// as going on after it.
+    /// Called after a panic in writing data or at the end of a write, perhaps in [`end_io`](Self::end_io), which the
+    /// panic hook has reported: the state in memory may be inconsistent. `operation` is the operation that panicked,
+    /// as in [`Error::Panicked`](base::Error::Panicked).
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }

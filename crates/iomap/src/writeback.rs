@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Ranges, Result, Unsupported};
+use base::{DeviceOffset, Error, FileOffset, Place, Problem, Ranges, Result};
 use device::{Bio, BioOperation, Segment};
 use pagecache::{LockedFolio, PAGE_SHIFT, Runs, WritebackFolio};
 use smallvec::SmallVec;
@@ -438,7 +438,7 @@ impl Drop for Collector<'_> {
         if thread::panicking() {
             // Before the thread is woken that ends all this: the waiter will not.
             self.batch.clear();
-            let cause = Unsupported::Operation("continuing after a panic in writeback");
+            let cause = Error::Panicked("writeback");
             let (mut pieces, placed) = match self.run.take() {
                 Some(run) => (run.pieces, run.ranges),
                 None => Default::default(),
@@ -449,7 +449,7 @@ impl Drop for Collector<'_> {
             pieces.extend(self.current.take().map(|folio| (folio, 0..0)));
             let begun = std::mem::take(&mut self.begun);
             let ranges = placed.into_iter().chain(begun.iter().map(unplaced));
-            self.fail(ranges, pieces, Error::Lost(Arc::new(cause.into())));
+            self.fail(ranges, pieces, Error::Lost(Arc::new(cause)));
         }
     }
 }

@@ -78,7 +78,7 @@ impl File {
         }
         let (there, flags) = (WriteAt::Offset(there), RwFlags::default());
         let written = target.write_cached(there, &data, privileges, flags)?;
-        Ok(written as u64)
+        Ok(written.end - written.start)
     }
 
     /// Makes up to `length` bytes from `at` on read as zeroes, and extends a shorter file to their end. Returns their
@@ -98,6 +98,6 @@ impl File {
         let length = length.min(ZEROES.len() as u64) as usize;
         let (at, flags) = (WriteAt::Offset(at), RwFlags::default());
         let written = self.write_cached(at, &ZEROES[..length], privileges, flags)?;
-        Ok(written as u64)
+        Ok(written.end - written.start)
     }
 }

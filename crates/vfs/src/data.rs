@@ -45,8 +45,8 @@ impl Node {
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
-    /// Writes all of `data`, with the append mode of the open file. Returns the position after it. If a part could not
-    /// be written, returns the error, although the part before it was written.
+    /// Writes `data`, with the append mode of the open file. Returns the range that was written, which is shorter than
+    /// `data` only if there was an error; the next write reports that.
     pub(crate) fn write(
         self: &Arc<Self>,
         at: WriteAt,
@@ -54,7 +54,7 @@ impl Node {
         privileges: Privileges,
         only_adds: bool,
         caching: Caching,
-    ) -> Result<usize> {
+    ) -> Result<Range<u64>> {
         let writeback = self.writeback()?;
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
@@ -68,7 +68,8 @@ impl Node {
         };
         let data = self.admit_write(at, data, only_adds, keeps_times)?;
         self.drop_privileges(&mut state, privileges)?;
-        self.write_parts(file, &state, at, data, keeps_times, caching)
+        let written = self.write_parts(file, &state, at, data, keeps_times, caching)?;
+        Ok(at.0..at.0 + written as u64)
     }
 
     /// Returns the part of `data` that the file has room for from byte `at` on. Fails if the file may not be written

@@ -164,7 +164,8 @@ impl Node {
 fn is_swap_area(file: &File) -> Result<bool> {
     for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
         let mut end = [0; 10];
-        let read = file.read_at(FileOffset(page_bytes - end.len() as u64), &mut end)?;
+        let at = page_bytes - end.len() as u64;
+        let read = file.read_at(&mut end, at)?;
         if read == end.len() && SWAP_MARKS.contains(&&end) {
             return Ok(true);
         }

@@ -65,7 +65,7 @@ impl File {
         check_alignment(at, buffer.len())?;
         match iomap::read_direct(&context, node.writable.get(), at, buffer, lock) {
             Ok(read) => read,
-            Err(_) => self.read_at(at, buffer),
+            Err(_) => self.read_with(at, buffer, RwFlags::default()),
         }
     }
 
@@ -154,7 +154,7 @@ impl File {
             }),
             Ok(_) => {
                 let at = request.at();
-                request.fill(|buffer| self.read_at(at, buffer))
+                request.fill(|buffer| self.read_with(at, buffer, RwFlags::default()))
             }
         };
         request.end(result);

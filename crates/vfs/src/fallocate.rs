@@ -82,7 +82,7 @@ impl File {
 
     /// Applies `mode` to `range`, in bytes. After an error a part may be done; after `NoSpace` the file reads as
     /// before, except for parts of blocks that are zeroes. Dirty data that a hole was to replace may be lost with an
-    /// error, which [`sync`](File::sync) also reports. The change is as durable as a write; moved data is on the
+    /// error, which [`sync_all`](File::sync_all) also reports. The change is as durable as a write; moved data is on the
     /// device.
     ///
     /// Errors: `InvalidArgument` for an empty range, for a file not opened for writing, and for ranges to collapse or

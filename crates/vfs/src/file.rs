@@ -1,9 +1,11 @@
 //! Open regular files: bind a node's data to the read path.
+//! Not here: calls as `std::fs::File` has them (`std_file.rs`), and writes (`data.rs`, `synchronous.rs`).
 
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use base::locks::{Rank, RankedMutex};
 use base::{Error, FileOffset, Result};
 use fs::FileData;
 use iomap::{Caching, ErrorCursor, FiemapExtent, FolioSlice, ReadContext, ReadOptions, Readahead};
@@ -30,6 +32,8 @@ pub struct File {
     node: Arc<Node>,
     mode: OpenMode,
     readahead: Readahead,
+    /// The position of the next read or write of `std::io`.
+    pub(crate) position: RankedMutex<u64>,
     /// Position in the file's writeback errors, on a volume that is open for writing.
     errors: Option<ErrorCursor>,
     /// The part of each write that is durable when it returns.
@@ -48,7 +52,8 @@ impl File {
             node.note_opened_for_writing();
         }
         let notes_access = node.volume().access.times != AccessTimes::Never;
-        Self { node, mode, readahead, errors, sync, caching, notes_access }
+        let position = RankedMutex::new(Rank::Position, 0);
+        Self { node, mode, readahead, position, errors, sync, caching, notes_access }
     }
 
     /// Returns the file with reads that do not count as accesses (O_NOATIME).
@@ -80,27 +85,13 @@ impl File {
         self.mode
     }
 
-    /// Makes the file durable. With `data_only`, attributes are made durable only if they are needed to read the
-    /// data. Errors: also the first writeback error since the file was opened, or since the last error was reported.
-    pub fn sync(&self, data_only: bool) -> Result<()> {
-        self.node.sync_with(0..u64::MAX, data_only, self.errors())
-    }
-
-    /// Writes `data` into the cache, at byte `at`, or at the end if the file was opened to append. Returns the
-    /// number of bytes written. It is less than the length of `data` only if there was an error; the next write
-    /// reports that.
-    pub fn write_at(&self, at: FileOffset, data: &[u8], privileges: Privileges) -> Result<usize> {
-        let at = if self.mode.append { WriteAt::End } else { WriteAt::Offset(at) };
-        self.write_with(at, data, privileges, RwFlags::default())
-    }
-
     pub(crate) fn write_cached(
         &self,
         at: WriteAt,
         data: &[u8],
         privileges: Privileges,
         flags: RwFlags,
-    ) -> Result<usize> {
+    ) -> Result<Range<u64>> {
         if !self.mode.write {
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }
@@ -116,12 +107,6 @@ impl File {
     /// Returns the file's inode.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
-    }
-
-    /// Reads at byte `at`. Returns the number of bytes, which is less than the buffer's length only at the end of
-    /// the file.
-    pub fn read_at(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        self.read_with(at, buffer, RwFlags::default())
     }
 
     /// [`read_at`](Self::read_at) with flags. Flags for writes are ignored.

@@ -134,7 +134,7 @@ impl FileMap {
     /// Copies bytes from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte.
     pub fn read(&self, at: usize, buffer: &mut [u8]) -> Result<()> {
         let range = self.0.bytes(at..at.saturating_add(buffer.len()))?;
-        let read = self.0.file.read_at(FileOffset(range.start), buffer)?;
+        let read = self.0.file.read_at(buffer, range.start)?;
         if read < buffer.len() { Err(Error::NoSuchOffset) } else { Ok(()) }
     }
 
@@ -165,7 +165,7 @@ impl FileMap {
         Ok(())
     }
 
-    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync`], reported once to each map
+    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync_all`], reported once to each map
     /// and each open file.
     pub fn sync(&self, range: Range<usize>, sync: MapSync) -> Result<()> {
         let pages = self.0.pages(range)?;

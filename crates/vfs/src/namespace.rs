@@ -64,7 +64,7 @@ impl<'a> Creation<'a> {
 
 impl Volume {
     /// Creates an inode with a name.
-    pub fn create(
+    pub fn create_in(
         &self,
         directory: &Arc<Node>,
         name: &[u8],

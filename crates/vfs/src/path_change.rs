@@ -1,5 +1,5 @@
-//! Changes by path, for the command line and simple users. Every path begins at the root.
-//! Not here: the changes themselves (`namespace.rs`, `rename.rs`).
+//! Changes by path, on behalf of a user: paths are bytes, and begin at the root.
+//! Not here: the changes themselves (`namespace.rs`, `rename.rs`), and changes as root (`std_path.rs`).
 
 use std::sync::Arc;
 
@@ -37,11 +37,6 @@ impl Volume {
         self.create_at(path, &Creation::of(FileType::Directory, permissions), by)
     }
 
-    /// Creates a symbolic link to `target`.
-    pub fn symlink(&self, target: &[u8], path: &[u8], by: &Credentials) -> Result<Arc<Node>> {
-        self.create_at(path, &Creation::symlink(target), by)
-    }
-
     /// Creates an inode of any type at `path`.
     pub fn create_at(
         &self,
@@ -53,7 +48,7 @@ impl Volume {
         if what.kind != FileType::Directory {
             self.refuse_slash(&place)?;
         }
-        self.create(&place.directory, place.name, what, by)
+        self.create_in(&place.directory, place.name, what, by)
     }
 
     /// Adds a name to the file at `path`. A symbolic link at its end is not followed.
@@ -66,14 +61,31 @@ impl Volume {
 
     /// Removes the file or the empty directory at `path`. A symbolic link at its end is not followed.
     pub fn remove(&self, path: &[u8], by: &Credentials) -> Result<()> {
+        self.remove_of(path, None, by)
+    }
+
+    /// [`remove`](Self::remove) that fails if `is_directory` is given and wrong.
+    pub(crate) fn remove_of(
+        &self,
+        path: &[u8],
+        is_directory: Option<bool>,
+        by: &Credentials,
+    ) -> Result<()> {
         let root = || Error::InvalidArgument("the root directory cannot be removed");
         let place = self.place(path)?.ok_or_else(root)?;
         let node = self.lookup(&place.directory, place.name)?;
         match node.kind() {
+            FileType::Directory if is_directory == Some(false) => Err(Error::IsDirectory),
             FileType::Directory => self.rmdir(&place.directory, place.name, by),
-            _ if place.is_directory => Err(Error::NotDirectory),
+            _ if place.is_directory || is_directory == Some(true) => Err(Error::NotDirectory),
             _ => self.unlink(&place.directory, place.name, by),
         }
+    }
+
+    /// Returns the directory and the name in it that `path` leads to. Errors: `IsDirectory` for the root.
+    pub(crate) fn parent_of<'a>(&self, path: &'a [u8]) -> Result<(Arc<Node>, &'a [u8])> {
+        let place = self.place(path)?.ok_or(Error::IsDirectory)?;
+        Ok((place.directory, place.name))
     }
 
     /// Renames `path` to `new_path`.
@@ -90,7 +102,7 @@ impl Volume {
         if from.is_directory || to.is_directory {
             self.lookup(&from.directory, from.name)?.require_directory()?;
         }
-        self.rename((&from.directory, from.name), (&to.directory, to.name), flags, by)
+        self.rename_in((&from.directory, from.name), (&to.directory, to.name), flags, by)
     }
 
     /// Fails if a new file that is no directory has a name with a slash at its end.

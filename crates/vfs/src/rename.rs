@@ -42,7 +42,7 @@ struct Found {
 
 impl Volume {
     /// Renames `name` in `directory` to `to_name` in `to_directory`. Does nothing if both are names of one inode.
-    pub fn rename(
+    pub fn rename_in(
         &self,
         (directory, name): (&Arc<Node>, &[u8]),
         (to_directory, to_name): (&Arc<Node>, &[u8]),

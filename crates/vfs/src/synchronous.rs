@@ -54,9 +54,10 @@ impl File {
         self
     }
 
-    /// [`write_at`](Self::write_at) with flags; `at` may be exact even if the file was opened to append. The write is
-    /// durable when it returns, as far as the flags, the file's mode or its inode flags (+S) require. If it is not,
-    /// because of an error of the device, the data is in the cache, as with the kernel.
+    /// [`write_at`](Self::write_at) for servers: on behalf of a caller with or without privileges, and with flags; `at`
+    /// may be exact even if the file was opened to append. The write is durable when it returns, as far as the flags,
+    /// the file's mode or its inode flags (+S) require. If it is not, because of an error of the device, the data is
+    /// in the cache, as with the kernel.
     pub fn write_with(
         &self,
         at: WriteAt,
@@ -64,26 +65,32 @@ impl File {
         privileges: Privileges,
         flags: RwFlags,
     ) -> Result<usize> {
+        let written = self.write_range(at, data, privileges, flags)?;
+        Ok((written.end - written.start) as usize)
+    }
+
+    /// [`write_with`](Self::write_with), which returns the range that was written.
+    pub(crate) fn write_range(
+        &self,
+        at: WriteAt,
+        data: &[u8],
+        privileges: Privileges,
+        flags: RwFlags,
+    ) -> Result<Range<u64>> {
         let at = if flags.append { WriteAt::End } else { at };
-        let (written, sync) = (self.write_cached(at, data, privileges, flags)?, flags.sync);
-        let range = match at {
-            _ if written == 0 => 0..0,
-            WriteAt::Offset(at) | WriteAt::FromCache(at) => {
-                at.0..at.0.saturating_add(written as u64)
-            }
-            // Others may have added to it since.
-            WriteAt::End => 0..u64::MAX,
-        };
+        let written = self.write_cached(at, data, privileges, flags)?;
         match at {
             // The program that wrote it has not waited for it, whatever the flags say.
-            WriteAt::FromCache(_) => self.sync_written(range, self.sync.max(sync))?,
-            _ => self.make_durable(range, sync)?,
+            WriteAt::FromCache(_) => {
+                self.sync_written(written.clone(), self.sync.max(flags.sync))?;
+            }
+            _ => self.make_durable(written.clone(), flags.sync)?,
         }
         Ok(written)
     }
 
     /// Makes data written to `range` durable, as far as `sync`, the file's mode or its inode flags (+S) require. Errors
-    /// as for [`sync`](Self::sync).
+    /// as for [`sync_all`](Self::sync_all).
     pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
         let flagged = match self.node().has_flags(SYNC) {
             true => WriteSync::Data,
@@ -102,7 +109,7 @@ impl File {
     }
 
     /// Writes back a part of the file's data, or waits for that. This makes neither attributes nor the device's cache
-    /// durable. Errors, with a wait: as for [`sync`](Self::sync).
+    /// durable. Errors, with a wait: as for [`sync_all`](Self::sync_all).
     pub fn sync_range(&self, range: Range<u64>, how: SyncRange) -> Result<()> {
         let node = self.node();
         if how.wait_before {

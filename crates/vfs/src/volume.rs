@@ -1,6 +1,7 @@
 //! Open volumes: the format, the cache, and the nodes in memory.
 
 use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, Acting};
 use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
-use device::SharedDevice;
+use device::{OpenDevice, Part, SharedDevice};
 use fs::{Credentials, ErrorPolicy, FileSystem, Format, Host, Inode, OpenOptions};
 use iomap::{DirectOptions, ReadOptions, WritableFile, WritesHeld};
-use pagecache::{CacheOptions, Mapping, PageCache};
+use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 
 use crate::access::AccessOptions;
 use crate::node::{Life, Node};
@@ -20,7 +21,12 @@ use crate::path::{self, Follow};
 use crate::synchronous;
 use crate::writeback::Writeback;
 
-/// Options for opening a volume.
+/// Options for opening a volume, in the style of [`std::fs::OpenOptions`]. Options without a method are set as fields.
+///
+/// ```no_run
+/// let volume = vfs::VolumeOptions::new().writable(true).cache_bytes_max(64 << 20).open("disk.img")?;
+/// # Ok::<(), base::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     /// Options of the folio cache.
@@ -82,6 +88,60 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
+    /// Returns the default options, for reading.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether the volume is opened for writing.
+    pub fn writable(&mut self, writable: bool) -> &mut Self {
+        self.writable = writable;
+        self
+    }
+
+    /// Sets the limit of the cache's memory, in bytes.
+    pub fn cache_bytes_max(&mut self, bytes: u64) -> &mut Self {
+        self.cache.bytes_max = bytes;
+        self
+    }
+
+    /// Sets whether freed blocks are discarded.
+    pub fn discard(&mut self, discard: bool) -> &mut Self {
+        self.discard = discard;
+        self
+    }
+
+    /// Sets the age at which written data is written back and committed without a sync.
+    pub fn commit_interval(&mut self, interval: Duration) -> &mut Self {
+        self.commit_interval = interval;
+        self
+    }
+
+    /// Sets the reaction to corruption.
+    pub fn errors(&mut self, policy: ErrorPolicy) -> &mut Self {
+        self.errors = Some(policy);
+        self
+    }
+
+    /// Sets whether the volume is read without replaying its journal.
+    pub fn no_recovery(&mut self, no_recovery: bool) -> &mut Self {
+        self.no_recovery = no_recovery;
+        self
+    }
+
+    /// Opens the volume on `image`, a file or a block device. Until a volume that is open for writing is
+    /// [closed](Volume::close), other programs must not use the image. Errors: [`Error::Open`] with EBUSY if another
+    /// program has it open; loop devices of the host that use the image are not noticed.
+    pub fn open(&self, image: impl AsRef<Path>) -> Result<Volume> {
+        self.open_part(image, Part::Whole)
+    }
+
+    /// [`open`](Self::open) for a volume on a part of `image`, such as a partition.
+    pub fn open_part(&self, image: impl AsRef<Path>, part: Part) -> Result<Volume> {
+        let how = OpenDevice { part, read_only: !self.writable, ..OpenDevice::default() };
+        Volume::open_device(device::open(image.as_ref(), how)?, self)
+    }
+
     fn open_options(&self) -> OpenOptions {
         OpenOptions {
             writable: self.writable,
@@ -141,15 +201,18 @@ impl Host for Shared {
 
 impl Volume {
     /// Opens the volume on `device`, whatever its format. A dirty journal is replayed: in memory, so that the device
-    /// is not written, or in place if the volume is opened for writing.
-    pub fn open(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
+    /// is not written, or in place if the volume is opened for writing. [`VolumeOptions::open`] opens images by their
+    /// path.
+    pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let formats: [&dyn Format; 1] = [&options.ext4];
         let file_system = crate::probe::open(&device, &cache, &formats, &options.open_options())?;
         Self::with_file_system(file_system, cache, options)
     }
 
-    /// Returns the volume of a file system that is open already and keeps its metadata in `cache`.
+    /// Returns the volume of a file system that is open already and keeps its metadata in `cache`. For tests of this
+    /// crate with file systems that are not on a device: no part of the library's interface.
+    #[doc(hidden)]
     pub fn with_file_system(
         file_system: Arc<dyn FileSystem>,
         cache: Arc<PageCache>,
@@ -338,9 +401,14 @@ impl Volume {
         flushed.and(self.shared.file_system.close())
     }
 
-    /// Returns the folio cache.
-    pub fn cache(&self) -> &Arc<PageCache> {
-        &self.shared.cache
+    /// Returns counts of the folio cache's memory and work.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.shared.cache.stats()
+    }
+
+    /// Returns counts of dirty data in the folio cache.
+    pub fn dirty_stats(&self) -> DirtyStats {
+        self.shared.cache.dirty_stats()
     }
 }
 

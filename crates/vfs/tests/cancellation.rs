@@ -102,7 +102,7 @@ fn gate(image: &Path) -> GatedDevice {
 }
 
 fn write(file: &File, data: &[u8]) -> Result<usize> {
-    file.write_at(FileOffset(0), data, Privileges::Keep)
+    file.write_at(data, 0)
 }
 
 /// Calls `call` in a thread, and cancels its request once it waits.
@@ -131,16 +131,16 @@ fn a_cancelled_fsync_does_not_take_note_of_an_error() {
     write(&file, &[1; 100_000]).unwrap();
     place.gate.shut();
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| file.sync(true));
+        let first = scope.spawn(|| file.sync_data());
         place.gate.wait_until_used();
-        assert_eq!(cancelled_while_it_waits(|| other.sync(true)), Err(Error::Interrupted));
+        assert_eq!(cancelled_while_it_waits(|| other.sync_data()), Err(Error::Interrupted));
         assert!(!first.is_finished(), "the device answers");
         place.gate.fails.store(true, Ordering::Relaxed);
         place.gate.open();
         assert!(matches!(first.join().unwrap(), Err(Error::Io(_))));
     });
-    assert!(matches!(other.sync(true), Err(Error::Io(_))), "the error was told already");
-    assert_eq!(other.sync(true), Ok(()));
+    assert!(matches!(other.sync_data(), Err(Error::Io(_))), "the error was told already");
+    assert_eq!(other.sync_data(), Ok(()));
     assert!(matches!(place.volume.sync(), Err(Error::Io(_))));
     drop((file, other));
     place.close();
@@ -158,7 +158,7 @@ fn a_write_that_is_cancelled_before_it_begins_changes_nothing() {
     assert_eq!(file.node().attributes().size, 0);
     place.gate.open();
     assert_eq!(write(&file, &[3; 100_000]), Ok(100_000));
-    others.sync(false).unwrap();
+    others.sync_all().unwrap();
     drop((others, file));
     place.close();
 }
@@ -174,7 +174,7 @@ fn a_write_that_is_cancelled_on_its_way_is_short() {
     assert_eq!(write(&file, &[1; 2 * PART]), Ok(PART));
     drop(cancellable);
     place.gate.open();
-    file.sync(false).unwrap();
+    file.sync_all().unwrap();
     assert_eq!(file.node().attributes().size, PART as u64);
     drop(file);
     place.close();
@@ -187,11 +187,11 @@ fn a_request_that_was_cancelled_starts_no_write() {
     write(&file, &[1; 100_000]).unwrap();
     let before = place.gate.writes.load(Ordering::Relaxed);
     let cancellable = cancellation::ask(|| true);
-    assert_eq!(file.sync(true), Err(Error::Interrupted));
+    assert_eq!(file.sync_data(), Err(Error::Interrupted));
     assert_eq!(place.volume.sync(), Err(Error::Interrupted));
     assert_eq!(place.gate.writes.load(Ordering::Relaxed), before);
     drop(cancellable);
-    file.sync(true).unwrap();
+    file.sync_data().unwrap();
     assert!(place.gate.writes.load(Ordering::Relaxed) > before);
     drop(file);
     place.close();
@@ -237,7 +237,7 @@ fn what_a_cancelled_sync_has_written_back_becomes_durable_without_it() {
     let device = Arc::new(HookedDevice::new(common::device(&image), Flushes::default()));
     let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
     options.commit_interval = Duration::from_secs(2);
-    let volume = Volume::open(Arc::clone(&device) as _, &options).unwrap();
+    let volume = Volume::open_device(Arc::clone(&device) as _, &options).unwrap();
     let [file, other] = ["file", "other"].map(|name| make(&volume, name));
     // Without a change of its times, and so without a commit of its own.
     let overwrite = || {
@@ -249,7 +249,7 @@ fn what_a_cancelled_sync_has_written_back_becomes_durable_without_it() {
     other.node().touch().unwrap();
     device.let_pass(Some(1));
     std::thread::scope(|scope| {
-        let commit = scope.spawn(|| other.sync(false));
+        let commit = scope.spawn(|| other.sync_all());
         let waiting = || device.waiting.load(Ordering::Relaxed);
         wait_until("the last flush of a commit", || waiting() > 0);
         overwrite();

@@ -16,12 +16,12 @@ fn open(image: &Path) -> Volume {
     let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
     let device = device::open(image, options).unwrap();
     let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
-    Volume::open(device, &options).unwrap()
+    Volume::open_device(device, &options).unwrap()
 }
 
 fn make(volume: &Volume, parent: &Arc<Node>, name: &str, kind: FileType) -> Arc<Node> {
     let creation = Creation::of(kind, 0o644);
-    volume.create(parent, name.as_bytes(), &creation, &Credentials::ROOT).unwrap()
+    volume.create_in(parent, name.as_bytes(), &creation, &Credentials::ROOT).unwrap()
 }
 
 #[test]
@@ -46,10 +46,10 @@ fn files_written_by_several_threads_are_what_the_kernel_reads() {
                     let file = node.open_for(WRITE).unwrap();
                     for (index, part) in contents(name).chunks(30_000).enumerate() {
                         let at = FileOffset(index as u64 * 30_000);
-                        file.write_at(at, part, Privileges::Keep).unwrap();
+                        file.write_at(part, at.0).unwrap();
                     }
                     match name % 4 {
-                        0 => file.sync(false).unwrap(),
+                        0 => file.sync_all().unwrap(),
                         1 => node.set_size(100_000, Privileges::Keep).unwrap(),
                         _ => {}
                     }
@@ -96,7 +96,7 @@ fn files_get_their_blocks_in_the_order_in_which_they_were_written() {
     let order: Vec<_> = (0..200).map(|step| &nodes[step * 77 % 200]).collect();
     for node in &order {
         let file = node.open_for(WRITE).unwrap();
-        file.write_at(FileOffset(0), &[7; 4096], Privileges::Keep).unwrap();
+        file.write_at(&[7; 4096], 0).unwrap();
     }
     volume.sync().unwrap();
     let place = |node: &Arc<Node>| {
@@ -123,12 +123,12 @@ fn a_file_without_a_name_lives_until_its_last_user_and_gives_everything_back() {
     let root = volume.root().unwrap();
     let node = make(&volume, &root, "gone", FileType::Regular);
     let file = node.open_for(WRITE).unwrap();
-    file.write_at(FileOffset(0), &[7; 1 << 20], Privileges::Keep).unwrap();
+    file.write_at(&[7; 1 << 20], 0).unwrap();
     volume.unlink(&root, b"gone", &Credentials::ROOT).unwrap();
     assert!(volume.resolve(b"/gone", Follow::Yes).is_err());
-    file.write_at(FileOffset(1 << 20), &[8; 1 << 20], Privileges::Keep).unwrap();
+    file.write_at(&[8; 1 << 20], 1 << 20).unwrap();
     let mut buffer = [0; 2];
-    file.read_at(FileOffset((1 << 20) - 1), &mut buffer).unwrap();
+    file.read_at(&mut buffer, (1 << 20) - 1).unwrap();
     assert_eq!(buffer, [7, 8]);
     drop((file, node));
     volume.sync().unwrap();
@@ -148,11 +148,11 @@ fn copied_ranges_stay_sparse_and_replace_what_was_there() {
     let root = volume.root().unwrap();
     let file = |name| make(&volume, &root, name, FileType::Regular).open_for(WRITE).unwrap();
     let write = |file: &vfs::File, at, data: &[u8]| {
-        assert_eq!(file.write_at(FileOffset(at), data, Privileges::Keep).unwrap(), data.len());
+        assert_eq!(file.write_at(data, at).unwrap(), data.len());
     };
     let contents = |file: &vfs::File| {
         let mut bytes = vec![0xaa; 3 << 20];
-        let length = file.read_at(FileOffset(0), &mut bytes).unwrap();
+        let length = file.read_at(&mut bytes, 0).unwrap();
         bytes.truncate(length);
         bytes
     };
@@ -172,7 +172,7 @@ fn copied_ranges_stay_sparse_and_replace_what_was_there() {
     assert!(contents(&sparse) == expected);
     let full = file("full");
     write(&full, 0, &[9; 3 << 20]);
-    full.sync(false).unwrap();
+    full.sync_all().unwrap();
     assert_eq!(copy(4000, &full, 100, 1 << 20), Ok(1 << 20));
     let mut mixed = vec![9; 3 << 20];
     mixed[100..100 + (1 << 20)].copy_from_slice(&expected[4000..4000 + (1 << 20)]);
@@ -210,7 +210,7 @@ fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
             node.set_size(size, Privileges::Keep).unwrap();
         }
         let mut found = vec![0xff; 200];
-        let length = node.open_for(WRITE).unwrap().read_at(FileOffset(0), &mut found).unwrap();
+        let length = node.open_for(WRITE).unwrap().read_at(&mut found, 0).unwrap();
         let byte = if name == "cut" { b'x' } else { b'y' };
         let mut left = vec![byte; cuts[0] as usize];
         left.resize(cuts[1] as usize, 0);
@@ -223,7 +223,7 @@ fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
             node.set_size(size, Privileges::Keep).unwrap();
         }
         let file = node.open_for(WRITE).unwrap();
-        file.write_at(FileOffset(4000), b"far", Privileges::Keep).unwrap();
+        file.write_at(b"far", 4000).unwrap();
     }
     volume.close().unwrap();
     drop(volume);

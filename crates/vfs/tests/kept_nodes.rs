@@ -58,7 +58,7 @@ fn release(device: &HoldDevice) {
 }
 
 fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8], kind: FileType) -> Arc<Node> {
-    volume.create(directory, name, &Creation::of(kind, 0o755), &Credentials::ROOT).unwrap()
+    volume.create_in(directory, name, &Creation::of(kind, 0o755), &Credentials::ROOT).unwrap()
 }
 
 /// A volume with the directory `/directory`, whose block was not read yet, and the file `/kept`, which is in

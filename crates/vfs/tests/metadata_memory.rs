@@ -39,7 +39,7 @@ fn a_hundred_thousand_directories_need_no_more_memory_than_the_cache_and_a_const
         commit_interval: Duration::from_secs(3600),
         ..VolumeOptions::default()
     };
-    let volume = Volume::open(device.unwrap(), &options).unwrap();
+    let volume = Volume::open_device(device.unwrap(), &options).unwrap();
     let before = peak();
     for parent in 0..DIRECTORIES / 1000 {
         volume.mkdir(format!("/{parent}").as_bytes(), 0o755, &Credentials::ROOT).unwrap();

@@ -29,7 +29,7 @@ fn extents(file: &File) -> Vec<Extent> {
 
 fn contents(file: &File) -> Vec<u8> {
     let mut found = vec![0xEE; file.node().attributes().size as usize];
-    assert_eq!(file.read_at(FileOffset(0), &mut found).unwrap(), found.len());
+    assert_eq!(file.read_at(&mut found, 0).unwrap(), found.len());
     found
 }
 
@@ -71,8 +71,8 @@ fn scattered(volume: &Volume, name: &str, size: u64) -> File {
         file.fallocate(Fallocate::CollapseRange, taken_out, Privileges::Keep).unwrap();
     }
     file.node().set_size(size, Privileges::Keep).unwrap();
-    file.write_at(FileOffset(0), &data(7, size), Privileges::Keep).unwrap();
-    file.sync(false).unwrap();
+    file.write_at(&data(7, size), 0).unwrap();
+    file.sync_all().unwrap();
     let pieces = extents(&file).len() as u64;
     assert_eq!(pieces, size.div_ceil(block));
     file
@@ -108,7 +108,7 @@ fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
         let prepared = extents(&donor);
         assert_eq!(prepared.len(), 1, "{prepared:?}");
         // In vain, and not on its way any more when the blocks change hands.
-        donor.write_at(FileOffset(0), &data(8, size), Privileges::Keep).unwrap();
+        donor.write_at(&data(8, size), 0).unwrap();
         let moved = subject.move_extents(FileOffset(0), &donor, FileOffset(0), u64::MAX >> 1);
         assert_eq!(moved, Ok(200 * block));
         assert_eq!(extents(&subject), [(prepared[0].0, prepared[0].1, 200 * block, true)]);
@@ -118,8 +118,8 @@ fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
         assert!(contents(&subject) == data(7, size), "{block_size} {arguments}");
         assert!(contents(&donor).iter().all(|&byte| byte == 0));
         // What is written then goes to the new blocks.
-        subject.write_at(FileOffset(block + 3), b"later", Privileges::Keep).unwrap();
-        donor.write_at(FileOffset(0), &data(9, size), Privileges::Keep).unwrap();
+        subject.write_at(b"later", block + 3).unwrap();
+        donor.write_at(&data(9, size), 0).unwrap();
         drop((subject, donor));
         close(volume, &image);
         let volume = open(&image);
@@ -163,7 +163,7 @@ impl Part {
             }
             0..=2 => {
                 let data = data(random.below(1 << 40), end - start);
-                file.write_at(FileOffset(at), &data, Privileges::Keep).unwrap();
+                file.write_at(&data, at).unwrap();
                 self.model[range].copy_from_slice(&data);
             }
             3 => {
@@ -175,10 +175,10 @@ impl Part {
                 let keep = Fallocate::Allocate { keep_size: true };
                 file.fallocate(keep, range, Privileges::Keep).unwrap();
             }
-            5 => file.sync(true).unwrap(),
+            5 => file.sync_data().unwrap(),
             _ => {
                 let mut found = vec![0xEE; range.len()];
-                assert_eq!(file.read_at(FileOffset(at), &mut found), Ok(found.len()));
+                assert_eq!(file.read_at(&mut found, at), Ok(found.len()));
                 assert!(found == self.model[range], "{at}+{}", found.len());
             }
         }
@@ -193,7 +193,7 @@ fn readers_and_writers_do_not_notice() {
         let image = image(folder.path(), block_size, arguments);
         let volume = open(&image);
         let subject = make(&volume, "file");
-        subject.write_at(FileOffset(0), &data(1, 3 * PART), Privileges::Keep).unwrap();
+        subject.write_at(&data(1, 3 * PART), 0).unwrap();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..3)
@@ -223,8 +223,8 @@ fn readers_and_writers_do_not_notice() {
                         .move_extents(FileOffset(at), &donor, FileOffset(donor_at), length + block)
                         .unwrap();
                     // What it got is written over at once.
-                    donor.write_at(FileOffset(0), &vec![0xDD; 2 << 20], Privileges::Keep).unwrap();
-                    donor.sync(true).unwrap();
+                    donor.write_at(&vec![0xDD; 2 << 20], 0).unwrap();
+                    donor.sync_data().unwrap();
                     drop(donor);
                     volume.remove(b"/donor", &Credentials::ROOT).unwrap();
                 }
@@ -308,9 +308,9 @@ fn what_cannot_be_exchanged_is_refused() {
     assert_eq!(to(&subject, 9216, &donor, 1024, 1 << 40), Ok(1024));
     assert_eq!(to(&subject, 1024, &donor, 9216, 1), Ok(1024));
     let small = make(&volume, "small");
-    small.write_at(FileOffset(0), b"inline", Privileges::Keep).unwrap();
+    small.write_at(b"inline", 0).unwrap();
     let link = Creation::symlink(b"target");
-    volume.create(&volume.root().unwrap(), b"link", &link, &Credentials::ROOT).unwrap();
+    volume.create_in(&volume.root().unwrap(), b"link", &link, &Credentials::ROOT).unwrap();
     let flags = |file: &File, flags| file.node().set_flags(flags, &Credentials::ROOT).unwrap();
     let extents_flag = 0x8_0000;
     for (flag, file, other) in [(0x10, &subject, &donor), (0x20, &donor, &subject)] {
@@ -329,7 +329,7 @@ fn what_cannot_be_exchanged_is_refused() {
         let volume = open(&image);
         let [subject, donor] = ["file", "donor"].map(|name| {
             let file = make(&volume, name);
-            file.write_at(FileOffset(0), &[1; 20_000], Privileges::Keep).unwrap();
+            file.write_at(&[1; 20_000], 0).unwrap();
             file
         });
         let moved = to(&subject, 0, &donor, 0, 16_384);
@@ -352,9 +352,7 @@ fn the_kernel_exchanges_the_same_blocks() {
         // Written, unwritten and missing blocks in both.
         for (name, seed) in [("file", 1), ("donor", 2)] {
             let subject = make(&volume, name);
-            subject
-                .write_at(FileOffset(0), &data(seed, 100 * block - 7), Privileges::Keep)
-                .unwrap();
+            subject.write_at(&data(seed, 100 * block - 7), 0).unwrap();
             for _ in 0..12 {
                 let at = random.below(100) * block;
                 let end = at + (1 + random.below(8)) * block;
@@ -369,12 +367,9 @@ fn the_kernel_exchanges_the_same_blocks() {
                         let zero = Fallocate::ZeroRange { keep_size: true };
                         subject.fallocate(zero, bytes(at..end), Privileges::Keep).unwrap();
                     }
-                    _ => subject
-                        .write_at(FileOffset(at), &data(at, block), Privileges::Keep)
-                        .map(drop)
-                        .unwrap(),
+                    _ => subject.write_at(&data(at, block), at).map(drop).unwrap(),
                 }
-                subject.sync(false).unwrap();
+                subject.sync_all().unwrap();
             }
         }
         close(volume, &image);

@@ -285,7 +285,7 @@ struct Outcome {
 }
 
 fn number<T>(result: Result<T>) -> i32 {
-    result.map_or_else(|error| vfs::errno(&error), |_| 0)
+    result.map_or_else(|error| error.errno(), |_| 0)
 }
 
 fn code<T>(result: std::io::Result<T>) -> i32 {
@@ -300,12 +300,12 @@ fn far_in(size: u64) -> u64 {
 
 /// Everything that reads a file of ours.
 fn read_ours(node: &std::sync::Arc<Node>, pointer: Pointer) -> i32 {
-    let at = FileOffset(far_in(node.attributes().size));
+    let at = far_in(node.attributes().size);
     match pointer {
         Pointer::Directory => number(node.lookup(b"inside")),
         Pointer::Symlink => number(node.read_link()),
         Pointer::Attributes => number(node.get_xattr(b"user.a")),
-        _ => number(node.open().and_then(|file| file.read_at(at, &mut [0; 100]))),
+        _ => number(node.open().and_then(|file| file.read_at(&mut [0; 100], at))),
     }
 }
 
@@ -318,8 +318,8 @@ fn do_ours(volume: &Volume, name: &str, pointer: Pointer) -> Outcome {
     if matches!(pointer, Pointer::Data | Pointer::Node | Pointer::InNode) {
         let file = node.open_for(WRITE).unwrap();
         let at = FileOffset(far_in(node.attributes().size));
-        let written = file.write_at(at, &[0xEE; 100], Privileges::Keep);
-        outcome.write = number(written.and_then(|_| file.sync(false)));
+        let written = file.write_at(&[0xEE; 100], at.0);
+        outcome.write = number(written.and_then(|_| file.sync_all()));
         let (at, data) = (WriteAt::Offset(at), [0xEE; 65_536]);
         let direct = file.write_direct(at, &data, Privileges::Keep, WriteSync::None);
         assert_ne!(number(direct), 0, "{name}: a direct write");
@@ -361,10 +361,10 @@ const EIO: i32 = 5;
 fn check_reading(subject: &Subject, what: &str) {
     let options = OpenDevice { read_only: true, ..OpenDevice::default() };
     let device = device::open(&subject.image, options).unwrap();
-    let volume = Volume::open(device, &VolumeOptions::default()).unwrap();
+    let volume = Volume::open_device(device, &VolumeOptions::default()).unwrap();
     for (name, pointer) in &subject.files {
         let node = volume.resolve(format!("/{name}").as_bytes(), Follow::No);
-        let node = node.map_err(|error| vfs::errno(&error));
+        let node = node.map_err(|error| error.errno());
         let outcome = node.map_or_else(|error| error, |node| read_ours(&node, *pointer));
         assert_eq!(outcome, EUCLEAN, "{what}: {name}");
     }
@@ -373,7 +373,7 @@ fn check_reading(subject: &Subject, what: &str) {
 fn writable(image: &Path) -> Volume {
     let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
-    must(Volume::open(common::device(image), &options), image.display())
+    must(Volume::open_device(common::device(image), &options), image.display())
 }
 
 fn check(kind: &Kind) {

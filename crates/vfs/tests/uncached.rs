@@ -32,7 +32,7 @@ fn make(image: &Path, block_size: u32) {
 
 fn open(image: &Path) -> Volume {
     let device = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
-    Volume::open(device::open(image, device).unwrap(), &options(Caching::Kept)).unwrap()
+    Volume::open_device(device::open(image, device).unwrap(), &options(Caching::Kept)).unwrap()
 }
 
 fn create(volume: &Volume, path: &str) -> Arc<Node> {
@@ -57,7 +57,7 @@ fn data(from: u64, length: u64, salt: u64) -> Vec<u8> {
 }
 
 fn resident(volume: &Volume) -> u64 {
-    volume.cache().stats().bytes_resident
+    volume.cache_stats().bytes_resident
 }
 
 /// Waits until no more than `bytes` are in the cache.
@@ -75,7 +75,7 @@ fn streaming_eight_times_the_cache_leaves_it_as_it_was() {
         let volume = open(&image);
         let hot = create(&volume, "/hot").open_for(WRITE).unwrap();
         write(&hot, 0, &data(0, 2 << 20, 1), RwFlags::default());
-        hot.sync(false).unwrap();
+        hot.sync_all().unwrap();
         // The metadata that it takes, too.
         let stream = create(&volume, "/stream").open_for(WRITE).unwrap();
         volume.sync().unwrap();
@@ -85,21 +85,21 @@ fn streaming_eight_times_the_cache_leaves_it_as_it_was() {
             write(&stream, at, &data(at, 256 << 10, 2), UNCACHED);
             most = most.max(resident(&volume));
         }
-        stream.sync(false).unwrap();
+        stream.sync_all().unwrap();
         for at in (0..total).step_by(256 << 10) {
             assert!(read(&stream, at, 256 << 10, UNCACHED) == data(at, 256 << 10, 2), "at {at}");
             most = most.max(resident(&volume));
         }
         drop(stream);
-        let stats = volume.cache().stats();
+        let stats = volume.cache_stats();
         assert_eq!(stats.folios_reclaimed, 0, "blocks of {block_size}: {stats:?}");
         assert!(stats.bytes_dropped >= 2 * total, "{stats:?}");
         assert!(most <= hot_pages + CACHE_BYTES / 2, "{most} bytes at once");
         // All of the other file, and next to nothing else, is left.
         wait_for_resident(&volume, hot_pages + (1 << 20));
-        let before = volume.cache().stats();
+        let before = volume.cache_stats();
         assert!(read(&hot, 0, 2 << 20, RwFlags::default()) == data(0, 2 << 20, 1));
-        assert_eq!(volume.cache().stats(), before, "the other file was read again");
+        assert_eq!(volume.cache_stats(), before, "the other file was read again");
         drop(hot);
         volume.close().unwrap();
         drop(volume);
@@ -120,7 +120,7 @@ fn every_way_to_ask_for_it_leaves_nothing_and_takes_the_other_flags_along() {
     let device: SharedDevice = Arc::new(MemoryDevice::new(std::fs::read(&image).unwrap()));
     for whole_volume in [false, true] {
         let caching = if whole_volume { Caching::Dropbehind } else { Caching::Kept };
-        let volume = Volume::open(Arc::clone(&device), &options(caching)).unwrap();
+        let volume = Volume::open_device(Arc::clone(&device), &options(caching)).unwrap();
         let node = create(&volume, if whole_volume { "/a" } else { "/b" });
         let [by_call, by_file] = [(); 2].map(|()| node.open_for(WRITE).unwrap());
         let by_file = by_file.uncached();
@@ -131,10 +131,10 @@ fn every_way_to_ask_for_it_leaves_nothing_and_takes_the_other_flags_along() {
         let appended = RwFlags { append: true, sync: WriteSync::Data, ..by_call_flags };
         write(&by_call, 7, &data(300_000, 50_000, 3), appended);
         assert_eq!(node.attributes().size, 350_000);
-        let stats = volume.cache().dirty_stats();
+        let stats = volume.dirty_stats();
         assert_eq!((stats.bytes_dirty, stats.bytes_writeback), (0, 0), "not durable");
         volume.sync().unwrap();
-        let metadata = volume.cache().stats().bytes_resident;
+        let metadata = volume.cache_stats().bytes_resident;
         assert!(read(&by_call, 0, 350_000, by_call_flags) == data(0, 350_000, 3));
         wait_for_resident(&volume, metadata);
         assert!(read(&by_file, 0, 350_000, RwFlags::default()) == data(0, 350_000, 3));
@@ -295,7 +295,8 @@ fn files_that_are_truncated_punched_and_deleted_meanwhile_are_what_a_model_says(
                             }
                             model[at as usize..end].copy_from_slice(&bytes);
                         }
-                        5 => file.sync(round % 2 == 0).unwrap(),
+                        5 if round % 2 == 0 => file.sync_data().unwrap(),
+                        5 => file.sync_all().unwrap(),
                         _ => {
                             let model = models[which].read().unwrap();
                             let bytes = read(file, at, length as usize, flags);
@@ -316,7 +317,7 @@ fn files_that_are_truncated_punched_and_deleted_meanwhile_are_what_a_model_says(
     drop(nodes);
     volume.sync().unwrap();
     let metadata = resident(&volume);
-    assert!(metadata < 2 << 20, "{:?}", volume.cache().stats());
+    assert!(metadata < 2 << 20, "{:?}", volume.cache_stats());
     assert_eq!(volume.statfs().blocks_free, free);
     volume.close().unwrap();
     drop(volume);

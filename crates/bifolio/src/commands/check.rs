@@ -68,7 +68,7 @@ fn open(arguments: &Arguments) -> Result<Result<Volume, Error>> {
     let Arguments { image, target, .. } = arguments;
     let device = image.open_device(target).map_err(operational)?;
     let options = image.volume_options().map_err(operational)?;
-    match Volume::open(device, &options) {
+    match Volume::open_device(device, &options) {
         Ok(volume) => Ok(Ok(volume)),
         Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
         Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),

@@ -104,6 +104,6 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> 
 fn make(target: &Target, volume: &Volume, umask: u16) -> Result<std::sync::Arc<vfs::Node>> {
     let (directory, name) = target.place(volume)?;
     let what = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
-    let made = volume.create(&directory, &name, &what, &Credentials::ROOT);
+    let made = volume.create_in(&directory, &name, &what, &Credentials::ROOT);
     made.map_err(|error| Failure::action(target, "cannot create", &error))
 }

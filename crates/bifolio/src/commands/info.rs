@@ -76,7 +76,7 @@ fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
     let failure = |error| Failure::library(image, &error);
     let device = options.open_device(target)?;
     let volume_options = options.volume_options()?;
-    match Volume::open(device.clone(), &volume_options) {
+    match Volume::open_device(device.clone(), &volume_options) {
         Ok(volume) => Ok(Contents::Volume(Box::new(volume.info()))),
         Err(error @ Error::Unsupported(Unsupported::Format)) if options.is_whole() => {
             let table = match PartitionTable::read(&*device, None) {
@@ -91,7 +91,7 @@ fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
                 let sector = table.sector_size.bytes();
                 let open = || {
                     let part = table.open(device.clone(), partition.number)?;
-                    let volume = Volume::open(std::sync::Arc::new(part), &volume_options)?;
+                    let volume = Volume::open_device(std::sync::Arc::new(part), &volume_options)?;
                     Ok(Box::new(volume.info()))
                 };
                 Part {

@@ -7,7 +7,7 @@ use std::path::Path;
 use base::Error;
 use base::attributes::FileType;
 use clap::Args;
-use vfs::{Credentials, Follow, RenameFlags, Volume};
+use vfs::{Creation, Credentials, Follow, RenameFlags, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -118,7 +118,8 @@ fn make(arguments: &Arguments, source: &Source, volume: &Volume, path: &[u8]) ->
     match source {
         Source::File(target) => volume.link_at(&target.path, path),
         Source::Text(text) => {
-            volume.symlink(text, path, &arguments.ownership.credentials()).map(drop)
+            let by = arguments.ownership.credentials();
+            volume.create_at(path, &Creation::symlink(text), &by).map(drop)
         }
     }
 }

@@ -242,7 +242,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     };
     all.apply(&mut volume_options);
     let open = |image: Image| {
-        let volume = image.device().and_then(|device| Volume::open(device, &volume_options));
+        let volume = image.device().and_then(|device| Volume::open_device(device, &volume_options));
         let volume = volume.map_err(|error| Failure::library(&*target.image, &error))?;
         if let Some(warning) = volume.warning() {
             tracing::warn!("{}", target.warning(&warning));

@@ -23,5 +23,5 @@ pub use left_out::LeftOut;
 /// Returns the size of the largest file that is copied through the volume's cache: half of the cache. Data is copied
 /// once, and larger files would evict data that is used again.
 pub fn kept_bytes_max(volume: &Volume) -> u64 {
-    volume.cache().stats().bytes_max / 2
+    volume.cache_stats().bytes_max / 2
 }

@@ -106,7 +106,7 @@ impl From<&Attributes> for Inode {
         Self {
             inode: of.inode.0,
             r#type: mode::type_key(of.kind),
-            mode: of.kind.mode_bits() | u32::from(of.permissions),
+            mode: of.mode(),
             permissions: format!("{:04o}", of.permissions),
             links: of.links,
             uid: of.uid,

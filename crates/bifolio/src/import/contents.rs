@@ -117,7 +117,7 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
             while written < got {
                 let at = FileOffset(start + done + written as u64);
                 let rest = &self.buffer[written..got];
-                let count = self.copy.write_at(at, rest, Privileges::Keep).map_err(cannot_write)?;
+                let count = self.copy.write_at(rest, at.0).map_err(cannot_write)?;
                 if count == 0 {
                     return Err(Trouble::Other("cannot write its copy: no more data is accepted"));
                 }

@@ -211,7 +211,8 @@ impl<'a> Importer<'a> {
             Ok(_) => Err(Error::NotDirectory.into()),
             Err(Error::NotFound) => {
                 let what = Creation::of(FileType::Directory, 0o700);
-                let made = self.volume.create(directory, name, &what, &self.owner_of(original))?;
+                let made =
+                    self.volume.create_in(directory, name, &what, &self.owner_of(original))?;
                 Ok((made, true))
             }
             Err(error) => Err(error.into()),
@@ -284,7 +285,7 @@ impl<'a> Importer<'a> {
             ..Creation::of(kind, permissions)
         };
         make_whole(self.volume, directory, name, |_, name| {
-            let copy = self.volume.create(directory, name, &what, &self.owner_of(original))?;
+            let copy = self.volume.create_in(directory, name, &what, &self.owner_of(original))?;
             match self.options.preserve {
                 true => metadata::preserve(from, original, &copy),
                 false => Ok(()),
@@ -308,7 +309,7 @@ impl<'a> Importer<'a> {
             };
             // Only the owner may read it until it is complete.
             let what = Creation::of(FileType::Regular, 0o600);
-            let copy = self.volume.create(directory, name, &what, &by)?;
+            let copy = self.volume.create_in(directory, name, &what, &by)?;
             let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
             contents::copy(file, &copy, kept_bytes_max(self.volume), go_on)?;
             match (preserved, replaced) {
@@ -365,7 +366,7 @@ fn make_whole(
     let made = make(replaced.as_deref(), made_name).and_then(|()| {
         if replaced.is_some() {
             let (from, to) = ((directory, made_name), (directory, name));
-            volume.rename(from, to, RenameFlags::default(), by)?;
+            volume.rename_in(from, to, RenameFlags::default(), by)?;
             // Two names of one file stay two.
             match volume.unlink(directory, made_name, by) {
                 Err(Error::NotFound) => {}

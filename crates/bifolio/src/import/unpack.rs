@@ -170,7 +170,7 @@ impl<'a> Unpacker<'a> {
                     Err(Error::NotFound) => {
                         // Only the owner may enter until it is complete.
                         let what = Creation::of(FileType::Directory, 0o700);
-                        self.volume.create(&directory, name, &what, &by)?
+                        self.volume.create_in(&directory, name, &what, &by)?
                     }
                     Err(error) => return Err(error.into()),
                 };
@@ -180,7 +180,7 @@ impl<'a> Unpacker<'a> {
             Kind::Inode(FileType::Regular) => {
                 make_whole(self.volume, &directory, name, |_, name| {
                     let what = Creation::of(FileType::Regular, 0o600);
-                    let file = self.volume.create(&directory, name, &what, &by)?;
+                    let file = self.volume.create_in(&directory, name, &what, &by)?;
                     let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
                     contents::unpack(member, &mut *archive, &file, go_on)?;
                     keep(&file, member)
@@ -195,7 +195,7 @@ impl<'a> Unpacker<'a> {
                     if kind == FileType::Symlink { 0o777 } else { member.permissions };
                 let what =
                     Creation { device: member.device, target, ..Creation::of(kind, permissions) };
-                let made = self.volume.create(&directory, name, &what, &by)?;
+                let made = self.volume.create_in(&directory, name, &what, &by)?;
                 keep(&made, member)
             }),
         }
@@ -222,7 +222,7 @@ impl<'a> Unpacker<'a> {
                 Ok(node) => node,
                 Err(Error::NotFound) => {
                     let what = Creation::of(FileType::Directory, DIRECTORY_PERMISSIONS);
-                    self.volume.create(&directory, name, &what, &Credentials::ROOT)?
+                    self.volume.create_in(&directory, name, &what, &Credentials::ROOT)?
                 }
                 Err(error) => return Err(error.into()),
             };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, Place, Result, Unsupported};
+use base::{Error, Place, Result};
 use fs::ErrorPolicy;
 
 use super::{End, Journal};
@@ -27,9 +27,9 @@ impl Journal {
     }
 
     /// [`fail`](Self::fail) after a panic, which may have left the state in memory inconsistent. The panic hook
-    /// has reported the panic itself. `operation` is the text of the error.
+    /// has reported the panic itself. `operation` is the operation that panicked.
     pub(crate) fn fail_after_panic(&self, operation: &'static str) {
-        self.fail(&Unsupported::Operation(operation).into());
+        self.fail(&Error::Panicked(operation));
     }
 
     /// [`fail`](Self::fail) on a volume that another host may be writing to: the error is not recorded on it.

@@ -153,7 +153,7 @@ impl Drop for Handle<'_> {
         let is_half_done = self.is_editing || self.has_changes();
         if thread::panicking() && !self.began_panicking && is_half_done {
             // Before the handle ends, so that no commit makes a partial change durable.
-            self.journal.fail_after_panic("continuing after a panic in the middle of a change");
+            self.journal.fail_after_panic("a change");
         }
         let mut state = self.journal.state.lock();
         let running = &mut state.running;

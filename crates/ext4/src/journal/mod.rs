@@ -365,7 +365,7 @@ impl Drop for Committing<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             // The state of the transaction is unknown. Threads that wait for it get an error.
-            self.journal.fail_after_panic("continuing after a panic in the middle of a commit");
+            self.journal.fail_after_panic("a commit");
         }
         let mut state = self.journal.state.lock();
         state.is_committing = false;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::{Error, Result, Unsupported};
+use base::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::Journal;
@@ -41,16 +41,14 @@ impl Worker {
                     match catch_unwind(round) {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => journal.fail(&error),
-                        Err(_) => journal
-                            .fail_after_panic("continuing after a panic in the journal's thread"),
+                        Err(_) => journal.fail_after_panic("the journal's thread"),
                     }
                 });
             }
         };
         let thread = std::thread::Builder::new().name("bifolio-journal".into()).spawn(work);
-        let refused =
-            |_| -> Error { Unsupported::Operation("the host cannot start a thread").into() };
-        Ok(Self { stop, thread: Some(thread.map_err(refused)?) })
+        let thread = thread.map_err(|error| Error::thread_spawn(&error))?;
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 

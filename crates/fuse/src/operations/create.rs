@@ -96,7 +96,7 @@ impl Server {
         let flags = OFlags::from_bits_retain(operation.flags);
         let what = self.file_creation(operation);
         let by = self.options.owners.creator(header)?;
-        let made = self.volume.create(&directory.node, name, &what, &by);
+        let made = self.volume.create_in(&directory.node, name, &what, &by);
         let (node, truncates) = match made {
             Err(Error::Exists) if !flags.contains(OFlags::EXCL) => {
                 (self.volume.lookup(&directory.node, name)?, true)
@@ -143,7 +143,7 @@ impl Server {
         need_room::<EntryOut>(reply)?;
         let directory = self.known(header.node)?;
         let by = self.options.owners.creator(header)?;
-        let node = self.volume.create(&directory.node, name, what, &by)?;
+        let node = self.volume.create_in(&directory.node, name, what, &by)?;
         reply.push(&self.entry_out(&node))?;
         Ok(Answer::Payload)
     }

@@ -86,7 +86,7 @@ impl Server {
             true => self.options.owners.creator(header)?,
             false => self.options.owners.credentials(header),
         };
-        self.volume.rename(from, to, flags, &by)?;
+        self.volume.rename_in(from, to, flags, &by)?;
         Ok(Answer::Payload)
     }
 }

@@ -16,7 +16,8 @@ impl Server {
         base::waiting::about_to_wait();
         let data_only = operation.flags & FSYNC_FDATASYNC != 0;
         match self.files.get(operation.handle) {
-            Some(opened) => opened.file.sync(data_only)?,
+            Some(opened) if data_only => opened.file.sync_data()?,
+            Some(opened) => opened.file.sync_all()?,
             None => self.known(header.node)?.node.sync(data_only)?,
         }
         Ok(Answer::Payload)

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use base::{Error, Result, Unsupported};
+use base::{Error, Result};
 use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
@@ -106,9 +106,9 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended
         true => Ok(()),
         // After a panic the data is lost, not written.
         false => catch_unwind(AssertUnwindSafe(|| call_format(file, &news))).unwrap_or_else(|_| {
-            let operation = "continuing after a panic at the end of a direct write";
+            let operation = "the end of a direct write";
             file.mapper.panicked(operation);
-            Err(Error::Lost(Arc::new(Unsupported::Operation(operation).into())))
+            Err(Error::Lost(Arc::new(Error::Panicked(operation))))
         }),
     };
     // The rest is done even after a panic, which the panic hook has reported: callers wait for it.
@@ -180,7 +180,7 @@ pub(crate) struct DirectEnds {
     queue: Arc<Queue>,
     /// Started when there is work for them; waited for when this is dropped. The last file may be dropped by
     /// one of them, when the last of its requests has ended.
-    threads: OnceLock<Vec<Worker>>,
+    threads: OnceLock<Result<Vec<Worker>>>,
     /// A write has ended since the last call of [`DirectEnds::take_written`].
     has_written: AtomicBool,
 }
@@ -210,17 +210,23 @@ impl DirectEnds {
         self.has_written.swap(false, Ordering::AcqRel)
     }
 
-    /// Sees to it that there are threads. `OutOfMemory` when the host refuses all of them.
+    /// Starts the threads, unless they run. Errors: `ThreadSpawn` if the host refuses all of them.
     pub(super) fn start(&self) -> Result<()> {
         let threads = self.threads.get_or_init(|| {
             let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-            let start = |_| {
+            let mut threads = Vec::new();
+            for _ in 0..count {
                 let queue = Arc::clone(&self.queue);
-                Worker::start("end of direct I/O", move || queue.work()).ok()
-            };
-            (0..count).map_while(start).collect()
+                match Worker::start("end of direct I/O", move || queue.work()) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) if threads.is_empty() => return Err(Error::thread_spawn(&error)),
+                    // Fewer threads do the same work.
+                    Err(_) => break,
+                }
+            }
+            Ok(threads)
         });
-        if threads.is_empty() { Err(Error::OutOfMemory) } else { Ok(()) }
+        threads.as_ref().map(drop).map_err(Error::clone)
     }
 
     /// Has a thread end a request.

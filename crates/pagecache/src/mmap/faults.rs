@@ -54,8 +54,8 @@ impl Faults {
         for _ in 0..THREADS {
             let shared = Arc::clone(&faults.shared);
             let thread = thread::Builder::new().name("bifolio-fault".into());
-            let thread = thread.spawn(move || shared.work()).map_err(|_| Error::OutOfMemory)?;
-            faults.threads.push(thread);
+            let thread = thread.spawn(move || shared.work());
+            faults.threads.push(thread.map_err(|error| Error::thread_spawn(&error))?);
         }
         Ok(Arc::new(faults))
     }

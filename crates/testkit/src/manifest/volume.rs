@@ -23,7 +23,10 @@ impl Manifest {
     /// Everything in the volume that `image` is.
     pub fn of_image(image: &Path) -> Self {
         let device = must(device::open(image, OpenDevice::default()), image.display());
-        Self::of_volume(&must(Volume::open(device, &VolumeOptions::default()), image.display()))
+        Self::of_volume(&must(
+            Volume::open_device(device, &VolumeOptions::default()),
+            image.display(),
+        ))
     }
 
     /// Everything in `volume`.
@@ -92,7 +95,7 @@ fn facts_of(node: &Arc<Node>, shown: &str) -> Facts {
     };
     let found: Attributes = node.attributes();
     add("inode", found.inode.to_string());
-    add("mode", format!("{:06o}", found.kind.mode_bits() | u32::from(found.permissions)));
+    add("mode", format!("{:06o}", found.mode()));
     add("links", found.links.to_string());
     add("owner", format!("{}:{}", found.uid, found.gid));
     add("size", found.size.to_string());
@@ -142,7 +145,7 @@ fn add_facts_of_open(
     let data = data_ranges(&file, found.size, shown);
     add("data", ranges_text(&data));
     let digest = crate::digest(found.size, &data, |at, buffer| {
-        let read = must(file.read_at(FileOffset(at), buffer), format_args!("{shown} at {at}"));
+        let read = must(file.read_at(buffer, at), format_args!("{shown} at {at}"));
         assert_eq!(read, buffer.len(), "{shown}: short read at {at}");
     });
     add("contents", digest);

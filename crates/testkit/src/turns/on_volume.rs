@@ -1,7 +1,7 @@
 //! Steps by this library.
 
 use base::attributes::{AttributeChange, FileType, XattrMode};
-use base::{Error, FileOffset, Result};
+use base::{Error, Result};
 use vfs::{
     Creation, Credentials, File, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions,
 };
@@ -25,7 +25,7 @@ impl OnVolume {
         let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
         let device = must(device::open(image, options), image.display());
         let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
-        let volume = must(Volume::open(device, &options), image.display());
+        let volume = must(Volume::open_device(device, &options), image.display());
         Self { open: Vec::new(), volume }
     }
 
@@ -59,7 +59,9 @@ impl OnVolume {
                 .map(drop),
             Step::Symlink(path, length) => {
                 let target = on_host::target(*length);
-                volume.symlink(target.as_bytes(), path.as_bytes(), BY).map(drop)
+                volume
+                    .create_at(path.as_bytes(), &Creation::symlink(target.as_bytes()), BY)
+                    .map(drop)
             }
             Step::Write(path, offset, bytes) => {
                 match volume.create_file(path.as_bytes(), 0o644, BY) {
@@ -104,13 +106,13 @@ impl OnVolume {
                 let (uid, gid) = (Some(*uid), Some(*gid));
                 set(path, AttributeChange { uid, gid, ..AttributeChange::default() })
             }
-            Step::Sync(path) => open(path, false)?.sync(false),
+            Step::Sync(path) => open(path, false)?.sync_all(),
         }
     }
 }
 
 fn write_all(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
-    let written = file.write_at(FileOffset(offset), bytes, Privileges::Keep)?;
+    let written = file.write_at(bytes, offset)?;
     assert_eq!(written, bytes.len(), "a short write");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use base::{Error, Unsupported};
+use base::Error;
 use fs::FileSystem;
 use iomap::EndIo;
 use parking_lot::{Condvar, Mutex};
@@ -119,8 +119,8 @@ impl Flusher {
 
     /// Shuts the volume down after a panic of the thread, which the panic hook has reported.
     fn panicked(&self) {
-        let operation = "continuing after a panic in background writeback";
-        let error = Error::Lost(Arc::new(Unsupported::Operation(operation).into()));
+        let operation = "background writeback";
+        let error = Error::Lost(Arc::new(Error::Panicked(operation)));
         self.end_io.errors().record(error);
         self.file_system.panicked(operation);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use base::{Error, InodeNumber, Result, Unsupported};
+use base::{Error, InodeNumber, Result};
 use device::Worker;
 use fs::FileSystem;
 use iomap::{Caching, DirtyLimits, EndIo, WriteBehind};
@@ -53,8 +53,6 @@ impl Writeback {
         let flusher = Flusher::new(Arc::clone(&end_io), Arc::clone(file_system), age_max);
         let flusher = Arc::new(flusher);
         let weak = Arc::downgrade(&flusher);
-        let refused =
-            |_| -> Error { Unsupported::Operation("the host cannot start a thread").into() };
         let mut writeback = Self {
             end_io,
             behind: WriteBehind::start(BEHIND_BYTES_MAX.min(limits.background / 2))?,
@@ -66,7 +64,7 @@ impl Writeback {
         };
         // Last, since only a drop of `writeback` stops the thread.
         let thread = Worker::start("bifolio-flush", move || flusher::run(&weak));
-        writeback.thread = Some(thread.map_err(refused)?);
+        writeback.thread = Some(thread.map_err(|error| Error::thread_spawn(&error))?);
         Ok(writeback)
     }
 

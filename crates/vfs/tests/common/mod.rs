@@ -25,14 +25,14 @@ pub fn open(image: &Path) -> Volume {
 pub fn open_on(device: SharedDevice, direct: DirectOptions) -> Volume {
     let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let options = VolumeOptions { writable: true, cache, direct, ..VolumeOptions::default() };
-    Volume::open(device, &options).unwrap()
+    Volume::open_device(device, &options).unwrap()
 }
 
 /// A new file in the root directory.
 pub fn make(volume: &Volume, name: &str) -> File {
     let creation = Creation::of(FileType::Regular, 0o644);
     let root = volume.root().unwrap();
-    let node = volume.create(&root, name.as_bytes(), &creation, &Credentials::ROOT).unwrap();
+    let node = volume.create_in(&root, name.as_bytes(), &creation, &Credentials::ROOT).unwrap();
     node.open_for(WRITE).unwrap()
 }
 
@@ -47,6 +47,12 @@ pub fn close(volume: Volume, image: &Path) {
     volume.close().unwrap();
     drop(volume);
     testkit::check_by_e2fsck(image);
+}
+
+/// Makes the file durable, or only its data and the attributes that reading needs.
+pub fn sync(file: &File, data_only: bool) {
+    let synced = if data_only { file.sync_data() } else { file.sync_all() };
+    synced.unwrap();
 }
 
 pub fn bytes(range: Range<u64>) -> Range<FileOffset> {

@@ -12,7 +12,7 @@ use testkit::Random;
 use testkit::crash::{Promises, Rename, ThreadNames, VolumeSyncs, parent_and_name};
 use vfs::{Creation, Credentials, Defragmented, Node, RenameFlags, Volume};
 
-use crate::common::WRITE;
+use crate::common::{WRITE, sync};
 use crate::raced::{Log, RacedFile};
 use crate::subject::{Notes, Subject, move_extents};
 
@@ -132,7 +132,7 @@ impl<'c> Actor<'c> {
                 kind => Creation::of(kind, 0o644),
             };
             let parent = this.directory(parent);
-            let node = this.common.volume.create(&parent, name.as_bytes(), &what, ROOT).unwrap();
+            let node = this.common.volume.create_in(&parent, name.as_bytes(), &what, ROOT).unwrap();
             made = this.take(node, target.clone());
             this.names.tree.add_name(path, made);
             vec![made]
@@ -217,7 +217,7 @@ impl<'c> Actor<'c> {
     fn sync_file(&mut self, number: u64, data_only: bool) {
         self.with_file(number, |subject, notes, _| {
             let version = notes.history.version();
-            subject.file.sync(data_only).unwrap();
+            sync(&subject.file, data_only);
             notes.durable(version);
         });
         if !data_only {
@@ -264,7 +264,7 @@ impl<'c> Actor<'c> {
             let flags = RenameFlags { exchange: *is_exchange, ..RenameFlags::default() };
             let (from_at, onto_at) =
                 ((&from_parent, from_name.as_bytes()), (&onto_parent, onto_name.as_bytes()));
-            this.common.volume.rename(from_at, onto_at, flags, ROOT).unwrap();
+            this.common.volume.rename_in(from_at, onto_at, flags, ROOT).unwrap();
             this.names.renamed(rename)
         });
         let Some(replaced) = replaced else { return };

@@ -6,7 +6,7 @@ use testkit::crash::{
     FileHistory, History, Kind, NamedFiles, Pace, Recorded, RecordedRun, Snapshot,
 };
 
-use crate::common::make;
+use crate::common::{make, sync};
 use crate::planted::{Bug, Planted};
 use crate::stage::open;
 use crate::subject::{Notes, Subject, move_extents};
@@ -60,7 +60,7 @@ impl Files {
             match operation {
                 5..=25 => {
                     let version = notes.history.version();
-                    subject.file.sync(random.below(2) == 0).unwrap();
+                    sync(&subject.file, random.below(2) == 0);
                     notes.durable(version);
                 }
                 26..=45 => subject.store_and_sync(&mut notes, &mut random, &planted),

@@ -14,7 +14,7 @@ use vfs::{
     WriteSync,
 };
 
-use crate::common::{bytes, store};
+use crate::common::{bytes, store, sync};
 use crate::subject::{SECTOR, any_flags, any_sync};
 
 /// Bytes of the file that is written to anywhere, unless blocks are large.
@@ -152,7 +152,7 @@ impl<'r> RacedFile<'r> {
 
     fn sync(&self, random: &mut Random) {
         let data_only = random.below(2) == 0;
-        self.sync_with(0..self.size, || self.file.sync(data_only).unwrap());
+        self.sync_with(0..self.size, || sync(&self.file, data_only));
     }
 
     /// Has `sync` make all durable, of the whole volume.
@@ -210,7 +210,7 @@ impl<'r> Log<'r> {
 
     pub fn sync(&self, random: &mut Random) {
         let data_only = random.below(2) == 0;
-        self.sync_volume(|| self.file.sync(data_only).unwrap());
+        self.sync_volume(|| sync(&self.file, data_only));
     }
 
     /// Has `sync` make all durable, of the whole volume.

@@ -93,10 +93,10 @@ fn write(file: &File, data: &[u8], random: &mut Random) {
 /// Has `ballast` take all space but a little.
 fn fill(ballast: &File) {
     let mut size = 0;
-    while ballast.write_at(FileOffset(size), &[1; CHUNK], Privileges::Keep) == Ok(CHUNK) {
+    while ballast.write_at(&[1; CHUNK], size) == Ok(CHUNK) {
         size += CHUNK as u64;
     }
-    ballast.sync(false).unwrap();
+    ballast.sync_all().unwrap();
     ballast.node().set_size(size - FREE, Privileges::Keep).unwrap();
 }
 

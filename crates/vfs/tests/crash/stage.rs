@@ -18,5 +18,5 @@ pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
         ext4: ext4::Format { journal_device: disks.journal.clone(), ..ext4::Format::default() },
         ..VolumeOptions::default()
     };
-    Volume::open(disks.volume.clone(), &options).unwrap()
+    Volume::open_device(disks.volume.clone(), &options).unwrap()
 }

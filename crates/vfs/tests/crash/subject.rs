@@ -13,7 +13,7 @@ use vfs::{
     WriteAt, WriteSync,
 };
 
-use crate::common::{WRITE, bytes, store};
+use crate::common::{WRITE, bytes, store, sync};
 use crate::planted::Planted;
 
 /// The bytes of what the device writes as a whole.
@@ -196,7 +196,7 @@ impl Subject {
             planted.come_late(&before[start..end], &after[start..end]);
         }
         let version = notes.history.version();
-        self.file.sync(random.below(2) == 0).unwrap();
+        sync(&self.file, random.below(2) == 0);
         notes.durable(version);
     }
 
@@ -295,7 +295,7 @@ impl Subject {
 
     /// Makes the data durable; gives the ranges that have blocks then.
     pub fn sync_to_blocks(&self, notes: &mut Notes<'_>) -> Vec<Range<usize>> {
-        self.file.sync(true).unwrap();
+        self.file.sync_data().unwrap();
         notes.durable(notes.history.version());
         let mut blocks = Vec::new();
         let mut emit = |extent: iomap::FiemapExtent| {

@@ -36,7 +36,7 @@ impl Threads {
         let volume = open(&disks, bug, seed);
         let folder = |name: &str| {
             let (root, what) = (volume.root().unwrap(), Creation::of(FileType::Directory, 0o755));
-            volume.create(&root, name.as_bytes(), &what, &Credentials::ROOT).unwrap()
+            volume.create_in(&root, name.as_bytes(), &what, &Credentials::ROOT).unwrap()
         };
         let homes: Vec<_> = (0..threads).map(|thread| folder(&format!("home{thread}"))).collect();
         let common = Common {

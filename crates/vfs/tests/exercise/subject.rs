@@ -175,7 +175,8 @@ impl Subject {
                 }
             }
             Operation::MoveExtents => unreachable!("that takes two files"),
-            Operation::Sync { data_only } => self.file.sync(data_only).unwrap(),
+            Operation::Sync { data_only: true } => self.file.sync_data().unwrap(),
+            Operation::Sync { data_only: false } => self.file.sync_all().unwrap(),
             Operation::SyncRange => {
                 let [wait_before, write, wait_after] = [0; 3].map(|_| random.below(2) == 0);
                 let how = SyncRange { wait_before, write, wait_after };
@@ -190,7 +191,7 @@ impl Subject {
 
     /// The ranges that have blocks, once all has its place.
     fn blocks(&self) -> Vec<Range<u64>> {
-        self.file.sync(true).unwrap();
+        self.file.sync_data().unwrap();
         let mut blocks = Vec::new();
         let mut emit = |extent: iomap::FiemapExtent| {
             if !extent.flags.inline {

@@ -75,7 +75,7 @@ fn many_requests_of_one_caller_are_under_way_at_once() {
     assert_eq!((&ended[1].2, &ended[2].2), (&Ok(512), &Ok(8192)));
     assert_eq!(file.node().attributes().size, size + 8192);
     let mut found = vec![0; 1024];
-    file.read_at(FileOffset(0), &mut found).unwrap();
+    file.read_at(&mut found, 0).unwrap();
     assert!(found[..512] == [1; 512] && found[512..] == [8; 512]);
     drop(file);
     stage.close();
@@ -91,10 +91,10 @@ fn who_does_not_want_to_wait_is_told() {
     // Past the end, a part of a block that holds nothing, and what is in the cache.
     assert_eq!(one(1 << 20, Some(vec![2; 4096])), Err(Error::WouldBlock));
     assert_eq!(one(8192, Some(vec![2; 512])), Err(Error::WouldBlock));
-    file.write_at(FileOffset(65_536), &[3], Privileges::Keep).unwrap();
+    file.write_at(&[3], 65_536).unwrap();
     assert_eq!(one(65_536, Some(vec![2; 4096])), Err(Error::WouldBlock));
     assert_eq!(one(65_536, None), Err(Error::WouldBlock));
-    file.sync(false).unwrap();
+    file.sync_all().unwrap();
     drop(file);
     close(stage.volume, &stage.image);
     // A map that nobody has read.

@@ -39,7 +39,7 @@ fn step(file: &File, model: &mut Vec<u8>, random: &mut Random) -> String {
         }
         6 | 7 => {
             let data = data(&(at..end));
-            file.write_at(FileOffset(at), &data, Privileges::Keep).unwrap();
+            file.write_at(&data, at).unwrap();
             write(model, at, &data);
             format!("write {at}..{end}")
         }
@@ -68,7 +68,7 @@ fn step(file: &File, model: &mut Vec<u8>, random: &mut Random) -> String {
             format!("allocate {at}..{end}")
         }
         _ => {
-            file.sync(false).unwrap();
+            file.sync_all().unwrap();
             "sync".to_owned()
         }
     }
@@ -76,7 +76,7 @@ fn step(file: &File, model: &mut Vec<u8>, random: &mut Random) -> String {
 
 fn check(file: &File, model: &[u8], context: &str) {
     let mut found = vec![0xEE; model.len() + 1];
-    let length = file.read_at(FileOffset(0), &mut found).unwrap();
+    let length = file.read_at(&mut found, 0).unwrap();
     assert_eq!(length, model.len(), "size, {context}");
     let differs = model.iter().zip(&found).position(|(wanted, found)| wanted != found);
     assert_eq!(differs, None, "{context}");

@@ -91,7 +91,7 @@ fn start(file: &File, at: u64, data: Vec<u8>) -> mpsc::Receiver<Result<usize>> {
 
 fn read(file: &File, at: u64) -> u8 {
     let mut found = [0];
-    file.read_at(FileOffset(at), &mut found).unwrap();
+    file.read_at(&mut found, at).unwrap();
     found[0]
 }
 
@@ -127,7 +127,7 @@ fn a_write_that_ends_after_the_last_commit_is_flushed_without_a_sync() {
     let (stage, file) = Stage::open(1 << 20, wrap, |device| {
         let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         options.commit_interval = Duration::from_millis(50);
-        Volume::open(device, &options).unwrap()
+        Volume::open_device(device, &options).unwrap()
     });
     let gate = gate.unwrap();
     assert_eq!(write_direct(&file, 0, &[1; 8192]), Ok(8192));
@@ -178,7 +178,7 @@ fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
             scope.spawn(move || {
                 let data = [5; 4096];
                 let data = if beside < 4096 { &data[..10] } else { &data };
-                sender.send(file.write_at(FileOffset(beside), data, Privileges::Keep)).unwrap();
+                sender.send(file.write_at(data, beside)).unwrap();
             });
             // Whether it waits or not.
             let early = wrote.recv_timeout(Duration::from_millis(100));
@@ -189,7 +189,7 @@ fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
         for at in [0, 50, 200, 4095] {
             assert_eq!(read(&file, at), 9, "{at} beside {beside}");
         }
-        file.sync(false).unwrap();
+        file.sync_all().unwrap();
         let mut found = vec![0; 4096];
         assert_eq!(file.read_direct(FileOffset(0), &mut found), Ok(4096));
         assert!(found[..100] == [9; 100] && found[110..] == [9; 3986], "{beside}");

@@ -71,7 +71,7 @@ fn nobody_sees_what_the_device_held_whoever_races() {
                 run(3, &|random| {
                     let (at, length) = place(random);
                     let data = data(at, length, random.below(256));
-                    file.write_at(FileOffset(at), &data, Privileges::Keep).unwrap();
+                    file.write_at(&data, at).unwrap();
                 });
             });
             scope.spawn(move || {
@@ -79,7 +79,7 @@ fn nobody_sees_what_the_device_held_whoever_races() {
                     let (at, length) = place(random);
                     let mut found = vec![0xEE; length as usize];
                     let read = match random.below(2) {
-                        0 => file.read_at(FileOffset(at), &mut found).unwrap(),
+                        0 => file.read_at(&mut found, at).unwrap(),
                         _ => file.read_direct(FileOffset(at), &mut found).unwrap(),
                     };
                     // The file may end within a sector of zeroes.
@@ -106,7 +106,7 @@ fn nobody_sees_what_the_device_held_whoever_races() {
         });
         let size = file.node().attributes().size;
         let mut found = vec![0; size as usize];
-        file.read_at(FileOffset(0), &mut found).unwrap();
+        file.read_at(&mut found, 0).unwrap();
         check(0, &found);
         drop(file);
         close(volume, &image);

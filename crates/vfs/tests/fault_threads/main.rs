@@ -96,7 +96,7 @@ struct Outcome {
 fn open(device: SharedDevice, writable: bool) -> base::Result<Volume> {
     let mut options = VolumeOptions { writable, ..VolumeOptions::default() };
     options.cache.bytes_max = 8 << 20;
-    Volume::open(device, &options)
+    Volume::open_device(device, &options)
 }
 
 fn errors_noted(volume: &Volume) -> u64 {

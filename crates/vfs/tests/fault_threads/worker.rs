@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::attributes::DirCursor;
-use base::{Error, FileOffset, Result};
+use base::{Error, Result};
 use testkit::Random;
-use vfs::{
-    Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange, Volume, errno,
-};
+use vfs::{Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange, Volume};
 
 use crate::{EIO, THREADS};
 
@@ -97,7 +95,7 @@ impl Worker {
     fn note(&mut self, shut: &AtomicBool, work: impl FnOnce(&mut Self) -> Result<()>) {
         let was_shut = shut.load(Ordering::Acquire);
         let result = work(self);
-        let number = result.as_ref().map_or_else(errno, |()| 0);
+        let number = result.as_ref().map_or_else(Error::errno, |()| 0);
         assert!([0, EIO, EROFS].contains(&number), "{result:?}");
         assert!(!was_shut || number > 0, "something succeeds on a volume that is shut");
         shut.fetch_or(matches!(result, Err(Error::ShutDown(_))), Ordering::AcqRel);
@@ -162,7 +160,7 @@ impl Worker {
         data.resize(data.len().max(end), 0);
         data[at as usize..end].copy_from_slice(&bytes);
         file.try_to_be(|version| version.data = data);
-        let written = file.open().1[0].write_at(FileOffset(at), &bytes, Privileges::Keep);
+        let written = file.open().1[0].write_at(&bytes, at);
         file.is_whole &= written == Ok(bytes.len());
         written.map(drop)
     }
@@ -255,7 +253,8 @@ impl Worker {
 
     fn fsync(&mut self, index: usize, user: usize, data_only: bool) -> Result<()> {
         let file = &mut self.files[index];
-        let done = file.open().1[user].sync(data_only);
+        let open = &file.open().1[user];
+        let done = if data_only { open.sync_data() } else { open.sync_all() };
         let now = file.versions.len() - 1;
         match (&done, file.durable) {
             (Ok(()), Some([_, name])) if file.is_whole && data_only => {
@@ -370,7 +369,7 @@ fn names(volume: &Volume) -> BTreeMap<u64, Vec<String>> {
 fn contents(volume: &Volume, path: &str) -> Vec<u8> {
     let file = volume.resolve(path.as_bytes(), Follow::No).unwrap().open().unwrap();
     let mut data = vec![0xAA; SIZE_MAX as usize + 1];
-    let length = file.read_at(FileOffset(0), &mut data).unwrap();
+    let length = file.read_at(&mut data, 0).unwrap();
     data.truncate(length);
     data
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::FileOffset;
 use base::attributes::{Attributes, DirCursor, FileType};
 use vfs::{Node, Volume};
 
@@ -117,7 +116,7 @@ fn fact(node: &Arc<Node>, names: Vec<Vec<u8>>) -> Fact {
         FileType::Symlink => node.read_link().unwrap(),
         _ if is_small => {
             let mut data = vec![0; attributes.size as usize];
-            let read = node.open().unwrap().read_at(FileOffset(0), &mut data).unwrap();
+            let read = node.open().unwrap().read_at(&mut data, 0).unwrap();
             assert_eq!(read, data.len());
             data
         }

@@ -56,7 +56,7 @@ impl Kind {
 fn open_with(device: Arc<MemoryDevice>, writable: bool) -> Volume {
     let mut options = VolumeOptions { writable, ..VolumeOptions::default() };
     options.cache.bytes_max = 8 << 20;
-    Volume::open(device, &options).unwrap()
+    Volume::open_device(device, &options).unwrap()
 }
 
 fn open(image: &[u8]) -> (Arc<MemoryDevice>, Volume) {

@@ -95,8 +95,8 @@ fn set_xattr(volume: &Volume, path: &str, name: &[u8], value: &[u8]) -> Result<(
 
 fn write(volume: &Volume, path: &str, at_byte: u64, bytes: usize) -> Result<()> {
     let file = at(volume, path).open_for(WRITE)?;
-    let done = file.write_at(FileOffset(at_byte), &vec![9; bytes], Privileges::Keep);
-    file.sync(false)?;
+    let done = file.write_at(&vec![9; bytes], at_byte);
+    file.sync_all()?;
     done.map(drop)
 }
 
@@ -104,7 +104,7 @@ fn fallocate(volume: &Volume, mode: Fallocate, start: u64, length: u64) -> Resul
     let file = at(volume, "/file").open_for(WRITE)?;
     let range = FileOffset(start)..FileOffset(start + length);
     let done = file.fallocate(mode, range, Privileges::Keep);
-    file.sync(false)?;
+    file.sync_all()?;
     done
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use base::{Error, FileOffset};
+use base::Error;
 use testkit::Mke2fs;
-use vfs::{Credentials, Follow, Privileges, Volume, XattrMode};
+use vfs::{Creation, Credentials, Follow, Privileges, Volume, XattrMode};
 
 use super::operations::{WRITE, acl, name};
 use super::{Kind, open};
@@ -75,8 +75,8 @@ pub fn with_shortage(full: &[u8], shortage: Shortage, free: u64) -> Vec<u8> {
 fn write(volume: &Volume, path: &str, at: u64, data: &[u8]) -> base::Result<()> {
     let node = volume.resolve(path.as_bytes(), Follow::No)?;
     let file = node.open_for(WRITE)?;
-    file.write_at(FileOffset(at), data, Privileges::Keep)?;
-    file.sync(false)
+    file.write_at(data, at)?;
+    file.sync_all()
 }
 
 fn create(volume: &Volume, path: &str) {
@@ -104,7 +104,7 @@ fn populate(volume: &Volume, kind: &Kind) {
     for piece in 0..4 {
         write(volume, "/file", piece * 2 * unit, &vec![7; 4 * block as usize]).unwrap();
     }
-    volume.symlink(b"somewhere", b"/link", ROOT).unwrap();
+    volume.create_at(b"/link", &Creation::symlink(b"somewhere"), ROOT).unwrap();
     until_it_grows(volume, "/full", names_in_a_block(kind));
     for index in 0..20 {
         create(volume, &format!("/fill/{index}"));

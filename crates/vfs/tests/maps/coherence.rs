@@ -1,6 +1,5 @@
 //! A map and its file are the same bytes.
 
-use base::FileOffset;
 use vfs::{Fallocate, MapSync, Privileges};
 
 use crate::{PAGE, Stage, bytes, load, map, read, store, write};
@@ -75,7 +74,7 @@ fn a_file_that_becomes_shorter_and_longer_shows_zeroes() {
     file.node().set_size((100 * PAGE) as u64, Privileges::Keep).unwrap();
     assert_eq!(load(&memory, 5000..100 * PAGE), vec![0; 100 * PAGE - 5000]);
     store(&memory, 50 * PAGE, &[3]);
-    assert_eq!(file.read_at(FileOffset((50 * PAGE) as u64), &mut [0]).unwrap(), 1);
+    assert_eq!(file.read_at(&mut [0], (50 * PAGE) as u64).unwrap(), 1);
     drop((memory, file));
     stage.close();
 }

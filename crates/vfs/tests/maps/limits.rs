@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::thread;
 
-use base::{Error, FileOffset};
+use base::Error;
 use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::CacheOptions;
 use testkit::Mke2fs;
@@ -78,7 +78,7 @@ fn a_full_volume_refuses_stores_and_loses_nothing() {
     let memory = map(&file, 0..1 << 20);
     store(&memory, 0, b"first");
     let mut filled = 0;
-    while let Ok(written) = filler.write_at(FileOffset(filled), &[7; 1024], Privileges::Keep) {
+    while let Ok(written) = filler.write_at(&[7; 1024], filled) {
         filled += written as u64;
     }
     let refused = memory.prepare(8192..8193, MapAccess::ReadWrite);
@@ -115,7 +115,8 @@ fn an_error_of_the_device_is_told_and_is_not_for_ever() {
     stage.close();
     let image = Arc::new(MemoryDevice::new(std::fs::read(stage.image()).unwrap()));
     let device = Arc::new(FaultDevice::new(image, FaultPlan::default()));
-    let volume = Volume::open(Arc::clone(&device) as SharedDevice, &VolumeOptions::default());
+    let volume =
+        Volume::open_device(Arc::clone(&device) as SharedDevice, &VolumeOptions::default());
     let volume = volume.unwrap();
     let file = volume.resolve(b"/file", Follow::No).unwrap().open().unwrap();
     let memory = file.map(bytes(0..3 * PAGE as u64), MapAccess::Read).unwrap();
@@ -133,7 +134,7 @@ fn buffers_that_are_mapped_themselves_are_read_to_and_written_from() {
     let file = stage.make("file");
     write(&file, 0, &[1; 100_000]);
     write(&file, 100_000, &[2; 100_000]);
-    file.sync(false).unwrap();
+    file.sync_all().unwrap();
     let memory = map(&file, 0..1 << 20);
     let part = |at: usize, length: usize| {
         // SAFETY: in the map and in the file; nobody stores to it while this is used, but the call that
@@ -143,7 +144,7 @@ fn buffers_that_are_mapped_themselves_are_read_to_and_written_from() {
     // From pages that nobody has touched yet, to the file that they are of, which is locked meanwhile.
     write(&file, 0, part(150_000, 10));
     assert_eq!(read(&file, 0, 11), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
-    assert_eq!(file.read_at(FileOffset(99_990), part(180_000, 20)).unwrap(), 20);
+    assert_eq!(file.read_at(part(180_000, 20), 99_990).unwrap(), 20);
     assert_eq!(load(&memory, 179_999..180_012), [2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2]);
     memory.write(50_000, part(190_000, 8)).unwrap();
     memory.read(0, part(60_000, 4)).unwrap();

@@ -17,8 +17,7 @@ use iomap::CacheOptions;
 use tempfile::TempDir;
 use testkit::Mke2fs;
 use vfs::{
-    Creation, Credentials, File, FileMap, Follow, MapAccess, OpenMode, Privileges, Volume,
-    VolumeOptions,
+    Creation, Credentials, File, FileMap, Follow, MapAccess, OpenMode, Volume, VolumeOptions,
 };
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -60,7 +59,7 @@ impl Stage {
     fn make(&self, name: &str) -> File {
         let creation = Creation::of(FileType::Regular, 0o644);
         let root = self.volume().root().unwrap();
-        let node = self.volume().create(&root, name.as_bytes(), &creation, &Credentials::ROOT);
+        let node = self.volume().create_in(&root, name.as_bytes(), &creation, &Credentials::ROOT);
         node.unwrap().open_for(WRITE).unwrap()
     }
 
@@ -81,7 +80,7 @@ impl Stage {
 fn open(image: &Path, cache: CacheOptions) -> Volume {
     let device = device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() });
     let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
-    Volume::open(device.unwrap(), &options).unwrap()
+    Volume::open_device(device.unwrap(), &options).unwrap()
 }
 
 fn bytes(range: Range<u64>) -> Range<FileOffset> {
@@ -89,12 +88,12 @@ fn bytes(range: Range<u64>) -> Range<FileOffset> {
 }
 
 fn write(file: &File, at: u64, data: &[u8]) {
-    assert_eq!(file.write_at(FileOffset(at), data, Privileges::Keep).unwrap(), data.len());
+    assert_eq!(file.write_at(data, at).unwrap(), data.len());
 }
 
 fn read(file: &File, at: u64, length: usize) -> Vec<u8> {
     let mut found = vec![0xEE; length];
-    let read = file.read_at(FileOffset(at), &mut found).unwrap();
+    let read = file.read_at(&mut found, at).unwrap();
     found.truncate(read);
     found
 }

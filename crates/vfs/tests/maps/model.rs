@@ -224,7 +224,7 @@ fn run(block_bytes: u32, arguments: &str, seed: u64, folio_order_max: u8) {
             subject.check(&format!("seed {seed}, step {step}, last {last:#?}"));
         }
     }
-    subject.file.sync(false).unwrap();
+    subject.file.sync_all().unwrap();
     let model = subject.model.clone();
     drop(subject);
     stage.close();

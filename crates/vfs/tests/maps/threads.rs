@@ -31,7 +31,7 @@ fn write_slots(writer: u64, file: &File, map: &FileMap) -> Vec<u64> {
         let value = number * WRITERS + writer;
         if writer == 0 && number % 8 == 0 {
             let at = FileOffset(index * SLOT_BYTES);
-            file.write_at(at, &value.to_ne_bytes(), Privileges::Keep).unwrap();
+            file.write_at(&value.to_ne_bytes(), at.0).unwrap();
         } else {
             slot(map, index).store(value, Ordering::Relaxed);
         }

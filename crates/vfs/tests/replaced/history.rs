@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use base::FileOffset;
 use device::{Recording, Replay, SharedDevice};
 use testkit::Random;
 use vfs::{Follow, Volume, VolumeOptions};
@@ -87,10 +86,10 @@ impl History {
 fn read_target(device: SharedDevice) -> Vec<u8> {
     let mut options = VolumeOptions::default();
     options.cache.bytes_max = 4 << 20;
-    let volume = Volume::open(device, &options).unwrap();
+    let volume = Volume::open_device(device, &options).unwrap();
     let node = volume.resolve(format!("/{TARGET}").as_bytes(), Follow::No).unwrap();
     let mut contents = vec![0; node.attributes().size as usize];
-    let length = node.open().unwrap().read_at(FileOffset(0), &mut contents).unwrap();
+    let length = node.open().unwrap().read_at(&mut contents, 0).unwrap();
     assert_eq!(length, contents.len());
     contents
 }

@@ -55,7 +55,7 @@ impl Stage {
         let mut options =
             VolumeOptions { writable: true, auto_da_alloc, ..VolumeOptions::default() };
         options.cache.bytes_max = 16 << 20;
-        let volume = Volume::open(wrap(device.clone()), &options).unwrap();
+        let volume = Volume::open_device(wrap(device.clone()), &options).unwrap();
         Self { device, volume, random: Random(seed) }
     }
 
@@ -79,7 +79,7 @@ impl Stage {
 
     /// Makes durable what was changed up to now, but no data.
     fn commit(&self, number: u64) {
-        make(&self.volume, &format!("other {number}")).sync(false).unwrap();
+        make(&self.volume, &format!("other {number}")).sync_all().unwrap();
     }
 
     /// Whether anything was made durable since `point`: the journal's own thread does that now and then.
@@ -91,14 +91,14 @@ impl Stage {
 fn write(file: &File, data: &[u8]) {
     for (index, part) in data.chunks(70_000).enumerate() {
         let at = FileOffset(index as u64 * 70_000);
-        assert_eq!(file.write_at(at, part, Privileges::Keep).unwrap(), part.len());
+        assert_eq!(file.write_at(part, at.0).unwrap(), part.len());
     }
 }
 
 fn rename(volume: &Volume, from: &str, to: &str, flags: RenameFlags) {
     let root = volume.root().unwrap();
     let [from, to] = [from, to].map(|name| (&root, name.as_bytes()));
-    volume.rename(from, to, flags, &Credentials::ROOT).unwrap();
+    volume.rename_in(from, to, flags, &Credentials::ROOT).unwrap();
 }
 
 /// New files take the target's place.

@@ -141,7 +141,7 @@ fn mode_and_acl_follow_each_other() {
 fn acls_are_checked() {
     let (volume, _) = volume();
     let file = create(&volume, "/file");
-    let link = volume.symlink(b"x", b"/link", &ROOT).unwrap();
+    let link = volume.create_at(b"/link", &Creation::symlink(b"x"), &ROOT).unwrap();
     let invalid = set_xattr(&file, ACCESS, b"nonsense");
     assert!(matches!(invalid, Err(Error::InvalidArgument(_))));
     let value = acl(7, 7, 7, 7, 7);

@@ -11,12 +11,12 @@ const WRITE: OpenMode = OpenMode { write: true, append: false };
 const APPEND: OpenMode = OpenMode { write: true, append: true };
 
 fn write(file: &File, at: u64, data: &[u8]) -> usize {
-    file.write_at(FileOffset(at), data, Privileges::Keep).unwrap()
+    file.write_at(data, at).unwrap()
 }
 
 fn contents(file: &File) -> Vec<u8> {
     let mut bytes = vec![0xaa; 1 << 17];
-    let length = file.read_at(FileOffset(0), &mut bytes).unwrap();
+    let length = file.read_at(&mut bytes, 0).unwrap();
     bytes.truncate(length);
     bytes
 }
@@ -32,7 +32,7 @@ fn what_is_written_is_read_at_once_and_on_the_device_after_a_sync() {
     assert_eq!(contents(&file), expected);
     assert_eq!(contents(&node.open().unwrap()), expected);
     assert_eq!(node.attributes().size, 5005);
-    file.sync(false).unwrap();
+    file.sync_all().unwrap();
     assert_eq!(file_system.on_disk(node.number()), expected);
     let appending = node.open_for(APPEND).unwrap();
     assert_eq!(write(&appending, 0, b"!"), 1);
@@ -67,7 +67,7 @@ fn what_was_cut_off_comes_back_as_zeroes() {
     let node = create(&volume, "/file");
     let file = node.open_for(WRITE).unwrap();
     write(&file, 0, &[7; 10_000]);
-    file.sync(true).unwrap();
+    file.sync_data().unwrap();
     for size in [4100, 9000] {
         node.set_size(size, Privileges::Keep).unwrap();
     }
@@ -92,7 +92,8 @@ fn a_write_takes_privileges_and_renews_the_times() {
     write(&file, 0, b"x");
     assert_eq!(node.attributes().permissions, 0o6755);
     assert!(node.attributes().modified.seconds > 1_700_000_000);
-    file.write_at(FileOffset(0), b"x", Privileges::Drop).unwrap();
+    let at = WriteAt::Offset(FileOffset(0));
+    file.write_with(at, b"x", Privileges::Drop, RwFlags::default()).unwrap();
     assert_eq!(node.attributes().permissions, 0o755);
 }
 
@@ -101,7 +102,7 @@ fn only_files_opened_for_it_are_written_to() {
     let (volume, file_system) = volume();
     let node = create(&volume, "/file");
     let file = node.open().unwrap();
-    let refused = file.write_at(FileOffset(0), b"x", Privileges::Keep);
+    let refused = file.write_at(b"x", 0);
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     write(&node.open_for(WRITE).unwrap(), 0, b"abc");
     file_system.set_flags(node.number(), 0x20);
@@ -140,7 +141,7 @@ fn a_full_volume_refuses_at_once() {
     let node = create(&volume, "/file");
     let file = node.open_for(WRITE).unwrap();
     let end = FileOffset(testkit::memory::DATA_BYTES_MAX);
-    assert_eq!(file.write_at(end, b"x", Privileges::Keep), Err(Error::NoSpace));
+    assert_eq!(file.write_at(b"x", end.0), Err(Error::NoSpace));
     assert_eq!(node.attributes().size, 0);
 }
 
@@ -196,7 +197,7 @@ proptest! {
                     expected.resize(size.into(), 0);
                 }
                 Step::Sync => {
-                    file.sync(true).unwrap();
+                    file.sync_data().unwrap();
                     prop_assert_eq!(&file_system.on_disk(node.number()), &expected);
                 }
                 Step::SyncVolume => volume.sync().unwrap(),

@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use base::{FileOffset, InodeNumber};
+use base::InodeNumber;
 use testkit::memory::MemoryFileSystem;
 use testkit::wait_until;
-use vfs::{File, OpenMode, Privileges};
+use vfs::{File, OpenMode};
 
 use super::{create, open, volume, volume_with};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 
 fn write(file: &File, data: &[u8]) {
-    assert_eq!(file.write_at(FileOffset(0), data, Privileges::Keep), Ok(data.len()));
+    assert_eq!(file.write_at(data, 0), Ok(data.len()));
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_cached_data_of_an_inode_is_found_by_its_number() {
     assert_eq!((data.size(), data.mapping().bytes_dirty()), (5000, 8192));
     assert!(host.cached_data(InodeNumber(60)).is_none(), "no such inode");
     let number = node.number();
-    file.sync(false).unwrap();
+    file.sync_all().unwrap();
     drop((file, node, data, host));
     volume.close().unwrap();
     drop(volume);
@@ -50,7 +50,7 @@ fn a_volume_whose_writes_are_held_writes_nothing_back() {
     thread::scope(|scope| {
         scope.spawn(|| {
             begun.store(true, Ordering::Release);
-            file.sync(false).unwrap();
+            file.sync_all().unwrap();
             ended.store(true, Ordering::Release);
         });
         wait_until("the writer begins", || begun.load(Ordering::Acquire));

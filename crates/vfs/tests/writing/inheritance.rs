@@ -75,7 +75,7 @@ fn a_default_acl_is_handed_down_instead() {
     let sub = made(b"/d/sub", FileType::Directory, 0o755);
     assert_eq!(sub.get_xattr(ACCESS).unwrap(), acl(7, 7, 5, 5, 0));
     assert_eq!(sub.get_xattr(DEFAULT).unwrap(), default);
-    let link = volume.symlink(b"x", b"/d/link", &ROOT).unwrap();
+    let link = volume.create_at(b"/d/link", &Creation::symlink(b"x"), &ROOT).unwrap();
     assert_eq!(link.attributes().permissions, 0o777);
     assert_eq!(link.list_xattrs().unwrap(), Vec::<Vec<u8>>::new());
 }

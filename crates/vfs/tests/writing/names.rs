@@ -12,7 +12,7 @@ fn what_was_made_is_found_again() {
     let (volume, file_system) = volume();
     mkdir(&volume, "/d");
     let file = create(&volume, "/d/file");
-    let link = volume.symlink(b"d/file", b"/link", &ROOT).unwrap();
+    let link = volume.create_at(b"/link", &Creation::symlink(b"d/file"), &ROOT).unwrap();
     assert_eq!(node(&volume, "/d/file").number(), file.number());
     assert!(Arc::ptr_eq(&node(&volume, "/d/file"), &file));
     assert_eq!(link.read_link().unwrap(), b"d/file");
@@ -32,7 +32,7 @@ fn what_was_made_is_found_again() {
 fn names_that_cannot_be_are_refused() {
     let (volume, _) = volume();
     let root = volume.root().unwrap();
-    let create = |name: &[u8]| volume.create(&root, name, &regular(0o644), &ROOT).map(drop);
+    let create = |name: &[u8]| volume.create_in(&root, name, &regular(0o644), &ROOT).map(drop);
     let long = [b'x'; 256];
     assert_eq!(create(&long), Err(Error::NameTooLong));
     assert_eq!(create(&long[1..]), Ok(()));
@@ -44,7 +44,8 @@ fn names_that_cannot_be_are_refused() {
         let removed = volume.rmdir(&root, name, &ROOT);
         assert!(matches!(removed, Err(Error::InvalidArgument(_))));
     }
-    let link = |target: &[u8]| volume.symlink(target, b"/link", &ROOT).map(drop);
+    let link =
+        |target: &[u8]| volume.create_at(b"/link", &Creation::symlink(target), &ROOT).map(drop);
     assert_eq!(link(b""), Err(Error::NotFound));
     assert_eq!(link(&[b'x'; 4096]), Err(Error::NameTooLong));
     assert!(matches!(link(b"a\0b"), Err(Error::InvalidArgument(_))));
@@ -96,13 +97,13 @@ fn nothing_is_made_in_a_directory_that_was_removed() {
     let gone = mkdir(&volume, "/gone");
     let file = create(&volume, "/file");
     volume.remove(b"/gone", &ROOT).unwrap();
-    let made = volume.create(&gone, b"x", &regular(0o644), &ROOT);
+    let made = volume.create_in(&gone, b"x", &regular(0o644), &ROOT);
     assert_eq!(made.unwrap_err(), Error::NotFound);
     assert_eq!(volume.create_unnamed(&gone, &regular(0), &ROOT).unwrap_err(), Error::NotFound);
     assert_eq!(volume.link(&gone, b"x", &file), Err(Error::NotFound));
     let root = volume.root().unwrap();
     let flags = vfs::RenameFlags::default();
-    let moved = volume.rename((&root, b"file"), (&gone, b"x"), flags, &ROOT);
+    let moved = volume.rename_in((&root, b"file"), (&gone, b"x"), flags, &ROOT);
     assert_eq!(moved, Err(Error::NotFound));
     assert_eq!(file_system.verify(), 1);
 }

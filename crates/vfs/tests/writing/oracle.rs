@@ -42,7 +42,9 @@ fn here(volume: &Volume, change: &Change) -> Result<(), base::Error> {
     match change {
         Change::Mkdir(path) => volume.mkdir(path.as_bytes(), 0o755, &ROOT).map(drop),
         Change::Create(path) => volume.create_file(path.as_bytes(), 0o644, &ROOT).map(drop),
-        Change::Symlink(path) => volume.symlink(b"a", path.as_bytes(), &ROOT).map(drop),
+        Change::Symlink(path) => {
+            volume.create_at(path.as_bytes(), &Creation::symlink(b"a"), &ROOT).map(drop)
+        }
         Change::Link(from, to) => volume.link_at(from.as_bytes(), to.as_bytes()),
         Change::Remove(path) => volume.remove(path.as_bytes(), &ROOT),
         Change::Rename(from, to, flags) => {
@@ -126,7 +128,7 @@ proptest! {
             }
             let expected = on_host(host.path(), change);
             let found = here(&volume, change);
-            let found = found.as_ref().map(|()| 0).unwrap_or_else(vfs::errno);
+            let found = found.as_ref().map(|()| 0).unwrap_or_else(base::Error::errno);
             let expected = expected.map(|()| 0).unwrap_or_else(Errno::raw_os_error);
             prop_assert_eq!(found, expected, "{:?}", change);
         }

@@ -34,7 +34,7 @@ pub fn run(selection: &Selection) {
             let backend = Backend::Submitter;
             let device = OpenDevice { read_only: false, backend, ..OpenDevice::default() };
             let device = device::open(&image.path(), device).expect("the image");
-            (block_size, image, Volume::open(device, &options).expect("a volume"))
+            (block_size, image, Volume::open_device(device, &options).expect("a volume"))
         })
         .collect();
     let mut speeds = vec![vec![Vec::new(); SIZES.len()]; volumes.len()];
@@ -63,7 +63,7 @@ pub fn run(selection: &Selection) {
 fn speed(volume: &Volume, length: usize) -> f64 {
     let root = volume.root().expect("a root");
     let (creation, by) = (Creation::of(FileType::Regular, 0o644), Credentials::ROOT);
-    let node = volume.create(&root, b"file", &creation, &by).expect("a file");
+    let node = volume.create_in(&root, b"file", &creation, &by).expect("a file");
     let file = node.open_for(OpenMode { write: true, append: false }).expect("it opens");
     let data = vec![7; length];
     let begin = Instant::now();

@@ -72,7 +72,7 @@ fn table(selection: &Selection, title: &str, open: &dyn Fn(&Path) -> SharedDevic
     sides.extend(volumes.map(|(name, direct)| {
         let options = VolumeOptions { writable: true, direct, ..VolumeOptions::default() };
         let device = open(&image(folder.path(), name));
-        (name, Side::Volume(Volume::open(device, &options).expect("a volume")))
+        (name, Side::Volume(Volume::open_device(device, &options).expect("a volume")))
     }));
     sides.retain(|(name, _)| selection.has_side(name));
     print!("{:<8}", "");
@@ -124,13 +124,13 @@ impl Side {
             Self::Volume(volume) => {
                 let root = volume.root().expect("a root");
                 let (creation, by) = (Creation::of(FileType::Regular, 0o644), Credentials::ROOT);
-                let node = volume.create(&root, b"file", &creation, &by).expect("a file");
+                let node = volume.create_in(&root, b"file", &creation, &by).expect("a file");
                 let mode = OpenMode { write: true, append: false };
                 let file = node.open_for(mode).expect("it opens");
                 let (mode, keep) = (Fallocate::Allocate { keep_size: false }, Privileges::Keep);
                 let all = FileOffset(0)..FileOffset(FILE_BYTES);
                 file.fallocate(mode, all, keep).expect("there is room");
-                file.sync(false).expect("it is durable");
+                file.sync_all().expect("it is durable");
                 let rate = jobs::run(places, length, &|batch, back| {
                     let writes = batch.into_iter().map(|(at, buffer)| {
                         let back = back.clone();

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use base::FileOffset;
 use iomap::ReadOptions;
 use pagecache::CacheOptions;
 
@@ -65,12 +64,12 @@ pub fn check(image: &Image) -> Memory {
                     let step = if thread < 2 { 1 } else { 1021 };
                     for piece in 0..pieces {
                         let at = piece * step % pieces * buffer.len() as u64;
-                        file.read_at(FileOffset(at), &mut buffer).expect("a read");
+                        file.read_at(&mut buffer, at).expect("a read");
                     }
                 });
             }
         });
-        counted = counted.max(volume.cache().stats().bytes_resident_max);
+        counted = counted.max(volume.cache_stats().bytes_resident_max);
     }
     Memory { counted, grown: status_bytes("VmHWM:").saturating_sub(before) }
 }

@@ -4,7 +4,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::FileOffset;
 use device::OpenDevice;
 use iomap::ReadOptions;
 use pagecache::CacheOptions;
@@ -143,7 +142,7 @@ impl Ours {
 pub fn open_volume(image: &std::path::Path, cache: CacheOptions, read: ReadOptions) -> Volume {
     let device = device::open(image, OpenDevice::default()).expect("the image");
     let options = VolumeOptions { cache, read, ..Default::default() };
-    Volume::open(device, &options).expect("a volume")
+    Volume::open_device(device, &options).expect("a volume")
 }
 
 /// Opens one of the volume's files.
@@ -176,7 +175,7 @@ impl Side for Ours {
         let volume = self.volume.as_ref().expect("a volume was opened");
         let file = open_file(volume, case.content);
         Box::new(move |at, buffer| {
-            let read = file.read_at(FileOffset(at), buffer).expect("a read");
+            let read = file.read_at(buffer, at).expect("a read");
             assert_eq!(read, buffer.len());
         })
     }

@@ -22,9 +22,9 @@ pub fn extents(size: u64, costs: &mut Costs) {
     costs.measure("write", size, || {
         for number in 0..size {
             let at = FileOffset(number * 8192);
-            file.write_at(at, &[7; 4096], Privileges::Keep).expect("a write");
+            file.write_at(&[7; 4096], at.0).expect("a write");
         }
-        file.sync(false).expect("a sync");
+        file.sync_all().expect("a sync");
     });
     drop((file, node, root));
     volume.close().expect("a sound volume");
@@ -44,12 +44,12 @@ pub fn extents(size: u64, costs: &mut Costs) {
     costs.measure("read", size, || {
         let mut block = [0; 4096];
         for number in 0..size {
-            file.read_at(FileOffset(number * 8192), &mut block).expect("a block");
+            file.read_at(&mut block, number * 8192).expect("a block");
         }
     });
     costs.measure("truncate", size, || {
         node.set_size(0, Privileges::Keep).expect("a truncation");
-        file.sync(false).expect("a sync");
+        file.sync_all().expect("a sync");
     });
     drop(file);
     volume.close().expect("a sound volume");
@@ -91,7 +91,7 @@ pub fn open_files(size: u64, costs: &mut Costs) {
         let file = |number| {
             let node = create(&volume, &root, format!("name-{number}").as_bytes());
             let file = node.open_for(WRITE).expect("a file");
-            file.write_at(FileOffset(0), &[7; FILE_BYTES], Privileges::Keep).expect("a write");
+            file.write_at(&[7; FILE_BYTES], 0).expect("a write");
             file
         };
         let files = (0..size).map(file).collect::<Vec<_>>();
@@ -100,7 +100,7 @@ pub fn open_files(size: u64, costs: &mut Costs) {
     });
     costs.measure("write again, sync", size, || {
         for file in &files {
-            file.write_at(FileOffset(0), &[8; FILE_BYTES], Privileges::Keep).expect("a write");
+            file.write_at(&[8; FILE_BYTES], 0).expect("a write");
         }
         volume.sync().expect("a sync");
     });
@@ -117,8 +117,8 @@ pub fn fsyncs(size: u64, costs: &mut Costs) {
         for number in 0..size {
             let node = create(&volume, &root, format!("name-{number}").as_bytes());
             let file = node.open_for(WRITE).expect("a file");
-            file.write_at(FileOffset(0), &[7; FILE_BYTES], Privileges::Keep).expect("a write");
-            file.sync(false).expect("a sync");
+            file.write_at(&[7; FILE_BYTES], 0).expect("a write");
+            file.sync_all().expect("a sync");
         }
     });
     costs.measure("close", size, || volume.close().expect("a sound volume"));

@@ -19,13 +19,13 @@ pub fn open(image: &Path) -> Volume {
     let options = OpenDevice { part: Part::Whole, read_only: false, ..OpenDevice::default() };
     let device = device::open(image, options).expect("the image");
     let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
-    Volume::open(device, &options).expect("a sound volume")
+    Volume::open_device(device, &options).expect("a sound volume")
 }
 
 /// A new file.
 pub fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8]) -> Arc<Node> {
     let what = Creation::of(FileType::Regular, 0o644);
-    volume.create(directory, name, &what, &Credentials::ROOT).expect("a new file")
+    volume.create_in(directory, name, &what, &Credentials::ROOT).expect("a new file")
 }
 
 /// Names of one directory.
@@ -60,7 +60,7 @@ pub fn names(size: u64, costs: &mut Costs) {
         let new = format!("new-{number}").into_bytes();
         let (from, to) = ((&root, &name(number)[..]), (&root, &new[..]));
         let flags = RenameFlags::default();
-        volume.rename(from, to, flags, &Credentials::ROOT).expect("a rename");
+        volume.rename_in(from, to, flags, &Credentials::ROOT).expect("a rename");
     };
     costs.measure("rename", size, || {
         each(&rename);

@@ -43,7 +43,7 @@ impl Library {
         let cache = CacheOptions { bytes_max: cache_bytes, ..CacheOptions::default() };
         let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
         let shared = Arc::clone(&device) as SharedDevice;
-        let volume = Volume::open(shared, &options).expect("a volume");
+        let volume = Volume::open_device(shared, &options).expect("a volume");
         Self { volume, device, _image: image }
     }
 
@@ -52,7 +52,7 @@ impl Library {
         let root = self.volume.root().expect("a root");
         let node = self.volume.lookup(&root, name.as_bytes()).or_else(|_| {
             let what = Creation::of(base::attributes::FileType::Regular, 0o644);
-            self.volume.create(&root, name.as_bytes(), &what, &Credentials::ROOT)
+            self.volume.create_in(&root, name.as_bytes(), &what, &Credentials::ROOT)
         });
         let mode = OpenMode { write: true, ..OpenMode::default() };
         let file = node.expect("a file").open_for(mode).expect("an open file");
@@ -97,7 +97,7 @@ impl Target for Ours {
     }
 
     fn sync(&self) {
-        self.file.sync(false).expect("a durable file");
+        self.file.sync_all().expect("a durable file");
     }
 }
 

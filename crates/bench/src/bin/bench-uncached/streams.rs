@@ -152,7 +152,7 @@ fn measure(settings: &Settings, medium: Medium, write: bool, uncached: bool) -> 
     }
     let (seconds, speed, cpu) =
         timed(settings.time, stream_bytes, |at| step(&*stream, write, at, &mut buffer));
-    let stats = library.volume.cache().stats();
+    let stats = library.volume.cache_stats();
     let memory = status_bytes("RssAnon:") as f64 / MIB;
     let before = library.bytes_read();
     through(hot_bytes, |at| hot.read(at, &mut buffer));

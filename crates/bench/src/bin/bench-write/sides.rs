@@ -5,11 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::FileOffset;
 use base::attributes::FileType;
 use device::OpenDevice;
 use pagecache::CacheOptions;
-use vfs::{Creation, Credentials, OpenMode, Privileges, Volume, VolumeOptions};
+use vfs::{Creation, Credentials, OpenMode, Volume, VolumeOptions};
 
 use bench::image::Image;
 use bench::mount::{Mount, Mounter};
@@ -98,7 +97,7 @@ impl Library {
         let device = OpenDevice { read_only: false, ..OpenDevice::default() };
         let device = device::open(&image.path(), device).expect("the image");
         let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
-        let volume = Volume::open(device, &options).expect("a volume");
+        let volume = Volume::open_device(device, &options).expect("a volume");
         Self { name, volume, _image: image }
     }
 }
@@ -114,7 +113,7 @@ impl Side for Library {
             self.remove(name);
         }
         let what = Creation::of(FileType::Regular, 0o644);
-        let node = self.volume.create(&root, name.as_bytes(), &what, &Credentials::ROOT);
+        let node = self.volume.create_in(&root, name.as_bytes(), &what, &Credentials::ROOT);
         let node: Arc<vfs::Node> = node.expect("a new file");
         let mode = OpenMode { write: true, append: false };
         Box::new(node.open_for(mode).expect("an open file"))
@@ -138,11 +137,11 @@ impl Drop for Library {
 
 impl Output for vfs::File {
     fn write(&mut self, at: u64, data: &[u8]) {
-        let written = self.write_at(FileOffset(at), data, Privileges::Keep).expect("a write");
+        let written = self.write_at(data, at).expect("a write");
         assert_eq!(written, data.len(), "written in part");
     }
 
     fn sync(&mut self) {
-        vfs::File::sync(self, false).expect("a durable file");
+        self.sync_all().expect("a durable file");
     }
 }

@@ -45,7 +45,7 @@ impl Lookup for Volume {
         let node = self.resolve(path, Follow::Yes)?;
         let length = usize::try_from(node.attributes().size).unwrap_or(usize::MAX);
         let mut contents = vec![0; length.min(ACCOUNTS_BYTES_MAX)];
-        let length = node.open()?.read_at(base::FileOffset(0), &mut contents)?;
+        let length = node.open()?.read_at(&mut contents, 0)?;
         contents.truncate(length);
         Ok(contents)
     }

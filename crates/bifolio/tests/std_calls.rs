@@ -1,0 +1,350 @@
+//! The calls that are named as those of the standard library, compared with the standard library's on the host.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bifolio::{Error, Problem, Volume, VolumeOptions};
+use testkit::command::run;
+use testkit::{Mke2fs, Random, check_by_e2fsck};
+
+/// Paths for calls that change what is there.
+const PATHS: [&str; 9] = ["a", "b", "d", "d/a", "d/e", "d/e/a", "a/b", "missing/x", "link"];
+/// Paths for the others, too.
+const ALL_PATHS: [&str; 13] =
+    ["a", "b", "d", "d/a", "d/e", "d/e/a", "a/b", "missing/x", "link", ".", "d/", "d/..", "d/../b"];
+const TARGETS: [&str; 5] = ["a", "d", "d/e", "nowhere", "link"];
+
+/// Options for opening a file: those of this library and the standard library's.
+fn options(bits: u64) -> (bifolio::OpenOptions, fs::OpenOptions) {
+    let is_set = |bit: u32| bits >> bit & 1 == 1;
+    let (mut ours, mut theirs) = (bifolio::OpenOptions::new(), fs::OpenOptions::new());
+    ours.read(is_set(0)).write(is_set(1)).append(is_set(2)).truncate(is_set(3));
+    ours.create(is_set(4)).create_new(is_set(5)).mode(0o640);
+    theirs.read(is_set(0)).write(is_set(1)).append(is_set(2)).truncate(is_set(3));
+    theirs.create(is_set(4)).create_new(is_set(5)).mode(0o640);
+    (ours, theirs)
+}
+
+/// Writes to a file that was opened in some way, and reads it as far as it may be. Returns what is seen.
+fn use_file(mut file: impl Read + Write + Seek, bits: u64) -> io::Result<String> {
+    let mut seen = String::new();
+    if bits & 1 == 1 {
+        file.read_to_string(&mut seen)?;
+    }
+    if bits & 6 != 0 {
+        file.write_all(b"written")?;
+    }
+    Ok(format!("{seen}, then at {}", file.stream_position()?))
+}
+
+fn describe(mode: u32, size: u64, links: u64) -> String {
+    match mode & 0o170_000 {
+        // Sizes and links of directories are the file system's.
+        0o040_000 => format!("{mode:o}"),
+        _ => format!("{mode:o} {size} {links}"),
+    }
+}
+
+fn of_host(metadata: &fs::Metadata) -> String {
+    describe(metadata.mode(), metadata.len(), metadata.nlink())
+}
+
+fn of_volume(attributes: &bifolio::Attributes) -> String {
+    describe(attributes.mode(), attributes.size, attributes.links.into())
+}
+
+/// A call, with the numbers that choose its arguments.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    number: u64,
+    path: &'static str,
+    other: &'static str,
+    target: &'static str,
+    bits: u64,
+}
+
+impl Call {
+    fn random(random: &mut Random) -> Self {
+        let number = random.below(18);
+        let paths: &[&str] = if number < 9 { &ALL_PATHS } else { &PATHS };
+        let pick = |random: &mut Random, from: &[&'static str]| *random.pick(from).unwrap();
+        Self {
+            number,
+            path: pick(random, paths),
+            other: pick(random, &PATHS),
+            target: pick(random, &TARGETS),
+            bits: random.below(64),
+        }
+    }
+
+    fn on_host(&self, root: &Path) -> io::Result<String> {
+        let (path, other) = (root.join(self.path), root.join(self.other));
+        let done = |()| String::new();
+        match self.number {
+            0 => fs::metadata(path).map(|metadata| of_host(&metadata)),
+            1 => fs::symlink_metadata(path).map(|metadata| of_host(&metadata)),
+            2 => path.try_exists().map(|exists| exists.to_string()),
+            3 => {
+                let names = fs::read_dir(&path)?.map(|entry| {
+                    let entry = entry?;
+                    assert_eq!(entry.path(), path.join(entry.file_name()));
+                    let metadata = entry.metadata()?;
+                    assert_eq!(entry.file_type()?, metadata.file_type());
+                    Ok(format!("{:?} {}", entry.file_name(), of_host(&metadata)))
+                });
+                sorted(names)
+            }
+            4 => fs::create_dir(path).map(done),
+            5 => fs::create_dir_all(path).map(done),
+            6 => fs::read_link(path).map(|target| format!("{target:?}")),
+            7 | 8 => {
+                let file = options(self.bits).1.open(path)?;
+                match file.metadata()?.is_dir() {
+                    // The kernel opens directories, too.
+                    true => Err(ErrorKind::IsADirectory.into()),
+                    false => use_file(file, self.bits),
+                }
+            }
+            9 => fs::read(path).map(|contents| format!("{contents:?}")),
+            10 => fs::write(path, vec![b'w'; self.bits as usize]).map(done),
+            11 => fs::remove_file(path).map(done),
+            12 => fs::remove_dir(path).map(done),
+            13 => fs::remove_dir_all(path).map(done),
+            14 => fs::rename(path, other).map(done),
+            15 => fs::hard_link(path, other).map(done),
+            16 => std::os::unix::fs::symlink(self.target, path).map(done),
+            _ => fs::set_permissions(path, self.permissions()).map(done),
+        }
+    }
+
+    fn on_volume(&self, volume: &Volume) -> io::Result<String> {
+        let (path, other) = (self.path, self.other);
+        let done = |()| String::new();
+        let result = match self.number {
+            0 => volume.metadata(path).map(|attributes| of_volume(&attributes)),
+            1 => volume.symlink_metadata(path).map(|attributes| of_volume(&attributes)),
+            2 => volume.exists(path).map(|exists| exists.to_string()),
+            3 => {
+                let names = volume.read_dir(path)?.map(|entry| {
+                    let entry = entry?;
+                    assert_eq!(entry.path(), Path::new(path).join(entry.file_name()));
+                    let attributes = entry.metadata()?;
+                    assert_eq!(entry.file_type()?, attributes.kind);
+                    assert_eq!(entry.inode(), attributes.inode);
+                    Ok(format!("{:?} {}", entry.file_name(), of_volume(&attributes)))
+                });
+                return sorted(names);
+            }
+            4 => volume.create_dir(path).map(done),
+            5 => volume.create_dir_all(path).map(done),
+            6 => volume.read_link(path).map(|target| format!("{target:?}")),
+            7 | 8 => {
+                return use_file(&options(self.bits).0.open(volume, path)?, self.bits);
+            }
+            9 => volume.read(path).map(|contents| format!("{contents:?}")),
+            10 => volume.write(path, vec![b'w'; self.bits as usize]).map(done),
+            11 => volume.remove_file(path).map(done),
+            12 => volume.remove_dir(path).map(done),
+            13 => volume.remove_dir_all(path).map(done),
+            14 => volume.rename(path, other).map(done),
+            15 => volume.hard_link(path, other).map(done),
+            16 => volume.symlink(self.target, path).map(done),
+            _ => volume.set_permissions(path, self.permissions()).map(done),
+        };
+        Ok(result?)
+    }
+
+    fn permissions(&self) -> Permissions {
+        Permissions::from_mode(0o600 + self.bits as u32)
+    }
+}
+
+fn sorted(lines: impl Iterator<Item = io::Result<String>>) -> io::Result<String> {
+    let mut lines = lines.collect::<io::Result<Vec<String>>>()?;
+    lines.sort();
+    Ok(lines.join("\n"))
+}
+
+/// A result as far as both sides can agree.
+fn comparable<T>(result: io::Result<T>) -> Result<T, ErrorKind> {
+    result.map_err(|error| error.kind())
+}
+
+/// An empty volume for writing, and its image in a folder of its own.
+fn empty_volume() -> (tempfile::TempDir, PathBuf, Volume) {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("disk.img");
+    let mut recipe = Mke2fs::new("ext4", 1024);
+    recipe.size = 32 << 20;
+    recipe.make(&image, None);
+    let volume = VolumeOptions::new().writable(true).cache_bytes_max(8 << 20).open(&image).unwrap();
+    (folder, image, volume)
+}
+
+fn close(volume: Volume, image: &Path) {
+    volume.close().unwrap();
+    drop(volume);
+    check_by_e2fsck(image);
+}
+
+#[test]
+fn calls_by_path_do_the_same_as_those_of_std_fs() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    for seed in 0..30 {
+        let (folder, image, volume) = empty_volume();
+        let root = folder.path().join("root");
+        // mke2fs makes this, too.
+        fs::create_dir(&root).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(root.join("lost+found")).unwrap();
+        let mut random = Random(seed);
+        for step in 0..600 {
+            let call = Call::random(&mut random);
+            let expected = comparable(call.on_host(&root));
+            let found = comparable(call.on_volume(&volume));
+            assert_eq!(found, expected, "step {step} of seed {seed}: {call:?}");
+        }
+        close(volume, &image);
+    }
+}
+
+/// One operation on an open file. Both sides have the same methods, but other errors.
+macro_rules! file_operation {
+    ($file:expr, $number:expr, $at:expr, $length:expr, $seed:expr) => {{
+        let (file, length) = (&mut $file, $length);
+        let data: Vec<u8> = (0..length).map(|index| (index as u64 + $seed) as u8).collect();
+        let mut buffer = vec![0; length];
+        match $number {
+            0 => file.read(&mut buffer).map(|read| format!("{:?}", &buffer[..read])),
+            1 => file.write(&data).map(|written| written.to_string()),
+            2 => file.seek(SeekFrom::Start($at)).map(|at| at.to_string()),
+            3 => file.seek(SeekFrom::End($at as i64 - 5000)).map(|at| at.to_string()),
+            4 => file.seek(SeekFrom::Current($at as i64 - 5000)).map(|at| at.to_string()),
+            5 => match file.read_at(&mut buffer, $at) {
+                Ok(read) => Ok(format!("{:?}", &buffer[..read])),
+                Err(error) => Err(error.into()),
+            },
+            6 => match file.read_exact_at(&mut buffer, $at) {
+                Ok(()) => Ok(format!("{buffer:?}")),
+                Err(error) => Err(error.into()),
+            },
+            7 => match file.write_at(&data, $at) {
+                Ok(written) => Ok(written.to_string()),
+                Err(error) => Err(error.into()),
+            },
+            8 => match file.write_all_at(&data, $at) {
+                Ok(()) => Ok(String::new()),
+                Err(error) => Err(error.into()),
+            },
+            9 => match file.set_len($at) {
+                Ok(()) => Ok(String::new()),
+                Err(error) => Err(error.into()),
+            },
+            10 => match file.sync_all().and_then(|()| file.sync_data()) {
+                Ok(()) => Ok(String::new()),
+                Err(error) => Err(error.into()),
+            },
+            _ => file.stream_position().map(|at| at.to_string()),
+        }
+    }};
+}
+
+#[test]
+fn open_files_do_the_same_as_those_of_the_host() {
+    for (seed, bits) in (0..24).zip([0b10_0011, 0b10_0101].into_iter().cycle()) {
+        let (folder, image, volume) = empty_volume();
+        let (ours, theirs) = options(bits);
+        let mut ours = ours.open(&volume, "file").unwrap();
+        let mut theirs = theirs.open(folder.path().join("file")).unwrap();
+        let mut random = Random(seed);
+        for step in 0..400 {
+            let number = random.below(12);
+            let (at, length) = (random.below(10_000), random.below(3000) as usize);
+            let expected: io::Result<String> = file_operation!(theirs, number, at, length, step);
+            let found: io::Result<String> = file_operation!(ours, number, at, length, step);
+            let (found, expected) = (comparable(found), comparable(expected));
+            // Without the bytes, which would fill the screen.
+            assert!(found == expected, "step {step} of seed {seed}: operation {number} at {at}");
+            assert_eq!(ours.metadata().unwrap().size, theirs.metadata().unwrap().len());
+        }
+        drop(ours);
+        close(volume, &image);
+    }
+}
+
+#[test]
+fn a_file_opened_for_reading_is_not_changed() {
+    let (_folder, image, volume) = empty_volume();
+    volume.write("file", "contents").unwrap();
+    let mut file = volume.open("file").unwrap();
+    assert_eq!(file.write(b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(matches!(file.set_len(0), Err(Error::InvalidArgument(_))));
+    assert_eq!(volume.read("file").unwrap(), b"contents");
+    drop(file);
+    close(volume, &image);
+}
+
+#[test]
+fn threads_that_share_a_file_read_each_byte_once() {
+    let (_folder, image, volume) = empty_volume();
+    volume.write("file", vec![1; 1 << 20]).unwrap();
+    let file = volume.open("file").unwrap();
+    for _ in 0..20 {
+        (&file).rewind().unwrap();
+        let read: u64 = std::thread::scope(|scope| {
+            let reader = || io::copy(&mut &file, &mut io::sink()).unwrap();
+            let readers = [scope.spawn(reader), scope.spawn(reader)];
+            readers.map(|reader| reader.join().unwrap()).iter().sum()
+        });
+        assert_eq!(read, 1 << 20);
+    }
+    drop(file);
+    close(volume, &image);
+}
+
+#[test]
+fn large_directories_are_listed_and_removed_whole() {
+    let (_folder, image, volume) = empty_volume();
+    volume.create_dir_all("d/e/f").unwrap();
+    let mut expected: Vec<String> = (0..3000).map(|number| format!("name {number:04}")).collect();
+    for name in &expected {
+        volume.create_new(Path::new("d/e").join(name)).unwrap();
+    }
+    expected.push("f".to_owned());
+    let names = volume.read_dir("d/e").unwrap();
+    let names = names.map(|entry| Ok(entry?.file_name().to_str().unwrap().to_owned()));
+    let mut names = names.collect::<Result<Vec<String>, Error>>().unwrap();
+    names.sort();
+    expected.sort();
+    assert!(names == expected);
+    volume.remove_dir_all("d").unwrap();
+    let names = volume.read_dir("/").unwrap().map(|entry| entry.unwrap().file_name().to_owned());
+    assert_eq!(names.collect::<Vec<_>>(), ["lost+found"]);
+    close(volume, &image);
+}
+
+#[test]
+fn a_directory_that_is_in_itself_is_not_removed_for_ever() {
+    let (_folder, image, volume) = empty_volume();
+    volume.create_dir_all("d/e").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    run(Command::new("debugfs").args(["-w", "-R", "ln d d/e/loop"]).arg(&image));
+    let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
+    let corrupt = volume.remove_dir_all("d").unwrap_err();
+    let is_cycle = |error: &Error| matches!(error, Error::Corrupt(corrupt) if corrupt.problem == Problem::Cycle);
+    assert!(is_cycle(&corrupt), "{corrupt:?}");
+}
+
+#[test]
+fn a_missing_or_used_image_is_an_error_of_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = VolumeOptions::new().open(folder.path().join("missing")).unwrap_err();
+    assert_eq!(io::Error::from(missing).kind(), ErrorKind::NotFound);
+    let (_folder, image, volume) = empty_volume();
+    let refused = VolumeOptions::new().writable(true).open(&image).unwrap_err();
+    assert_eq!(io::Error::from(refused).kind(), ErrorKind::ResourceBusy);
+    close(volume, &image);
+}

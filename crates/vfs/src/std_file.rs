@@ -1,0 +1,143 @@
+//! The calls of `std::fs::File` and `std::os::unix::fs::FileExt` on open files, and the traits of `std::io`.
+//! Not here: calls for servers, with privileges and flags (`file.rs`, `synchronous.rs`).
+//!
+//! The calls have the names, arguments and meanings of the standard library's, but return the library's own errors.
+//! The `std::io` traits read and write at a position that all users of a [`File`] share, and return `std::io::Error`.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use base::attributes::Attributes;
+use base::{Error, FileOffset, Result};
+
+use crate::data::WriteAt;
+use crate::file::File;
+use crate::rights::Privileges;
+use crate::rw_flags::RwFlags;
+
+impl File {
+    /// Reads at byte `offset`. Returns the number of bytes, which is less than the buffer's length only at the end of
+    /// the file. The file's position stays.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_with(FileOffset(offset), buffer, RwFlags::default())
+    }
+
+    /// Fills `buffer` from byte `offset` on. The file's position stays. Errors: `UnexpectedEof` if the file ends
+    /// before the last byte, when the contents of `buffer` are unspecified.
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let length = self.read_at(buffer, offset)?;
+        if length < buffer.len() { Err(Error::UnexpectedEof) } else { Ok(()) }
+    }
+
+    /// Writes `data` into the cache, at byte `offset`, or at the end if the file was opened to append. Returns the
+    /// number of bytes written. It is less than the length of `data` only if there was an error; the next write
+    /// reports that. The file's position stays, and so do setuid and setgid bits, as for root.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let at = self.write_position(offset);
+        self.write_with(at, data, Privileges::Keep, RwFlags::default())
+    }
+
+    /// Writes all of `data`, as [`write_at`](Self::write_at) does. After an error, a part of it may be written.
+    pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
+        while !data.is_empty() {
+            let length = self.write_at(data, offset)?;
+            assert!(length > 0, "a write that wrote nothing succeeded");
+            data = &data[length..];
+            offset += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes the file's data and attributes durable. Errors: also the first writeback error since the file was
+    /// opened, or since the last error was reported.
+    pub fn sync_all(&self) -> Result<()> {
+        self.node().sync_with(0..u64::MAX, false, self.errors())
+    }
+
+    /// [`sync_all`](Self::sync_all), but makes attributes durable only if they are needed to read the data.
+    pub fn sync_data(&self) -> Result<()> {
+        self.node().sync_with(0..u64::MAX, true, self.errors())
+    }
+
+    /// Truncates the file to `size` bytes, or extends it by a hole. Setuid and setgid bits stay, as for root. Errors:
+    /// `InvalidArgument` if the file was not opened for writing.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        if !self.mode().write {
+            return Err(Error::InvalidArgument("the file was not opened for writing"));
+        }
+        self.node().set_size(size, Privileges::Keep)
+    }
+
+    /// Returns the file's attributes.
+    pub fn metadata(&self) -> Result<Attributes> {
+        Ok(self.node().attributes())
+    }
+
+    /// Returns the position of a write that is requested at byte `offset`.
+    fn write_position(&self, offset: u64) -> WriteAt {
+        if self.mode().append { WriteAt::End } else { WriteAt::Offset(FileOffset(offset)) }
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let length = self.read_at(buffer, *position)?;
+        *position += length as u64;
+        Ok(length)
+    }
+}
+
+impl Write for &File {
+    /// Writes at the file's position, or at the end if the file was opened to append. Afterwards, the position is the
+    /// end of the written data.
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let at = self.write_position(*position);
+        let written = self.write_range(at, data, Privileges::Keep, RwFlags::default())?;
+        if !data.is_empty() {
+            *position = written.end;
+        }
+        Ok((written.end - written.start) as usize)
+    }
+
+    /// Does nothing, as for `std::fs::File`: [`File::sync_all`] makes the data durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let mut position = self.position.lock();
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(distance) => self.node().attributes().size.checked_add_signed(distance),
+            SeekFrom::Current(distance) => position.checked_add_signed(distance),
+        };
+        let invalid = Error::InvalidArgument("a seek to a negative or overflowing position");
+        *position = target.filter(|at| i64::try_from(*at).is_ok()).ok_or(invalid)?;
+        Ok(*position)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&*self).write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        (&*self).seek(to)
+    }
+}

@@ -1,0 +1,147 @@
+//! The calls of `std::fs` on a volume: by path, with the names and meanings of the standard library's.
+//! Not here: calls on whole trees (`tree.rs`), options for opening (`open_options.rs`), and changes by path with
+//! credentials (`path_change.rs`).
+//!
+//! A path is a host's path whose root is the volume's: a relative path begins there, too, and a symbolic link does
+//! not lead out of the volume. All calls act as root, as a user who can write to an image is its root.
+
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use base::attributes::{AttributeChange, Attributes, FileType};
+use base::{Error, FileOffset, Result};
+use fs::Credentials;
+
+use crate::file::File;
+use crate::namespace::Creation;
+use crate::open_options::OpenOptions;
+use crate::path::Follow;
+use crate::read_dir::ReadDir;
+use crate::rename::RenameFlags;
+use crate::volume::Volume;
+
+/// The permissions of new directories.
+const DIRECTORY_PERMISSIONS: u16 = 0o755;
+
+/// Returns the bytes of a path.
+pub(crate) fn bytes_of(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+impl Volume {
+    /// Opens the regular file at `path` for reading. [`OpenOptions`] open files in other ways.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().read(true).open(self, path)
+    }
+
+    /// Opens the regular file at `path` for writing. A file that does not exist is created, with the permissions
+    /// 0o644, and an existing one is truncated to zero bytes.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
+    }
+
+    /// Creates a regular file with the permissions 0o644, and opens it for reading and writing. Errors: `Exists` if
+    /// there is anything at `path`.
+    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(self, path)
+    }
+
+    /// Returns the contents of the regular file at `path`.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open(path)?;
+        let mut contents = Vec::new();
+        loop {
+            let part = file.lend(FileOffset(contents.len() as u64), usize::MAX)?;
+            if part.is_empty() {
+                return Ok(contents);
+            }
+            // The size of a file in an image may be any number.
+            contents.try_reserve(part.len()).map_err(|_| Error::OutOfMemory)?;
+            contents.extend_from_slice(&part);
+        }
+    }
+
+    /// Writes a file with these contents, in place of those that it had. See [`create`](Self::create).
+    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
+        self.create(path)?.write_all_at(contents.as_ref(), 0)
+    }
+
+    /// Returns an iterator over the entries of the directory at `path`, in the order in which the directory has them,
+    /// without "." and "..".
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
+        let directory = self.resolve(bytes_of(path.as_ref()), Follow::Yes)?;
+        directory.require_directory()?;
+        Ok(ReadDir::new(self, directory, path.as_ref()))
+    }
+
+    /// Creates a directory with the permissions 0o755.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let what = Creation::of(FileType::Directory, DIRECTORY_PERMISSIONS);
+        self.create_at(bytes_of(path.as_ref()), &what, &Credentials::ROOT).map(drop)
+    }
+
+    /// Removes the file at `path`. A symbolic link at its end is removed itself. Errors: `IsDirectory` for a
+    /// directory.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.remove_of(bytes_of(path.as_ref()), Some(false), &Credentials::ROOT)
+    }
+
+    /// Removes the empty directory at `path`. Errors: `NotEmpty`; `NotDirectory` for other files.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.remove_of(bytes_of(path.as_ref()), Some(true), &Credentials::ROOT)
+    }
+
+    /// Renames `from` to `to`. A file at `to` is replaced, and so is an empty directory by a directory.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (bytes_of(from.as_ref()), bytes_of(to.as_ref()));
+        self.rename_at(from, to, RenameFlags::default(), &Credentials::ROOT)
+    }
+
+    /// Adds the name `link` to the file `original`. A symbolic link at the end of `original` is not followed.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        self.link_at(bytes_of(original.as_ref()), bytes_of(link.as_ref()))
+    }
+
+    /// Creates the symbolic link `link` with the target `original`, which need not exist.
+    pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let what = Creation::symlink(bytes_of(original.as_ref()));
+        self.create_at(bytes_of(link.as_ref()), &what, &Credentials::ROOT).map(drop)
+    }
+
+    /// Returns the target of the symbolic link at `path`.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let target = self.resolve(bytes_of(path.as_ref()), Follow::No)?.read_link()?;
+        Ok(OsString::from_vec(target).into())
+    }
+
+    /// Returns the attributes of the file, directory or other node at `path`.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
+        Ok(self.resolve(bytes_of(path.as_ref()), Follow::Yes)?.attributes())
+    }
+
+    /// [`metadata`](Self::metadata), but of a symbolic link at the end of `path` itself.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
+        Ok(self.resolve(bytes_of(path.as_ref()), Follow::No)?.attributes())
+    }
+
+    /// Sets the permissions, with setuid, setgid and sticky, of the node at `path`.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: Permissions) -> Result<()> {
+        let permissions = Some((permissions.mode() & 0o7777) as u16);
+        let change = AttributeChange { permissions, ..AttributeChange::default() };
+        let node = self.resolve(bytes_of(path.as_ref()), Follow::Yes)?;
+        node.set_attributes(&change, &Credentials::ROOT)
+    }
+
+    /// Returns whether there is anything at `path`. Errors: those that keep the call from knowing; a missing directory
+    /// on the way is none.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.resolve(bytes_of(path.as_ref()), Follow::Yes) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

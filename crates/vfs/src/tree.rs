@@ -1,0 +1,124 @@
+//! Calls on whole trees: directories with all parents, and directories with all contents.
+//! Not here: calls on one name (`std_path.rs`).
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::attributes::{DirCursor, FileType};
+use base::{Error, InodeNumber, Place, Problem, Result};
+use fs::Credentials;
+
+use crate::node::Node;
+use crate::path::Follow;
+use crate::read_dir::{Batch, Entry};
+use crate::std_path::bytes_of;
+use crate::volume::Volume;
+
+impl Volume {
+    /// Creates the directory at `path`, and all of its parents that do not exist, with the permissions 0o755. Does
+    /// nothing if the directory exists. Errors: `Exists` or `NotDirectory` if another file has the name of one.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes_of(path.as_ref());
+        let is_slash = |at: usize| path.get(at).is_none_or(|byte| *byte == b'/');
+        let ends = (1..=path.len()).filter(|&end| is_slash(end) && !is_slash(end - 1));
+        let directories: Vec<&[u8]> = ends.map(|end| &path[..end]).collect();
+        // Back to a directory that exists, or can be created, and from there to the last one.
+        let mut missing = directories.len();
+        while let Some(last) = missing.checked_sub(1) {
+            match self.create_dir_if_missing(directories[last]) {
+                Err(Error::NotFound) => missing = last,
+                created => {
+                    created?;
+                    break;
+                }
+            }
+        }
+        directories[missing..].iter().try_for_each(|path| self.create_dir_if_missing(path))
+    }
+
+    fn create_dir_if_missing(&self, path: &[u8]) -> Result<()> {
+        let created = self.create_dir(OsStr::from_bytes(path));
+        let exists =
+            || self.resolve(path, Follow::Yes).is_ok_and(|node| node.kind() == FileType::Directory);
+        match created {
+            Err(error) if error != Error::NotFound && exists() => Ok(()),
+            created => created,
+        }
+    }
+
+    /// Removes the directory at `path` with everything in it. Symbolic links, also at the end of `path`, are removed
+    /// and not followed. After an error, a part of the tree may be removed. Errors: `NotDirectory`; `Corrupt` for a
+    /// directory that is in itself.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes_of(path.as_ref());
+        let root = |error| match error {
+            Error::IsDirectory => Error::InvalidArgument("the root directory cannot be removed"),
+            error => error,
+        };
+        let (parent, name) = self.parent_of(path).map_err(root)?;
+        let node = self.lookup(&parent, name)?;
+        match node.kind() {
+            FileType::Symlink => return self.unlink(&parent, name, &Credentials::ROOT),
+            _ => node.require_directory()?,
+        }
+        self.remove_tree(Level::new(parent, name.to_vec(), node))
+    }
+
+    /// Removes the contents of a directory, and then the directory.
+    fn remove_tree(&self, top: Level) -> Result<()> {
+        let by = &Credentials::ROOT;
+        let mut entered: HashSet<InodeNumber> = [top.node.number()].into();
+        let mut levels = vec![top];
+        while let Some(level) = levels.last_mut() {
+            if level.entries.is_empty() {
+                // From the start: the entries that were read before are removed.
+                level.entries = Batch::read(&level.node, DirCursor::default())?.entries;
+            }
+            let Some(entry) = level.entries.pop_front() else {
+                ignore_removed(self.rmdir(&level.parent, &level.name, by))?;
+                levels.pop();
+                continue;
+            };
+            let node = match self.lookup(&level.node, &entry.name) {
+                Err(Error::NotFound) => continue,
+                found => found?,
+            };
+            if node.kind() != FileType::Directory {
+                ignore_removed(self.unlink(&level.node, &entry.name, by))?;
+                continue;
+            }
+            if !entered.insert(node.number()) {
+                let place = Place::inode(node.number());
+                return Err(Error::corrupt("directory", place, Problem::Cycle));
+            }
+            let parent = Arc::clone(&level.node);
+            levels.push(Level::new(parent, entry.name, node));
+        }
+        Ok(())
+    }
+}
+
+/// A directory whose contents are being removed.
+struct Level {
+    parent: Arc<Node>,
+    name: Vec<u8>,
+    node: Arc<Node>,
+    entries: VecDeque<Entry>,
+}
+
+impl Level {
+    fn new(parent: Arc<Node>, name: Vec<u8>, node: Arc<Node>) -> Self {
+        Self { parent, name, node, entries: VecDeque::new() }
+    }
+}
+
+/// Ignores that another thread has removed the name already.
+fn ignore_removed(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(Error::NotFound) => Ok(()),
+        removed => removed,
+    }
+}
