@@ -26,7 +26,7 @@ impl Volume {
 
     /// Sets the label, durably. The superblock's copies keep the old one.
     ///
-    /// Fails with `InvalidArgument` if it is longer than [`LABEL_BYTES_MAX`] bytes or contains NUL.
+    /// Fails with `InvalidArgument` if it is longer than `LABEL_BYTES_MAX` bytes or contains NUL.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_BYTES_MAX || label.contains(&0) {
             return Err(Error::InvalidArgument(

@@ -34,7 +34,7 @@ pub struct IdRange {
 }
 
 impl IdRange {
-    /// Parses `IMAGE:HOST:COUNT`. `None` if the text has another form, or the range reaches [`NO_ID`].
+    /// Parses `IMAGE:HOST:COUNT`. `None` if the text has another form, or the range reaches `NO_ID`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split(':').map(str::parse::<u32>);
         let mut next = || numbers.next()?.ok();

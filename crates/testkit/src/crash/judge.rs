@@ -278,7 +278,7 @@ fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> boo
             && text.contains("Block bitmap differences:  -")
 }
 
-/// Runs e2fsck and returns the disks after it, as [`unmended`] does.
+/// Runs e2fsck and returns the disks after it, as `unmended` does.
 pub fn mended(disks: &Disks) -> Result<Disks, String> {
     unmended(e2fsck::run("-fy", disks))
 }
