@@ -77,6 +77,23 @@ mod tests {
     use crate::options::CacheOptions;
 
     #[test]
+    fn the_memory_of_a_dropped_block_is_not_taken_for_zeroes() {
+        let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
+        let cache = PageCache::new(options).expect("memory");
+        drop(PoolBlock::new(&cache, &[7; PAGE_SIZE]).expect("memory"));
+        let mapping = cache.new_mapping(base::BlockSize::from_bytes(4096).expect("a size"));
+        for index in 0..256 {
+            let crate::Insertion::New(mut folio) = mapping.insert(index, 0) else {
+                panic!("memory")
+            };
+            folio.take(PAGE_SIZE, true).zero();
+            let mut bytes = [1; PAGE_SIZE];
+            assert_eq!(folio.folio().copy_to(0, &mut bytes), PAGE_SIZE);
+            assert_eq!(bytes, [0; PAGE_SIZE], "page {index}");
+        }
+    }
+
+    #[test]
     fn blocks_are_within_the_limit_and_give_their_memory_back() {
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let cache = PageCache::new(options).expect("memory");
