@@ -25,6 +25,8 @@ const ATTEMPTS_MAX: u32 = 16;
 /// A cache of folios under one byte limit, shared by any number of mappings.
 pub struct PageCache {
     pub(crate) pool: Pool,
+    /// The number of pages in [`PoolBlock`](crate::PoolBlock)s.
+    pub(crate) block_pages: AtomicU64,
     /// Mappings that have or had folios, by id, so that reclaim finds its way back to them.
     pub(crate) mappings: RwLock<HashMap<u64, Weak<Mapping>>>,
     /// The frame at which reclaim goes on.
@@ -49,6 +51,7 @@ impl PageCache {
         }
         Ok(Arc::new(Self {
             pool: Pool::new(options.bytes_max)?,
+            block_pages: AtomicU64::new(0),
             mappings: RwLock::default(),
             hand: AtomicU32::new(0),
             dirty: AtomicU64::new(0),

@@ -12,7 +12,7 @@ use vfs::{Credentials, Volume, VolumeOptions};
 /// The limit of the cache.
 const CACHE_BYTES: u64 = 8 << 20;
 /// The memory of everything else: inodes in memory (16,384, of some 1,500 bytes), the tables of the groups, and
-/// contents that do not fit the cache while 1,024 blocks may be in the log.
+/// changed blocks on the heap, since 1,024 of them may be in the log, and half of the cache is for data.
 const CONSTANT_BYTES: u64 = 32 << 20;
 const DIRECTORIES: usize = 100_000;
 
