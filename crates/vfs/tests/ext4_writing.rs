@@ -239,3 +239,31 @@ fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
         assert_eq!(std::fs::read(mount.path().join(name)).unwrap(), expected, "{name}");
     }
 }
+
+#[test]
+fn changed_metadata_leaves_room_for_data_in_a_small_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs::new("ext4", 65_536).make(&image, None);
+    let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
+    let device = device::open(&image, options).unwrap();
+    let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    options.cache.bytes_max = 4 << 20;
+    let volume = Volume::open_device(device, &options).unwrap();
+    // Each has a block of its own: twice as much as the cache.
+    for index in 0..128 {
+        volume.create_dir(format!("/{index}")).unwrap();
+    }
+    let file = volume.create("/file").unwrap();
+    for index in 0..64_u64 {
+        file.write_all_at(&[index as u8; 65_536], index << 16).unwrap();
+    }
+    let mut bytes = vec![0; 65_536];
+    for index in 0..64_u64 {
+        file.read_exact_at(&mut bytes, index << 16).unwrap();
+        assert_eq!(bytes, [index as u8; 65_536], "{index}");
+    }
+    drop(file);
+    volume.close().unwrap();
+    check_by_e2fsck(&image);
+}
