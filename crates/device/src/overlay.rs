@@ -51,12 +51,6 @@ impl OverlayDevice {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())
     }
 
-    /// Returns the numbers and contents of the blocks that were written, in order.
-    pub fn written_blocks(&self) -> Vec<(u64, Box<[u8]>)> {
-        let blocks = self.blocks.read();
-        blocks.iter().map(|(&number, block)| (number, block.clone())).collect()
-    }
-
     /// The blocks that a range touches.
     fn blocks_of(&self, range: &Range<u64>) -> Range<u64> {
         let shift = self.block_size.shift();
@@ -302,17 +296,6 @@ mod tests {
         write(&overlay, 0, 4 * 1024).unwrap();
         write(&overlay, 100, 3000).unwrap();
         assert_eq!(overlay.bytes_used(), 4 * 1024);
-    }
-
-    #[test]
-    fn written_blocks_are_returned_whole() {
-        let (_, overlay) = overlay(10_000, 1 << 20);
-        write(&overlay, 1030, 4).unwrap();
-        write(&overlay, 4096, 1024).unwrap();
-        let blocks = overlay.written_blocks();
-        let mut first = [7; 1024];
-        first[6..10].fill(1);
-        assert_eq!(blocks, [(1, first.into()), (4, [1; 1024].into())]);
     }
 
     #[test]

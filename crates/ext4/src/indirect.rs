@@ -13,8 +13,7 @@ use crate::inode_record::InodeRecord;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "indirect block";
-/// The number of pointers to data in an inode; those to trees follow.
-pub(crate) const DIRECT: usize = 12;
+const DIRECT: usize = 12;
 const POINTER_BYTES: usize = 4;
 
 /// Returns the map around block `at`: the direct pointers or the block of pointers that covers it, or the hole that a

@@ -20,13 +20,12 @@ struct Entry<T> {
     after: Option<InodeNumber>,
 }
 
-impl<T> Default for OrphanList<T> {
-    fn default() -> Self {
+impl<T> OrphanList<T> {
+    /// Returns an empty list.
+    pub(crate) fn new() -> Self {
         Self { entries: HashMap::new(), first: None, last: None }
     }
-}
 
-impl<T> OrphanList<T> {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn orphans_leave_the_list_from_anywhere_and_keep_its_order() {
-        let mut list = OrphanList::default();
+        let mut list = OrphanList::new();
         for number in [3, 2, 1] {
             list.push_front(InodeNumber(number), number);
         }

@@ -34,7 +34,6 @@ pub(crate) struct OrphanSet {
     numbers: Mutex<HashSet<InodeNumber>>,
 }
 
-#[derive(Default)]
 struct Inner {
     /// The orphans in the list. Each has the number of the next.
     list: OrphanList<Listed>,
@@ -43,8 +42,6 @@ struct Inner {
     file: Option<OrphanFile>,
     /// The contents of the file when the volume was opened, until they are adopted.
     found: Vec<(Slot, InodeNumber)>,
-    /// The error for which the file is not used, until the orphans are adopted.
-    failure: Option<Error>,
 }
 
 /// An orphan in the list. It does not keep the inode, which keeps the volume, in memory.
@@ -104,31 +101,15 @@ struct Taken {
 impl OrphanSet {
     /// Returns the orphans of a volume. Existing ones are added by [`adopt`](Self::adopt).
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
-        let mut inner = Inner::default();
-        if let Some(number) = volume.superblock().inodes.orphan_file {
-            if volume.superblock().has(Feature::OrphanFile) {
+        let (file, found) = match volume.superblock().inodes.orphan_file {
+            Some(number) if volume.superblock().has(Feature::OrphanFile) => {
                 let (file, found) = OrphanFile::open(volume, number)?;
-                (inner.file, inner.found) = (Some(file), found);
+                (Some(file), found)
             }
-        }
-        Ok(Self::new(inner))
-    }
-
-    /// [`open`](Self::open) for recovery: without an orphan file that is marked as empty, or that is corrupt.
-    pub(crate) fn open_for_recovery(volume: &Arc<Volume>) -> Result<Self> {
-        if !volume.superblock().has(Feature::OrphanPresent) {
-            return Ok(Self::new(Inner::default()));
-        }
-        match Self::open(volume) {
-            Err(error @ Error::Corrupt(_)) => {
-                Ok(Self::new(Inner { failure: Some(error), ..Inner::default() }))
-            }
-            opened => opened,
-        }
-    }
-
-    fn new(inner: Inner) -> Self {
-        Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Mutex::default() }
+            _ => (None, Vec::new()),
+        };
+        let inner = Inner { list: OrphanList::new(), in_file: HashMap::new(), file, found };
+        Ok(Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Mutex::default() })
     }
 
     /// Adds the orphans that the volume had when it was opened: those of the list, in its order, and those of the
@@ -145,8 +126,7 @@ impl OrphanSet {
             inner.list.push_back(inode.number(), Listed::new(inode));
         }
         let mut adopted = Adopted { list: orphans, ..Adopted::default() };
-        let errors = corruption.into_iter().chain(inner.failure.take());
-        errors.for_each(|error| adopted.refused.add(error));
+        corruption.into_iter().for_each(|error| adopted.refused.add(error));
         for (slot, number) in found {
             let judged = match inner.position(number) {
                 Some(_) => Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle)),

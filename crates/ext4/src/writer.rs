@@ -1,7 +1,6 @@
 //! The state of a volume that is open for writing; opening and closing it.
 //! Not here: the changes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::locks::RankedMutex;
@@ -35,41 +34,7 @@ pub(crate) struct Writer {
     pub(crate) shared_attributes: RankedMutex<()>,
     /// The multiple-mount protection of the volume, if it has that.
     mmp: OnceLock<Mmp>,
-    /// The number of changes that a recovery may still make. `None` on a volume that was opened for writing.
-    changes_left: Option<AtomicU64>,
-    _worker: Option<Worker>,
-}
-
-impl Writer {
-    /// Returns the state for at most `changes_max` changes of `volume` by recovery: without a log, a thread, and an
-    /// error policy. `latch` is the volume's device.
-    pub(crate) fn for_recovery(
-        volume: &Arc<Volume>,
-        latch: Arc<LatchDevice>,
-        changes_max: u64,
-    ) -> Result<Self> {
-        let errors = ErrorLog::new(volume.geometry().clone(), RecordedErrors::default());
-        let journal = Journal::new(latch, Arc::clone(volume.metadata()), None, errors);
-        Ok(Self {
-            journal: Arc::new(journal),
-            allocator: Allocator::load_for_recovery(volume)?,
-            orphans: OrphanSet::open_for_recovery(volume)?,
-            shared_attributes: RankedMutex::new(ranks::SHARED_ATTRIBUTES, ()),
-            mmp: OnceLock::new(),
-            changes_left: Some(AtomicU64::new(changes_max)),
-            _worker: None,
-        })
-    }
-
-    /// Counts a change. Errors: `Unsupported` if a recovery has made as many as it may.
-    fn count_change(&self) -> Result<()> {
-        let Some(left) = &self.changes_left else { return Ok(()) };
-        let one_less = |left: u64| left.checked_sub(1);
-        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Unsupported::Operation("a recovery with so many changes").into()),
-        }
-    }
+    _worker: Worker,
 }
 
 impl Volume {
@@ -183,16 +148,11 @@ impl Volume {
         }
         let journal = Arc::new(Journal::new(latch, metadata, log, log_of_errors));
         let allocator = Allocator::load(&volume, options.discard)?;
-        let worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
-        volume.writer = Some(Writer {
-            journal,
-            allocator,
-            orphans,
-            shared_attributes: RankedMutex::new(ranks::SHARED_ATTRIBUTES, ()),
-            mmp: OnceLock::new(),
-            changes_left: None,
-            _worker: Some(worker),
-        });
+        let _worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
+        let shared_attributes = RankedMutex::new(ranks::SHARED_ATTRIBUTES, ());
+        let mmp = OnceLock::new();
+        volume.writer =
+            Some(Writer { journal, allocator, orphans, shared_attributes, mmp, _worker });
         let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
         volume.change_flags(|raw| {
             if has_log {
@@ -217,7 +177,6 @@ impl Volume {
         journal.forget_errno()?;
         let volume = Arc::new(volume);
         volume.end_orphans(with_errors)?;
-        volume.writer()?.journal.store_errors()?;
         // What was found up to here is kept, and no reason not to open the volume.
         let policy = options.errors.unwrap_or_else(|| volume.superblock().error_policy());
         volume.writer()?.journal.errors.obey(policy);
@@ -338,11 +297,6 @@ impl Volume {
         })
     }
 
-    /// Returns whether the volume is being recovered: it is changed whatever its features are.
-    pub(crate) fn is_recovering(&self) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.changes_left.is_some())
-    }
-
     /// Returns the state for writing. Errors: `ReadOnly` if the volume is not open for writing.
     pub(crate) fn writer(&self) -> Result<&Writer> {
         self.writer.as_ref().ok_or(Error::ReadOnly)
@@ -356,9 +310,7 @@ impl Volume {
         credits: u32,
         operation: impl FnOnce(&mut Handle<'v>) -> Result<R>,
     ) -> Result<R> {
-        let writer = self.writer()?;
-        writer.count_change()?;
-        let journal = &writer.journal;
+        let journal = &self.writer()?.journal;
         let mut handle = journal.start(credits)?;
         let result = operation(&mut handle);
         if let Err(error) = &result {

@@ -152,10 +152,8 @@ impl Volume {
         if allocator.discards {
             handle.discard_when_durable(self.bytes_of(number, extent));
         }
-        if !allocator.holds_freed {
-            let allocator = Arc::clone(allocator);
-            handle.when_durable(move || allocator.release(number, extent));
-        }
+        let allocator = Arc::clone(allocator);
+        handle.when_durable(move || allocator.release(number, extent));
         Ok(())
     }
 

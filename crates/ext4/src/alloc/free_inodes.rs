@@ -120,7 +120,7 @@ fn ever_used(geometry: &Geometry, descriptor: &GroupDescriptor) -> u32 {
 
 /// Returns the block of the inode table with this inode if it may never have been written: all its inodes are
 /// behind those that were ever used.
-pub(super) fn unwritten_block(
+fn unwritten_block(
     geometry: &Geometry,
     descriptor: &GroupDescriptor,
     index: u32,

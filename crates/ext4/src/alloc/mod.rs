@@ -8,7 +8,6 @@
 //! - `groups.rs`: groups in memory, and their bitmaps and descriptors on disk
 //! - `free_inodes.rs`: checks of inodes that a bitmap marks free
 //! - `blocks.rs`, `inodes.rs`: the operations
-//! - `claim.rs`: blocks and inodes that a recovery finds in use
 //! - `trim.rs`: discards of free space
 //!
 //! A freed cluster is free on disk and in the counts at once, but *deferred*: it is not allocated before the
@@ -16,7 +15,6 @@
 
 mod bits;
 mod blocks;
-mod claim;
 mod free_inodes;
 mod groups;
 mod inodes;
@@ -103,44 +101,20 @@ pub(crate) struct Allocator {
     hand: AtomicUsize,
     /// Whether the device is to be told of clusters that are free.
     discards: bool,
-    /// Whether freed clusters are never allocated again, as in a recovery: files may have them that it comes to later.
-    holds_freed: bool,
 }
 
 impl Allocator {
     /// Reads every group's descriptor. With `discard` the device is told of what is freed.
     pub(crate) fn load(volume: &Volume, discard: bool) -> Result<Arc<Self>> {
-        check_group_count(volume)?;
-        volume.system_zones().check()?;
-        Ok(Arc::new(Self::read(volume, false)?.with_discards(discard)))
-    }
-
-    /// Reads every group's descriptor for a recovery. No space is kept back, and groups whose descriptor is corrupt
-    /// have none.
-    pub(crate) fn load_for_recovery(volume: &Volume) -> Result<Arc<Self>> {
-        check_group_count(volume)?;
-        let mut allocator = Self::read(volume, true)?;
-        let space = allocator.space.get_mut();
-        (space.for_root, space.for_splitting) = (0, 0);
-        Ok(Arc::new(allocator))
-    }
-
-    fn with_discards(self, discards: bool) -> Self {
-        Self { discards, ..self }
-    }
-
-    fn read(volume: &Volume, is_recovery: bool) -> Result<Self> {
         let geometry = volume.geometry();
+        if geometry.group_count > GROUPS_MAX {
+            return Err(Unsupported::Operation("writing so many block groups").into());
+        }
+        volume.system_zones().check()?;
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
         let mut tallies = Vec::new();
         for number in (0..geometry.group_count).map(GroupNumber) {
-            let descriptor = match volume.group(number) {
-                Err(Error::Corrupt(_)) if is_recovery => {
-                    tallies.push(Tally::new(0, 0, 0));
-                    continue;
-                }
-                descriptor => descriptor?,
-            };
+            let descriptor = volume.group(number)?;
             // Counts are compared with the bitmap when that is first used.
             let clusters = groups::clusters(geometry, number).min(descriptor.free_clusters);
             let [inodes, in_group] = [descriptor.free_inodes, descriptor.directories]
@@ -157,7 +131,7 @@ impl Allocator {
         let (claimed, deferred, reserved, releases) = (0, 0, 0, 0);
         let space = Space { free, claimed, deferred, reserved, for_root, for_splitting, releases };
         let new_group = |_| RankedMutex::new(ranks::GROUP, Group::default());
-        Ok(Self {
+        Ok(Arc::new(Self {
             layout: layout(volume),
             groups: (0..geometry.group_count).map(new_group).collect(),
             tallies: tallies.into(),
@@ -169,9 +143,8 @@ impl Allocator {
             preallocations: Preallocations::default(),
             indexed: 0.into(),
             hand: 0.into(),
-            discards: false,
-            holds_freed: is_recovery,
-        })
+            discards: discard,
+        }))
     }
 
     /// Returns whether the superblock counts what is not free any more, or the other way.
@@ -182,9 +155,14 @@ impl Allocator {
 
     /// Puts the sums over all groups into the superblock.
     pub(crate) fn store_totals(&self, raw: &mut RawSuperblock, geometry: &Geometry) {
-        let totals = (self.space.lock().free, self.free_inodes());
-        *self.stored.lock() = totals;
-        store_totals(raw, geometry, totals);
+        let clusters = self.space.lock().free;
+        *self.stored.lock() = (clusters, self.free_inodes());
+        let free = clusters << geometry.cluster_shift;
+        raw.free_blocks_count_lo = (free as u32).into();
+        if geometry.features.has(Feature::SixtyFourBit) {
+            raw.free_blocks_count_hi = ((free >> 32) as u32).into();
+        }
+        raw.free_inodes_count = (self.free_inodes() as u32).into();
     }
 
     /// Clusters that are not in use and not promised.
@@ -208,27 +186,6 @@ impl Allocator {
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes.load(Ordering::Relaxed)
     }
-}
-
-/// Writes the numbers of free clusters and inodes to the superblock.
-pub(crate) fn store_totals(
-    raw: &mut RawSuperblock,
-    geometry: &Geometry,
-    (clusters, inodes): (u64, u64),
-) {
-    let free = clusters << geometry.cluster_shift;
-    raw.free_blocks_count_lo = (free as u32).into();
-    if geometry.features.has(Feature::SixtyFourBit) {
-        raw.free_blocks_count_hi = ((free >> 32) as u32).into();
-    }
-    raw.free_inodes_count = (inodes as u32).into();
-}
-
-fn check_group_count(volume: &Volume) -> Result<()> {
-    if volume.geometry().group_count > GROUPS_MAX {
-        return Err(Unsupported::Operation("writing so many block groups").into());
-    }
-    Ok(())
 }
 
 fn layout(volume: &Volume) -> Layout {

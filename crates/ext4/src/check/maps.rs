@@ -7,7 +7,6 @@ use fs::Run;
 use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected, Node};
 use crate::geometry::FILE_BLOCKS_MAX;
-use crate::indirect::DIRECT;
 use crate::volume::Volume;
 
 /// The root of a map.
@@ -91,6 +90,7 @@ fn check_start(node: &Node, expected: FileBlock, place: Place, visitor: &mut dyn
     }
 }
 
+const DIRECT: usize = 12;
 const POINTER_BYTES: usize = 4;
 
 fn walk_pointers(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {

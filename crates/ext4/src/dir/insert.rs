@@ -39,10 +39,7 @@ impl Inode {
         number: InodeNumber,
         kind: FileType,
     ) -> Result<()> {
-        // Encrypted names have any bytes.
-        if !self.has(InodeFlags::ENCRYPTED) {
-            check_new_name(name)?;
-        }
+        check_new_name(name)?;
         let is_first = !handle.has_changes();
         let outcome = Directory::for_change(self)
             .and_then(|directory| directory.check_absent(name))
@@ -112,12 +109,9 @@ pub(super) struct Leaf {
 }
 
 impl<'a> Directory<'a> {
-    /// Fails for directories that cannot be changed yet, except in a recovery.
+    /// Fails for directories that cannot be changed yet.
     pub(super) fn for_change(inode: &'a Inode) -> Result<Self> {
         let directory = Self::open(inode)?;
-        if inode.volume().is_recovering() {
-            return Ok(directory);
-        }
         if inode.has(InodeFlags::CASEFOLD) {
             let (inode, feature) = (inode.number(), Feature::Casefold.name());
             return Err(Unsupported::Inode { inode, feature }.into());

@@ -12,7 +12,6 @@ mod build;
 mod inline_write;
 mod insert;
 mod leaf;
-mod linear;
 mod node;
 mod ordered;
 mod remove;
@@ -50,14 +49,12 @@ pub(crate) struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// Refuses what is no directory, or one whose names cannot be read yet. A recovery takes names as they are stored.
+    /// Refuses what is no directory, or one whose names cannot be read yet.
     pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
         if inode.kind() != FileType::Directory {
             return Err(Error::NotDirectory);
         }
-        if !inode.volume().is_recovering() {
-            inode.check_readable()?;
-        }
+        inode.check_readable()?;
         Ok(Self::new(inode))
     }
 

@@ -1,4 +1,4 @@
-//! The effects of fast commits, in memory: the inode of each name, the fields of each inode, and its blocks.
+//! The effects of fast commits, in memory: the inode of each name, the record of each inode, and its blocks.
 //! Not here: changing the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,11 +9,13 @@ use base::{Error, FileBlock, InodeNumber, Place, Problem, Result, Unsupported};
 use fs::Run;
 
 use super::Change;
-use super::image::InodeImage;
 use super::names::{self, Names};
-use super::ranges::MapChanges;
 use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::recovery::edit::MapReader;
+use crate::recovery::edit::inode::InodeImage;
+use crate::recovery::edit::map::FileMap;
+use crate::recovery::orphans;
 use crate::volume::Volume;
 
 /// An inode that fast commits speak of.
@@ -24,8 +26,10 @@ pub(super) struct FileState {
     pub is_new: bool,
     /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
-    /// The changes of its map, which is an extent tree.
-    pub map: MapChanges,
+    /// Where its blocks are, once that matters.
+    pub map: Option<FileMap>,
+    /// Whether the map is to be written anew.
+    pub rewrites_map: bool,
 }
 
 impl FileState {
@@ -65,7 +69,23 @@ impl FileState {
     }
 
     pub(super) fn has_tree(&self) -> bool {
-        self.flags().contains(InodeFlags::EXTENTS)
+        is_tree(self.flags())
+    }
+}
+
+fn is_tree(flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::EXTENTS)
+}
+
+impl FileState {
+    pub(super) fn load_map(&mut self, volume: &Arc<Volume>, maps: &mut MapReader) -> Result<()> {
+        if self.map.is_none() {
+            let kept = self.kept();
+            let mapped = kept.filter(|record| orphans::has_map(volume, record));
+            let map = mapped.map(|record| maps.read(volume, record)).transpose()?;
+            self.map = Some(map.unwrap_or_default());
+        }
+        Ok(())
     }
 }
 
@@ -74,13 +94,16 @@ pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
     pub directories: BTreeMap<InodeNumber, Names>,
+    /// One for the whole replay.
+    pub maps: MapReader,
 }
 
 impl Outcome {
     /// Returns the effects of `commits` on `volume`.
     pub(super) fn of(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
-        let directories = names::collect(&volume, commits)?;
-        let mut outcome = Self { volume, files: BTreeMap::new(), directories };
+        let mut maps = MapReader::new();
+        let directories = names::collect(&volume, commits, &mut maps)?;
+        let mut outcome = Self { volume, files: BTreeMap::new(), directories, maps };
         for commit in commits {
             outcome.follow(commit)?;
         }
@@ -102,7 +125,7 @@ impl Outcome {
                 record => Some(record?),
             };
             let state =
-                FileState { before, is_new: false, image: None, map: MapChanges::default() };
+                FileState { before, is_new: false, image: None, map: None, rewrites_map: false };
             self.files.insert(number, state);
         }
         Ok(self.files.get_mut(&number).expect("it is there or was just inserted"))
@@ -127,7 +150,7 @@ impl Outcome {
                 Change::DeleteRange { inode, start, length } => {
                     let end = FileBlock(start.0 + u64::from(*length));
                     if let Some(map) = self.map(*inode)? {
-                        map.unmap(*start..end);
+                        map.remove(*start, end);
                     }
                 }
                 Change::Link { parent, inode, name, .. } => {
@@ -154,13 +177,12 @@ impl Outcome {
         let place = Place::inode(number);
         let image = InodeImage::parse(image, self.volume.geometry(), place)?;
         let file = self.file(number)?;
+        let known = file.generation();
         // An inode that is in use again is told by its generation.
-        let is_other = file.generation().is_some_and(|known| known != image.generation)
-            || file.kind().is_some_and(|known| known != image.kind);
         let was_unused = file.image.is_none() && file.before.is_none();
-        if was_unused || is_other {
+        if was_unused || known.is_some_and(|known| known != image.generation) {
             file.is_new = true;
-            file.map = MapChanges::default();
+            file.map = Some(FileMap::default());
             if let Some(names) = self.directories.get_mut(&number) {
                 names.restart();
             }
@@ -173,11 +195,18 @@ impl Outcome {
         Ok(())
     }
 
-    /// Returns the changes of a file's map; `None` for an inode that is not in use.
-    fn map(&mut self, number: InodeNumber) -> Result<Option<&mut MapChanges>> {
+    /// Returns the map of a file, to be changed; `None` for an inode that is not in use.
+    fn map(&mut self, number: InodeNumber) -> Result<Option<&mut FileMap>> {
+        let mut maps = self.maps;
+        let volume = Arc::clone(&self.volume);
         let file = self.file(number)?;
         match file.kind() {
-            Some(FileType::Regular) if file.has_tree() => Ok(Some(&mut file.map)),
+            Some(FileType::Regular) if file.has_tree() => {
+                file.load_map(&volume, &mut maps)?;
+                file.rewrites_map = true;
+                self.maps = maps;
+                Ok(self.files.get_mut(&number).and_then(|file| file.map.as_mut()))
+            }
             Some(FileType::Regular) if !file.flags().contains(InodeFlags::INLINE_DATA) => {
                 let feature = "fast_commit on a file without extents";
                 Err(Unsupported::Inode { inode: number, feature }.into())
@@ -198,12 +227,12 @@ impl Outcome {
             return Err(Error::corrupt(STRUCTURE, place, problem));
         }
         if let Some(map) = self.map(number)? {
-            map.map(run);
+            map.insert(run);
         }
         Ok(())
     }
 
-    /// Loads the state of all inodes whose names changed.
+    /// Loads the state of all inodes whose names changed, and the maps that will be written.
     fn find_touched(&mut self) -> Result<()> {
         let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
         for (&parent, names) in &self.directories {
@@ -215,6 +244,18 @@ impl Outcome {
             self.file(number)?;
         }
         self.drop_unusable_names();
+        let volume = Arc::clone(&self.volume);
+        for (number, file) in &mut self.files {
+            let names = self.directories.get(number);
+            let gets_names =
+                names.is_some_and(|names| names.changed().any(|(_, name)| name.now.is_some()));
+            let had_tree = file.kept().is_some_and(|record| is_tree(record.flags));
+            file.rewrites_map |= file.is_new || gets_names || file.has_tree() != had_tree;
+            file.rewrites_map &= file.has_tree();
+            if file.rewrites_map {
+                file.load_map(&volume, &mut self.maps)?;
+            }
+        }
         Ok(())
     }
 

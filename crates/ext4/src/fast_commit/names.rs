@@ -8,8 +8,11 @@ use std::sync::Arc;
 use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Place, Problem, Result};
 
-use super::{Change, has_map};
+use super::Change;
 use crate::inode::Inode;
+use crate::inode_record::InodeFlags;
+use crate::recovery::edit::MapReader;
+use crate::recovery::orphans;
 use crate::volume::Volume;
 
 /// What one name stands for.
@@ -45,20 +48,18 @@ impl Names {
 pub(super) fn collect(
     volume: &Arc<Volume>,
     commits: &[Vec<Change>],
+    maps: &mut MapReader,
 ) -> Result<BTreeMap<InodeNumber, Names>> {
     let mut directories: BTreeMap<InodeNumber, Names> = BTreeMap::new();
     for change in commits.iter().flatten() {
         if let Change::Link { parent, name, .. } | Change::Unlink { parent, name, .. } = change {
             let names = directories.entry(*parent).or_default();
-            // Every directory has these.
-            if ![&b"."[..], b".."].contains(&&name[..]) {
-                names.entries.insert(name.clone(), Name::default());
-            }
+            names.entries.insert(name.clone(), Name::default());
         }
     }
     let mut blocks = 0;
     for (&number, names) in &mut directories {
-        read(volume, number, names, &mut blocks)?;
+        read(volume, number, names, &mut blocks, maps)?;
     }
     Ok(directories)
 }
@@ -68,20 +69,24 @@ fn read(
     number: InodeNumber,
     names: &mut Names,
     blocks: &mut u64,
+    maps: &mut MapReader,
 ) -> Result<()> {
     let record = match volume.inode_record(number) {
         // A directory that the fast commits make.
         Err(Error::NotFound) => return Ok(()),
         record => record?,
     };
-    if record.kind != FileType::Directory || record.links == 0 {
+    if record.kind != FileType::Directory
+        || record.links == 0
+        || record.flags.contains(InodeFlags::ENCRYPTED)
+    {
         return Ok(());
     }
-    if has_map(volume, &record) {
+    if orphans::has_map(volume, &record) {
         // Directories do not share blocks, so together they have no more than the volume.
-        let geometry = volume.geometry();
-        *blocks = blocks.saturating_add(geometry.block_size.blocks_for(record.size));
-        let (found, max) = (*blocks, geometry.block_count);
+        let map = maps.read(volume, &record)?;
+        *blocks = blocks.saturating_add(map.block_count());
+        let (found, max) = (*blocks, volume.geometry().block_count);
         if found > max {
             let problem = Problem::Range { field: "blocks of directories", found, min: 0, max };
             return Err(Error::corrupt("directory", Place::inode(number), problem));

@@ -12,10 +12,9 @@ use fs::Run;
 use super::tree::NodeStore;
 use crate::block_validity::BlockValidity;
 use crate::geometry::Geometry;
-use crate::indirect;
 
 const STRUCTURE: &str = "indirect block";
-const DIRECT: u64 = indirect::DIRECT as u64;
+const DIRECT: u64 = 12;
 const POINTER_BYTES: usize = 4;
 /// Pointers have 32 bits.
 pub(super) const BLOCKS_END: u64 = 1 << 32;

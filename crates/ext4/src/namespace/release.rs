@@ -18,7 +18,6 @@ use crate::inode::Inode;
 use crate::inode_record::{InodeFlags, InodeRecord};
 use crate::map_write::Progress;
 use crate::orphan_write::{Adopted, ORPHAN_CREDITS};
-use crate::recovery::OrphanReport;
 use crate::volume::Volume;
 use crate::writer::Writer;
 
@@ -119,22 +118,21 @@ impl Inode {
 }
 
 impl Volume {
-    /// Completes deletions and truncations that a crash has interrupted. As in Linux, a corrupt orphan ends the
-    /// list, and is an error of the volume, which the caller stores; on a volume `with_errors` nothing is done.
+    /// Completes deletions and truncations that a crash has interrupted. As in Linux, a corrupt orphan is
+    /// recorded in the superblock as an error, and ends the list; on a volume `with_errors` nothing is done.
     /// The list is always empty afterwards.
-    pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<OrphanReport> {
+    pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<()> {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
-        let mut report = OrphanReport::default();
         for inode in &list {
-            if let Err(error) = self.end_orphan(inode, &mut report)? {
+            if let Err(error) = self.end_orphan(inode)? {
                 corrupt.add(error);
                 break;
             }
         }
         orphans.forget_list(&list);
         for inode in &in_file {
-            if let Err(error) = self.end_orphan(inode, &mut report)? {
+            if let Err(error) = self.end_orphan(inode)? {
                 corrupt.add(error);
             }
         }
@@ -153,19 +151,13 @@ impl Volume {
         if corrupt.others > 0 {
             tracing::warn!("{} more orphans are left to e2fsck", corrupt.others);
         }
-        report.failure = corrupt.first.into_iter().next();
-        Ok(report)
+        journal.store_errors()
     }
 
-    /// Deletes or truncates one orphan, and counts it. The inner error is corruption of the orphan, which left the
-    /// volume unchanged.
-    fn end_orphan(
-        self: &Arc<Self>,
-        inode: &Arc<Inode>,
-        report: &mut OrphanReport,
-    ) -> Result<Result<()>> {
-        let is_deleted = inode.record().links == 0;
-        let ended = if is_deleted {
+    /// Deletes or truncates one orphan. The inner error is corruption of the orphan, which left the volume
+    /// unchanged.
+    fn end_orphan(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Result<()>> {
+        let ended = if inode.record().links == 0 {
             inode.release()
         } else {
             let end = FileBlock(self.geometry().block_size.blocks_for(inode.size()));
@@ -178,11 +170,6 @@ impl Volume {
                 // Corruption that was found after a change has shut the volume down.
                 self.writer()?.journal.check()?;
                 Ok(Err(error))
-            }
-            Ok(()) => {
-                report.deleted += u32::from(is_deleted);
-                report.truncated += u32::from(!is_deleted);
-                Ok(Ok(()))
             }
             ended => ended.map(Ok),
         }

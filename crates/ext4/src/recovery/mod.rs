@@ -1,44 +1,37 @@
-//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. Fast commits are replayed,
-//! and orphans deleted and truncated, by the ordinary writer (`scratch.rs`), with whatever features the volume has.
-//! Not here: reading logs (`jbd2`) and fast commits (`fast_commit`).
+//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. Not here: reading
+//! logs (`jbd2`) and fast commits (`fast_commit`).
 
 mod copy;
+pub(crate) mod edit;
 mod locate;
-mod scratch;
+pub(crate) mod orphans;
 mod torn;
 
 use std::sync::Arc;
 
-use base::{BlockSize, Error, Place, Result};
+use base::{BlockSize, Error, FsBlock, Result};
 use device::{OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
 pub(crate) use self::locate::journal_runs;
-use self::scratch::{ChangedBlocks, reopen};
+pub use self::orphans::OrphanReport;
 pub(crate) use self::torn::untorn;
 
-use crate::alloc::store_totals;
+use self::edit::Editor;
+use self::orphans::Orphans;
 use crate::error_log::RecordedErrors;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::{Journal, Recovery};
 use crate::orphans_found;
-use crate::superblock::{self, SUPERBLOCK_OFFSET};
+use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::{Probed, Unrecovered, Volume};
-use crate::writer::set;
 
 /// The maximum of a journal's log in memory. A log can be longer; but its blocks can be holes in the image's file, so
 /// its length alone does not show that the memory is justified.
 const LOG_BYTES_MAX: u64 = 4 << 30;
 /// The maximum of memory that a recovery takes besides the journal's blocks.
 const EXTRA_BYTES_MAX: u64 = 1 << 30;
-/// The maximum of changes that orphans take. Many of them can share their maps on a hostile volume, so that its size
-/// is no bound.
-const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
-/// The maximum of changes that fast commits take, besides those of each of their tags.
-const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
-/// Changes for each tag of a fast commit.
-const CHANGES_PER_TAG: u64 = 16;
 
 /// A report of the recovery of a volume.
 #[derive(Clone, Debug)]
@@ -49,18 +42,6 @@ pub struct RecoveryReport {
     pub fast_commits: usize,
     /// Of inodes that were being deleted or truncated.
     pub orphans: OrphanReport,
-}
-
-/// A report of the processed orphans.
-#[derive(Clone, Debug, Default)]
-pub struct OrphanReport {
-    /// Inodes without a name that were deleted.
-    pub deleted: u32,
-    /// Files whose truncation was finished.
-    pub truncated: u32,
-    /// The first error of an orphan that could not be ended, or not entirely. The volume can be read all the same:
-    /// such inodes have no names, and blocks that a truncation left lie behind the end of their file.
-    pub failure: Option<Error>,
 }
 
 impl Unrecovered {
@@ -74,7 +55,7 @@ impl Unrecovered {
         let base = Arc::clone(volume.device());
         let block_size = volume.geometry().block_size;
         let Some(journal) = volume.journal(journal_device)? else {
-            let place = Place::byte(SUPERBLOCK_OFFSET.0);
+            let place = base::Place::byte(SUPERBLOCK_OFFSET.0);
             let problem = base::Problem::Missing("journal to recover from");
             return Err(Error::corrupt("superblock", place, problem));
         };
@@ -93,11 +74,8 @@ impl Unrecovered {
         } else {
             Vec::new()
         };
-        if !commits.is_empty() {
-            write(&overlay, block_size, fast_commit_changes(&overlay, cache, &commits)?)?;
-        }
-        let orphans = end_orphans(&overlay, cache, with_errors)?;
-        finish(&overlay, cache, errors, orphans.failure.is_none() && !with_errors)?;
+        replay_fast_commits(&overlay, cache, &commits)?;
+        let orphans = resolve_orphans(&overlay, cache, errors, with_errors)?;
         match Volume::probe(overlay, cache)? {
             Probed::Ready(volume) => {
                 let fast_commits = commits.len();
@@ -114,12 +92,39 @@ fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> Sha
     Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
 }
 
-fn write(device: &SharedDevice, block_size: BlockSize, changes: ChangedBlocks) -> Result<()> {
-    for (block, bytes) in changes {
-        let offset = block_size.device_offset(block).expect("the block lies in the volume");
-        device.write_at(offset, &bytes)?;
+/// Returns the volume in the overlay, which its superblock still says is to be recovered.
+fn reopen(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
+    Ok(match Volume::probe(Arc::clone(overlay), cache)? {
+        Probed::Ready(volume) => volume,
+        Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+    })
+}
+
+fn replay_fast_commits(
+    overlay: &SharedDevice,
+    cache: &Arc<PageCache>,
+    commits: &[Vec<Change>],
+) -> Result<()> {
+    if commits.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    edit_by_fast_commits(overlay, cache, commits)?.write(overlay, |_| ())
+}
+
+fn edit_by_fast_commits(
+    device: &SharedDevice,
+    cache: &Arc<PageCache>,
+    commits: &[Vec<Change>],
+) -> Result<Editor> {
+    let volume = reopen(device, cache)?;
+    let with_errors = orphans_found::has_errors(&volume);
+    let orphans = Orphans::read(&volume, with_errors).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
+        Orphans::default()
+    });
+    let mut editor = Editor::new(volume);
+    fast_commit::replay(&mut editor, &orphans, commits)?;
+    Ok(editor)
 }
 
 /// Returns the blocks that fast commits change on `device`, where the log they follow has been replayed.
@@ -127,77 +132,40 @@ pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
     commits: &[Vec<Change>],
-) -> Result<ChangedBlocks> {
-    let tags: usize = commits.iter().map(Vec::len).sum();
-    let changes_max = FAST_COMMIT_CHANGES_MAX + tags as u64 * CHANGES_PER_TAG;
-    let ((), changes) = scratch::change(device, cache, changes_max, |volume| {
-        let with_errors = orphans_found::has_errors(volume);
-        if let Err(error) = volume.writer()?.orphans.adopt(volume, with_errors) {
-            tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
-        }
-        fast_commit::replay(volume, commits)
-    })?;
-    Ok(changes)
+) -> Result<Vec<(FsBlock, Box<[u8]>)>> {
+    edit_by_fast_commits(device, cache, commits)?.into_changes()
 }
 
-/// Deletes and truncates orphans. On a volume `with_errors` they are left as they are, and so they are after an error
-/// other than one of the device.
-fn end_orphans(
-    overlay: &SharedDevice,
-    cache: &Arc<PageCache>,
-    with_errors: bool,
-) -> Result<OrphanReport> {
-    let found = reopen(overlay, cache)?;
-    let superblock = found.superblock();
-    if superblock.inodes.last_orphan.is_none() && !superblock.has(Feature::OrphanPresent) {
-        return Ok(OrphanReport::default());
-    }
-    let ended = scratch::change(overlay, cache, ORPHAN_CHANGES_MAX, |volume| {
-        let with_errors = with_errors || orphans_found::has_errors(volume);
-        let mut report = volume.end_orphans(with_errors)?;
-        let damage = volume.writer()?.journal.errors.latest();
-        report.failure = report.failure.or(damage);
-        Ok((report, volume.geometry().block_size))
-    });
-    let report = match ended {
-        Ok(((report, block_size), changes)) => {
-            write(overlay, block_size, changes)?;
-            report
-        }
-        Err(error @ Error::Io(_)) => return Err(error),
-        Err(error) => OrphanReport { failure: Some(error), ..OrphanReport::default() },
-    };
-    if let Some(error) = &report.failure {
-        tracing::warn!(%error, "an orphan is corrupt, and is not ended");
-    }
-    Ok(report)
-}
-
-/// Marks the volume as recovered, with the counts of all groups, and with `errors` if its superblock has fewer. If
-/// `has_no_orphans`, its orphan file is empty.
-fn finish(
+/// Deletes and truncates orphans and says that there is nothing to recover any more. On a volume
+/// `with_errors` they are left as they are.
+fn resolve_orphans(
     overlay: &SharedDevice,
     cache: &Arc<PageCache>,
     errors: RecordedErrors,
-    has_no_orphans: bool,
-) -> Result<()> {
+    with_errors: bool,
+) -> Result<OrphanReport> {
     let volume = reopen(overlay, cache)?;
-    let has_no_orphans = has_no_orphans && !orphans_found::has_errors(&volume);
+    let with_errors = with_errors || orphans_found::has_errors(&volume);
     let errors = errors.or_more(volume.superblock().errors());
-    let block = volume.geometry().superblock_block();
-    let found = volume.read_metadata(block, "superblock", Place::block(block))?;
-    let mut bytes = found[..].to_vec().into_boxed_slice();
-    let totals = volume.free_counts();
-    superblock::edit(&mut bytes, volume.geometry(), |raw| {
-        set(raw, Feature::NeedsRecovery, false);
-        errors.store(raw);
-        if let Some(totals) = totals {
-            store_totals(raw, volume.geometry(), totals);
-        }
-        raw.last_orphan = 0.into();
-        if has_no_orphans {
-            set(raw, Feature::OrphanPresent, false);
-        }
+    let resolved = Orphans::read(&volume, with_errors).and_then(|orphans| orphans.resolve(&volume));
+    let (editor, report) = resolved.unwrap_or_else(|error| {
+        let report = OrphanReport { failure: Some(error), ..OrphanReport::default() };
+        (Editor::new(volume), report)
     });
-    write(overlay, volume.geometry().block_size, vec![(block, bytes)])
+    if let Some(error) = &report.failure {
+        tracing::warn!(%error, "an orphan is corrupt, and is not ended");
+    }
+    editor.write(overlay, |raw| {
+        clear(&mut raw.feature_incompat, Feature::NeedsRecovery);
+        errors.store(raw);
+        raw.last_orphan = 0.into();
+        if report.failure.is_none() && !with_errors {
+            clear(&mut raw.feature_ro_compat, Feature::OrphanPresent);
+        }
+    })?;
+    Ok(report)
+}
+
+fn clear(features: &mut zerocopy::little_endian::U32, feature: Feature) {
+    *features = (features.get() & !(1 << feature.position().1)).into();
 }
