@@ -5,7 +5,7 @@
 //!
 //! # Calls as in the standard library
 //!
-//! [`VolumeOptions`] open the volume on an image. [`Volume`] has the calls of [`std::fs`], and [`File`] those of
+//! [`VolumeOptions`] open the volume on an image. [`Volume`] has most calls of [`std::fs`], and [`File`] those of
 //! [`std::fs::File`] and of `FileExt`, with the same names and meanings. Files are [`Read`](std::io::Read),
 //! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`.
 //!
@@ -32,7 +32,8 @@
 //! ```
 //!
 //! To change an image, open it for writing, and close it at the end. Until then, other programs must not use it.
-//! A volume that is dropped instead is left as after a crash: its journal is replayed when it is next opened.
+//! A volume that is dropped instead is left as after a crash: its journal is replayed when it is next opened, and one
+//! without a journal needs e2fsck.
 //!
 //! ```
 //! # let folder = tempfile::tempdir().unwrap();
@@ -44,7 +45,7 @@
 //! volume.create_dir_all("/var/log")?;
 //! volume.write("/var/log/first", "Written\n")?;
 //!
-//! // Nothing is overwritten unless that is requested.
+//! // `create` and `write` replace an existing file; `create_new` does not.
 //! let refused = OpenOptions::new().write(true).create_new(true).open(&volume, "/var/log/first");
 //! assert_eq!(refused.unwrap_err(), bifolio::Error::Exists);
 //!

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bifolio::{Error, Problem, Volume, VolumeOptions};
+use bifolio::{Credentials, Error, Follow, Problem, RenameFlags, Volume, VolumeOptions};
 use testkit::command::run;
 use testkit::{Mke2fs, Random, check_by_e2fsck};
 
@@ -336,6 +336,58 @@ fn a_directory_that_is_in_itself_is_not_removed_for_ever() {
     let corrupt = volume.remove_dir_all("d").unwrap_err();
     let is_cycle = |error: &Error| matches!(error, Error::Corrupt(corrupt) if corrupt.problem == Problem::Cycle);
     assert!(is_cycle(&corrupt), "{corrupt:?}");
+}
+
+#[test]
+fn a_directory_with_a_name_in_a_removed_one_keeps_its_contents() {
+    let (_folder, image, volume) = empty_volume();
+    volume.create_dir_all("d/e").unwrap();
+    volume.create_dir_all("other").unwrap();
+    volume.write("other/file", "kept").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    for (target, name) in [("other", "d/e/x"), ("/", "d/y")] {
+        run(Command::new("debugfs").args(["-w", "-R", &format!("ln {target} {name}")]).arg(&image));
+        let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
+        let refused = volume.remove_dir_all("d").unwrap_err();
+        assert!(matches!(refused, Error::Corrupt(_)), "{refused:?}");
+        assert_eq!(volume.read("other/file").unwrap(), b"kept");
+        volume.create_dir_all("d/e").unwrap();
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn a_path_that_ends_in_dots_removes_nothing() {
+    let (_folder, image, volume) = empty_volume();
+    volume.create_dir_all("d/e").unwrap();
+    volume.write("d/e/file", "kept").unwrap();
+    for path in ["", "/", ".", "/.", "/..", "d/.", "d/..", "d/e/..", "d/e/../"] {
+        let refused = volume.remove_dir_all(path);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{path}: {refused:?}");
+    }
+    assert_eq!(volume.read("d/e/file").unwrap(), b"kept");
+    close(volume, &image);
+}
+
+#[test]
+fn nodes_of_another_volume_are_refused() {
+    let (_folder, image, volume) = empty_volume();
+    let (_other_folder, other_image, other) = empty_volume();
+    other.write("file", "contents").unwrap();
+    let (root, other_root) = (volume.root().unwrap(), other.root().unwrap());
+    let file = other.resolve(b"/file", Follow::Yes).unwrap();
+    let refused = |result: Result<(), Error>| {
+        assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
+    };
+    refused(volume.link(&root, b"name", &file));
+    refused(volume.link(&other_root, b"name", &file));
+    refused(volume.lookup(&other_root, b"file").map(drop));
+    refused(volume.unlink(&other_root, b"file", &Credentials::ROOT));
+    let (from, to) = ((&other_root, &b"file"[..]), (&root, &b"file"[..]));
+    refused(volume.rename_in(from, to, RenameFlags::default(), &Credentials::ROOT));
+    close(volume, &image);
+    close(other, &other_image);
 }
 
 #[test]

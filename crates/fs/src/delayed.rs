@@ -61,6 +61,9 @@ impl Delayed {
         has_cluster: impl Fn(u64) -> bool,
     ) -> u64 {
         let clusters = clusters_of(blocks, cluster_shift);
+        if clusters.is_empty() {
+            return 0;
+        }
         let ends = [clusters.start, clusters.end - 1];
         let distinct = if ends[0] == ends[1] { 1 } else { 2 };
         let there = ends[..distinct]

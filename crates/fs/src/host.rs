@@ -10,7 +10,7 @@ use iomap::{WritableFile, WritesHeld};
 /// no lock of the format.
 pub trait Host: Send + Sync + Debug {
     /// Returns the cached data of an inode, without waiting and without loading it. Returns `None` if the inode is
-    /// not in memory, or has not been open for writing since it was loaded.
+    /// not in memory, or has not been opened since it was loaded.
     fn cached_data(&self, number: InodeNumber) -> Option<Arc<WritableFile>>;
 
     /// Waits until no data of the volume is on its way to the device, and lets none set out until the result is

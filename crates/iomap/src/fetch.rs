@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Error, Result};
+use base::Result;
 use pagecache::{FolioRef, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::fill::{Failure, Fill};
@@ -84,9 +84,7 @@ fn fill_again(
     let end = folio.len().min(within + length).next_multiple_of(block);
     match fill_blocks(context, folio, at, start..end) {
         // They were asked for together; what cannot be read may lie further on.
-        Err(Error::Io(_)) if end - start > block => {
-            fill_blocks(context, folio, at, start..start + block)
-        }
+        Err(_) if end - start > block => fill_blocks(context, folio, at, start..start + block),
         filled => filled,
     }
 }

@@ -72,6 +72,7 @@ impl Volume {
         by: &Credentials,
     ) -> Result<Arc<Node>> {
         self.check_writable()?;
+        self.require_own(directory)?;
         directory.require_directory()?;
         check_new_name(name)?;
         what.check()?;
@@ -96,6 +97,7 @@ impl Volume {
         by: &Credentials,
     ) -> Result<Arc<Node>> {
         self.check_writable()?;
+        self.require_own(directory)?;
         directory.require_directory()?;
         if what.kind == FileType::Directory {
             return Err(Error::IsDirectory);
@@ -113,6 +115,8 @@ impl Volume {
     /// Adds a name to a file.
     pub fn link(&self, directory: &Arc<Node>, name: &[u8], node: &Arc<Node>) -> Result<()> {
         self.check_writable()?;
+        self.require_own(directory)?;
+        self.require_own(node)?;
         directory.require_directory()?;
         check_new_name(name)?;
         if node.kind() == FileType::Directory {
@@ -179,6 +183,7 @@ impl Volume {
         change: impl FnOnce(&Arc<Node>, &mut Locked<'_>) -> Result<R>,
     ) -> Result<R> {
         self.check_writable()?;
+        self.require_own(directory)?;
         loop {
             let (node, changes) = self.lookup_to_change(directory, name)?;
             let mut locked = Locked::new([Some(directory), Some(&node)]);

@@ -29,11 +29,11 @@ pub(crate) struct Entry {
 /// Some entries of a directory, without "." and "..", and the cursor of the entries after them.
 pub(crate) struct Batch {
     pub(crate) entries: VecDeque<Entry>,
-    next: Option<DirCursor>,
+    pub(crate) next: Option<DirCursor>,
 }
 
 impl Batch {
-    /// Reads the next entries from `from` on. There are none only at the end of the directory.
+    /// Reads the next entries from `from` on. An empty batch means the end of the directory.
     pub(crate) fn read(directory: &Node, mut from: DirCursor) -> Result<Self> {
         let mut entries = VecDeque::new();
         loop {

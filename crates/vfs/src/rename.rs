@@ -50,6 +50,8 @@ impl Volume {
         by: &Credentials,
     ) -> Result<()> {
         self.check_writable()?;
+        self.require_own(directory)?;
+        self.require_own(to_directory)?;
         check_name(name)?;
         check_name(to_name)?;
         to_directory.require_directory()?;

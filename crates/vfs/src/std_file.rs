@@ -42,7 +42,8 @@ impl File {
             let length = self.write_at(data, offset)?;
             assert!(length > 0, "a write that wrote nothing succeeded");
             data = &data[length..];
-            offset += length as u64;
+            // A file that is opened to append is written at its end, whatever the offset.
+            offset = offset.saturating_add(length as u64);
         }
         Ok(())
     }

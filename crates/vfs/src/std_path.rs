@@ -135,8 +135,8 @@ impl Volume {
         node.set_attributes(&change, &Credentials::ROOT)
     }
 
-    /// Returns whether there is anything at `path`. Errors: those that keep the call from knowing; a missing directory
-    /// on the way is none.
+    /// Returns whether `path` leads to a file, following symbolic links. A missing parent is `false`; other failures are
+    /// errors.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(bytes_of(path.as_ref()), Follow::Yes) {
             Ok(_) => Ok(true),

@@ -11,11 +11,15 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Place, Problem, Result};
 use fs::Credentials;
 
+use crate::namespace::check_name;
 use crate::node::Node;
 use crate::path::Follow;
 use crate::read_dir::{Batch, Entry};
 use crate::std_path::bytes_of;
 use crate::volume::Volume;
+
+/// The maximum number of times that a directory which is removed is read.
+const PASSES_MAX: u32 = 16;
 
 impl Volume {
     /// Creates the directory at `path`, and all of its parents that do not exist, with the permissions 0o755. Does
@@ -50,8 +54,9 @@ impl Volume {
     }
 
     /// Removes the directory at `path` with everything in it. Symbolic links, also at the end of `path`, are removed
-    /// and not followed. After an error, a part of the tree may be removed. Errors: `NotDirectory`; `Corrupt` for a
-    /// directory that is in itself.
+    /// and not followed. After an error, a part of the tree may be removed. Errors: `InvalidArgument` for the root, and
+    /// for paths that end in "." or ".."; `NotDirectory`; `NotEmpty` if other threads add names all the time;
+    /// `Corrupt` for a directory that contains itself, or that names another parent.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes_of(path.as_ref());
         let root = |error| match error {
@@ -59,6 +64,7 @@ impl Volume {
             error => error,
         };
         let (parent, name) = self.parent_of(path).map_err(root)?;
+        check_name(name)?;
         let node = self.lookup(&parent, name)?;
         match node.kind() {
             FileType::Symlink => return self.unlink(&parent, name, &Credentials::ROOT),
@@ -73,12 +79,13 @@ impl Volume {
         let mut entered: HashSet<InodeNumber> = [top.node.number()].into();
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
-            if level.entries.is_empty() {
-                // From the start: the entries that were read before are removed.
-                level.entries = Batch::read(&level.node, DirCursor::default())?.entries;
-            }
-            let Some(entry) = level.entries.pop_front() else {
-                ignore_removed(self.rmdir(&level.parent, &level.name, by))?;
+            let Some(entry) = level.next_entry()? else {
+                match self.rmdir(&level.parent, &level.name, by) {
+                    // Names that were added meanwhile.
+                    Err(Error::NotEmpty) if level.starts_again() => continue,
+                    removed => ignore_removed(removed)?,
+                }
+                entered.remove(&level.node.number());
                 levels.pop();
                 continue;
             };
@@ -90,10 +97,22 @@ impl Volume {
                 ignore_removed(self.unlink(&level.node, &entry.name, by))?;
                 continue;
             }
-            if !entered.insert(node.number()) {
+            if entered.contains(&node.number()) {
                 let place = Place::inode(node.number());
                 return Err(Error::corrupt("directory", place, Problem::Cycle));
             }
+            if node.lookup(b"..")? != level.node.number() {
+                // It was moved, or the volume lies: its contents are not those of this tree.
+                match self.lookup(&level.node, &entry.name) {
+                    Ok(again) if Arc::ptr_eq(&again, &node) => {
+                        let place = Place::inode(node.number());
+                        let problem = Problem::Missing("a directory whose parent is this one");
+                        return Err(Error::corrupt("directory", place, problem));
+                    }
+                    _ => continue,
+                }
+            }
+            entered.insert(node.number());
             let parent = Arc::clone(&level.node);
             levels.push(Level::new(parent, entry.name, node));
         }
@@ -107,11 +126,33 @@ struct Level {
     name: Vec<u8>,
     node: Arc<Node>,
     entries: VecDeque<Entry>,
+    /// The cursor of the entries after those.
+    next: Option<DirCursor>,
+    /// The number of times that the directory may still be read from its start.
+    passes_left: u32,
 }
 
 impl Level {
     fn new(parent: Arc<Node>, name: Vec<u8>, node: Arc<Node>) -> Self {
-        Self { parent, name, node, entries: VecDeque::new() }
+        let next = Some(DirCursor::default());
+        Self { parent, name, node, entries: VecDeque::new(), next, passes_left: PASSES_MAX - 1 }
+    }
+
+    /// Returns the next entry of this pass.
+    fn next_entry(&mut self) -> Result<Option<Entry>> {
+        if let (true, Some(next)) = (self.entries.is_empty(), self.next) {
+            let batch = Batch::read(&self.node, next)?;
+            (self.entries, self.next) = (batch.entries, batch.next);
+        }
+        Ok(self.entries.pop_front())
+    }
+
+    /// Begins another pass, if there may be one.
+    fn starts_again(&mut self) -> bool {
+        let may = self.passes_left > 0;
+        self.passes_left = self.passes_left.saturating_sub(1);
+        self.next = Some(DirCursor::default());
+        may
     }
 }
 

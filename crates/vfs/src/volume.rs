@@ -290,8 +290,17 @@ impl Volume {
         }
     }
 
-    /// Returns the node of `name` in `directory`.
+    /// Fails for a node of another volume: numbers of inodes and blocks mean something else there.
+    pub(crate) fn require_own(&self, node: &Node) -> Result<()> {
+        match Arc::ptr_eq(node.volume(), &self.shared) {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument("the node is on another volume")),
+        }
+    }
+
+    /// Returns the node of `name` in `directory`. Errors: `InvalidArgument` if that is on another volume.
     pub fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Arc<Node>> {
+        self.require_own(directory)?;
         // Under the lock the name stays, and with it the inode.
         let _lock = directory.lock_shared();
         self.entry_node(directory.number(), directory.lookup_locked(name)?)

@@ -112,7 +112,7 @@ impl Drop for Call {
         let reached = written.end;
         let ranges = std::mem::take(&mut self.ranges);
         let entered = self.entered.take();
-        let ended = Ended { written, ranges, reached, result, counts, _entered: entered };
+        let ended = Ended { written, ranges, reached, result, counts, entered };
         match (done, &self.file) {
             (Done::Waiter(waiter), _) => waiter.put(ended),
             (Done::Callback(done), Some(file)) if ended.needs_thread(file) => {

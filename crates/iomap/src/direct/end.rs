@@ -41,7 +41,7 @@ pub(super) struct Ended {
     /// Whether the request counts as in flight.
     pub counts: bool,
     /// Held until the format was called.
-    pub _entered: Option<Arc<Entered>>,
+    pub entered: Option<Arc<Entered>>,
 }
 
 impl Ended {
@@ -53,7 +53,7 @@ impl Ended {
             reached: 0,
             result,
             counts: false,
-            _entered: None,
+            entered: None,
         }
     }
 
@@ -86,18 +86,20 @@ pub(super) fn end(file: Option<&Arc<WritableFile>>, ended: Ended) -> Result<usiz
 }
 
 /// Completes a request that needs only the call of its caller ([`Ended::needs_thread`]), on any thread.
-pub(super) fn end_at_once(file: Option<&WritableFile>, ended: Ended, done: DirectDone) {
+pub(super) fn end_at_once(file: Option<&WritableFile>, mut ended: Ended, done: DirectDone) {
     if let Some(file) = file {
         file.end_io.direct.note(&ended);
         if ended.counts {
             file.direct.end();
         }
     }
+    // The caller may wait for a thread that waits at the barrier.
+    drop(ended.entered.take());
     guarded(done)(ended.result);
 }
 
 /// Completes requests of one file, and calls the callback of each.
-fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended, F)>) {
+fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, mut calls: Vec<(Ended, F)>) {
     let is_news: Vec<bool> = calls.iter().map(|(ended, _)| ended.is_news(file)).collect();
     let ended = calls.iter().map(|(ended, _)| ended).zip(&is_news);
     let news: Vec<&Ended> =
@@ -123,6 +125,7 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, calls: Vec<(Ended
     // Before the callbacks, which may wait for threads that wait for these requests.
     calls.iter().filter(|(ended, _)| ended.counts).for_each(|_| file.direct.end());
     calls.iter().for_each(|(ended, _)| file.end_io.direct.note(ended));
+    calls.iter_mut().for_each(|(ended, _)| drop(ended.entered.take()));
     for ((ended, done), is_news) in calls.into_iter().zip(is_news) {
         let result = match &called {
             Err(error) if is_news => ended.result.and(Err(error.clone())),
