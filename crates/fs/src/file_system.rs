@@ -13,8 +13,7 @@ use crate::{Credentials, Host, Inode};
 
 /// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
-    /// Gives the format access to its user, which exists as long as the volume is open. Called once, before all other
-    /// methods but those about the volume as a whole.
+    /// Passes the vfs to the format, for as long as the volume is open. Called once, before any inode is loaded.
     fn attach(&self, host: Weak<dyn Host>) {
         let _ = host;
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::InodeNumber;
 use iomap::{WritableFile, WritesHeld};
 
-/// The volume's user, for formats that move data or write checkpoints on their own. The caller of its methods holds
+/// The vfs, for formats that move data or write checkpoints on their own. The caller of its methods holds
 /// no lock of the format.
 pub trait Host: Send + Sync + Debug {
     /// Returns the cached data of an inode, without waiting and without loading it. Returns `None` if the inode is

@@ -96,7 +96,8 @@ impl EndIo {
 
     /// Waits until no writeback and no direct write of these files is on its way, and lets none begin until the
     /// result is dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format
-    /// waits for when it places data or is called at the end of I/O.
+    /// waits for when it places data or is called at the end of I/O. It does not commit meanwhile: a commit may wait
+    /// for writeback that has not begun.
     pub fn hold_writes(&self) -> WritesHeld {
         self.barrier.hold()
     }
