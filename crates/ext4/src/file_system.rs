@@ -18,7 +18,7 @@ use iomap::{EndIo, MapRead, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::namespace::{Named, RenameMode};
 use crate::superblock::Superblock;
-use crate::superblock_copy::SuperblockPlace;
+use crate::superblock::copy::SuperblockPlace;
 use crate::volume::{OpenOptions, Volume};
 use crate::{Inode, ROOT_INODE};
 

@@ -6,10 +6,10 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, Place, Result};
 use fs::{Run, Span};
 
-use crate::block_validity::BlockValidity;
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::geometry::Geometry;
-use crate::inode_record::InodeRecord;
+use crate::inode::record::InodeRecord;
+use crate::layout::block_validity::BlockValidity;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "indirect block";

@@ -11,8 +11,8 @@ use fs::Extent;
 use super::groups::{BLOCK_BITMAP, Group};
 use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
 use super::{Allocator, NO_STREAM, Preallocation, Purpose, bits};
-use crate::geometry::Geometry;
 use crate::journal::Handle;
+use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "block reference";

@@ -7,9 +7,9 @@ use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
 use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
 use super::{Allocator, bits};
-use crate::bitmap::Bitmap;
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
+use crate::layout::bitmap::Bitmap;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
 use crate::ondisk::inode::RawInode;
 use crate::volume::Volume;
 

@@ -10,9 +10,9 @@ use fs::{Extent, FreeExtents};
 
 use super::preallocation::GroupPreallocations;
 use super::{Allocator, bits};
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
 use crate::journal::Handle;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
 use crate::volume::Volume;
 
 pub(super) const BLOCK_BITMAP: &str = "block bitmap";

@@ -10,9 +10,9 @@ use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
 use super::placement::{self, Totals};
 use super::{Allocator, bits};
 use crate::ROOT_INODE;
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
 use crate::journal::Handle;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
 use crate::volume::Volume;
 
 impl Volume {

@@ -42,11 +42,11 @@ use self::preallocation::Preallocations;
 use self::reserve::Space;
 use self::tally::Tally;
 use crate::features::Feature;
-use crate::geometry::Geometry;
+use crate::layout::geometry::Geometry;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::ranks;
-use crate::statfs::kernel_reserve;
 use crate::volume::Volume;
+use crate::volume::statfs::kernel_reserve;
 
 /// Blocks that [`Volume::allocate_blocks`] changes, at most.
 pub(crate) const ALLOCATE_CREDITS: u32 = 2;

@@ -6,8 +6,8 @@ use base::{GroupNumber, InodeNumber, Place, Problem};
 
 use super::Check;
 use super::states::Role;
-use crate::bitmap::Bitmap;
-use crate::group::GroupDescriptor;
+use crate::layout::bitmap::Bitmap;
+use crate::layout::group::GroupDescriptor;
 
 const WORD_BITS: u32 = u64::BITS;
 

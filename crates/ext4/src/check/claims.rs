@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use base::{FsBlock, GroupNumber};
 
-use crate::geometry::Geometry;
+use crate::layout::geometry::Geometry;
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
@@ -122,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::geometry::tests::plain;
+    use crate::layout::geometry::tests::plain;
 
     proptest! {
         #[test]

@@ -11,9 +11,9 @@ use crate::dir::Directory;
 use crate::dir::block::{DirFormat, HEADER_BYTES, Slot, code_from_file_type};
 use crate::dir::hash::NameHasher;
 use crate::features::Feature;
-use crate::inline::InlineDirectory;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::inline::InlineDirectory;
+use crate::inode::record::InodeFlags;
 
 const ENTRY: &str = "directory entry";
 const BLOCK: &str = "directory block";

@@ -7,11 +7,11 @@ use zerocopy::FromBytes;
 
 use super::Check;
 use crate::features::Feature;
-use crate::geometry::Geometry;
-use crate::group::{BLOCKS_UNINITIALISED, INODES_UNINITIALISED};
-use crate::mmp::MmpBlock;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::{BLOCKS_UNINITIALISED, INODES_UNINITIALISED};
 use crate::ondisk::group_descriptor::RawGroupDescriptor;
 use crate::ondisk::superblock::RawSuperblock;
+use crate::volume::mmp::MmpBlock;
 
 const COPY: &str = "superblock copy";
 const DESCRIPTOR: &str = "group descriptor";

@@ -14,10 +14,10 @@ use super::states::Role;
 use super::{Check, DirectoryState, Report};
 use crate::ROOT_INODE;
 use crate::features::Feature;
-use crate::geometry::{CreatorOs, Geometry};
-use crate::inline;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::inline;
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::layout::geometry::{CreatorOs, Geometry};
 use crate::ondisk::inode::{BLOCK_OFFSET, RawInode};
 
 const STRUCTURE: &str = "inode";

@@ -4,9 +4,9 @@
 use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem};
 use fs::Run;
 
-use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected, Node};
-use crate::geometry::FILE_BLOCKS_MAX;
+use crate::layout::block_validity::BlockValidity;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::volume::Volume;
 
 /// The root of a map.

@@ -29,7 +29,7 @@ use base::{Error, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
 
 use self::claims::Claims;
 use self::states::InodeStates;
-use crate::geometry::Geometry;
+use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 impl Volume {

@@ -10,8 +10,8 @@ use super::Check;
 use super::inodes::RESIZE_INODE;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeRecord;
-use crate::orphan_file::{ORPHAN_FILE, OrphanBlock};
+use crate::inode::record::InodeRecord;
+use crate::orphans::file::{ORPHAN_FILE, OrphanBlock};
 use crate::volume::Volume;
 
 const ORPHAN_LIST: &str = "orphan list";

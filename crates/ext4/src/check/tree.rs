@@ -8,7 +8,7 @@ use super::Check;
 use super::states::{InodeState, Role};
 use crate::ROOT_INODE;
 use crate::features::Feature;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 
 const DIRECTORY: &str = "directory";
 /// With more names, a directory's link count stays 1.

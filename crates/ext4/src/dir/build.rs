@@ -8,7 +8,7 @@ use super::hash::HashAlgorithm;
 use super::leaf::NewEntry;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
 impl Inode {

@@ -1,5 +1,5 @@
 //! Changes directories that lie in their inodes, begins them, and makes blocks of those that are
-//! full. Not here: reading them (`inline.rs` of the crate).
+//! full. Not here: reading them (`inode/inline.rs`).
 //!
 //! An entry lies in the inode's block area or in the value of its attribute; that value keeps its
 //! length.
@@ -14,8 +14,8 @@ use super::block::entry_bytes;
 use super::insert::Step;
 use super::leaf::{Found, NewEntry};
 use crate::features::Feature;
-use crate::inline::{self, FIRST_ENTRY_AT, InlineDirectory, PARENT_BYTES};
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::inline::{self, FIRST_ENTRY_AT, InlineDirectory, PARENT_BYTES};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map_write::empty_root;
 use crate::ondisk::xattr::{RawXattrEntry, XATTR_MAGIC};

@@ -13,7 +13,7 @@ use super::node::{INDEXED_BLOCKS_MAX, NodeKind};
 use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
 /// More steps than any insertion takes: the inline directory becomes a block, that one gets an

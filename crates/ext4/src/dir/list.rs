@@ -14,9 +14,9 @@ use base::{FileBlock, FileOffset, Result};
 
 use super::Directory;
 use super::block::DirFormat;
-use crate::inline::InlineDirectory;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::inline::InlineDirectory;
+use crate::inode::record::InodeFlags;
 
 /// Whom entries go to.
 pub(crate) type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;

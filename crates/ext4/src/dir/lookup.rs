@@ -10,9 +10,9 @@ use super::hash::NameHasher;
 use super::leaf::Found;
 use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
 use crate::features::Feature;
-use crate::inline::InlineDirectory;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::inline::InlineDirectory;
+use crate::inode::record::InodeFlags;
 
 /// Where a name is.
 #[derive(Clone, Copy, Debug)]

@@ -29,7 +29,7 @@ use self::block::DirFormat;
 use self::index::IndexFormat;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -19,8 +19,8 @@ use super::hash::NameHasher;
 use super::leaf::NewEntry;
 use super::list::Emit;
 use super::lookup::Path;
-use crate::inline::InlineDirectory;
-use crate::inode_record::InodeFlags;
+use crate::inode::inline::InlineDirectory;
+use crate::inode::record::InodeFlags;
 
 const STRUCTURE: &str = "directory index";
 const MARK: u64 = 1 << 62;

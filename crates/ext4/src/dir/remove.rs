@@ -8,7 +8,7 @@ use super::lookup::{Located, is_dots};
 use super::node::NodeKind;
 use super::{Directory, STRUCTURE};
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
 impl Inode {

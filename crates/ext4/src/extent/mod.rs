@@ -12,8 +12,8 @@ pub(crate) use self::node::{
     seal, verify_block, verify_checksum, verify_header,
 };
 use self::node::{start_of, starts};
-use crate::block_validity::BlockValidity;
-use crate::inode_record::InodeRecord;
+use crate::inode::record::InodeRecord;
+use crate::layout::block_validity::BlockValidity;
 use crate::volume::Volume;
 
 /// Returns the part of the tree around block `at`: some runs, or the gap between leaves.

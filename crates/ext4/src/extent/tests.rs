@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use fs::Run;
 
 use super::*;
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::geometry::tests::plain;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::layout::geometry::tests::plain;
 use crate::ondisk::extent::MAGIC;
 
 fn header(entries: u16, max: u16, depth: u16) -> Vec<u8> {

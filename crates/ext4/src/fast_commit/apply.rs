@@ -13,7 +13,7 @@ use base::{FileBlock, InodeNumber, Result, Unsupported};
 
 use super::follow::{FileState, Outcome};
 use super::names::Names;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::recovery::edit::Editor;
 use crate::recovery::edit::directory::{DirectoryEdit, format_of};
 use crate::recovery::edit::inode::InodeBytes;

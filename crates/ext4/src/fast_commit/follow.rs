@@ -10,8 +10,8 @@ use fs::Run;
 
 use super::Change;
 use super::names::{self, Names};
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::recovery::edit::MapReader;
 use crate::recovery::edit::inode::InodeImage;
 use crate::recovery::edit::map::FileMap;

@@ -10,7 +10,7 @@ use base::{Error, InodeNumber, Place, Problem, Result};
 
 use super::Change;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::recovery::edit::MapReader;
 use crate::recovery::orphans;
 use crate::volume::Volume;

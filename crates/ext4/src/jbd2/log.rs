@@ -10,7 +10,7 @@ use super::Journal;
 use super::encode::Encoder;
 use super::ondisk::BLOCKS_MIN;
 use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
-use crate::clock;
+use crate::volume::clock;
 
 /// A transaction takes at most one part in so many of the log, so that there is room for one more
 /// while the ones before it are being put in place.

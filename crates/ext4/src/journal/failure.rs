@@ -1,5 +1,5 @@
 //! Errors that shut a volume down or are only recorded, as its error policy decides.
-//! Not here: the format of errors in the superblock (`error_log.rs`).
+//! Not here: the format of errors in the superblock (`volume/error_log.rs`).
 
 use std::sync::Arc;
 

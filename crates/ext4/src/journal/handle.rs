@@ -187,8 +187,8 @@ pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::error_log::{ErrorLog, RecordedErrors};
-    use crate::geometry::tests::plain;
+    use crate::layout::geometry::tests::plain;
+    use crate::volume::error_log::{ErrorLog, RecordedErrors};
 
     pub(in crate::journal) fn journal() -> Journal {
         let memory = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));

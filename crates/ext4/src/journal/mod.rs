@@ -38,10 +38,10 @@ use self::discard::Discards;
 pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
-use crate::error_log::ErrorLog;
 use crate::jbd2::LogWriter;
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::ranks;
+use crate::volume::error_log::ErrorLog;
 
 /// Blocks of one transaction, at most, on a volume without a log.
 const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;

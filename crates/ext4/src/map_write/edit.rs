@@ -11,10 +11,10 @@ use super::pointers::Pointers;
 use super::tree::{NodeStore, Tree};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Preallocation, Purpose};
 use crate::features::Feature;
-use crate::geometry::Geometry;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
+use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "map of a file";
@@ -131,7 +131,7 @@ impl<'e> Map<'e> {
     pub(super) fn tree(&mut self) -> Result<&mut Tree<'e>> {
         match self {
             Self::Extents(tree) => Ok(tree),
-            Self::Pointers(_) => Err(crate::fallocate::NEEDS_EXTENTS.into()),
+            Self::Pointers(_) => Err(crate::data::fallocate::NEEDS_EXTENTS.into()),
         }
     }
 

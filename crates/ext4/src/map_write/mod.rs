@@ -36,7 +36,7 @@ pub(crate) use self::node::empty_root;
 use crate::alloc::{ALLOCATE_CREDITS, FREE_CREDITS};
 use crate::extent::DEPTH_MAX;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::ondisk::extent::RawExtentHeader;
 
 /// The block groups in which one transaction frees blocks, if it can be so many.

@@ -8,10 +8,10 @@ use super::leaf::length_max;
 use super::pointers;
 use super::tree::Tree;
 use crate::alloc::{Preallocation, Purpose};
-use crate::geometry::FILE_BLOCKS_MAX;
 use crate::indirect;
 use crate::inode::Inode;
 use crate::journal::Handle;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 
 /// The bounds of a preallocation, in bytes. Within these it is as large as the file.
 const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;

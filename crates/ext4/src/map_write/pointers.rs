@@ -10,8 +10,8 @@ use base::{FileBlock, FsBlock, InodeNumber, Place, Result, Unsupported};
 use fs::Run;
 
 use super::tree::NodeStore;
-use crate::block_validity::BlockValidity;
-use crate::geometry::Geometry;
+use crate::layout::block_validity::BlockValidity;
+use crate::layout::geometry::Geometry;
 
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = 12;

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::super::tree::tests::{NODES_START, Nodes};
 use super::*;
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::geometry::tests::plain;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::layout::geometry::tests::plain;
 
 /// 256 pointers in a block.
 fn geometry() -> Geometry {

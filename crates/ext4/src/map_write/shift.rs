@@ -9,9 +9,9 @@ use super::Progress;
 use super::edit::tree_credits;
 use super::tree::Tree;
 use crate::alloc::Purpose;
-use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode::Inode;
 use crate::journal::Handle;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 
 impl Inode {
     /// Splits the extent that contains `at`, if any, so that one begins there. Blocks for nodes are allocated for

@@ -9,10 +9,10 @@ use fs::Run;
 
 use super::leaf;
 use super::node::{PathNode, parse};
-use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected};
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::geometry::Geometry;
+use crate::layout::block_validity::BlockValidity;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::layout::geometry::Geometry;
 
 /// Where the nodes of a tree are, and the blocks for new ones.
 pub(super) trait NodeStore {

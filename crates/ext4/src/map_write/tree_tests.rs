@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::node::{ROOT_ENTRIES, empty_root};
 use super::*;
 use crate::extent::{DEPTH_MAX, ENTRY_BYTES, HEADER_BYTES};
-use crate::geometry::tests::plain;
+use crate::layout::geometry::tests::plain;
 
 /// Nodes in memory.
 pub(in crate::map_write) struct Nodes {

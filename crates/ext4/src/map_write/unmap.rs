@@ -9,9 +9,9 @@ use super::Progress;
 use super::edit::{Map, MapBlocks, MapEdit, map_credits, tree_credits};
 use super::tree::Tree;
 use crate::alloc::{FREE_CREDITS, Purpose};
-use crate::geometry::Geometry;
 use crate::inode::Inode;
 use crate::journal::Handle;
+use crate::layout::geometry::Geometry;
 
 impl Inode {
     /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits reach. Returns

@@ -9,13 +9,13 @@ use fs::NewInode;
 use super::{INODE_CREDITS, can_have_more, count_subdirectory, is_directory, touch};
 use crate::alloc::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, FREE_INODE_CREDITS, Purpose};
 use crate::features::Feature;
-use crate::geometry::FILE_BLOCKS_MAX;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::map_write::{NewBlocks, Progress, empty_root};
 use crate::ondisk::inode::BASE_BYTES;
-use crate::orphan_write::ORPHAN_CREDITS;
+use crate::orphans::write::ORPHAN_CREDITS;
 use crate::volume::Volume;
 
 /// The maximum length of a symbolic link's target in the inode, where a NUL follows it.

@@ -1,17 +1,17 @@
 //! Deletion of inodes whose map or attributes are damaged. Blocks that can still be reached are freed. The
 //! rest is left to e2fsck, and the volume is marked with errors. As in the kernel, an inode that has lost its
 //! last name is deleted in spite of damage. Not here: inodes without damage, and inodes whose own record is
-//! damaged (`block_validity.rs`), which keep their names.
+//! damaged (`layout/block_validity.rs`), which keep their names.
 
 use std::ops::Range;
 
 use base::{Error, FileBlock, Place, Result};
 
 use crate::extent::{self, Expected, Node, STRUCTURE};
-use crate::geometry::FILE_BLOCKS_MAX;
 use crate::indirect;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 
 /// The number of leaves of one file that are examined.
 const BRANCHES_MAX: usize = 1 << 16;

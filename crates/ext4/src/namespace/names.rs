@@ -8,7 +8,7 @@ use base::{Error, InodeNumber, Place, Problem, Result};
 use super::{INODE_CREDITS, LINKS_MAX, is_directory, touch, uncount_subdirectory};
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::orphan_write::ORPHAN_CREDITS;
+use crate::orphans::write::ORPHAN_CREDITS;
 
 impl Inode {
     /// Adds a name in this directory to `inode`, which is no directory.

@@ -11,15 +11,15 @@ use base::{Error, FileBlock, Result};
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
-use crate::clock::now;
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::inline;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::inline;
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::map_write::Progress;
-use crate::orphan_write::{Adopted, ORPHAN_CREDITS};
+use crate::orphans::write::{Adopted, ORPHAN_CREDITS};
 use crate::volume::Volume;
-use crate::writer::Writer;
+use crate::volume::clock::now;
+use crate::volume::writer::Writer;
 
 impl Inode {
     /// Releases an inode after its last use. An inode without a name is deleted.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::inode::Inode;
 use crate::journal::Handle;
-use crate::orphan_write::ORPHAN_CREDITS;
+use crate::orphans::write::ORPHAN_CREDITS;
 
 /// What becomes of the names.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use iomap::PageCache;
 
 use super::{OrphanReport, RecoveryReport, overlay};
 use crate::jbd2::Journal;
-use crate::superblock_copy::SuperblockCopy;
+use crate::superblock::copy::SuperblockCopy;
 use crate::volume::{OpenOptions, Probed, Volume};
 
 impl Volume {

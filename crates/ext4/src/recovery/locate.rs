@@ -16,7 +16,7 @@ use fs::{Piece, Run};
 use crate::check::maps::{self, MapRoot, MapVisitor};
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::jbd2::ondisk::BLOCKS_MAX;
 use crate::jbd2::{Journal, JournalBlocks, JournalRun};
 use crate::ondisk::extent;

@@ -19,12 +19,12 @@ pub(crate) use self::torn::untorn;
 
 use self::edit::Editor;
 use self::orphans::Orphans;
-use crate::error_log::RecordedErrors;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::{Journal, Recovery};
-use crate::orphans_found;
+use crate::orphans::found;
 use crate::superblock::SUPERBLOCK_OFFSET;
+use crate::volume::error_log::RecordedErrors;
 use crate::volume::{Probed, Unrecovered, Volume};
 
 /// The maximum of a journal's log in memory. A log can be longer; but its blocks can be holes in the image's file, so
@@ -61,7 +61,7 @@ impl Unrecovered {
         };
         // A log may have older ones.
         let errors = volume.superblock().errors();
-        let with_errors = orphans_found::has_errors(&volume) || journal.superblock().errno != 0;
+        let with_errors = found::has_errors(&volume) || journal.superblock().errno != 0;
         drop(volume);
         let overlay = overlay(&base, &journal, block_size);
         let log = journal.recover(&overlay)?;
@@ -117,7 +117,7 @@ fn edit_by_fast_commits(
     commits: &[Vec<Change>],
 ) -> Result<Editor> {
     let volume = reopen(device, cache)?;
-    let with_errors = orphans_found::has_errors(&volume);
+    let with_errors = found::has_errors(&volume);
     let orphans = Orphans::read(&volume, with_errors).unwrap_or_else(|error| {
         tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
         Orphans::default()
@@ -145,7 +145,7 @@ fn resolve_orphans(
     with_errors: bool,
 ) -> Result<OrphanReport> {
     let volume = reopen(overlay, cache)?;
-    let with_errors = with_errors || orphans_found::has_errors(&volume);
+    let with_errors = with_errors || found::has_errors(&volume);
     let errors = errors.or_more(volume.superblock().errors());
     let resolved = Orphans::read(&volume, with_errors).and_then(|orphans| orphans.resolve(&volume));
     let (editor, report) = resolved.unwrap_or_else(|error| {

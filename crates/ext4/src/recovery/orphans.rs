@@ -1,6 +1,6 @@
 //! Completion of deletions and truncations that a crash interrupted. Linux does the same when it mounts, even
 //! read-only.
-//! Not here: finding and validating the orphans (`orphans_found.rs`).
+//! Not here: finding and validating the orphans (`orphans/found.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::edit::inode::InodeBytes;
 use super::edit::map::{self, FileMap};
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::ondisk::xattr::{RawXattrBlockHeader, XATTR_CHECKSUM_AT};
-use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
-use crate::orphans_found::{self, FoundList};
+use crate::orphans::file::{self, ORPHAN_FILE, OrphanBlock};
+use crate::orphans::found::{self, FoundList};
 use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Value};
 
@@ -87,7 +87,7 @@ impl Orphans {
                 if number == InodeNumber(0) {
                     continue;
                 }
-                let judged = orphans_found::judge(volume, number, ORPHAN_FILE).map(drop);
+                let judged = found::judge(volume, number, ORPHAN_FILE).map(drop);
                 let repeated = || Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle);
                 match judged
                     .and_then(|()| self.known.insert(number).then_some(()).ok_or_else(repeated))
@@ -163,7 +163,7 @@ impl Orphans {
         let ended: HashSet<u64> = self.in_file.iter().map(|number| number.0).collect();
         for &block in &self.file_blocks {
             let bytes = editor.blocks.edit(block, ORPHAN_FILE, Place::block(block))?;
-            orphan_file::edit(bytes, block, self.file_seed, |numbers| {
+            file::edit(bytes, block, self.file_seed, |numbers| {
                 for word in numbers.chunks_exact_mut(size_of::<u32>()) {
                     let number =
                         word.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));

@@ -1,5 +1,5 @@
 //! A first superblock that a power cut has torn: finds what it was to be. Not here: damage of other kinds, for
-//! which there are copies (`superblock_copy.rs`).
+//! which there are copies (`superblock/copy.rs`).
 //!
 //! The superblock takes two sectors, and a power cut may leave one as it was before a write and the other one as it
 //! is after it. With `metadata_csum`, the second sector holds a checksum of both, which is wrong then: Linux does not

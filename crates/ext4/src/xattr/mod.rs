@@ -23,7 +23,7 @@ use self::entries::{Entries, Value, verify_block};
 use self::name::NameIndex;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeRecord;
+use crate::inode::record::InodeRecord;
 
 impl Inode {
     /// Returns the full names of the extended attributes: those in the inode, then those in the block, in

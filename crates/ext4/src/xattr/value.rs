@@ -11,7 +11,7 @@ use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
 
 use super::entries::{Entry, NameBytes, VALUE_BYTES_MAX, entry_hash};
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 
 const STRUCTURE: &str = "extended attribute value";
 

@@ -18,7 +18,7 @@ use super::{acl, share};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeRecord;
+use crate::inode::record::InodeRecord;
 use crate::journal::Handle;
 use crate::ondisk::inode::BASE_BYTES;
 use crate::volume::Volume;
@@ -312,7 +312,7 @@ impl Volume {
         if self.geometry().features.has(Feature::ExtAttr) {
             return Ok(());
         }
-        self.edit_superblock(handle, |raw| crate::writer::set(raw, Feature::ExtAttr, true))
+        self.edit_superblock(handle, |raw| crate::volume::writer::set(raw, Feature::ExtAttr, true))
     }
 
     /// The credits that [`Inode::store_new_xattrs`] needs, beside those for making the inode.

@@ -4,7 +4,7 @@ use base::{InodeNumber, Problem};
 
 use super::common::Image;
 use super::*;
-use crate::group::GroupDescriptor;
+use crate::layout::group::GroupDescriptor;
 
 fn problem<T: std::fmt::Debug>(result: Result<T>) -> Problem {
     match result {

@@ -10,8 +10,8 @@ use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
 
 use super::blocks::Blocks;
 use crate::features::Feature;
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock;
 use crate::volume::Volume;

@@ -7,9 +7,9 @@ use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
 use crate::features::Feature;
-use crate::geometry::Geometry;
-use crate::inode_record::InodeFlags;
-use crate::inode_write::seal;
+use crate::inode::record::InodeFlags;
+use crate::inode::write::seal;
+use crate::layout::geometry::Geometry;
 use crate::ondisk::inode::{BASE_BYTES, BLOCK_OFFSET, RawInode};
 use crate::volume::Volume;
 

@@ -10,9 +10,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::Editor;
 use super::blocks::Blocks;
 use crate::extent::{self, Expected, Node};
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::geometry::Geometry;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::layout::geometry::Geometry;
 use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
 use crate::volume::Volume;
 

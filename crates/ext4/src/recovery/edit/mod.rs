@@ -16,8 +16,8 @@ use device::SharedDevice;
 use self::blocks::Blocks;
 use self::groups::{Groups, clusters_of};
 use self::map::FileMap;
-use crate::geometry::Geometry;
-use crate::inode_record::InodeRecord;
+use crate::inode::record::InodeRecord;
+use crate::layout::geometry::Geometry;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::volume::Volume;
 

@@ -1,5 +1,12 @@
 //! An inode in memory: its record, and the map of its data.
 
+pub(crate) mod flags;
+pub(crate) mod inline;
+pub(crate) mod record;
+pub(crate) mod symlink;
+pub(crate) mod times;
+pub(crate) mod write;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,12 +17,12 @@ use fs::{Around, Delayed, ExtentStatus, Piece, Span};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
 use crate::features::Feature;
-use crate::geometry::FILE_BLOCKS_MAX;
-use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::inode_write::Pending;
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::inode::write::Pending;
+use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::ranks;
 use crate::volume::Volume;
-use crate::{extent, indirect, inline};
+use crate::{extent, indirect};
 
 /// How many spans of the file one mapping may join.
 const SPANS_JOINED_MAX: usize = 16;
@@ -25,7 +32,7 @@ pub struct Inode {
     volume: Arc<Volume>,
     number: InodeNumber,
     kind: FileType,
-    /// Replaced as a whole when the inode changes (`inode_write.rs`).
+    /// Replaced as a whole when the inode changes (`inode/write.rs`).
     pub(crate) record: Arc<RecordLock>,
     /// The flags of the record, which every read needs, without its lock.
     flags: AtomicU32,
@@ -40,7 +47,7 @@ pub struct Inode {
     /// removes delayed blocks: removed ones are not allocated afterwards.
     pub(crate) placing: RankedMutex<()>,
     /// The file block up to which there may be blocks past the size on the disk, which a recovery has to free. While
-    /// it is past that size, the inode is an orphan (`orphan_write.rs`).
+    /// it is past that size, the inode is an orphan (`orphans/write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
     /// The number of users that have the file open for writing.
     pub(crate) writers: AtomicU32,

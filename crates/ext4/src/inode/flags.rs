@@ -5,7 +5,7 @@ use base::attributes::Timestamp;
 use base::{Error, Result, Unsupported};
 
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 
 impl Inode {
     /// Sets the flags that users may change as they are in `flags`, numbered as FS_IOC_GETFLAGS does;

@@ -13,10 +13,10 @@ use base::attributes::FileType;
 use base::{DeviceOffset, Error, FileBlock, FileOffset, Result, Unsupported};
 use fs::Piece;
 
-use crate::fallocate::NEEDS_EXTENTS;
+use crate::data::fallocate::NEEDS_EXTENTS;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::record::InodeFlags;
 use crate::map_write::Pair;
 
 /// Copies a range of a file, whole blocks, to the device from some byte on, with zeroes past the end of the file.

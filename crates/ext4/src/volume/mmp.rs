@@ -15,13 +15,13 @@ use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::clock;
 use crate::features::Feature;
 use crate::journal::Journal;
 use crate::ondisk::mmp::{
     MMP_MAGIC, MMP_SEQUENCE_CLEAN, MMP_SEQUENCE_FSCK, MMP_SEQUENCE_MAX, RawMmp,
 };
 use crate::volume::Volume;
+use crate::volume::clock;
 
 const STRUCTURE: &str = "MMP block";
 /// The update interval, in seconds, if the superblock has none.

@@ -7,11 +7,11 @@ use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 use zerocopy::FromBytes;
 
 use crate::features::Feature;
-use crate::geometry::Geometry;
+use crate::inode::times::{self, TimeRoom};
+use crate::layout::geometry::Geometry;
 use crate::ondisk::inode::{
     BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
 };
-use crate::times::{self, TimeRoom};
 
 const STRUCTURE: &str = "inode";
 
@@ -374,7 +374,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parse(bytes: &[u8]) -> Result<InodeRecord> {
-        let geometry = crate::geometry::tests::plain();
+        let geometry = crate::layout::geometry::tests::plain();
         InodeRecord::parse(bytes, &geometry, InodeNumber(12), Place::default())
     }
 

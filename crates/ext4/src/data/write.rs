@@ -13,10 +13,10 @@ use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map_write::{NewBlocks, empty_root};
-use crate::orphan_write::ORPHAN_CREDITS;
+use crate::orphans::write::ORPHAN_CREDITS;
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 use crate::xattr::remove::remove_from_inode;
 
@@ -392,5 +392,5 @@ impl Inode {
 }
 
 #[cfg(test)]
-#[path = "data_write_tests.rs"]
+#[path = "write_tests.rs"]
 mod tests;

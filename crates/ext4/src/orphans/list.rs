@@ -1,5 +1,5 @@
 //! The orphan list that begins in the superblock, in memory: finds the neighbours of an inode without walking
-//! the list. Not here: the list on disk (`orphan_write.rs`).
+//! the list. Not here: the list on disk (`orphans/write.rs`).
 
 use std::collections::HashMap;
 

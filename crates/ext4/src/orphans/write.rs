@@ -12,13 +12,13 @@ use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 use parking_lot::Mutex;
 
 use crate::features::Feature;
-use crate::geometry::FILE_BLOCKS_MAX;
+use crate::inode::record::InodeRecord;
 use crate::inode::{Inode, RecordLock};
-use crate::inode_record::InodeRecord;
 use crate::journal::Handle;
-use crate::orphan_file::{self, ORPHAN_FILE, OrphanBlock};
-use crate::orphan_list::OrphanList;
-use crate::orphans_found::{self, FoundList, OrphanErrors};
+use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::orphans::file::{self, ORPHAN_FILE, OrphanBlock};
+use crate::orphans::found::{self, FoundList, OrphanErrors};
+use crate::orphans::list::OrphanList;
 use crate::ranks;
 use crate::volume::Volume;
 
@@ -130,7 +130,7 @@ impl OrphanSet {
         for (slot, number) in found {
             let judged = match inner.position(number) {
                 Some(_) => Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle)),
-                None => orphans_found::judge(volume, number, ORPHAN_FILE),
+                None => found::judge(volume, number, ORPHAN_FILE),
             };
             match judged {
                 Ok(inode) => {
@@ -330,7 +330,7 @@ impl OrphanFile {
     fn set(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
         let block = self.blocks[slot.block];
         handle.edit(block, ORPHAN_FILE, Place::block(block), |bytes| {
-            orphan_file::edit(bytes, block, self.seed, |numbers| {
+            file::edit(bytes, block, self.seed, |numbers| {
                 let at = slot.index * size_of::<u32>();
                 numbers[at..at + 4].copy_from_slice(&(number.0 as u32).to_le_bytes());
             });

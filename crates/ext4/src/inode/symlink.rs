@@ -4,9 +4,9 @@ use base::attributes::FileType;
 use base::{Error, FileBlock, Place, Problem, Result};
 
 use crate::features::Feature;
-use crate::inline;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
+use crate::inode::inline;
+use crate::inode::record::InodeFlags;
 
 const STRUCTURE: &str = "symbolic link";
 

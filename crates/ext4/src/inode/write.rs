@@ -1,5 +1,5 @@
 //! Changes of inode records, in the inode table and in memory.
-//! Not here: parsing (`inode_record.rs`), and an inode's data.
+//! Not here: parsing (`inode/record.rs`), and an inode's data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::features::Feature;
-use crate::geometry::Geometry;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::inode::times::{self, TimeRoom};
 use crate::journal::Handle;
+use crate::layout::geometry::Geometry;
 use crate::ondisk::inode::{
     BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
 };
-use crate::times::{self, TimeRoom};
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "inode";

@@ -13,9 +13,9 @@ use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::map_write::Progress;
-use crate::orphan_write::ORPHAN_CREDITS;
+use crate::orphans::write::ORPHAN_CREDITS;
 
 /// The error for files with block maps.
 pub(crate) const NEEDS_EXTENTS: Unsupported =

@@ -1,5 +1,13 @@
 //! An open volume: its superblock, descriptors and inodes.
 
+pub(crate) mod clock;
+pub(crate) mod error_log;
+pub(crate) mod info;
+pub(crate) mod label;
+pub mod mmp;
+pub(crate) mod statfs;
+pub(crate) mod writer;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,17 +21,17 @@ use fs::ErrorPolicy;
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 
 use crate::features::Feature;
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
 use crate::inode::Inode;
-use crate::inode_record::{InodeFlags, InodeRecord};
-use crate::mmp::MmpBlock;
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::inode::times;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
+use crate::layout::system_zones::Zones;
 use crate::recovery::{RecoveryReport, untorn};
+use crate::superblock::copy::{SuperblockCopy, SuperblockPlace};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
-use crate::superblock_copy::{SuperblockCopy, SuperblockPlace};
-use crate::system_zones::Zones;
-use crate::times;
-use crate::writer::Writer;
+use crate::volume::mmp::MmpBlock;
+use crate::volume::writer::Writer;
 
 /// The number of inode table blocks that are read together, as in the kernel (`inode_readahead_blks`).
 const INODE_READAHEAD_BLOCKS: u64 = 32;

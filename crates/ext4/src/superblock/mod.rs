@@ -1,4 +1,6 @@
-//! Parsing and validation of the superblock. Not here: its copies in other groups (`superblock_copy.rs`).
+//! Parsing and validation of the superblock. Not here: its copies in other groups (`superblock/copy.rs`).
+
+pub(crate) mod copy;
 
 use std::mem::offset_of;
 
@@ -9,10 +11,10 @@ use device::SharedDevice;
 use fs::ErrorPolicy;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error_log::{RecordedErrors, policy_of};
 use crate::features::{Feature, Features};
-use crate::geometry::{CreatorOs, Geometry, SuperblockCopies};
+use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
+use crate::volume::error_log::{RecordedErrors, policy_of};
 
 /// Where the superblock lies.
 pub const SUPERBLOCK_OFFSET: DeviceOffset = DeviceOffset(1024);

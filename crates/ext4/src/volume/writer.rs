@@ -9,18 +9,18 @@ use device::{BlockDevice, LatchDevice, SharedDevice};
 use iomap::{BlockContents, PageCache};
 
 use crate::alloc::Allocator;
-use crate::error_log::{ErrorLog, RecordedErrors};
 use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
-use crate::mmp::{Mmp, MmpBlock};
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
-use crate::orphan_write::OrphanSet;
-use crate::orphans_found;
+use crate::orphans::found;
+use crate::orphans::write::OrphanSet;
 use crate::ranks;
 use crate::recovery;
 use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
+use crate::volume::error_log::{ErrorLog, RecordedErrors};
+use crate::volume::mmp::{Mmp, MmpBlock};
 use crate::volume::{OpenOptions, Probed, Volume};
 
 const STRUCTURE: &str = "superblock";
@@ -128,7 +128,7 @@ impl Volume {
         let mut log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
         let has_failed = log.as_ref().is_some_and(|log| log.errno() != 0);
-        let mut with_errors = has_failed || orphans_found::has_errors(&volume);
+        let mut with_errors = has_failed || found::has_errors(&volume);
         let errors_before = volume.superblock().errors();
         // What was read before the log was replayed may be out of date.
         drop(volume);
@@ -136,7 +136,7 @@ impl Volume {
             Probed::Ready(volume) => volume,
             Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
         };
-        with_errors |= orphans_found::has_errors(&volume);
+        with_errors |= found::has_errors(&volume);
         let orphans = OrphanSet::open(&volume)?;
         let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
         // The log may have had an older superblock.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use base::Error;
 use base::attributes::{Detail, Timestamp, VolumeInfo};
 
-use crate::error_log::RecordedError;
 use crate::features::Feature;
 use crate::ondisk::superblock::{STATE_ERRORS, STATE_ORPHANS, STATE_VALID};
 use crate::volume::Volume;
+use crate::volume::error_log::RecordedError;
 
 type Details = Vec<(&'static str, Detail)>;
 

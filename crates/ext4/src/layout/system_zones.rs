@@ -1,5 +1,5 @@
 //! System zones: the blocks that hold the format's own structures. They are never allocated or freed,
-//! whatever a bitmap says, and no file but the journal has any of them (`block_validity.rs`).
+//! whatever a bitmap says, and no file but the journal has any of them (`layout/block_validity.rs`).
 //!
 //! - Fixed zones: superblock copies, group descriptors and the blocks reserved for more of them, bitmaps,
 //!   inode tables, and the multiple-mount protection block.
@@ -11,11 +11,11 @@ use std::ops::Range;
 
 use base::{Error, FsBlock, GroupNumber, Place, Problem, Result, Unsupported};
 
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
-use crate::mmp::MmpBlock;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
 use crate::recovery;
 use crate::volume::Volume;
+use crate::volume::mmp::MmpBlock;
 
 /// The maximum number of zones in memory, 64 MiB. Volumes of 1 PiB have fewer, unless their metadata is
 /// scattered on purpose.

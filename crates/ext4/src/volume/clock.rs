@@ -1,4 +1,4 @@
-//! The host's time of day. Not here: how inodes store times (`times.rs`).
+//! The host's time of day. Not here: how inodes store times (`inode/times.rs`).
 
 use std::time::{Duration, SystemTime};
 

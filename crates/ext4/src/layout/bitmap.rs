@@ -4,8 +4,8 @@ use base::checksum::crc32c;
 use base::{Error, FsBlock, Place, Problem, Result};
 use iomap::MetadataBuffer;
 
-use crate::geometry::Geometry;
-use crate::group::GroupDescriptor;
+use crate::layout::geometry::Geometry;
+use crate::layout::group::GroupDescriptor;
 use crate::volume::Volume;
 
 /// One bit for each cluster or inode of a group.

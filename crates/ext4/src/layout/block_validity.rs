@@ -1,17 +1,17 @@
 //! Block validity: the blocks that the map of an inode may refer to. As in Linux, these are the blocks outside
 //! of the system zones; only the journal's map may refer to the journal's blocks.
-//! Not here: the zones (`system_zones.rs`).
+//! Not here: the zones (`layout/system_zones.rs`).
 
 use std::ops::Range;
 
 use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
 
 use crate::extent;
-use crate::geometry::Geometry;
 use crate::indirect;
 use crate::inode::Inode;
-use crate::inode_record::InodeFlags;
-use crate::system_zones::Zones;
+use crate::inode::record::InodeFlags;
+use crate::layout::geometry::Geometry;
+use crate::layout::system_zones::Zones;
 use crate::volume::Volume;
 
 /// The blocks that one inode may have.
@@ -125,7 +125,7 @@ impl Inode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::tests::plain;
+    use crate::layout::geometry::tests::plain;
 
     #[test]
     fn runs_must_lie_between_zones() {

@@ -5,7 +5,7 @@ use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
 use zerocopy::FromBytes;
 
 use crate::features::Feature;
-use crate::geometry::Geometry;
+use crate::layout::geometry::Geometry;
 use crate::ondisk::group_descriptor::{
     CHECKSUM_OFFSET, RawGroupDescriptor, RawGroupDescriptorHigh,
 };
@@ -192,7 +192,7 @@ fn verify_checksum(
 mod tests {
     use super::*;
     use crate::features::Features;
-    use crate::geometry::tests::plain;
+    use crate::layout::geometry::tests::plain;
     use proptest::prelude::*;
 
     /// A descriptor of group 1 of [`plain`], whose blocks are 32768 to 39999.

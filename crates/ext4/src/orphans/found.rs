@@ -1,5 +1,5 @@
 //! The orphans of a volume at its opening: finds them, and validates each as Linux does.
-//! Not here: deleting and truncating them (`recovery/orphans.rs` in memory, `orphan_write.rs` in place).
+//! Not here: deleting and truncating them (`recovery/orphans.rs` in memory, `orphans/write.rs` in place).
 //!
 //! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is emptied:
 //! e2fsck finds the rest.

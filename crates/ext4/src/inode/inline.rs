@@ -12,7 +12,7 @@ use crate::dir::block::{DirFormat, entry_bytes};
 use crate::dir::list::{Emit, list_slots};
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode_record::InodeRecord;
+use crate::inode::record::InodeRecord;
 use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Entry, Value};
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};

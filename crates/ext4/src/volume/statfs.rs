@@ -4,7 +4,7 @@ use base::attributes::StatFs;
 use base::{GroupNumber, Result};
 
 use crate::features::Feature;
-use crate::geometry::Geometry;
+use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 /// With more groups, the superblock's counts must do: a sum would read too much.
