@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = ext4::xattr::acl::to_xattr(data, support::place());
+    let _ = ext4::xattr::acl::to_xattr(data, support::location());
 });

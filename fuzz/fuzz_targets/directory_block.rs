@@ -14,9 +14,9 @@ fuzz_target!(|data: (u8, bool, bool, &[u8])| {
         inode_max: InodeNumber(1000),
         checksum_seed: has_checksums.then_some(7),
     };
-    let _ = format.verify_leaf(bytes, support::place());
-    for slot in format.slots(bytes, support::place()).flatten() {
-        let _ = slot.checked_name(support::place());
+    let _ = format.verify_leaf(bytes, support::location());
+    for slot in format.slots(bytes, support::location()).flatten() {
+        let _ = slot.checked_name(support::location());
         let _ = format.file_type(&slot);
     }
 });

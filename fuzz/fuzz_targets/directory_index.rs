@@ -17,11 +17,11 @@ fuzz_target!(|data: (bool, u32, &[u8])| {
     };
     let format = IndexFormat { dir, is_large, hash_seed: [1, 2, 3, 4], is_hash_unsigned: true };
     let nodes = [
-        format.parse_root(bytes, support::place()).map(|root| {
+        format.parse_root(bytes, support::location()).map(|root| {
             let _ = root.hasher.hash(bytes);
             root.node
         }),
-        format.parse_node(bytes, support::place()),
+        format.parse_node(bytes, support::location()),
     ];
     for node in nodes.into_iter().flatten() {
         let slot = node.search(hash);

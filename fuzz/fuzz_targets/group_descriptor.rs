@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use base::{GroupNumber, Place};
+use base::{GroupNumber, Location};
 use ext4::{GroupDescriptor, Volume};
 use libfuzzer_sys::fuzz_target;
 
@@ -11,5 +11,5 @@ static VOLUME: LazyLock<Arc<Volume>> = LazyLock::new(|| support::ext4_volume(sup
 
 fuzz_target!(|data: &[u8]| {
     let group = GroupNumber(0);
-    let _ = GroupDescriptor::parse(data, VOLUME.geometry(), group, Place::group(group));
+    let _ = GroupDescriptor::parse(data, VOLUME.geometry(), group, Location::group(group));
 });

@@ -10,7 +10,7 @@ static VOLUME: LazyLock<Arc<Volume>> = LazyLock::new(|| support::ext4_volume(sup
 
 fuzz_target!(|data: &[u8]| {
     let number = base::InodeNumber(12);
-    if let Ok(record) = InodeRecord::parse(data, VOLUME.geometry(), number, support::place()) {
+    if let Ok(record) = InodeRecord::parse(data, VOLUME.geometry(), number, support::location()) {
         let _ = record.attributes();
     }
 });

@@ -23,7 +23,7 @@ fuzz_target!(|data: (Option<u32>, &[u8])| {
     for change in changes.chunks_exact(3) {
         bytes[usize::from(u16::from_le_bytes([change[0], change[1]])) % BYTES] = change[2];
     }
-    if let Ok(raw) = parse(&bytes, seed, support::place()) {
+    if let Ok(raw) = parse(&bytes, seed, support::location()) {
         user(&raw);
     }
 });

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::{DeviceOffset, FileBlock, InodeNumber, Place, Result};
+use base::{DeviceOffset, FileBlock, InodeNumber, Location, Result};
 use device::{MemoryDevice, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 use testkit::hostile::{KINDS, small_image};
@@ -79,8 +79,8 @@ pub fn patched(kind: usize, offset: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A place to name in errors.
-pub fn place() -> Place {
-    Place::inode(InodeNumber(12))
+pub fn location() -> Location {
+    Location::inode(InodeNumber(12))
 }
 
 /// Looks at the file at `path` in every way.

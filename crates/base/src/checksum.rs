@@ -34,15 +34,15 @@ const fn crc32c_multiply(a: u32, mut b: u32) -> u32 {
 /// x^(8 * digit * 256^place).
 static CRC32C_POWERS: [[u32; 256]; 4] = {
     let mut powers = [[1 << 31; 256]; 4];
-    let (mut place, mut step) = (0, 1 << 23);
-    while place < 4 {
+    let (mut location, mut step) = (0, 1 << 23);
+    while location < 4 {
         let mut digit = 1;
         while digit < 256 {
-            powers[place][digit] = crc32c_multiply(powers[place][digit - 1], step);
+            powers[location][digit] = crc32c_multiply(powers[location][digit - 1], step);
             digit += 1;
         }
-        step = crc32c_multiply(powers[place][255], step);
-        place += 1;
+        step = crc32c_multiply(powers[location][255], step);
+        location += 1;
     }
     powers
 };

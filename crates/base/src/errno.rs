@@ -96,7 +96,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{DeviceOffset, InodeNumber, IoError, IoOperation, Place, Problem};
+    use crate::{DeviceOffset, InodeNumber, IoError, IoOperation, Location, Problem};
 
     /// Checks the number, the kind and the text of `error` as an `io::Error`, and whether it stays the inner error.
     #[track_caller]
@@ -138,7 +138,7 @@ mod tests {
     fn errors_with_details_keep_them() {
         use io::ErrorKind as Kind;
 
-        let corrupt = Error::corrupt("inode", Place::inode(InodeNumber(12)), Problem::Cycle);
+        let corrupt = Error::corrupt("inode", Location::inode(InodeNumber(12)), Problem::Cycle);
         let failed = IoError {
             operation: IoOperation::Read,
             offset: DeviceOffset(512),

@@ -109,7 +109,7 @@ pub enum Error {
     /// A change is lost: an error keeps it from becoming durable.
     #[error("changes were lost after an error: {0}")]
     Lost(Arc<Error>),
-    /// A wait ended early: the caller's [`Patience`](crate::Patience) was at its end, or the request was
+    /// A wait ended early: the caller's [`WaitCallback`](crate::WaitCallback) was at its end, or the request was
     /// cancelled ([`cancellation`](crate::cancellation)).
     #[error("interrupted")]
     Interrupted,
@@ -129,10 +129,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns an [`Error::Corrupt`] for `structure` at `place`.
+    /// Returns an [`Error::Corrupt`] for `structure` at `location`.
     #[cold]
-    pub fn corrupt(structure: &'static str, place: Place, problem: Problem) -> Self {
-        Self::Corrupt(Box::new(Corrupt { structure, place, problem }))
+    pub fn corrupt(structure: &'static str, location: Location, problem: Problem) -> Self {
+        Self::Corrupt(Box::new(Corrupt { structure, location, problem }))
     }
 
     /// Returns the [`Error::ThreadSpawn`] for the failure of [`std::thread::Builder::spawn`].
@@ -197,14 +197,14 @@ pub struct Corrupt {
     /// The structure's name in the field's standard terms, such as "extent header".
     pub structure: &'static str,
     /// The structure's place.
-    pub place: Place,
+    pub location: Location,
     /// The problem.
     pub problem: Problem,
 }
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "corrupt {}{}: {}", self.structure, self.place, self.problem)
+        write!(f, "corrupt {}{}: {}", self.structure, self.location, self.problem)
     }
 }
 
@@ -212,7 +212,7 @@ impl std::error::Error for Corrupt {}
 
 /// A place in the image. Parts that are not known are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct Location {
     /// The block group.
     pub group: Option<GroupNumber>,
     /// The inode.
@@ -225,7 +225,7 @@ pub struct Place {
     pub byte: Option<u64>,
 }
 
-impl Place {
+impl Location {
     /// In an inode.
     pub fn inode(inode: InodeNumber) -> Self {
         Self { inode: Some(inode), ..Self::default() }
@@ -267,7 +267,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lead = " at ";
         let mut part = |f: &mut fmt::Formatter<'_>, name: &str, value: Option<u64>| {
@@ -479,7 +479,7 @@ mod tests {
     fn a_corrupt_error_names_structure_place_and_values() {
         let error = Error::corrupt(
             "extent header",
-            Place::inode(InodeNumber(12)).at_block(FsBlock(99)).at_byte(0),
+            Location::inode(InodeNumber(12)).at_block(FsBlock(99)).at_byte(0),
             Problem::Magic { found: 0, expected: 0xf30a },
         );
         assert_eq!(

@@ -9,17 +9,17 @@ pub mod checksum;
 mod errno;
 pub mod error;
 pub mod locks;
-pub mod patience;
 pub mod ranges;
 pub mod space;
 pub mod units;
 pub mod view;
+pub mod wait_callback;
 pub mod waiting;
 
-pub use error::{Corrupt, Error, IoError, IoOperation, Place, Problem, Result, Unsupported};
-pub use patience::Patience;
+pub use error::{Corrupt, Error, IoError, IoOperation, Location, Problem, Result, Unsupported};
 pub use ranges::Ranges;
 pub use units::{
     BlockSize, DeviceOffset, FileBlock, FileOffset, FsBlock, GroupNumber, InodeNumber,
     TransactionId,
 };
+pub use wait_callback::WaitCallback;

@@ -19,7 +19,7 @@ thread_local! {
     static PRIVILEGE: Cell<Privilege> = const { Cell::new(Privilege::Root) };
 }
 
-/// What this thread may have: everything, unless it [acts](act_with) for somebody else.
+/// What this thread may have: everything, unless it [acts](set_privilege) for somebody else.
 pub fn privilege() -> Privilege {
     PRIVILEGE.get()
 }
@@ -27,18 +27,18 @@ pub fn privilege() -> Privilege {
 /// Has this thread take space as somebody does who has this privilege, until the result is dropped.
 /// Those that live at the same time are dropped in the opposite order.
 #[must_use]
-pub fn act_with(privilege: Privilege) -> Acting {
-    Acting { before: PRIVILEGE.replace(privilege), _not_send: PhantomData }
+pub fn set_privilege(privilege: Privilege) -> PrivilegeGuard {
+    PrivilegeGuard { before: PRIVILEGE.replace(privilege), _not_send: PhantomData }
 }
 
 /// Keeps a privilege in place.
 #[derive(Debug)]
-pub struct Acting {
+pub struct PrivilegeGuard {
     before: Privilege,
     _not_send: PhantomData<*const ()>,
 }
 
-impl Drop for Acting {
+impl Drop for PrivilegeGuard {
     fn drop(&mut self) {
         PRIVILEGE.set(self.before);
     }
@@ -51,9 +51,9 @@ mod tests {
     #[test]
     fn a_thread_acts_for_somebody_for_as_long_as_it_says() {
         assert_eq!(privilege(), Privilege::Root);
-        let outer = act_with(Privilege::None);
+        let outer = set_privilege(Privilege::None);
         assert_eq!(privilege(), Privilege::None);
-        let inner = act_with(Privilege::Root);
+        let inner = set_privilege(Privilege::Root);
         assert_eq!(privilege(), Privilege::Root);
         drop(inner);
         assert_eq!(privilege(), Privilege::None);

@@ -2,14 +2,14 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use crate::error::{Error, Place, Problem, Result};
+use crate::error::{Error, Location, Problem, Result};
 
-/// The layout `T` at `byte` within `bytes`, or an error that names `structure` and `place`.
+/// The layout `T` at `byte` within `bytes`, or an error that names `structure` and `location`.
 pub fn view_at<'a, T: FromBytes + KnownLayout + Immutable + Unaligned>(
     bytes: &'a [u8],
     byte: usize,
     structure: &'static str,
-    place: Place,
+    location: Location,
 ) -> Result<&'a T> {
     bytes
         .get(byte..)
@@ -18,7 +18,7 @@ pub fn view_at<'a, T: FromBytes + KnownLayout + Immutable + Unaligned>(
         .ok_or_else(|| {
             Error::corrupt(
                 structure,
-                place.at_byte(byte as u64),
+                location.at_byte(byte as u64),
                 Problem::Truncated {
                     needed: size_of::<T>() as u64,
                     available: bytes.len().saturating_sub(byte) as u64,

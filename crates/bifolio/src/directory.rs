@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber, Place, Problem};
+use base::{Error, InodeNumber, Location, Problem};
 use vfs::{Node, Volume};
 
 /// One name in a directory.
@@ -57,7 +57,7 @@ pub fn batch(directory: &Node, from: DirCursor, entries_max: usize) -> Batch {
     let next = match outcome {
         Err(error) => Err(error),
         Ok(()) if next == Some(from) => {
-            Err(Error::corrupt("directory", Place::inode(directory.number()), Problem::Cycle))
+            Err(Error::corrupt("directory", Location::inode(directory.number()), Problem::Cycle))
         }
         Ok(()) => Ok(next),
     };

@@ -98,10 +98,10 @@ pub use base::attributes::{
     AttributeChange, Attributes, CheckSummary, Detail, DeviceNumber, DirCursor,
     DirEntry as NodeEntry, FileType, StatFs, Timestamp, VolumeInfo, XattrMode,
 };
-pub use base::space::Acting;
+pub use base::space::PrivilegeGuard;
 pub use base::{
     BlockSize, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, FsBlock, GroupNumber,
-    InodeNumber, IoError, IoOperation, Patience, Place, Problem, Result, Unsupported,
+    InodeNumber, IoError, IoOperation, Location, Problem, Result, Unsupported, WaitCallback,
 };
 pub use device::open as open_device;
 pub use device::partition::{Partition, PartitionTable, SectorSize, TableKind};
@@ -117,7 +117,7 @@ pub use vfs::{
     AccessOptions, AccessTimes, Creation, Credentials, Defragmented, DirEntry, DirectIo,
     ErrorPolicy, Ext4Format, Fallocate, File, FileMap, Follow, Layout, MapAccess, MapAdvice,
     MapSync, Node, OpenMode, OpenOptions, Privileges, ReadDir, RenameFlags, RwFlags,
-    SuperblockPlace, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
+    SuperblockLocation, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// What is shared between threads, and stays so.

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use device::{Image, OpenDevice, Part, SharedDevice};
 use iomap::Caching;
-use vfs::{Follow, Node, SuperblockPlace, Volume, VolumeOptions};
+use vfs::{Follow, Node, SuperblockLocation, Volume, VolumeOptions};
 
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
@@ -135,7 +135,7 @@ pub struct ImageOptions {
     /// How long to wait for an image that is in use while no mount of it is visible: the server of an earlier
     /// mount may still be writing. Set by commands that wait.
     #[arg(skip)]
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Whether file data stays out of the cache. Set by commands with an option for it.
     #[arg(skip)]
     pub uncached: bool,
@@ -175,7 +175,7 @@ impl ImageOptions {
         let no_recovery = self.no_recovery;
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         options.discard = self.discard;
-        let place = |block| SuperblockPlace { block, block_size: self.block_size };
+        let place = |block| SuperblockLocation { block, block_size: self.block_size };
         options.ext4.superblock = self.superblock.map(place);
         if self.uncached {
             options.read.caching = Caching::Dropbehind;
@@ -230,7 +230,7 @@ impl ImageOptions {
         let read_only = access == Access::Read;
         let exclusive = self.exclusive;
         let options = OpenDevice { part, read_only, exclusive, ..OpenDevice::default() };
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         loop {
             let is_busy = match Image::open(image, options) {
                 Ok(opened) if access.check(image).is_ok() => return Ok(opened),

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber, Place, Problem};
+use base::{Error, InodeNumber, Location, Problem};
 use vfs::{Node, Volume};
 
 use crate::directory::{self, Batch, Entry};
@@ -173,7 +173,7 @@ impl Walk<'_> {
             return Err(Error::NameTooLong);
         }
         if !self.entered.insert(node.number()) {
-            let place = Place::inode(node.number());
+            let place = Location::inode(node.number());
             return Err(Error::corrupt("directory", place, Problem::Cycle));
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-use base::{Error, Patience, Unsupported};
+use base::{Error, Unsupported, WaitCallback};
 use clap::Args;
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -129,9 +129,9 @@ impl Writing<'_> {
 }
 
 /// Returns the patience of a command: it prints the reason for the first wait, and waits until a signal comes.
-fn patience(image: &Path, interrupted: &Arc<AtomicBool>) -> Patience {
+fn wait_callback(image: &Path, interrupted: &Arc<AtomicBool>) -> WaitCallback {
     let (image, interrupted, said) = (image.to_owned(), Arc::clone(interrupted), Once::new());
-    Patience::new(move |what| {
+    WaitCallback::new(move |what| {
         said.call_once(|| {
             let _ = writeln!(std::io::stderr(), "bifolio: {}", Failure::new(&*image, what));
         });
@@ -159,7 +159,7 @@ impl ImageOptions {
         }
         let device = self.open_device_for_writing(target)?;
         let mut options = self.volume_options_for_writing()?;
-        options.patience = patience(image, interrupted);
+        options.wait_callback = wait_callback(image, interrupted);
         Volume::open_device(device, &options).map_err(|error| cannot_write(image, &error))
     }
 }

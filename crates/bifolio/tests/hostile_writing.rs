@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
-use base::{Error, FileOffset, Patience, Result};
+use base::{Error, FileOffset, Result, WaitCallback};
 use device::MemoryDevice;
 use iomap::CacheOptions;
 use testkit::Random;
@@ -51,7 +51,7 @@ impl Changer {
             cache,
             writable: true,
             errors: Some(ErrorPolicy::Continue),
-            patience: Patience::new(|_| false),
+            wait_callback: WaitCallback::new(|_| false),
             discard: seed % 2 == 0,
             ..VolumeOptions::default()
         };

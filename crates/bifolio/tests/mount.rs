@@ -27,7 +27,7 @@ fn comparable(manifest: Manifest) -> Manifest {
 
 fn check_against_the_kernel(format: &'static str, block_size: u32) {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     Mke2fs::new(format, block_size).make(&place.image, None);
     let mut options = TreeOptions::new(block_size);
     if format != "ext4" {
@@ -65,7 +65,7 @@ fn a_mount_shows_what_the_kernels_own_shows_of_ext2() {
 #[test]
 fn a_mount_with_blocks_of_64_kib_shows_what_the_image_was_made_from() {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     let source = place.folder.path().join("source");
     fs::create_dir(&source).unwrap();
     populate(&source, &TreeOptions { xattr_bytes_max: 2048, ..TreeOptions::new(4096) });
@@ -87,7 +87,7 @@ fn a_mount_with_blocks_of_64_kib_shows_what_the_image_was_made_from() {
 #[test]
 fn a_directory_of_50_000_names_is_listed_completely_and_again_from_the_cache() {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     let mut image = Mke2fs::new("ext4", 1024).with("-N 60000");
     image.size = 256 << 20;
     image.make(&place.image, None);
@@ -117,7 +117,7 @@ fn a_directory_of_50_000_names_is_listed_completely_and_again_from_the_cache() {
 #[test]
 fn direct_reads_and_mappings_see_the_same_data() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&[]);
     let expected = fs::read(place.source().join("big")).unwrap();
     let direct = fs::OpenOptions::new()
@@ -151,7 +151,7 @@ fn direct_reads_and_mappings_see_the_same_data() {
 #[test]
 fn many_readers_at_once_read_the_right_data() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["--threads", "4"]);
     let expected = Arc::new(fs::read(place.source().join("big")).unwrap());
     let path = mount.path().join("big");
@@ -179,7 +179,7 @@ fn many_readers_at_once_read_the_right_data() {
 #[test]
 fn nothing_can_be_written() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&[]);
     let file = mount.path().join("small");
     let kinds = [
@@ -199,7 +199,7 @@ fn nothing_can_be_written() {
 #[test]
 fn ordinary_users_mount_through_fusermount3() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     place.give_to_nobody();
     let mount = place.mount_as(NOBODY, &[]);
     let entry = mount_entry(mount.path()).unwrap();
@@ -218,7 +218,7 @@ fn ordinary_users_mount_through_fusermount3() {
 #[test]
 fn an_ordinary_users_server_unmounts_at_a_signal() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     place.give_to_nobody();
     let mount = place.mount_as(NOBODY, &[]);
     mount.signal_guard(Signal::TERM);
@@ -228,7 +228,7 @@ fn an_ordinary_users_server_unmounts_at_a_signal() {
 #[test]
 fn an_ordinary_user_cannot_mount_what_is_not_readable_or_where_it_may_not() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     // The directory is root's.
     let output = place.try_mount_as(NOBODY, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", output.text());
@@ -244,7 +244,7 @@ fn an_ordinary_user_cannot_mount_what_is_not_readable_or_where_it_may_not() {
 #[test]
 fn only_with_allow_other_do_others_have_access_and_then_as_modes_and_acls_say() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let read_as_nobody = |name: &str| {
         let path = place.directory.join(name);
         as_user(NOBODY, "cat").arg(path).output().unwrap().status.success()
@@ -261,7 +261,7 @@ fn only_with_allow_other_do_others_have_access_and_then_as_modes_and_acls_say() 
 #[test]
 fn options_reach_the_mount() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let check = |arguments: &[&str], present: &[&str], absent: &[&str]| {
         let _mount = place.mount(arguments);
         let entry = mount_entry(&place.directory).unwrap();
@@ -282,7 +282,7 @@ fn options_reach_the_mount() {
 #[test]
 fn failures_of_the_start_reach_the_caller_and_leave_nothing_behind() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let garbage = place.folder.path().join("garbage");
     fs::write(&garbage, vec![0x5a; 1 << 20]).unwrap();
     let absent = place.folder.path().join("absent");
@@ -308,7 +308,7 @@ fn failures_of_the_start_reach_the_caller_and_leave_nothing_behind() {
 #[test]
 fn the_background_holds_none_of_the_callers_streams() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     // `output` waits until every copy of the pipes is closed.
     let mut command = bifolio("mount");
     let output = command.arg(&place.image).arg(&place.directory).output().unwrap();
@@ -321,7 +321,7 @@ fn the_background_holds_none_of_the_callers_streams() {
 #[test]
 fn in_the_foreground_each_signal_unmounts_and_ends_the_command_with_success() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut foreground = place.mount_in_foreground();
         assert!(place.directory.join("small").exists());
@@ -339,7 +339,7 @@ fn in_the_foreground_each_signal_unmounts_and_ends_the_command_with_success() {
 #[test]
 fn a_signal_ends_even_a_mount_that_is_in_use() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mut foreground = place.mount_in_foreground();
     let used = File::open(place.directory.join("big")).unwrap();
     foreground.signal(Signal::TERM);
@@ -351,7 +351,7 @@ fn a_signal_ends_even_a_mount_that_is_in_use() {
 #[test]
 fn umount_refuses_a_mount_in_use_and_what_is_no_mount() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&[]);
     let used = File::open(mount.path().join("small")).unwrap();
     let output = place.try_umount();
@@ -368,7 +368,7 @@ fn umount_refuses_a_mount_in_use_and_what_is_no_mount() {
 #[test]
 fn the_hosts_own_umount_ends_the_server() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&[]);
     soon(|| testkit::command::output(Command::new("umount").arg(mount.path())));
     mount.assert_gone();
@@ -377,7 +377,7 @@ fn the_hosts_own_umount_ends_the_server() {
 #[test]
 fn a_server_that_is_killed_leaves_no_dead_mount() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mut foreground = place.mount_in_foreground();
     place.mounted_elsewhere().signal_server(Signal::KILL);
     let status = foreground.wait();
@@ -388,7 +388,7 @@ fn a_server_that_is_killed_leaves_no_dead_mount() {
 #[test]
 fn a_mount_whose_guard_is_killed_serves_on_and_can_be_unmounted() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&[]);
     mount.signal_guard(Signal::KILL);
     assert!(fs::read(mount.path().join("small")).is_ok());
@@ -399,7 +399,7 @@ fn a_mount_whose_guard_is_killed_serves_on_and_can_be_unmounted() {
 #[test]
 fn a_server_that_outlives_its_mounts_namespace_can_end() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation=private", env!("CARGO_BIN_EXE_bifolio"), "mount"]);
     command.args(["-o", "rw,io_uring=off"]).arg(&place.image).arg(&place.directory);
@@ -419,7 +419,7 @@ fn a_server_that_outlives_its_mounts_namespace_can_end() {
 #[test]
 fn an_image_can_be_mounted_twice_but_not_on_itself() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let first = place.mount(&[]);
     place.mount_fails(&[], 1, "mounted on it already");
     let other = place.folder.path().join("other");
@@ -436,7 +436,7 @@ fn an_image_can_be_mounted_twice_but_not_on_itself() {
 #[test]
 fn a_block_device_is_held_by_the_kernel_while_it_is_mounted() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let device = LoopDevice::new(&place.image);
     let output =
         testkit::command::output(bifolio("mount").arg(device.path()).arg(&place.directory));
@@ -461,7 +461,7 @@ fn a_block_device_is_held_by_the_kernel_while_it_is_mounted() {
 #[test]
 fn a_volume_within_an_image_is_mounted_from_its_offset() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let shifted = place.folder.path().join("shifted");
     let mut bytes = vec![0x77; 1 << 20];
     bytes.extend(fs::read(&place.image).unwrap());

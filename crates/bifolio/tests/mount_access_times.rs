@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use mounting::other_ways::{Mapped, open_direct, read_direct};
-use mounting::{NOBODY, Place, mount_entry};
+use mounting::{Location, NOBODY, mount_entry};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::run;
@@ -24,7 +24,7 @@ const HOUR: u64 = 60 * 60;
 
 /// An image with a file that was changed 30 hours ago and read 25 hours ago, and one that was read an hour
 /// ago.
-fn make(place: &Place, image: &Path) {
+fn make(place: &Location, image: &Path) {
     let source = place.folder.path().join(image.file_stem().unwrap());
     fs::create_dir(&source).unwrap();
     for name in ["yesterday", "today", "never"] {
@@ -174,7 +174,7 @@ fn access_times(mount: &Path) -> Vec<(String, i64, i64)> {
 fn accesses_change_the_access_time_as_with_the_kernel() {
     private_mounts();
     for options in ["relatime", "strictatime", "noatime", "strictatime,nodiratime", "lazytime"] {
-        let place = Place::new();
+        let place = Location::new();
         let kernels_image = place.folder.path().join("kernels.img");
         make(&place, &kernels_image);
         make(&place, &place.image);
@@ -196,7 +196,7 @@ fn accesses_change_the_access_time_as_with_the_kernel() {
 fn access_times_that_were_synced_outlive_a_server_that_is_killed() {
     private_mounts();
     for options in ["rw", "rw,lazytime"] {
-        let place = Place::new();
+        let place = Location::new();
         make(&place, &place.image);
         let mount = place.mount(&["-o", options]);
         let path = mount.path().join("yesterday");
@@ -218,7 +218,7 @@ fn access_times_that_were_synced_outlive_a_server_that_is_killed() {
 #[test]
 fn mounts_show_how_they_keep_access_times() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let shown = |options: &str| {
         let mount = place.mount(&["-o", options]);
         let entry = mount_entry(mount.path()).unwrap();
@@ -253,7 +253,7 @@ fn mounts_show_how_they_keep_access_times() {
 #[test]
 fn reading_what_is_mounted_read_only_changes_nothing() {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     make(&place, &place.image);
     let before = fs::read(&place.image).unwrap();
     for options in ["ro", "ro,strictatime"] {
@@ -274,7 +274,7 @@ fn reading_what_is_mounted_read_only_changes_nothing() {
 fn files_are_not_older_than_their_contents() {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let check = |mount: &Path| {
             for number in 0..100 {
                 let found = fs::metadata(mount.join(format!("file {number}"))).unwrap();

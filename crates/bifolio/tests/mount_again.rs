@@ -9,25 +9,25 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use mounting::{Mount, NOBODY, Place, bifolio, mount_entry};
+use mounting::{Location, Mount, NOBODY, bifolio, mount_entry};
 use rustix::process::{Signal, Uid};
 use testkit::command::{output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> Location {
+    let place = Location::new();
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
     place
 }
 
 /// The device number of what is mounted on the place's directory.
-fn device(place: &Place) -> Option<String> {
+fn device(place: &Location) -> Option<String> {
     mount_entry(&place.directory)?.split(' ').nth(2).map(str::to_owned)
 }
 
 /// A mount that has gone and whose guard, stopped, has not heard of that; and one that has come after it and got
 /// the same device number. These tests come one after the other, and others on this machine may take the number.
-fn follow<'a>(place: &'a Place, options: &str) -> (Mount<'a>, Mount<'a>) {
+fn follow<'a>(place: &'a Location, options: &str) -> (Mount<'a>, Mount<'a>) {
     for _ in 0..50 {
         let old = place.mount(&["-o", options]);
         let before = device(place);

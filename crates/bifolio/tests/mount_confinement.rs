@@ -6,13 +6,13 @@ use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use mounting::{Mount, Place, bifolio};
+use mounting::{Location, Mount, bifolio};
 use testkit::{private_mounts, wait_until};
 
 #[test]
 fn the_server_is_confined_unless_asked_not_to_be() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let facts = |mount: &Mount<'_>| {
         let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
         let fact = |name: &str| {
@@ -33,7 +33,7 @@ fn the_server_is_confined_unless_asked_not_to_be() {
 #[test]
 fn the_server_cannot_read_the_callers_terminal() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let (mut ours, mut theirs) = (0, 0);
     let none = std::ptr::null_mut();
     // SAFETY: the call stores two descriptors.

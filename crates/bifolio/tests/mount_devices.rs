@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mounting::{LoopDevice, Place, bifolio, mount_entry};
+use mounting::{Location, LoopDevice, bifolio, mount_entry};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use testkit::command::{Output, output, run};
@@ -41,7 +41,7 @@ impl Drop for Partition<'_> {
 }
 
 /// A disk with an empty volume in its second partition.
-fn disk(place: &Place) -> LoopDevice {
+fn disk(place: &Location) -> LoopDevice {
     let volume = place.folder.path().join("volume");
     Mke2fs { size: SECTORS * 512, ..Mke2fs::new("ext4", 1024) }.make(&volume, None);
     let mut bytes = vec![0; (START * 512) as usize];
@@ -54,7 +54,7 @@ fn disk(place: &Place) -> LoopDevice {
     LoopDevice::with_partitions(&place.image)
 }
 
-fn mount(place: &Place, arguments: &[&str], device: &Path) -> Output {
+fn mount(place: &Location, arguments: &[&str], device: &Path) -> Output {
     output(bifolio("mount").args(arguments).arg(device).arg(&place.directory))
 }
 
@@ -65,7 +65,7 @@ fn open_exclusively(device: &Path) -> Result<(), Errno> {
 #[test]
 fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_kernel() {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     let disk = disk(&place);
     let partition = Partition::new(disk.path());
     let offset = (START * 512).to_string();
@@ -108,7 +108,7 @@ fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_ke
 #[test]
 fn a_device_that_somebody_has_is_not_mounted_and_not_written() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let device = LoopDevice::new(&place.image);
     let before = fs::read(&place.image).unwrap();
     let held = rustix::fs::open(device.path(), OFlags::RDONLY | OFlags::EXCL, Mode::empty());
@@ -141,7 +141,7 @@ impl Drop for WriteProtected<'_> {
 #[test]
 fn what_the_host_lets_nobody_write_to_is_mounted_read_only_and_that_is_said() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let device = LoopDevice::new(&place.image);
     let _protected = WriteProtected::new(device.path());
     // An image file on a file system that is mounted read-only is another such thing.

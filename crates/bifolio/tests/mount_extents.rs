@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Place;
+use mounting::Location;
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
@@ -45,7 +45,7 @@ fn extents(image: &Path) -> usize {
 fn files_that_grow_in_turns_have_about_as_few_extents_as_with_the_kernel() {
     private_mounts();
     for (block_size, turns, bytes) in [(4096, 100, 4096), (1024, 100, 3000), (4096, 40, 100_000)] {
-        let place = Place::new();
+        let place = Location::new();
         let image = Mke2fs { size: 256 << 20, ..Mke2fs::new("ext4", block_size) };
         image.make(&place.image, None);
         let kernels_image = place.folder.path().join("kernels.img");

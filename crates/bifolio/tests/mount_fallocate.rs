@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Place;
+use mounting::Location;
 use mounting::other_ways::{ALIGNMENT, open_direct, read_direct, write_direct, write_mapped};
 use mounting::side_by_side::{Notes, side_by_side};
 use rustix::fs::FallocateFlags;
@@ -112,7 +112,7 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         ("ext4", 4096, "-O bigalloc,^resize_inode -C 16384"),
         ("ext3", 1024, ""),
     ] {
-        let place = Place::new();
+        let place = Location::new();
         let kernels_image = place.folder.path().join("kernels.img");
         for image in [&place.image, &kernels_image] {
             let kind = Mke2fs { size: 64 << 20, ..Mke2fs::new(format, block_size) };

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Place;
+use mounting::Location;
 use rustix::fs::FallocateFlags;
 use testkit::command::{output, run};
 use testkit::{check_by_e2fsck, private_mounts};
@@ -18,9 +18,9 @@ const BLOCK_BYTES: u64 = 4096;
 const IMAGE_BYTES: u64 = 64 << 20;
 
 /// A place whose image cannot be written where `inode` has its blocks, in debugfs's words.
-fn place_without(inode: &str) -> Place {
+fn place_without(inode: &str) -> Location {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let image = fs::read(&place.image).unwrap();
     let folder = place.image.parent().unwrap();
     let backing = folder.join("backing");
@@ -46,7 +46,7 @@ fn place_without(inode: &str) -> Place {
             at += step;
         }
     }
-    Place { image: moved, ..place }
+    Location { image: moved, ..place }
 }
 
 fn open(path: &Path) -> File {
@@ -131,7 +131,7 @@ fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says_or_the_mount() 
         ("continue", "rw,errors=panic", "remount-ro"),
     ];
     for (volume, options, policy) in ways {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         run(Command::new("tune2fs").args(["-e", volume]).arg(&place.image));
         let damage = "set_inode_field /small block[0] 0xdead";
         run(Command::new("debugfs").args(["-w", "-R", damage]).arg(&place.image));
@@ -161,7 +161,7 @@ fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says_or_the_mount() 
 #[test]
 fn a_file_that_points_at_group_descriptors_is_refused_and_they_stay() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let descriptors = |image: &Path| {
         let mut bytes = vec![0; BLOCK_BYTES as usize];
         File::open(image).unwrap().read_exact_at(&mut bytes, BLOCK_BYTES).unwrap();

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use mounting::Place;
+use mounting::Location;
 use testkit::{check_by_e2fsck, private_mounts};
 
 /// `struct file_handle`, with room for any.
@@ -67,7 +67,7 @@ fn is_stale(mount: &Path, handle: &Handle) -> bool {
 #[test]
 fn handles_lead_to_their_files_after_everything_was_forgotten() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let path = |name: &str| mount.path().join(name);
     fs::create_dir_all(path("outer/inner")).unwrap();
@@ -109,7 +109,7 @@ fn handles_lead_to_their_files_after_everything_was_forgotten() {
 #[test]
 fn numbers_that_are_no_files_are_stale_and_no_fault_of_the_volume() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let file = handle(&mount.path().join("small"));
     let number = fs::metadata(mount.path().join("small")).unwrap().ino();

@@ -7,14 +7,14 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
-use mounting::{NOBODY, Place, as_user, mount_entry};
+use mounting::{Location, NOBODY, as_user, mount_entry};
 use testkit::command::{Output, output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
 /// A place for a thread with mounts of its own, in which mount(8) finds our helpers and no others.
-fn place() -> (Place, Helpers) {
+fn place() -> (Location, Helpers) {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
     let folder = fs::canonicalize("/sbin").unwrap();
     let bind = place.folder.path().join("helpers");
@@ -35,7 +35,7 @@ impl Drop for Helpers {
     }
 }
 
-fn mount(arguments: &[&str], place: &Place) -> Output {
+fn mount(arguments: &[&str], place: &Location) -> Output {
     let mut command = Command::new("mount");
     output(command.args(arguments).arg(&place.image).arg(&place.directory))
 }

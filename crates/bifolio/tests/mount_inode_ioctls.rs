@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side};
-use mounting::{NOBODY, Place, act_as, as_user};
+use mounting::{Location, NOBODY, act_as, as_user};
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 use testkit::command::{output, run};
@@ -134,7 +134,7 @@ fn records_of_attributes_are_read_and_set_as_on_the_kernels_mount() {
 fn chattr_does_not_change_how_contents_are_kept() {
     // The kernel's ext4 makes a block map of an extent tree, and has data go through the journal. The kernel gives
     // up a file of a FUSE mount whose generation changes.
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let path = mount.path().join("kept");
     fs::write(&path, "some data").unwrap();
@@ -158,7 +158,7 @@ fn chattr_does_not_change_how_contents_are_kept() {
 #[test]
 fn flags_are_not_changed_past_the_kernels_checks() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     // With `idmap`, requests do not name their caller.
     let mount = place.mount(&["-o", "rw,allow_other,idmap"]);
     let path = mount.path().join("small");
@@ -182,7 +182,7 @@ fn swap_files_are_refused() {
     private_mounts();
     // As a block device, and without one.
     for options in ["rw", "rw,noloop"] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         let path = mount.path().join("swap");
         fs::write(&path, vec![0; 1 << 20]).unwrap();

@@ -37,7 +37,7 @@ fn is_contended() -> bool {
 #[test]
 fn processors_are_kept_awake_only_while_requests_come() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     if File::options().write(true).open(LATENCY).is_err() {
         println!("NOTE: this host has no {LATENCY}");
         return place.mount_fails(&OPTIONS, 1, "low_latency");
@@ -66,7 +66,7 @@ fn processors_are_kept_awake_only_while_requests_come() {
 #[test]
 fn an_ordinary_user_is_told_what_is_missing() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     place.give_to_nobody();
     let output = place.try_mount_as(NOBODY, &OPTIONS);
     assert_eq!(output.status.code(), Some(1), "{}", output.text());
@@ -108,7 +108,7 @@ impl Drop for EndOfLoops<'_> {
 #[test]
 fn beside_programs_that_compute_the_server_follows_its_client() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "io_uring=off"]);
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let processors: Vec<_> =

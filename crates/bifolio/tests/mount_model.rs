@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mounting::{Place, soak_factor};
+use mounting::{Location, soak_factor};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
     Timestamps, Uid, XattrFlags,
@@ -435,7 +435,7 @@ fn make_tree(top: &Path) {
 fn check(subject: Subject) {
     let Subject { format, block_size, options, arguments } = subject;
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     make_tree(&place.source());
     let mut image = Mke2fs::new(format, block_size).with(options);
     image.size = 512 << 20;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mounting::{NOBODY, Place, as_user};
+use mounting::{Location, NOBODY, as_user};
 use testkit::command::{output, run};
 use testkit::{LoopMount, check_by_e2fsck, private_mounts, wait_until};
 
@@ -18,7 +18,7 @@ const WWW: u32 = 33;
 const HOST_USER: u32 = 100_007;
 
 /// Unmounts, has e2fsck judge the image, and mounts it by the kernel.
-fn kernels(place: &Place) -> LoopMount {
+fn kernels(place: &Location) -> LoopMount {
     place.umount();
     wait_until("the server's end", || check_is_free(&place.image));
     check_by_e2fsck(&place.image);
@@ -58,7 +58,7 @@ fn named_in_acl(path: &Path) -> Vec<String> {
 #[test]
 fn who_mounts_with_mapped_owners_is_the_images_root() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     place.give_to_nobody();
     chown(&place.image, Some(NOBODY), Some(NOBODY)).unwrap();
     let mount = place.mount_as(NOBODY, &["-o", "rw,owner=mapped"]);
@@ -94,7 +94,7 @@ fn who_mounts_with_mapped_owners_is_the_images_root() {
 #[test]
 fn ids_are_shown_and_stored_as_the_maps_say() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let map = "0:100000:1000";
     let mount = place.mount(&[
         "-o",
@@ -201,7 +201,7 @@ fn mount_idmapped(from: &Path, to: &Path, namespace: &File) -> std::io::Result<(
 #[test]
 fn idmapped_mounts_can_be_made_where_they_are_allowed() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let second = place.folder.path().join("mapped");
     fs::create_dir(&second).unwrap();
     let namespace = user_namespace("0 100000 1000");

@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mounting::{Mount, Place, bifolio, mount_entry, soon};
+use mounting::{Location, Mount, bifolio, mount_entry, soon};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::{output, run};
@@ -35,7 +35,7 @@ fn host_can() -> bool {
 #[test]
 fn without_an_offer_auto_does_without_and_on_is_refused_by_name() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let _offer = RingOffer::put(false);
     place.mount_fails(&["-o", "io_uring=on"], 1, REFUSAL);
     for arguments in [&[][..], &["-o", "io_uring=auto"]] {
@@ -53,7 +53,7 @@ fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
     if !host_can() {
         return;
     }
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let ran = |option: &str, rings: usize| {
         let offer = RingOffer::put(true);
         run(bifolio("mount").args(["-o", option]).arg(&place.image).arg(&place.directory));
@@ -81,7 +81,7 @@ fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
 #[test]
 fn many_clients_on_all_processors_get_what_is_theirs() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let block = |writer: usize, number: usize| {
         let mut block = vec![writer as u8; 4096 * (1 + number % 40)];
@@ -112,7 +112,7 @@ fn many_clients_on_all_processors_get_what_is_theirs() {
 /// Has several clients read from a mount, lets `end` end it, and sees that all of them end, too.
 fn check_end_under_load(arguments: &[&str], end: impl FnOnce(&Mount<'_>)) {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(arguments);
     let path = mount.path().join("big");
     let direct = OFlags::DIRECT.bits() as i32;
@@ -162,7 +162,7 @@ fn an_aborted_connection_ends_server_and_clients() {
 #[test]
 fn what_was_synced_outlives_a_server_that_is_killed() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let directory = File::open(mount.path()).unwrap();
     let mut durable = 0;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side, side_by_side_on};
-use mounting::{NOBODY, Place};
+use mounting::{Location, NOBODY};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -151,7 +151,7 @@ fn the_user_and_the_group_that_the_superblock_names_can_have_what_is_kept() {
 #[test]
 fn what_the_kernel_collects_of_an_ordinary_user_takes_what_is_kept_rather_than_be_lost() {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
     let mount = place.mount(&["-o", "rw,allow_other,writeback"]);
     let all = mount.path().join("everybody's");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use mounting::{Place, bifolio, soak_factor};
+use mounting::{Location, bifolio, soak_factor};
 use testkit::command::{Output, output_within, run};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
@@ -120,8 +120,8 @@ fn parse_verdicts(text: &str) -> BTreeMap<String, Verdict> {
 }
 
 /// A new image mounted for writing, for everybody and with everything allowed.
-fn with_mount(image: &Mke2fs, arguments: &[&str], work: impl FnOnce(&Path)) -> Place {
-    let place = Place::new();
+fn with_mount(image: &Mke2fs, arguments: &[&str], work: impl FnOnce(&Path)) -> Location {
+    let place = Location::new();
     image.make(&place.image, None);
     let all = [&["-o", "rw,allow_other,suid,dev"], arguments].concat();
     let mount = place.mount(&all);

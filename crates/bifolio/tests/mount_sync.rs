@@ -8,13 +8,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mounting::{LoopDevice, Mount, NOBODY, Place, as_user, bifolio, mount_entry};
+use mounting::{Location, LoopDevice, Mount, NOBODY, as_user, bifolio, mount_entry};
 use rustix::process::Signal;
 use testkit::command::{output, run};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> Location {
+    let place = Location::new();
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
     place
 }
@@ -48,7 +48,7 @@ fn change(root: &Path, turn: &str) {
 }
 
 /// Whether a copy of the image, as it is now, has those changes, by the kernel's ext4.
-fn has_changes(place: &Place, turn: &str) -> bool {
+fn has_changes(place: &Location, turn: &str) -> bool {
     let copy = place.folder.path().join("copy");
     fs::copy(&place.image, &copy).unwrap();
     let mount = LoopMount::new(&copy, "ext4", "rw");
@@ -184,7 +184,7 @@ fn what_is_on_the_image_when_umount_returns_is_all_of_it() {
 #[test]
 fn the_loop_device_goes_with_the_mount_however_that_ends() {
     private_mounts();
-    let end = |end: &dyn Fn(&Mount<'_>, &Place)| {
+    let end = |end: &dyn Fn(&Mount<'_>, &Location)| {
         let place = place();
         let mount = place.mount(&["-o", "rw"]);
         let [device] = &*loop_devices(&place.image) else { panic!("no loop device") };

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::{Place, bifolio};
+use mounting::{Location, bifolio};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
@@ -73,7 +73,7 @@ fn times(mount: &Path) -> Vec<String> {
 fn times_out_of_range_are_clamped_as_the_kernel_does() {
     private_mounts();
     for inode_size in [128, 256] {
-        let place = Place::new();
+        let place = Location::new();
         let kernels_image = place.folder.path().join("kernels.img");
         for image in [&place.image, &kernels_image] {
             make(image, inode_size);
@@ -106,7 +106,7 @@ fn what_is_shown_of_a_change_is_what_is_stored() {
     for (inode_size, options) in
         [(128, "rw,nowriteback"), (128, "rw,writeback"), (256, "rw,nowriteback")]
     {
-        let place = Place::new();
+        let place = Location::new();
         make(&place.image, inode_size);
         let mount = place.mount(&["-o", options]);
         let paths = ["written", "directory", "touched"].map(|name| mount.path().join(name));
@@ -138,7 +138,7 @@ fn what_is_shown_of_a_change_is_what_is_stored() {
 fn archives_with_times_out_of_range_are_unpacked_with_the_nearest() {
     private_mounts();
     for (inode_size, late) in [(128, (1 << 31) - 1), (256, (1_i64 << 34) - (1 << 31) - 1)] {
-        let place = Place::new();
+        let place = Location::new();
         make(&place.image, inode_size);
         let folder = place.folder.path();
         let archive = folder.join("archive");

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Place;
+use mounting::Location;
 use mounting::other_ways::{Mapped, open_direct, read_direct};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use testkit::command::{output, run};
@@ -22,7 +22,7 @@ const DATA: &[u8] = b"hello";
 fn on_both(work: impl Fn(&Path, &str)) {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         work(mount.path(), options);
         place.umount();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side_on};
-use mounting::{NOBODY, Place, as_user};
+use mounting::{Location, NOBODY, as_user};
 use rustix::io::Errno;
 use testkit::check_by_e2fsck;
 use testkit::command::{output, run};
@@ -70,7 +70,7 @@ fn free_space_is_discarded_as_by_the_kernel() {
 #[test]
 fn an_image_becomes_sparse_where_it_is_free() {
     testkit::private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw,allow_other"]);
     let kept = fs::read(mount.path().join("big")).unwrap();
     let data = testkit::tree::contents(2, 20_000_000);
@@ -112,7 +112,7 @@ fn labels_are_read_and_set_as_by_the_kernel() {
             }
         },
     );
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     set_label(mount.path(), "kept").unwrap();
     place.umount();

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use mounting::Place;
+use mounting::Location;
 use mounting::other_ways::{Mapped, write_mapped};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
@@ -20,7 +20,7 @@ use testkit::{check_by_e2fsck, private_mounts};
 fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         work(mount.path());
         check(mount.path());
@@ -193,7 +193,7 @@ fn writers_and_truncations_at_once_leave_one_file() {
 fn the_kernel_collects_writes_only_where_it_is_asked_to() {
     private_mounts();
     let [apart, together] = ["rw,nowriteback", "rw,writeback"].map(|options| {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         let file = open(&mount.path().join("file"));
         let before = accounted();
@@ -224,7 +224,7 @@ fn the_kernel_may_collect_as_much_as_for_others() {
         ("rw,writeback,noloop", "0\n", ""),
     ];
     for (options, strict, suffix) in ways {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         let device = rustix::fs::stat(mount.path()).unwrap().st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -242,7 +242,7 @@ fn the_kernel_may_collect_as_much_as_for_others() {
 fn what_was_synced_outlives_a_server_that_is_killed() {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         let path = mount.path().join("synced");
         let file = open(&path);
@@ -271,7 +271,7 @@ fn a_signal_loses_nothing_that_programs_with_open_files_have_written() {
     for (options, both) in
         [("rw,nowriteback", false), ("rw,writeback", false), ("rw,writeback", true)]
     {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let mount = place.mount(&["-o", options]);
         let written = open(&mount.path().join("written"));
         let gone = open(&mount.path().join("gone"));

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mounting::{NOBODY, Place};
+use mounting::{Location, NOBODY};
 use rustix::process::Signal;
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
@@ -18,7 +18,7 @@ use testkit::{LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_u
 /// and shows it to `check` as the kernel mounts it.
 fn check(work: impl FnOnce(&Path), check: impl FnOnce(&Path)) {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     work(mount.path());
     place.umount();
@@ -150,7 +150,7 @@ type Case = (fn(&Path), fn(&Path) -> bool);
 #[test]
 fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let path = |name: &str| mount.path().join(name);
     for (directory, flag) in [("aside", "-S"), ("synced", "+S"), ("names", "+D")] {
@@ -220,7 +220,7 @@ fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server(
 fn a_mount_that_does_not_come_about_leaves_a_volume_that_was_closed() {
     private_mounts();
     for options in ["-O mmp", "-O ^has_journal"] {
-        let place = Place::new();
+        let place = Location::new();
         Mke2fs::new("ext4", 4096).with(options).make(&place.image, None);
         std::os::unix::fs::chown(&place.image, Some(NOBODY), Some(NOBODY)).unwrap();
         let fails = |arguments: &[&str]| {
@@ -250,7 +250,7 @@ fn a_mount_that_does_not_come_about_leaves_a_volume_that_was_closed() {
 #[test]
 fn umount_says_that_it_waits_for_the_server_and_does() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     fs::write(mount.path().join("new"), "data").unwrap();
     mount.signal_server(Signal::STOP);
@@ -272,7 +272,7 @@ fn umount_says_that_it_waits_for_the_server_and_does() {
 fn what_is_removed_is_given_back_where_that_is_asked_for() {
     private_mounts();
     for (options, gives_back) in [("rw,nodiscard", false), ("rw,discard", true)] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let room = || fs::metadata(&place.image).unwrap().blocks() * 512;
         let before = room();
         let mount = place.mount(&["-o", options]);
@@ -288,7 +288,7 @@ fn what_is_removed_is_given_back_where_that_is_asked_for() {
 #[test]
 fn what_is_read_while_it_is_being_written_is_not_kept() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let path = mount.path().join("two requests");
     fs::write(&path, vec![1; 2 << 20]).unwrap();
@@ -319,7 +319,7 @@ fn what_is_read_while_it_is_being_written_is_not_kept() {
 #[test]
 fn files_that_are_replaced_without_fsync_are_whole_after_a_crash() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let [renamed, rewritten, other] =
         ["renamed over", "rewritten", "other"].map(|name| mount.path().join(name));
@@ -352,7 +352,7 @@ fn files_that_are_replaced_without_fsync_are_whole_after_a_crash() {
 #[test]
 fn an_image_in_use_says_where_it_is_mounted() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let subject = format!("{}:/", place.image.display());
     let expected = format!("is in use: it is mounted on {}", mount.path().display());

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::other_ways::{open_direct, write_mapped};
-use mounting::{Place, bifolio};
+use mounting::{Location, bifolio};
 use rustix::io::{Errno, ReadWriteFlags};
 use testkit::command::{output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
@@ -39,7 +39,7 @@ fn part(at: u64) -> Vec<u8> {
 
 /// Writes a large file to a mount, reads it, and tells what the kernel and the server have then.
 fn stream(options: &str) -> (u64, u64) {
-    let place = Place::new();
+    let place = Location::new();
     Mke2fs { size: 128 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
     let mount = place.mount(&["-o", options, "--cache-size", "256M"]);
     let path = mount.path().join("large");
@@ -88,7 +88,7 @@ fn a_mount_keeps_nothing_of_what_streams_through_it() {
 fn what_programs_map_of_direct_files_is_written_without_waiting_for_itself() {
     private_mounts();
     for options in ["rw,uncached", "rw"] {
-        let place = Place::with_tree();
+        let place = Location::with_tree();
         let log = place.folder.path().join("log");
         let mount = place.mount(&["-o", options, "--log", log.to_str().unwrap()]);
         let path = mount.path().join("big");
@@ -108,7 +108,7 @@ fn what_programs_map_of_direct_files_is_written_without_waiting_for_itself() {
 #[test]
 fn the_kernel_has_no_dontcache_for_files_of_any_fuse_mount() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let file = OpenOptions::new().read(true).write(true).open(mount.path().join("small")).unwrap();
     let mut buffer = [0; 5];
@@ -143,7 +143,7 @@ fn copy(options: &[&str], from: &Path, to: &Path) -> u64 {
 
 #[test]
 fn copies_keep_nothing_when_they_are_told_to_or_large() {
-    let place = Place::new();
+    let place = Location::new();
     Mke2fs { size: 256 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
     let [large, back] = ["large", "back"].map(|name| place.folder.path().join(name));
     // Not in this process: what starts as a copy of it counts with all that it has.

@@ -371,8 +371,8 @@ mod tests {
     fn a_misdirected_write_goes_elsewhere() {
         let (result, faults, written) =
             write_with(FaultPlan { seed: 3, misdirected_writes: ALWAYS, ..Default::default() });
-        let FaultKind::Misdirected(place) = faults[0].kind else { panic!("{faults:?}") };
-        let first = place.0 / 512;
+        let FaultKind::Misdirected(location) = faults[0].kind else { panic!("{faults:?}") };
+        let first = location.0 / 512;
         assert_eq!((result, written), (Ok(()), (first..first + 2048).collect()));
     }
 

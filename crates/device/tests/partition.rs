@@ -204,8 +204,8 @@ impl Disk {
     fn problem(self) -> (&'static str, Option<u64>, Problem) {
         match self.table() {
             Err(Error::Corrupt(corrupt)) => {
-                let Corrupt { structure, place, problem } = *corrupt;
-                (structure, place.byte, problem)
+                let Corrupt { structure, location, problem } = *corrupt;
+                (structure, location.byte, problem)
             }
             other => panic!("{other:?}"),
         }
@@ -297,7 +297,7 @@ fn a_partition_past_the_end_of_the_image_is_listed_but_not_opened() {
     for number in [1, 3] {
         let error = table.open(Arc::clone(&device), number).unwrap_err();
         let Error::Corrupt(corrupt) = error else { panic!("{error:?}") };
-        assert_eq!(corrupt.place.byte, Some(446 + 16 * u64::from(number - 1)));
+        assert_eq!(corrupt.location.byte, Some(446 + 16 * u64::from(number - 1)));
     }
 }
 

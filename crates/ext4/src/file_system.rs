@@ -18,7 +18,7 @@ use iomap::{EndIo, MapRead, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::namespace::{Named, RenameMode};
 use crate::superblock::Superblock;
-use crate::superblock::copy::SuperblockPlace;
+use crate::superblock::copy::SuperblockLocation;
 use crate::volume::{OpenOptions, Volume};
 use crate::{Inode, ROOT_INODE};
 
@@ -29,7 +29,7 @@ pub struct Format {
     pub journal_device: Option<SharedDevice>,
     /// The superblock to use. By default it is the first one, or if that is damaged, a copy that is found at a usual
     /// position.
-    pub superblock: Option<SuperblockPlace>,
+    pub superblock: Option<SuperblockLocation>,
 }
 
 impl fs::Format for Format {
@@ -42,7 +42,7 @@ impl fs::Format for Format {
         &self,
         device: &SharedDevice,
         cache: &Arc<PageCache>,
-        options: &fs::OpenOptions,
+        options: &fs::FormatOptions,
     ) -> Result<Arc<dyn FileSystem>> {
         if options.writable && options.no_recovery {
             return Err(Error::InvalidArgument(
@@ -56,7 +56,7 @@ impl fs::Format for Format {
             errors: options.errors,
             journal_device: self.journal_device.clone(),
             superblock: self.superblock,
-            patience: options.patience.clone(),
+            wait_callback: options.wait_callback.clone(),
         };
         let device = Arc::clone(device);
         let volume = if options.writable {

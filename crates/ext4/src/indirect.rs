@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, Place, Result};
+use base::{FileBlock, FsBlock, Location, Result};
 use fs::{Run, Span};
 
 use crate::inode::record::InodeRecord;
@@ -21,11 +21,11 @@ const POINTER_BYTES: usize = 4;
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let validity = volume.block_validity(record.number);
     let geometry = validity.geometry;
-    let place = Place::inode(record.number);
+    let location = Location::inode(record.number);
     let pointers = Pointers(&record.block_area);
     if at.0 < DIRECT as u64 {
         let direct = Pointers(&record.block_area[..DIRECT * POINTER_BYTES]);
-        return leaf(direct, FileBlock(0), validity, place);
+        return leaf(direct, FileBlock(0), validity, location);
     }
     let (mut level, mut range) = tree_of(geometry, at);
     // Slots 12, 13 and 14 for levels 1, 2 and 3.
@@ -41,12 +41,12 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
     let mut block = pointers.get(slot);
     // The level falls with each step.
     loop {
-        let place = place.at_file_block(range.start).at_block(block);
-        validity.check(STRUCTURE, place, block, 1)?;
-        let buffer = volume.read_metadata(block, STRUCTURE, place)?;
+        let location = location.at_file_block(range.start).at_block(block);
+        validity.check(STRUCTURE, location, block, 1)?;
+        let buffer = volume.read_metadata(block, STRUCTURE, location)?;
         let pointers = Pointers(&buffer);
         if level == 1 {
-            return leaf(pointers, range.start, validity, place);
+            return leaf(pointers, range.start, validity, location);
         }
         level -= 1;
         let child_blocks = blocks_below(geometry, level);
@@ -66,11 +66,11 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
 /// Verifies the pointers in an inode.
 pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> Result<()> {
     let (pointers, mut blocks) = (Pointers(&record.block_area), validity.checker());
-    let place = Place::inode(record.number);
+    let location = Location::inode(record.number);
     for (slot, block) in (0..pointers.len()).map(|slot| (slot, pointers.get(slot))) {
         if block.0 != 0 {
-            let place = place.at_byte((slot * POINTER_BYTES) as u64);
-            blocks.check("block pointer", place, block, 1)?;
+            let location = location.at_byte((slot * POINTER_BYTES) as u64);
+            blocks.check("block pointer", location, block, 1)?;
         }
     }
     Ok(())
@@ -123,7 +123,7 @@ fn leaf(
     pointers: Pointers<'_>,
     start: FileBlock,
     validity: BlockValidity<'_>,
-    place: Place,
+    location: Location,
 ) -> Result<Span> {
     let (mut runs, mut blocks): (Vec<Run>, _) = (Vec::new(), validity.checker());
     let end = FileBlock((start.0 + pointers.len() as u64).min(FILE_BLOCKS_MAX));
@@ -133,8 +133,8 @@ fn leaf(
             continue;
         }
         let file_block = FileBlock(start.0 + slot as u64);
-        let place = place.at_file_block(file_block).at_byte((slot * POINTER_BYTES) as u64);
-        blocks.check("block pointer", place, block, 1)?;
+        let location = location.at_file_block(file_block).at_byte((slot * POINTER_BYTES) as u64);
+        blocks.check("block pointer", location, block, 1)?;
         Run { start: file_block, length: 1, block, unwritten: false }.push_onto(&mut runs);
     }
     Ok(Span { start, end, runs })

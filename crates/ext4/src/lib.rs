@@ -46,7 +46,7 @@ pub use layout::geometry::{CreatorOs, FILE_BLOCKS_MAX, Geometry, SuperblockCopie
 pub use layout::group::GroupDescriptor;
 pub use namespace::{Named, RenameMode};
 pub use recovery::{OrphanReport, RecoveryReport};
-pub use superblock::copy::SuperblockPlace;
+pub use superblock::copy::SuperblockLocation;
 pub use superblock::{
     Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
 };

@@ -121,16 +121,16 @@ fn compare_with_the_kernel(ours: &Image, theirs: &Image, creator: CreatorOs) {
     theirs.check_by_e2fsck();
     for name in ["directory/moved", "new", "directory"] {
         let [our, their] = [ours, theirs].map(|image| fields(image, inode_of(image, name)));
-        let place = format!("{creator:?}: {name}");
+        let location = format!("{creator:?}: {name}");
         // New inodes have another owner here.
         if name == "directory/moved" {
-            assert_eq!(our.1, their.1, "{place}");
+            assert_eq!(our.1, their.1, "{location}");
         }
         for part in [0..OWNERS.start, OWNERS.end..12] {
-            assert_eq!(our.1[part.clone()], their.1[part], "{place}");
+            assert_eq!(our.1[part.clone()], their.1[part], "{location}");
         }
         if creator == CreatorOs::Hurd {
-            assert_eq!(our.0, their.0, "{place}");
+            assert_eq!(our.0, their.0, "{location}");
         }
     }
 }

@@ -131,65 +131,65 @@ const IN_INODES: [(&str, &str, &str); 4] = [
 ];
 
 /// Deletes a file of the volume on a device; the blocks that are free then.
-fn delete(device: &Arc<MemoryDevice>, name: &str, place: &str) -> u64 {
+fn delete(device: &Arc<MemoryDevice>, name: &str, location: &str) -> u64 {
     let volume = common::open_device_for_writing(device.clone()).unwrap();
     let root = volume.inode(ROOT_INODE).unwrap();
     let file = named(&volume, name);
-    root.unlink(name.as_bytes(), &file, TIME).unwrap_or_else(|error| panic!("{place}: {error}"));
-    file.release().unwrap_or_else(|error| panic!("{place}: {error}"));
-    assert_ne!(volume.errors().count, 0, "{place}: the volume does not know of it");
+    root.unlink(name.as_bytes(), &file, TIME).unwrap_or_else(|error| panic!("{location}: {error}"));
+    file.release().unwrap_or_else(|error| panic!("{location}: {error}"));
+    assert_ne!(volume.errors().count, 0, "{location}: the volume does not know of it");
     volume.check_writable().unwrap();
     volume.close().unwrap();
     volume.statfs().blocks_free
 }
 
 /// Checks that e2fsck has nothing to repair on the image but unused space.
-fn mend(image: &Image, number: InodeNumber, place: &str) {
-    assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{place}");
+fn mend(image: &Image, number: InodeNumber, location: &str) {
+    assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{location}");
     let output = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{place}: {text}");
+    assert_eq!(output.status.code(), Some(1), "{location}: {text}");
     let lines: Vec<&str> = text.lines().collect();
     for pair in lines.windows(2).filter(|pair| pair[1].starts_with("Fix?")) {
         let is_space = ["Free blocks count wrong", "Block bitmap differences:"];
-        assert!(is_space.iter().any(|start| pair[0].starts_with(start)), "{place}: {text}");
+        assert!(is_space.iter().any(|start| pair[0].starts_with(start)), "{location}: {text}");
     }
-    assert!(lines.iter().all(|line| !line.contains("<y>")), "{place}: {text}");
+    assert!(lines.iter().all(|line| !line.contains("<y>")), "{location}: {text}");
     image.check_by_e2fsck();
     let again = image.open().inode(number);
-    assert!(matches!(again, Err(base::Error::NotFound)), "{place}: {again:?}");
+    assert!(matches!(again, Err(base::Error::NotFound)), "{location}: {again:?}");
 }
 
-fn check(image: &Image, name: &str, place: &str) {
+fn check(image: &Image, name: &str, location: &str) {
     let number = inode_of(image, name);
     let blocks = image.open().inode_record(number).unwrap().blocks;
     let device = Arc::new(MemoryDevice::new(image.bytes()));
     let before = image.open().statfs().blocks_free;
-    let free = delete(&device, name, place);
-    assert!(free >= before, "{place}");
+    let free = delete(&device, name, location);
+    assert!(free >= before, "{location}");
     std::fs::write(&image.path, device.snapshot()).unwrap();
-    mend(image, number, place);
+    mend(image, number, location);
     // The block of the name stays the directory's.
     let all = image.open().statfs().blocks_free;
-    assert_eq!(all, before + blocks / 2, "{place}");
+    assert_eq!(all, before + blocks / 2, "{location}");
 }
 
 #[test]
 fn files_with_a_damaged_node_are_deleted() {
-    for (place, options, damage) in IN_BLOCKS {
+    for (location, options, damage) in IN_BLOCKS {
         let image = image(options);
         let file = File::of(&image);
         assert!(file.number.0 > 0);
         let mut bytes = image.bytes();
         damage(&mut bytes, &file);
         std::fs::write(&image.path, bytes).unwrap();
-        check(&image, "file", place);
+        check(&image, "file", location);
     }
 }
 
 #[test]
 fn files_with_a_damaged_root_keep_their_names_as_with_linux() {
-    for (place, options, commands) in IN_INODES {
+    for (location, options, commands) in IN_INODES {
         let image = image(options);
         image.debugfs_write(&format!("{commands}\n"));
         let before = image.open().statfs();
@@ -198,17 +198,17 @@ fn files_with_a_damaged_root_keep_their_names_as_with_linux() {
         let name = if commands.contains("small") { "small" } else { "file" };
         let number = root.lookup(name.as_bytes()).unwrap();
         let found = volume.inode(number);
-        assert!(matches!(found, Err(base::Error::Corrupt(_))), "{place}: {found:?}");
+        assert!(matches!(found, Err(base::Error::Corrupt(_))), "{location}: {found:?}");
         volume.close().unwrap();
         let after = volume.statfs();
         let free = (after.blocks_free, after.inodes_free);
-        assert_eq!(free, (before.blocks_free, before.inodes_free), "{place}");
+        assert_eq!(free, (before.blocks_free, before.inodes_free), "{location}");
     }
 }
 
 #[test]
 fn orphans_with_a_damaged_root_are_left_to_e2fsck_as_with_linux() {
-    for (place, options, commands) in IN_INODES {
+    for (location, options, commands) in IN_INODES {
         let image = image(options);
         let name = if commands.contains("small") { "small" } else { "file" };
         let number = inode_of(&image, name);
@@ -216,16 +216,16 @@ fn orphans_with_a_damaged_root_are_left_to_e2fsck_as_with_linux() {
             "{commands}\nsif {name} links_count 0\nunlink {name}\nssv last_orphan {number}\n"
         ));
         let volume = open_for_writing(&image);
-        assert_ne!(volume.errors().count, 0, "{place}");
+        assert_ne!(volume.errors().count, 0, "{location}");
         volume.check_writable().unwrap();
         volume.close().unwrap();
         drop(volume);
-        assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{place}");
+        assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{location}");
         let output = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{place}: {output:?}");
+        assert_eq!(output.status.code(), Some(1), "{location}: {output:?}");
         image.check_by_e2fsck();
         let again = image.open().inode(number);
-        assert!(matches!(again, Err(base::Error::NotFound)), "{place}: {again:?}");
+        assert!(matches!(again, Err(base::Error::NotFound)), "{location}: {again:?}");
     }
 }
 

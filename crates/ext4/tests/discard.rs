@@ -202,13 +202,13 @@ fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
             let torn = recording.image(point, |write, sector| {
                 matches!(write.offset.0 / 512 + sector, 2 | 3) || random.below(8) < kept_of_8
             });
-            let place = format!("{options}, cut at {point}");
-            let volume = common::open(torn).unwrap_or_else(|error| panic!("{place}: {error}"));
+            let location = format!("{options}, cut at {point}");
+            let volume = common::open(torn).unwrap_or_else(|error| panic!("{location}: {error}"));
             let root = volume.inode(ROOT_INODE).unwrap();
             let inode = volume.inode(root.lookup(b"a").unwrap()).unwrap();
             let found = common::contents(&volume, &inode);
-            assert!(!found.contains(&STALE), "{place}");
-            history.check(point, &found).unwrap_or_else(|what| panic!("{place}: {what}"));
+            assert!(!found.contains(&STALE), "{location}");
+            history.check(point, &found).unwrap_or_else(|what| panic!("{location}: {what}"));
         }
     }
 }

@@ -89,10 +89,10 @@ fn change() -> impl Strategy<Value = (usize, Vec<u8>)> {
         Just(vec![0; 1024]),
         any::<[u8; 32]>().prop_map(|bytes| bytes.repeat(32)),
     ];
-    let place = prop_oneof![1024..2048_usize, 1024..0x8000_usize, 1024..0x20_0000_usize];
-    (place, value).prop_map(|(place, value)| {
+    let location = prop_oneof![1024..2048_usize, 1024..0x8000_usize, 1024..0x20_0000_usize];
+    (location, value).prop_map(|(location, value)| {
         // Fields are aligned.
-        (if value.len() == 1 { place } else { place & !3 }, value)
+        (if value.len() == 1 { location } else { location & !3 }, value)
     })
 }
 
@@ -105,10 +105,10 @@ proptest! {
         changes in prop::collection::vec(change(), 1..12),
     ) {
         let mut bytes = images()[image].clone();
-        for (place, value) in changes {
-            let end = bytes.len().min(place + value.len());
-            let place = place.min(end);
-            bytes[place..end].copy_from_slice(&value[..end - place]);
+        for (location, value) in changes {
+            let end = bytes.len().min(location + value.len());
+            let location = location.min(end);
+            bytes[location..end].copy_from_slice(&value[..end - location]);
         }
         if let Ok(volume) = common::open(bytes) {
             look_at_everything(&volume);

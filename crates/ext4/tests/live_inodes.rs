@@ -125,22 +125,22 @@ fn an_inode_in_use_is_given_to_nobody_though_its_bitmap_calls_it_free() {
         for (what, number) in numbers {
             for counted in [true, false] {
                 std::fs::write(&image.path, &sound).unwrap();
-                let place = format!("{options}: {what}, counted: {counted}");
+                let location = format!("{options}: {what}, counted: {counted}");
                 call_free(&image, number, counted);
                 let volume = open_for_writing(&image);
                 let group = |number| volume.geometry().inode_position(number).unwrap().0;
                 let (given, error) = fill(&volume);
-                assert!(given.len() > 60, "{place}: {}", given.len());
-                assert!(!given.contains(&number.0), "{place}");
+                assert!(given.len() > 60, "{location}: {}", given.len());
+                assert!(!given.contains(&number.0), "{location}");
                 // Of its group only what comes before it was given, if anything.
                 let behind =
                     |&&one: &&u64| one > number.0 && group(InodeNumber(one)) == group(number);
-                assert_eq!(given.iter().find(behind), None, "{place}");
-                assert!(matches!(error, Error::NoSpace | Error::Corrupt(_)), "{place}: {error}");
-                assert_eq!(volume.errors().count, 1, "{place}");
+                assert_eq!(given.iter().find(behind), None, "{location}");
+                assert!(matches!(error, Error::NoSpace | Error::Corrupt(_)), "{location}: {error}");
+                assert_eq!(volume.errors().count, 1, "{location}");
                 volume.close().unwrap();
                 drop(volume);
-                assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{place}");
+                assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{location}");
                 mend(&image);
             }
         }
@@ -155,7 +155,7 @@ fn with_one_group_there_is_an_error_instead_of_a_new_file() {
     let root = volume.inode(ROOT_INODE).unwrap();
     let error = fail_to_create(&root);
     let Error::Corrupt(corrupt) = error else { panic!("{error}") };
-    assert_eq!(corrupt.place.inode, Some(number));
+    assert_eq!(corrupt.location.inode, Some(number));
     assert_eq!(root.lookup(b"new"), Err(Error::NotFound));
     // What is there can still be changed, and removed: its inode is left to e2fsck.
     let file = Arc::new(volume.inode(number).unwrap());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base::{BlockSize, Error, Problem, Unsupported};
 use common::{Image, Scratch, contents, run};
 use device::{MemoryDevice, SharedDevice};
-use ext4::{OpenOptions, ROOT_INODE, SuperblockPlace, Volume};
+use ext4::{OpenOptions, ROOT_INODE, SuperblockLocation, Volume};
 use iomap::{CacheOptions, PageCache};
 
 const DATA: &[u8] = &[5; 100_000];
@@ -105,7 +105,7 @@ fn places_that_are_not_found_can_be_named() {
     let open = |block, size: Option<u64>| {
         let cache = PageCache::new(CacheOptions { bytes_max: 8 << 20, ..Default::default() });
         let block_size = size.map(|size| BlockSize::from_bytes(size).unwrap());
-        let superblock = Some(SuperblockPlace { block, block_size });
+        let superblock = Some(SuperblockLocation { block, block_size });
         let options = OpenOptions { superblock, ..OpenOptions::default() };
         Volume::open(image.device(true), &cache.unwrap(), &options)
     };

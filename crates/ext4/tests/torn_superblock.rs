@@ -35,15 +35,15 @@ fn open_with(
 }
 
 /// Checks that a volume holds `names` of those that are made one after the other, and perhaps more.
-fn check(volume: &Arc<Volume>, names: usize, place: &str) {
-    assert_eq!(volume.warning(), None, "{place}");
+fn check(volume: &Arc<Volume>, names: usize, location: &str) {
+    assert_eq!(volume.warning(), None, "{location}");
     let root = volume.inode(ROOT_INODE).unwrap();
     for name in 0..names {
         root.lookup(format!("new{name}").as_bytes())
-            .unwrap_or_else(|error| panic!("{place}: {error}"));
+            .unwrap_or_else(|error| panic!("{location}: {error}"));
     }
     let file = volume.inode(root.lookup(b"file").unwrap()).unwrap();
-    assert!(contents(volume, &file) == DATA, "{place}");
+    assert!(contents(volume, &file) == DATA, "{location}");
 }
 
 fn write(image: &Image, device: &SharedDevice) {
@@ -98,23 +98,24 @@ fn check_tears(options: &str, with_errors: bool) {
                 continue;
             }
             torn += 1;
-            let place = format!("{options}: cut at {point}, sector {kept} kept, others: {others}");
+            let location =
+                format!("{options}: cut at {point}, sector {kept} kept, others: {others}");
             let names = synced.iter().filter(|at| **at <= point).count();
             let options = OpenOptions::default();
-            let volume = testkit::must(open_with(Arc::clone(&device), &options, false), &place);
-            check(&volume, names, &place);
-            assert_eq!(volume.errors().count, u32::from(with_errors) * 2, "{place}");
+            let volume = testkit::must(open_with(Arc::clone(&device), &options, false), &location);
+            check(&volume, names, &location);
+            assert_eq!(volume.errors().count, u32::from(with_errors) * 2, "{location}");
             drop(volume);
             if has_copy {
                 mend_by_e2fsck(&image, &device);
-                check(&image.open(), names, &format!("{place}, after e2fsck"));
+                check(&image.open(), names, &format!("{location}, after e2fsck"));
             }
-            let volume = testkit::must(open_with(Arc::clone(&device), &options, true), &place);
+            let volume = testkit::must(open_with(Arc::clone(&device), &options, true), &location);
             new_file(&volume, "after");
             volume.close().unwrap();
             drop(volume);
             assert!(Superblock::read(&device).is_ok());
-            check(&open_with(Arc::clone(&device), &options, false).unwrap(), names, &place);
+            check(&open_with(Arc::clone(&device), &options, false).unwrap(), names, &location);
             write(&image, &device);
             if !with_errors {
                 image.check_by_e2fsck();

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Patience, Result};
+use base::{Result, WaitCallback};
 use device::SharedDevice;
 use iomap::PageCache;
 
@@ -21,13 +21,13 @@ pub trait Format: Debug {
         &self,
         device: &SharedDevice,
         cache: &Arc<PageCache>,
-        options: &OpenOptions,
+        options: &FormatOptions,
     ) -> Result<Arc<dyn FileSystem>>;
 }
 
 /// The options for opening a volume that all formats have.
 #[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
+pub struct FormatOptions {
     /// Open the volume for writing. Otherwise the device is not written at all.
     pub writable: bool,
     /// Read the volume as it is on the device, without recovery.
@@ -39,7 +39,7 @@ pub struct OpenOptions {
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
     /// Called while another host may have the volume open for writing, to decide whether to wait on.
-    pub patience: Patience,
+    pub wait_callback: WaitCallback,
 }
 
 /// The reaction to corrupt metadata that is found while a volume is open for writing. Errors that leave the state in

@@ -161,9 +161,9 @@ impl Server {
         &self,
         node: u64,
         from: FileOffset,
-        patience: Duration,
+        timeout: Duration,
     ) -> bool {
-        self.old_contents.get().is_none_or(|ContentsNotice(tell)| tell(node, from, patience))
+        self.old_contents.get().is_none_or(|ContentsNotice(tell)| tell(node, from, timeout))
     }
 
     /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT
@@ -262,17 +262,17 @@ impl Server {
 
     /// Calls [`close`](Self::close) the first time; later calls return its outcome. `own` requests in flight are the
     /// caller's.
-    fn close_once(&self, patience: Duration, own: usize) -> Result<()> {
+    fn close_once(&self, timeout: Duration, own: usize) -> Result<()> {
         let mut closed = self.closed.lock();
-        closed.get_or_insert_with(|| self.close_within(patience, own)).clone()
+        closed.get_or_insert_with(|| self.close_within(timeout, own)).clone()
     }
 
-    fn close_within(&self, patience: Duration, own: usize) -> Result<()> {
+    fn close_within(&self, timeout: Duration, own: usize) -> Result<()> {
         if !self.volume.is_writable() {
             return Ok(());
         }
         self.at_work.fetch_or(CLOSING, Ordering::AcqRel);
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         while self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) > own {
             if Instant::now() >= until {
                 tracing::error!("requests took too long: they are answered with an error");

@@ -26,9 +26,9 @@ fn send(kernel: &OwnedFd, unique: u64, mut request: Vec<u8>) {
 }
 
 fn receive(kernel: &OwnedFd) -> (u64, i32, Vec<u8>) {
-    let patience = rustix::event::Timespec::try_from(PATIENCE).unwrap();
+    let wait_callback = rustix::event::Timespec::try_from(PATIENCE).unwrap();
     let mut ready = [rustix::event::PollFd::new(kernel, rustix::event::PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "an answer");
+    assert_eq!(rustix::event::poll(&mut ready, Some(&wait_callback)), Ok(1), "an answer");
     let mut buffer = vec![0; 1 << 20];
     let length = rustix::io::read(kernel, &mut buffer).unwrap();
     let (header, payload) = take_reply(&buffer[..length]);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
+use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result};
 use device::{Bio, BioOperation, Segment};
 use pagecache::{FillPiece, LockedFolio, PAGE_SHIFT};
 use parking_lot::Mutex;
@@ -134,7 +134,7 @@ impl<'c, 'a> Fill<'c, 'a> {
         let whole_blocks = map.end() % u64::from(self.context.mapping.block_size().bytes()) == 0;
         if !whole_blocks && map.end() < self.context.size() && map.kind != IomapKind::Inline {
             let problem = Problem::Invalid { field: "end of range", found: map.end() };
-            return Err(Error::corrupt("file mapping", Place::default(), problem));
+            return Err(Error::corrupt("file mapping", Location::default(), problem));
         }
         Ok(map)
     }
@@ -245,7 +245,7 @@ pub(crate) fn device_address(map: &Iomap, at: u64) -> Result<DeviceOffset> {
         let found = map.address.unwrap_or_default().0;
         Error::corrupt(
             "file mapping",
-            Place::default(),
+            Location::default(),
             Problem::Invalid { field: "address", found },
         )
     })

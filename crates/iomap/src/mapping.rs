@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result, Unsupported};
+use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result, Unsupported};
 
 use crate::transform::Transform;
 
@@ -237,7 +237,7 @@ pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>) -> Result<Placemen
         let found = placement.length;
         unplace(mapper, dirty.start, &placement);
         let problem = Problem::Range { field: "length of a placement", found, min: 1, max };
-        return Err(Error::corrupt("file mapping", Place::default(), problem));
+        return Err(Error::corrupt("file mapping", Location::default(), problem));
     }
     Ok(placement)
 }
@@ -290,7 +290,7 @@ pub(crate) fn map_at(mapper: &dyn MapRead, at: FileOffset, length: u64) -> Resul
 fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
     if map.offset > at || map.end() <= at.0 {
         let problem = Problem::Disorder { field: "range", previous: at.0, found: map.offset.0 };
-        return Err(Error::corrupt("file mapping", Place::default(), problem));
+        return Err(Error::corrupt("file mapping", Location::default(), problem));
     }
     Ok(map)
 }

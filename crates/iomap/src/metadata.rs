@@ -5,14 +5,14 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use crate::changed::{BlockContents, ChangedBlocks};
-use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Place, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Location, Problem, Result};
 use device::SharedDevice;
 use pagecache::{Mapping, PAGE_SIZE, PageCache};
 
 use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead};
 use crate::populate::populate;
 use crate::read::{FolioSlice, ReadContext, ReadOptions, lend_with};
-use crate::readahead::Window;
+use crate::readahead::ReadaheadWindow;
 
 /// Changed blocks should take one part in so many of the cache.
 const CHANGED_SHARE: u64 = 4;
@@ -53,7 +53,7 @@ impl MetadataCache {
         &self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        place: Location,
     ) -> Result<MetadataBuffer> {
         if let Some(contents) = self.changed.get(block) {
             return Ok(MetadataBuffer { block, memory: Memory::Changed(contents) });
@@ -86,7 +86,7 @@ impl MetadataCache {
         let order = self.mapping.order_min();
         let start = start >> order << order;
         let end = end.max(page + 1).next_multiple_of(1 << order);
-        populate(&self.read_context(), &Window { start, end, mark: None, order }, None);
+        populate(&self.read_context(), &ReadaheadWindow { start, end, mark: None, order }, None);
     }
 
     fn read_context(&self) -> ReadContext<'_> {
@@ -106,7 +106,7 @@ impl MetadataCache {
         &self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        place: Location,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         let mut change = Some(change);

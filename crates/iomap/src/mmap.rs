@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
-use pagecache::{LockedFolio, PAGE_SHIFT, PAGE_SIZE, Window};
+use pagecache::{LockedFolio, MapWindow, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::direct::wait_for_direct;
 use crate::fetch::{Fetched, fetch, fill_blocks};
@@ -30,7 +30,7 @@ const READ_AROUND: usize = 64 << 10;
 pub fn show(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
-    window: &Window,
+    window: &MapWindow,
     page: u64,
 ) -> Result<u64> {
     for _ in 0..ATTEMPTS_MAX {
@@ -52,7 +52,7 @@ pub fn show(
 pub fn show_for_stores(
     file: &Arc<WritableFile>,
     readahead: Option<&Readahead>,
-    window: &Window,
+    window: &MapWindow,
     page: u64,
     pages: u64,
     dirtied: impl Fn(),
@@ -96,7 +96,7 @@ fn store_page(
     context: &ReadContext<'_>,
     file: &Arc<WritableFile>,
     readahead: Option<&Readahead>,
-    window: &Window,
+    window: &MapWindow,
     pages: Range<u64>,
     reserved: &mut Reserved,
     dirtied: &impl Fn(),
@@ -178,7 +178,7 @@ fn lock_page(
 
 /// Returns the page after the last one, from `page` on, that is uptodate in a folio, in the file and in the
 /// window.
-fn shown_end(context: &ReadContext<'_>, window: &Window, folio: &LockedFolio, page: u64) -> u64 {
+fn shown_end(context: &ReadContext<'_>, window: &MapWindow, folio: &LockedFolio, page: u64) -> u64 {
     let folio = folio.folio();
     let start = ((page << PAGE_SHIFT) - folio.position()) as usize;
     let uptodate = folio.uptodate_run(start, folio.len() - start, true) as u64;

@@ -6,7 +6,7 @@ use pagecache::{FolioRef, Insertion};
 use crate::caching::Caching;
 use crate::fill::Fill;
 use crate::read::ReadContext;
-use crate::readahead::Window;
+use crate::readahead::ReadaheadWindow;
 
 /// What became of a window.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Populated<'a> {
 /// again, and has the error to itself.
 pub(crate) fn populate<'a>(
     context: &ReadContext<'a>,
-    window: &Window,
+    window: &ReadaheadWindow,
     wanted: Option<u64>,
 ) -> Populated<'a> {
     let mut populated = Populated { wanted: None, out_of_memory: false };

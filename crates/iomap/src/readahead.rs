@@ -39,7 +39,7 @@ struct Recent {
 
 /// Pages to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Window {
+pub(crate) struct ReadaheadWindow {
     pub(crate) start: u64,
     pub(crate) end: u64,
     /// The first folio from here on starts the next window.
@@ -68,7 +68,12 @@ impl Readahead {
     }
 
     /// What to read when `pages` pages from `page` on are wanted and the first is not cached.
-    pub(crate) fn window(&self, context: &ReadContext<'_>, page: u64, pages: u64) -> Window {
+    pub(crate) fn window(
+        &self,
+        context: &ReadContext<'_>,
+        page: u64,
+        pages: u64,
+    ) -> ReadaheadWindow {
         let limits = Limits::of(context);
         let previous = self.previous();
         let window = self
@@ -78,7 +83,11 @@ impl Readahead {
 
     /// What to read when the reader has come to the marked folio that begins at `page`; nothing at
     /// the end of the file.
-    pub(crate) fn next_window(&self, context: &ReadContext<'_>, page: u64) -> Option<Window> {
+    pub(crate) fn next_window(
+        &self,
+        context: &ReadContext<'_>,
+        page: u64,
+    ) -> Option<ReadaheadWindow> {
         let limits = Limits::of(context);
         let window = self.go_to(context, page, |recent| recent.go_on(page, limits.pages_max));
         let window = limits.fit(window);
@@ -91,8 +100,8 @@ impl Readahead {
         &self,
         context: &ReadContext<'_>,
         page: u64,
-        next: impl FnOnce(&mut Recent) -> Window,
-    ) -> Window {
+        next: impl FnOnce(&mut Recent) -> ReadaheadWindow,
+    ) -> ReadaheadWindow {
         let mut recent = self.recent.lock();
         let before = *recent;
         let window = next(&mut recent);
@@ -119,7 +128,7 @@ impl Readahead {
 }
 
 /// What is read when `pages` pages from `page` on are wanted, and no more.
-pub(crate) fn exact_window(context: &ReadContext<'_>, page: u64, pages: u64) -> Window {
+pub(crate) fn exact_window(context: &ReadContext<'_>, page: u64, pages: u64) -> ReadaheadWindow {
     Limits::of(context).fit(exact(page, pages))
 }
 
@@ -129,7 +138,7 @@ impl Recent {
     }
 
     /// The window for a miss.
-    fn miss(&mut self, page: u64, pages: u64, previous: u64, pages_max: u64) -> Window {
+    fn miss(&mut self, page: u64, pages: u64, previous: u64, pages_max: u64) -> ReadaheadWindow {
         // Several readers, or one that reads from several threads, may come a little out of order.
         let reach = self.start..self.end.saturating_add(self.pages());
         let in_order = previous == page || previous.wrapping_add(1) == page;
@@ -145,7 +154,7 @@ impl Recent {
     }
 
     /// The window after this one.
-    fn go_on(&mut self, page: u64, pages_max: u64) -> Window {
+    fn go_on(&mut self, page: u64, pages_max: u64) -> ReadaheadWindow {
         let start = if (self.start..self.end).contains(&page) { self.end } else { page };
         let end = window_end(start, self.grown(pages_max), pages_max);
         *self = Self { start, end, ..*self };
@@ -175,10 +184,15 @@ impl Recent {
         (pages * factor).max(PAGES_MIN).min(pages_max)
     }
 
-    fn window(&self, mark: Option<u64>) -> Window {
+    fn window(&self, mark: Option<u64>) -> ReadaheadWindow {
         // Two folios at least, so that one can be read while the other is on its way.
         let order = self.pages().checked_ilog2().map_or(0, |log| log.saturating_sub(1));
-        Window { start: self.start, end: self.end, mark, order: order.min(ORDER_MAX.into()) as u8 }
+        ReadaheadWindow {
+            start: self.start,
+            end: self.end,
+            mark,
+            order: order.min(ORDER_MAX.into()) as u8,
+        }
     }
 }
 
@@ -196,9 +210,9 @@ fn window_end(start: u64, size: u64, pages_max: u64) -> u64 {
 }
 
 /// A window for a read that is not part of a sequence.
-fn exact(page: u64, pages: u64) -> Window {
+fn exact(page: u64, pages: u64) -> ReadaheadWindow {
     let order = pages.checked_ilog2().unwrap_or(0).min(ORDER_MAX.into()) as u8;
-    Window { start: page, end: page.saturating_add(pages.max(1)), mark: None, order }
+    ReadaheadWindow { start: page, end: page.saturating_add(pages.max(1)), mark: None, order }
 }
 
 /// What bounds a window.
@@ -224,10 +238,10 @@ impl Limits {
     }
 
     /// The part of `window` that lies in the file, in whole folios of the smallest size.
-    fn fit(&self, window: Window) -> Window {
+    fn fit(&self, window: ReadaheadWindow) -> ReadaheadWindow {
         let start = window.start / self.pages_min * self.pages_min;
         let end = window.end.min(self.pages_end).next_multiple_of(self.pages_min);
-        Window { start, end, ..window }
+        ReadaheadWindow { start, end, ..window }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Error, FileOffset, Place, Problem, Result};
+use base::{Error, FileOffset, Location, Problem, Result};
 use pagecache::{Folio, Insertion, LockedFolio, ORDER_MAX, PAGE_SHIFT};
 use smallvec::SmallVec;
 
@@ -277,7 +277,7 @@ impl<'f> Writer<'f> {
                 IomapKind::Mapped => return Ok(Some(block)),
                 IomapKind::Inline => {
                     let problem = Problem::Invalid { field: "inline data at", found: at };
-                    return Err(Error::corrupt("file mapping", Place::default(), problem));
+                    return Err(Error::corrupt("file mapping", Location::default(), problem));
                 }
             }
         }
@@ -382,7 +382,7 @@ impl<'f> Writer<'f> {
         }
         if map.end() <= here {
             let problem = Problem::Invalid { field: "end of range", found: map.end() };
-            return Err(Error::corrupt("file mapping", Place::default(), problem));
+            return Err(Error::corrupt("file mapping", Location::default(), problem));
         }
         Ok((run.min(map.end() - here), map.kind != IomapKind::Mapped))
     }

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Ranges, Result};
+use base::{DeviceOffset, Error, FileOffset, Location, Problem, Ranges, Result};
 use device::{Bio, BioOperation, Segment};
 use pagecache::{LockedFolio, PAGE_SHIFT, Runs, WritebackFolio};
 use smallvec::SmallVec;
@@ -307,7 +307,7 @@ impl<'f> Collector<'f> {
         let map = self.map.at(reader, at, || mapper.map_writeback(FileOffset(at), length))?;
         if !matches!(map.kind, IomapKind::Mapped | IomapKind::Unwritten) {
             let problem = Problem::Invalid { field: "no block to write to at", found: at };
-            return Err(Error::corrupt("file mapping", Place::default(), problem));
+            return Err(Error::corrupt("file mapping", Location::default(), problem));
         }
         Ok((map, device_address(&map, at)?))
     }

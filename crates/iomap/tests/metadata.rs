@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use base::{Error, FsBlock, Place};
+use base::{Error, FsBlock, Location};
 use device::{BioOperation, MemoryDevice, SharedDevice};
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 use support::gate::Gate;
@@ -22,7 +22,7 @@ fn metadata(cache: &Arc<PageCache>, device: SharedDevice, block_bytes: u64) -> M
 }
 
 fn get(metadata: &MetadataCache, block: u64) -> Result<MetadataBuffer, Error> {
-    metadata.read(FsBlock(block), "test block", Place::default())
+    metadata.read(FsBlock(block), "test block", Location::default())
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn blocks_that_are_read_ahead_take_one_request_and_hide_no_change() {
         let change = |number: u64, byte: u8| {
             let change = |bytes: &mut [u8]| bytes[0] = byte;
             metadata
-                .change(FsBlock(number), "test block", Place::default(), change)
+                .change(FsBlock(number), "test block", Location::default(), change)
                 .expect("readable");
         };
         change(20, 0xaa);

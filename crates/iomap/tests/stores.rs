@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use iomap::{WritableFile, show_for_stores};
-use pagecache::{ServeFault, Window};
+use pagecache::{MapWindow, ServeFault};
 use support::gate::setup;
 
 /// Serves the faults of a file's window, and notes that the file is dirty.
 struct Server {
-    window: Window,
+    window: MapWindow,
     file: Arc<WritableFile>,
     is_noted: AtomicBool,
 }

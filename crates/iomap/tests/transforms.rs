@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileOffset, Place, Problem, Result};
+use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result};
 use device::{BlockDevice, SharedDevice};
 use iomap::{
     EndIo, ReadOptions, Readahead, Refused, SplitExtents, Transform, WritableFile, detach_cache,
@@ -43,7 +43,7 @@ impl Transform for Cipher {
             *byte ^= self.key(FileOffset(at.0 + index as u64));
             if *byte == DAMAGE {
                 let problem = Problem::Invalid { field: "byte", found: DAMAGE.into() };
-                return Err(Error::corrupt("block", Place::default(), problem));
+                return Err(Error::corrupt("block", Location::default(), problem));
             }
         }
         Ok(())

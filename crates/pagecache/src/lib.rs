@@ -39,7 +39,7 @@ pub use self::{
     fill::{FillPiece, LockedFolio},
     folio::{Folio, FolioHandle, FolioRef, LentFolio},
     mapping::{Insertion, Mapping},
-    mmap::{ServeFault, Window, is_mapped},
+    mmap::{MapWindow, ServeFault, is_mapped},
     options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX},
 };
 

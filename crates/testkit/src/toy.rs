@@ -12,7 +12,7 @@ use base::attributes::{
     Attributes, CheckSummary, DeviceNumber, DirCursor, DirEntry, FileType, StatFs, Timestamp,
     VolumeInfo,
 };
-use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Place, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Location, Problem, Result};
 use device::{MemoryDevice, SharedDevice};
 use fs::{Allocation, Directory, FileData, FileSystem, Inode};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, PageCache};
@@ -146,7 +146,7 @@ impl FileSystem for Toy {
         let content = self.inodes.get(&number.0).ok_or(Error::NotFound)?.clone();
         if matches!(content, Content::Corrupt) {
             let problem = Problem::Checksum { stored: 1, computed: 2 };
-            return Err(Error::corrupt("inode", Place::inode(number), problem));
+            return Err(Error::corrupt("inode", Location::inode(number), problem));
         }
         Ok(Arc::new(ToyInode { number, content }))
     }

@@ -33,7 +33,7 @@ mod tree;
 mod volume;
 mod writeback;
 
-pub use ::ext4::{Format as Ext4Format, SuperblockPlace};
+pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
 pub use ::fs::{Credentials, ErrorPolicy, FileSystem};
 pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;

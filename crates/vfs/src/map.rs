@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::{Error, FileOffset, Result};
 use iomap::{Caching, Readahead};
-use pagecache::{PAGE_SHIFT, PAGE_SIZE, ServeFault, Window};
+use pagecache::{MapWindow, PAGE_SHIFT, PAGE_SIZE, ServeFault};
 
 use crate::clock::last_tick;
 use crate::data::PART_BYTES;
@@ -72,7 +72,7 @@ pub struct FileMap(Arc<Map>);
 #[derive(Debug)]
 struct Map {
     /// Dropped first: until then faults are served.
-    window: Window,
+    window: MapWindow,
     file: File,
     readahead: Readahead,
     is_random: AtomicBool,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
-use base::{Error, Place, Problem, Result};
+use base::{Error, Location, Problem, Result};
 use fs::acl::{self, Acl};
 use fs::{Credentials, NewInode};
 
@@ -207,7 +207,7 @@ impl Volume {
         let lock = directory.lock_shared();
         let number = directory.lookup_locked(name)?;
         if number == directory.number() {
-            let place = Place::inode(number);
+            let place = Location::inode(number);
             return Err(Error::corrupt("directory entry", place, Problem::Cycle));
         }
         let node = self.entry_node(directory.number(), number)?;

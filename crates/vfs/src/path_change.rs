@@ -14,7 +14,7 @@ use crate::rename::RenameFlags;
 use crate::volume::Volume;
 
 /// The last name of a path, and the directory that it is in.
-struct Place<'a> {
+struct Target<'a> {
     directory: Arc<Node>,
     name: &'a [u8],
     /// The path ends with a slash, so that it must be a directory.
@@ -106,7 +106,7 @@ impl Volume {
     }
 
     /// Fails if a new file that is no directory has a name with a slash at its end.
-    fn refuse_slash(&self, place: &Place<'_>) -> Result<()> {
+    fn refuse_slash(&self, place: &Target<'_>) -> Result<()> {
         if place.is_directory {
             self.lookup(&place.directory, place.name)?;
             return Err(Error::Exists);
@@ -115,13 +115,13 @@ impl Volume {
     }
 
     /// Returns the position of a path's last name, or `None` if the path leads to the root.
-    fn place<'a>(&self, path: &'a [u8]) -> Result<Option<Place<'a>>> {
+    fn place<'a>(&self, path: &'a [u8]) -> Result<Option<Target<'a>>> {
         let is_slash = |byte: &u8| *byte == b'/';
         let Some(end) = path.iter().rposition(|byte| !is_slash(byte)) else { return Ok(None) };
         let start = path[..end].iter().rposition(is_slash).map_or(0, |slash| slash + 1);
         let directory = self.resolve(&path[..start], Follow::Yes)?;
         directory.require_directory()?;
         let (name, is_directory) = (&path[start..=end], end + 1 < path.len());
-        Ok(Some(Place { directory, name, is_directory }))
+        Ok(Some(Target { directory, name, is_directory }))
     }
 }

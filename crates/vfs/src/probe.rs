@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Error, Result, Unsupported};
 use device::SharedDevice;
-use fs::{FileSystem, Format, OpenOptions};
+use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
 
 /// Opens the volume on `device`, in the first of `formats` that it holds. Errors: `Unsupported` if it holds none.
@@ -12,7 +12,7 @@ pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
     formats: &[&dyn Format],
-    options: &OpenOptions,
+    options: &FormatOptions,
 ) -> Result<Arc<dyn FileSystem>> {
     for format in formats {
         if format.is_on(device, cache)? {

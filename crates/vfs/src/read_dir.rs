@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::attributes::{Attributes, DirCursor, FileType};
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 
 use crate::node::Node;
 use crate::std_path::bytes_of;
@@ -51,7 +51,7 @@ impl Batch {
                 ControlFlow::Break(())
             })?;
             if next == Some(from) {
-                let place = Place::inode(directory.number());
+                let place = Location::inode(directory.number());
                 return Err(Error::corrupt("directory", place, Problem::Cycle));
             }
             match next {

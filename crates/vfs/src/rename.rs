@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 use fs::{Credentials, NewInode, RenameMode, RenameTarget};
 
 use crate::clock::now;
@@ -134,7 +134,7 @@ impl Volume {
             }
             here = self.lookup(&here, b"..")?;
         }
-        let place = Place::inode(here.number());
+        let place = Location::inode(here.number());
         Err(Error::corrupt("directory", place, Problem::Cycle))
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 use fs::Credentials;
 
 use crate::namespace::check_name;
@@ -98,14 +98,14 @@ impl Volume {
                 continue;
             }
             if entered.contains(&node.number()) {
-                let place = Place::inode(node.number());
+                let place = Location::inode(node.number());
                 return Err(Error::corrupt("directory", place, Problem::Cycle));
             }
             if node.lookup(b"..")? != level.node.number() {
                 // It was moved, or the volume lies: its contents are not those of this tree.
                 match self.lookup(&level.node, &entry.name) {
                     Ok(again) if Arc::ptr_eq(&again, &node) => {
-                        let place = Place::inode(node.number());
+                        let place = Location::inode(node.number());
                         let problem = Problem::Missing("a directory whose parent is this one");
                         return Err(Error::corrupt("directory", place, problem));
                     }

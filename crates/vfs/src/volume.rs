@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
-use base::space::{self, Acting};
-use base::{BlockSize, Error, InodeNumber, Patience, Place, Problem, Result};
+use base::space::{self, PrivilegeGuard};
+use base::{BlockSize, Error, InodeNumber, Location, Problem, Result, WaitCallback};
 use device::{OpenDevice, Part, SharedDevice};
-use fs::{Credentials, ErrorPolicy, FileSystem, Format, Host, Inode, OpenOptions};
+use fs::{Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode};
 use iomap::{DirectOptions, ReadOptions, WritableFile, WritesHeld};
 use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 
@@ -56,7 +56,7 @@ pub struct VolumeOptions {
     /// Read the volume without replaying its journal.
     pub no_recovery: bool,
     /// Called while another host may have the volume open for writing, to decide whether to wait on.
-    pub patience: Patience,
+    pub wait_callback: WaitCallback,
     /// Options that only ext4 has.
     pub ext4: ext4::Format,
     /// How access times are kept. By default, they are not.
@@ -79,7 +79,7 @@ impl Default for VolumeOptions {
             sync: false,
             dirsync: false,
             no_recovery: false,
-            patience: Patience::default(),
+            wait_callback: WaitCallback::default(),
             ext4: ext4::Format::default(),
             access: AccessOptions::default(),
             nodes_max: 16_384,
@@ -142,14 +142,14 @@ impl VolumeOptions {
         Volume::open_device(device::open(image.as_ref(), how)?, self)
     }
 
-    fn open_options(&self) -> OpenOptions {
-        OpenOptions {
+    fn format_options(&self) -> FormatOptions {
+        FormatOptions {
             writable: self.writable,
             no_recovery: self.no_recovery,
             discard: self.discard,
             commit_interval: self.commit_interval,
             errors: self.errors,
-            patience: self.patience.clone(),
+            wait_callback: self.wait_callback.clone(),
         }
     }
 }
@@ -206,7 +206,7 @@ impl Volume {
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let formats: [&dyn Format; 1] = [&options.ext4];
-        let file_system = crate::probe::open(&device, &cache, &formats, &options.open_options())?;
+        let file_system = crate::probe::open(&device, &cache, &formats, &options.format_options())?;
         Self::with_file_system(file_system, cache, options)
     }
 
@@ -311,7 +311,7 @@ impl Volume {
         self.node(number).map_err(|error| match error {
             Error::NotFound => Error::corrupt(
                 "directory entry",
-                Place::inode(directory),
+                Location::inode(directory),
                 Problem::Missing("the inode that it names"),
             ),
             error => error,
@@ -335,8 +335,8 @@ impl Volume {
 
     /// Makes this thread allocate space on behalf of `by`, until the result is dropped: not all users may allocate
     /// blocks reserved for root. Without this, a thread may allocate all of them.
-    pub fn act_for(&self, by: &Credentials) -> Acting {
-        space::act_with(self.shared.file_system.privilege_of(by))
+    pub fn act_for(&self, by: &Credentials) -> PrivilegeGuard {
+        space::set_privilege(self.shared.file_system.privilege_of(by))
     }
 
     /// Discards free blocks in `bytes`, in runs of at least `bytes_min`: an image file becomes sparse there, and a

@@ -75,14 +75,14 @@ impl DeviceHooks for Gate {
     }
 }
 
-struct Place {
+struct Location {
     _folder: TempDir,
     image: PathBuf,
     gate: Arc<GatedDevice>,
     volume: Volume,
 }
 
-impl Place {
+impl Location {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
@@ -125,7 +125,7 @@ fn cancelled_while_it_waits<T: Send>(call: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn a_cancelled_fsync_does_not_take_note_of_an_error() {
-    let place = Place::new();
+    let place = Location::new();
     let file = make(&place.volume, "file");
     let other = file.node().open_for(WRITE).unwrap();
     write(&file, &[1; 100_000]).unwrap();
@@ -148,7 +148,7 @@ fn a_cancelled_fsync_does_not_take_note_of_an_error() {
 
 #[test]
 fn a_write_that_is_cancelled_before_it_begins_changes_nothing() {
-    let place = Place::new();
+    let place = Location::new();
     let (others, file) = (make(&place.volume, "others"), make(&place.volume, "file"));
     place.gate.shut();
     write(&others, &[1; MANY]).unwrap();
@@ -166,7 +166,7 @@ fn a_write_that_is_cancelled_before_it_begins_changes_nothing() {
 #[test]
 fn a_write_that_is_cancelled_on_its_way_is_short() {
     const PART: usize = 4 << 20;
-    let place = Place::new();
+    let place = Location::new();
     let file = make(&place.volume, "file");
     // The flusher does not make room, and the writer does not wait for the device itself.
     place.gate.shut();
@@ -182,7 +182,7 @@ fn a_write_that_is_cancelled_on_its_way_is_short() {
 
 #[test]
 fn a_request_that_was_cancelled_starts_no_write() {
-    let place = Place::new();
+    let place = Location::new();
     let file = make(&place.volume, "file");
     write(&file, &[1; 100_000]).unwrap();
     let before = place.gate.writes.load(Ordering::Relaxed);

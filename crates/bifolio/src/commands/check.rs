@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
 use base::attributes::CheckSummary;
-use base::{Corrupt, Error, Place};
+use base::{Corrupt, Error, Location};
 use clap::Args;
 use serde::Serialize;
 use vfs::Volume;
@@ -102,13 +102,14 @@ struct JsonFinding<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     structure: Option<&'a str>,
     #[serde(flatten)]
-    place: JsonPlace,
+    #[serde(rename = "place")]
+    location: JsonLocation,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
 
 #[derive(Default, Serialize)]
-struct JsonPlace {
+struct JsonLocation {
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,14 +130,14 @@ struct JsonSummary {
     clusters: u64,
 }
 
-impl From<&Place> for JsonPlace {
-    fn from(place: &Place) -> Self {
+impl From<&Location> for JsonLocation {
+    fn from(location: &Location) -> Self {
         Self {
-            group: place.group.map(|group| group.0),
-            inode: place.inode.map(|inode| inode.0),
-            file_block: place.file_block.map(|block| block.0),
-            block: place.block.map(|block| block.0),
-            byte: place.byte,
+            group: location.group.map(|group| group.0),
+            inode: location.inode.map(|inode| inode.0),
+            file_block: location.file_block.map(|block| block.0),
+            block: location.block.map(|block| block.0),
+            byte: location.byte,
         }
     }
 }
@@ -146,11 +147,13 @@ impl<'a> From<&'a Error> for JsonFinding<'a> {
         let message = error.to_string();
         match error {
             Error::Corrupt(corrupt) => {
-                let Corrupt { structure, place, problem } = &**corrupt;
+                let Corrupt { structure, location, problem } = &**corrupt;
                 let problem = Some(problem.to_string());
-                Self { message, structure: Some(structure), place: place.into(), problem }
+                Self { message, structure: Some(structure), location: location.into(), problem }
             }
-            _ => Self { message, structure: None, place: JsonPlace::default(), problem: None },
+            _ => {
+                Self { message, structure: None, location: JsonLocation::default(), problem: None }
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use vfs::{Follow, Node};
 use crate::console::Console;
 use crate::copy::{Directory, Engine, Options};
 use crate::failure::{Failure, Result, Status};
-use crate::import::{self, Importer, Place};
+use crate::import::{self, Destination, Importer};
 use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes};
 use crate::writing::{Ownership, change_images};
@@ -187,14 +187,14 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
             let place = match import::file_name(source) {
                 Some(name) if into => {
                     let directory = destination.resolve(&volume, Follow::Yes)?;
-                    Place::Name(directory, name.to_vec())
+                    Destination::Name(directory, name.to_vec())
                 }
                 _ if into || destination.file_name().is_none() => {
-                    Place::Into(destination.resolve(&volume, Follow::Yes)?)
+                    Destination::Into(destination.resolve(&volume, Follow::Yes)?)
                 }
                 _ => {
                     let (directory, name) = destination.place(&volume)?;
-                    Place::Name(directory, name)
+                    Destination::Name(directory, name)
                 }
             };
             importer.copy(Path::new(source), &place)

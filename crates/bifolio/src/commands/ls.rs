@@ -136,7 +136,7 @@ impl Lister<'_> {
                 continue;
             }
             if !seen.insert(number) {
-                let place = base::Place::inode(number);
+                let place = base::Location::inode(number);
                 let error = base::Error::corrupt("directory", place, base::Problem::Cycle);
                 console.report(&failure(error));
                 continue;

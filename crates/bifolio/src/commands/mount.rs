@@ -110,7 +110,7 @@ Blocks reserved for root (tune2fs -m) are for root and for the user and the grou
 superblock names.";
 
 /// The time for which the command waits for the server of an earlier mount of the image.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "\
 Mounting and unmounting:
@@ -234,7 +234,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     log.begin();
     // The confined process cannot read the size of memory.
     let writable = all.mount.writable;
-    image.patience = PATIENCE;
+    image.timeout = LOCK_TIMEOUT;
     image.uncached = all.mount.uncached;
     let mut volume_options = match writable {
         true => image.volume_options_for_writing()?,

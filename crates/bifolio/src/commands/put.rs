@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::import::{self, Importer, Options, Place};
+use crate::import::{self, Destination, Importer, Options};
 use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Ownership, change_images};
@@ -74,7 +74,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 }
             };
             let (directory, name) = target.place(&volume)?;
-            let place = Place::Name(directory, name);
+            let place = Destination::Name(directory, name);
             if is_stream {
                 let stream = io::stdin().as_fd().try_clone_to_owned();
                 let stream = stream

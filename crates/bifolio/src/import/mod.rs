@@ -44,7 +44,7 @@ pub struct Options {
 
 /// The destination of a copy.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Destination {
     /// To this name in this directory.
     Name(Arc<Node>, Vec<u8>),
     /// The contents of the original, to this directory.
@@ -100,18 +100,18 @@ impl<'a> Importer<'a> {
     }
 
     /// Copies the file or directory at `from`. Failures are reported.
-    pub fn copy(&mut self, from: &Path, place: &Place) -> Result<()> {
+    pub fn copy(&mut self, from: &Path, place: &Destination) -> Result<()> {
         self.copy_entry(from, place, self.options.follow)
     }
 
     /// Copies all data of `stream` to a file.
-    pub fn copy_stream(&mut self, stream: &fs::File, place: &Place) -> Result<()> {
+    pub fn copy_stream(&mut self, stream: &fs::File, place: &Destination) -> Result<()> {
         let outcome = match place {
-            Place::Name(directory, name) => {
+            Destination::Name(directory, name) => {
                 let permissions = 0o666 & !self.writing.umask;
                 self.copy_file(stream, None, permissions, directory, name)
             }
-            Place::Into(_) => Err(Error::IsDirectory.into()),
+            Destination::Into(_) => Err(Error::IsDirectory.into()),
         };
         self.report(Path::new("standard input"), outcome)
     }
@@ -147,7 +147,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn copy_entry(&mut self, from: &Path, place: &Place, follow: bool) -> Result<()> {
+    fn copy_entry(&mut self, from: &Path, place: &Destination, follow: bool) -> Result<()> {
         self.writing.check_interrupted()?;
         let found = if follow { fs::metadata(from) } else { fs::symlink_metadata(from) };
         let original = match found {
@@ -159,8 +159,8 @@ impl<'a> Importer<'a> {
             return self.report(from, outcome);
         }
         let outcome = match place {
-            Place::Into(_) => Err(Error::NotDirectory.into()),
-            Place::Name(directory, name) => self.copy_other(from, &original, directory, name),
+            Destination::Into(_) => Err(Error::NotDirectory.into()),
+            Destination::Name(directory, name) => self.copy_other(from, &original, directory, name),
         };
         self.report_left_out(from, &original, outcome)
     }
@@ -169,7 +169,7 @@ impl<'a> Importer<'a> {
         &mut self,
         from: &Path,
         original: &Metadata,
-        place: &Place,
+        place: &Destination,
     ) -> Result<(), Trouble> {
         if !self.options.recursive {
             return Err(Trouble::Other("is a directory and was left out; add -r or -a"));
@@ -179,17 +179,19 @@ impl<'a> Importer<'a> {
         });
         let entries = entries.map_err(|error| Trouble::Host("cannot be read", error))?;
         let (copy, is_new) = match place {
-            Place::Into(directory) => (Arc::clone(directory), false),
-            Place::Name(directory, name) => match self.make_directory(original, directory, name) {
-                Ok(made) => made,
-                Err(trouble) => {
-                    let told = self.report_left_out(from, original, Err(trouble));
-                    return told.map_err(Trouble::Fatal);
+            Destination::Into(directory) => (Arc::clone(directory), false),
+            Destination::Name(directory, name) => {
+                match self.make_directory(original, directory, name) {
+                    Ok(made) => made,
+                    Err(trouble) => {
+                        let told = self.report_left_out(from, original, Err(trouble));
+                        return told.map_err(Trouble::Fatal);
+                    }
                 }
-            },
+            }
         };
         for name in entries {
-            let place = Place::Name(Arc::clone(&copy), name.as_bytes().to_vec());
+            let place = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
             self.copy_entry(&from.join(&name), &place, false).map_err(Trouble::Fatal)?;
         }
         match (self.options.preserve, is_new) {

@@ -12,7 +12,7 @@ mod window;
 use std::fs::File;
 use std::path::Path;
 
-use mounting::{Mount, Place};
+use mounting::{Location, Mount};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use testkit::exercise::{Model, Run};
@@ -28,7 +28,7 @@ const JUDGED_EVERY: u64 = 1000;
 
 /// A mounted volume and the files on it.
 struct Stage<'a> {
-    place: &'a Place,
+    place: &'a Location,
     options: &'a str,
     mount: Mount<'a>,
     subjects: Vec<Subject>,
@@ -36,7 +36,7 @@ struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// Mounts what is at `place`, with the files of some models.
-    fn new(place: &'a Place, options: &'a str, models: impl IntoIterator<Item = Model>) -> Self {
+    fn new(place: &'a Location, options: &'a str, models: impl IntoIterator<Item = Model>) -> Self {
         let mount = place.mount(&["-o", options, "--cache-size", "4M"]);
         let subject = |model| Subject::new(mount.path(), model);
         let subjects = models.into_iter().map(subject).collect();
@@ -68,7 +68,7 @@ impl<'a> Stage<'a> {
 
 fn exercise(block_size: u32, options: &str) {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", block_size) }.make(&place.image, None);
     let mut run = Run::new(format!("blocks of {block_size}, {options}"), block_size.into(), 400);
     let mut stage = Stage::new(&place, options, NAMES.map(Model::new));
@@ -126,7 +126,7 @@ fn blocks_of_64_kib_with_writes_collected() {
 #[test]
 fn the_kernel_passes_no_collapsing_inserting_and_unsharing_on() {
     private_mounts();
-    let place = Place::with_tree();
+    let place = Location::with_tree();
     let mount = place.mount(&["-o", "rw"]);
     let path: &Path = &mount.path().join("big");
     let before = std::fs::read(path).unwrap();

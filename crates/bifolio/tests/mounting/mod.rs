@@ -76,13 +76,13 @@ pub fn soon(mut attempt: impl FnMut() -> Output) {
 }
 
 /// A folder with an image and a directory to mount it on.
-pub struct Place {
+pub struct Location {
     pub folder: TempDir,
     pub image: PathBuf,
     pub directory: PathBuf,
 }
 
-impl Place {
+impl Location {
     /// No image yet.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
@@ -234,7 +234,7 @@ fn parent(pid: i32) -> i32 {
 
 /// A mount and its processes. Ends them when dropped.
 pub struct Mount<'a> {
-    place: &'a Place,
+    place: &'a Location,
     guard: i32,
     server: i32,
     owned: bool,

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
-use super::Place;
+use super::Location;
 
 /// What calls gave, a line each.
 #[derive(Default)]
@@ -42,7 +42,7 @@ pub fn side_by_side_with(
     calls: impl Fn(&Path, &mut Notes),
 ) {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     let image = Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) };
     image.make(&place.image, None);
     prepare(&place.image);

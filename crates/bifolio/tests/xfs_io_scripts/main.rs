@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::{Place, bifolio};
+use mounting::{Location, bifolio};
 use testkit::command::{output, run};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
@@ -121,7 +121,7 @@ fn extents_by_us(image: &Path, name: &str) -> Vec<Extent> {
 
 fn check(block_size: u32, options: &str) {
     private_mounts();
-    let place = Place::new();
+    let place = Location::new();
     let kernels_image = place.folder.path().join("kernels.img");
     for image in [&place.image, &kernels_image] {
         Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", block_size) }.make(image, None);

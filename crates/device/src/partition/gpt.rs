@@ -1,7 +1,7 @@
 //! The GUID partition table. Source of layout and rules: UEFI specification, chapter 5.
 
 use base::checksum::crc32_le;
-use base::{DeviceOffset, Error, Place, Problem, Result};
+use base::{DeviceOffset, Error, Location, Problem, Result};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -94,7 +94,11 @@ pub(super) fn read(
 
 /// Returns the error when a boot record announces a table that is not there.
 pub(super) fn missing() -> Error {
-    Error::corrupt(HEADER, Place::byte(512), Problem::Missing("the table that the MBR refers to"))
+    Error::corrupt(
+        HEADER,
+        Location::byte(512),
+        Problem::Missing("the table that the MBR refers to"),
+    )
 }
 
 /// A place where a header may be.
@@ -110,8 +114,8 @@ impl Candidate<'_> {
             return Ok(None);
         }
         let mut bytes = vec![0; self.size.bytes() as usize];
-        self.device.read_at(DeviceOffset(self.place()), &mut bytes)?;
-        let header = base::view::view_at::<RawHeader>(&bytes, 0, HEADER, Place::default())?;
+        self.device.read_at(DeviceOffset(self.location()), &mut bytes)?;
+        let header = base::view::view_at::<RawHeader>(&bytes, 0, HEADER, Location::default())?;
         if header.magic != MAGIC {
             return Ok(None);
         }
@@ -120,12 +124,12 @@ impl Candidate<'_> {
     }
 
     /// Returns the first byte of the sector.
-    fn place(&self) -> u64 {
+    fn location(&self) -> u64 {
         self.sector * self.size.bytes()
     }
 
     fn corrupt(&self, problem: Problem) -> Error {
-        Error::corrupt(HEADER, Place::byte(self.place()), problem)
+        Error::corrupt(HEADER, Location::byte(self.location()), problem)
     }
 
     fn verify(&self, header: &RawHeader, bytes: &[u8]) -> Result<()> {
@@ -185,8 +189,8 @@ impl Candidate<'_> {
 }
 
 fn parse_entry(bytes: &[u8], number: u32, at: DeviceOffset) -> Result<Option<Partition>> {
-    let place = Place::byte(at.0);
-    let raw = base::view::view_at::<RawEntry>(bytes, 0, "GPT entry", place)?;
+    let location = Location::byte(at.0);
+    let raw = base::view::view_at::<RawEntry>(bytes, 0, "GPT entry", location)?;
     if raw.kind == [0; 16] {
         return Ok(None);
     }
@@ -195,7 +199,7 @@ fn parse_entry(bytes: &[u8], number: u32, at: DeviceOffset) -> Result<Option<Par
     let sectors = sectors.ok_or_else(|| {
         let problem =
             Problem::Range { field: "last sector", found: last, min: first, max: u64::MAX - 1 };
-        Error::corrupt("GPT entry", place, problem)
+        Error::corrupt("GPT entry", location, problem)
     })?;
     let name: Vec<u16> = raw.name.iter().map(|unit| unit.get()).take_while(|&u| u != 0).collect();
     let name = String::from_utf16_lossy(&name);

@@ -1,7 +1,7 @@
 //! The master boot record, and the chains of extended boot records with logical partitions.
 //! Layout: the record's last two bytes are 55 AA; the four entries of 16 bytes before them are the partitions.
 
-use base::{DeviceOffset, Error, Place, Problem, Result};
+use base::{DeviceOffset, Error, Location, Problem, Result};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -184,7 +184,7 @@ impl Chain<'_> {
             sector = self.extended.start() + record.entries[slot].start();
         }
         // As many links as that are a circle, or might as well be.
-        Err(Error::corrupt("extended boot record", Place::byte(reference.0), Problem::Cycle))
+        Err(Error::corrupt("extended boot record", Location::byte(reference.0), Problem::Cycle))
     }
 
     /// Returns whether the slot has a logical partition. The format does not use the last two slots, which may contain
@@ -197,10 +197,10 @@ impl Chain<'_> {
 }
 
 fn missing(reference: DeviceOffset) -> Error {
-    let place = Place::byte(reference.0);
+    let location = Location::byte(reference.0);
     Error::corrupt(
         "extended boot record",
-        place,
+        location,
         Problem::Missing("the record that the previous one refers to"),
     )
 }

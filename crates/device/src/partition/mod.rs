@@ -7,7 +7,7 @@
 mod gpt;
 mod mbr;
 
-use base::{DeviceOffset, Error, Place, Problem, Result, Unsupported};
+use base::{DeviceOffset, Error, Location, Problem, Result, Unsupported};
 
 use crate::{BlockDevice, SharedDevice, Slice};
 
@@ -114,7 +114,7 @@ impl PartitionTable {
         if end.is_none_or(|end| end > sectors_max) {
             return Err(Error::corrupt(
                 "partition entry",
-                Place::byte(partition.entry.0),
+                Location::byte(partition.entry.0),
                 Problem::Range {
                     field: "last sector",
                     found: end.unwrap_or(u64::MAX).saturating_sub(1),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::space;
-use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{DeviceOffset, Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 use fs::Extent;
 
 use super::groups::{BLOCK_BITMAP, Group};
@@ -80,12 +80,12 @@ impl Volume {
         count: u64,
     ) -> Result<()> {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
-        geometry.check_run(STRUCTURE, Place::block(start), start, count)?;
+        geometry.check_run(STRUCTURE, Location::block(start), start, count)?;
         let clusters = geometry.clusters_of(start, count);
         let [first, end] = [clusters.start, clusters.end].map(|at| geometry.cluster_start(at).0);
         if let Some(zone) = self.system_zones().first_within(first..end) {
             let problem = Problem::SystemZone { first: zone.start, last: zone.end - 1 };
-            return Err(Error::corrupt(STRUCTURE, Place::block(FsBlock(zone.start)), problem));
+            return Err(Error::corrupt(STRUCTURE, Location::block(FsBlock(zone.start)), problem));
         }
         let per_group = u64::from(geometry.clusters_per_group());
         let mut at = clusters.start;
@@ -135,15 +135,15 @@ impl Volume {
             let cluster = u64::from(number.0) * u64::from(self.geometry().clusters_per_group());
             let block = self.geometry().cluster_start(cluster + u64::from(free.start));
             let problem = Problem::MarkedFree { count: free.length.into() };
-            let place = Place::group(number).at_block(block);
-            return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+            let location = Location::group(number).at_block(block);
+            return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
         }
         drop(bitmap);
         if group.has_free(extent) {
             // Another group with the same bitmap has allocated them.
             let problem = Problem::Shared { blocks: extent.length.into() };
-            let place = Place::group(number).at_block(descriptor.block_bitmap);
-            return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+            let location = Location::group(number).at_block(descriptor.block_bitmap);
+            return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
         }
         self.mark_clusters(handle, &mut group, &mut descriptor, extent, false)?;
         self.write_descriptor(handle, &descriptor)?;

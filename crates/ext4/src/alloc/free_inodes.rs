@@ -3,7 +3,7 @@
 //! kernel. Not here: the choice of an inode.
 
 use base::view::view_at;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 
 use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
 use super::{Allocator, bits};
@@ -64,14 +64,14 @@ impl Volume {
         if let Some(block) = unwritten_block(geometry, descriptor, index) {
             return Ok(Some(block));
         }
-        let (buffer, at, place) = self.raw_inode(number)?;
-        let raw: &RawInode = view_at(&buffer, at, "inode", place)?;
+        let (buffer, at, location) = self.raw_inode(number)?;
+        let raw: &RawInode = view_at(&buffer, at, "inode", location)?;
         if raw.links_count.get() == 0 && !self.writer()?.orphans.contains(number) {
             return Ok(None);
         }
-        let place = Place::group(descriptor.group).in_inode(number);
+        let location = Location::group(descriptor.group).in_inode(number);
         let problem = Problem::MarkedFree { count: 1 };
-        Err(Error::corrupt(INODE_BITMAP, place.at_block(descriptor.inode_bitmap), problem))
+        Err(Error::corrupt(INODE_BITMAP, location.at_block(descriptor.inode_bitmap), problem))
     }
 }
 
@@ -136,7 +136,7 @@ fn unwritten_block(
 /// Refuses counts that are greater than a group's inodes.
 fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
     let in_group = geometry.inodes_per_group;
-    let place = Place::group(descriptor.group);
+    let location = Location::group(descriptor.group);
     for (field, count, max) in [
         ("free inode count", descriptor.free_inodes, in_group),
         // Each directory is an inode in use.
@@ -148,7 +148,7 @@ fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()>
     ] {
         if count > max {
             let problem = Problem::Range { field, found: count.into(), min: 0, max: max.into() };
-            return Err(Error::corrupt(DESCRIPTOR, place, problem));
+            return Err(Error::corrupt(DESCRIPTOR, location, problem));
         }
     }
     Ok(())
@@ -157,23 +157,23 @@ fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()>
 /// Refuses a bitmap that contradicts the descriptor, or marks reserved inodes free.
 fn check_bitmap(bitmap: &Bitmap, descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
     let number = descriptor.group;
-    let place = Place::group(number).at_block(descriptor.inode_bitmap);
+    let location = Location::group(number).at_block(descriptor.inode_bitmap);
     let reserved = 0..reserved_in(geometry, number);
     if let Some(free) = bits::first_other(bitmap.bytes(), reserved, true) {
         let problem = Problem::MarkedFree { count: free.length.into() };
-        return Err(Error::corrupt(INODE_BITMAP, place, problem));
+        return Err(Error::corrupt(INODE_BITMAP, location, problem));
     }
     let (found, expected) = (descriptor.free_inodes.into(), bitmap.free().into());
     if found != expected {
         let problem = Problem::Mismatch { field: "free inode count", found, expected };
-        return Err(Error::corrupt(DESCRIPTOR, place, problem));
+        return Err(Error::corrupt(DESCRIPTOR, location, problem));
     }
     let behind = ever_used(geometry, descriptor)..bitmap.length();
     if let Some(index) = bits::first_from(bitmap.bytes(), behind, true) {
         let (found, min) = (descriptor.unused_inodes.into(), 0);
         let max = u64::from(bitmap.length() - 1 - index);
         let problem = Problem::Range { field: "unused inode count", found, min, max };
-        return Err(Error::corrupt(DESCRIPTOR, place, problem));
+        return Err(Error::corrupt(DESCRIPTOR, location, problem));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use base::checksum::crc32c;
-use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, Location, Problem, Result};
 use fs::{Extent, FreeExtents};
 
 use super::preallocation::GroupPreallocations;
@@ -152,11 +152,11 @@ impl Volume {
         let (geometry, zones) = (self.geometry(), self.system_zones());
         let descriptor = self.group(number)?;
         let bitmap = self.block_bitmap(&descriptor)?;
-        let place = Place::group(number).at_block(descriptor.block_bitmap);
+        let location = Location::group(number).at_block(descriptor.block_bitmap);
         for zone in zones.clusters_in(geometry, number) {
             if let Some(free) = bits::first_other(bitmap.bytes(), zone, true) {
                 let problem = Problem::MarkedFree { count: free.length.into() };
-                return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+                return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
             }
         }
         let mut free = FreeExtents::default();
@@ -165,13 +165,13 @@ impl Volume {
         if found != expected {
             let (found, expected) = (found.into(), expected.into());
             let problem = Problem::Mismatch { field: "free block count", found, expected };
-            return Err(Error::corrupt(DESCRIPTOR, place, problem));
+            return Err(Error::corrupt(DESCRIPTOR, location, problem));
         }
         for extent in deferred.iter() {
             if !free.contains(extent) {
                 // Freed in memory, and allocated by another group with the same bitmap.
                 let problem = Problem::Shared { blocks: extent.length.into() };
-                return Err(Error::corrupt(BLOCK_BITMAP, place, problem));
+                return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
             }
             free.take(extent);
         }
@@ -188,7 +188,7 @@ impl Volume {
         extent: Extent,
         in_use: bool,
     ) -> Result<()> {
-        let place = Place::group(descriptor.group);
+        let location = Location::group(descriptor.group);
         let (found, max) = (descriptor.free_clusters, clusters(self.geometry(), descriptor.group));
         let free_clusters = match in_use {
             true => found.checked_sub(extent.length),
@@ -197,12 +197,12 @@ impl Volume {
         let free_clusters = free_clusters.ok_or_else(|| {
             let (found, max) = (found.into(), max.into());
             let problem = Problem::Range { field: "free block count", found, min: 0, max };
-            Error::corrupt(DESCRIPTOR, place, problem)
+            Error::corrupt(DESCRIPTOR, location, problem)
         })?;
         self.initialise_blocks(handle, descriptor)?;
         let bitmap = BitmapBlock {
             structure: BLOCK_BITMAP,
-            place,
+            location,
             block: descriptor.block_bitmap,
             covered: self.geometry().clusters_per_group() / 8,
             stored: descriptor.block_bitmap_checksum,
@@ -227,7 +227,7 @@ impl Volume {
         self.initialise_inodes(handle, descriptor)?;
         let bitmap = BitmapBlock {
             structure: INODE_BITMAP,
-            place: Place::group(descriptor.group),
+            location: Location::group(descriptor.group),
             block: descriptor.inode_bitmap,
             covered: self.geometry().inodes_per_group / 8,
             stored: descriptor.inode_bitmap_checksum,
@@ -255,8 +255,8 @@ impl Volume {
         in_use: bool,
     ) -> Result<Option<u32>> {
         let seed = self.geometry().metadata_seed();
-        let place = bitmap.place.at_block(bitmap.block);
-        handle.try_edit(bitmap.block, bitmap.structure, place, |bytes| {
+        let location = bitmap.location.at_block(bitmap.block);
+        handle.try_edit(bitmap.block, bitmap.structure, location, |bytes| {
             if let Some(other) = bits::first_other(bytes, bits.clone(), !in_use) {
                 // The bits were right before: other code changes the same block.
                 let count = other.length.into();
@@ -264,10 +264,12 @@ impl Volume {
                     true => Problem::Shared { blocks: count },
                     false => Problem::MarkedFree { count },
                 };
-                return Err(Error::corrupt(bitmap.structure, place, problem));
+                return Err(Error::corrupt(bitmap.structure, location, problem));
             }
             let before = match (seed, before) {
-                (Some(seed), None) => Some(bitmap.checksum(seed, bytes, self.geometry(), place)?),
+                (Some(seed), None) => {
+                    Some(bitmap.checksum(seed, bytes, self.geometry(), location)?)
+                }
                 (_, before) => before,
             };
             bits::fill(bytes, bits.clone(), in_use);
@@ -328,8 +330,8 @@ impl Volume {
     ) -> Result<()> {
         let geometry = self.geometry();
         let (block, at) = geometry.descriptor_position(descriptor.group);
-        let place = Place::group(descriptor.group).at_block(block).at_byte(at as u64);
-        handle.edit(block, DESCRIPTOR, place, |bytes| {
+        let location = Location::group(descriptor.group).at_block(block).at_byte(at as u64);
+        handle.edit(block, DESCRIPTOR, location, |bytes| {
             descriptor.store(&mut bytes[at..at + geometry.descriptor_size as usize], geometry);
         })
     }
@@ -338,7 +340,7 @@ impl Volume {
 /// A bitmap on disk.
 struct BitmapBlock {
     structure: &'static str,
-    place: Place,
+    location: Location,
     block: FsBlock,
     /// Bytes under the checksum.
     covered: u32,
@@ -348,13 +350,19 @@ struct BitmapBlock {
 
 impl BitmapBlock {
     /// Returns the checksum in full, of a bitmap that has the one that the descriptor says.
-    fn checksum(&self, seed: u32, bytes: &[u8], geometry: &Geometry, place: Place) -> Result<u32> {
+    fn checksum(
+        &self,
+        seed: u32,
+        bytes: &[u8],
+        geometry: &Geometry,
+        location: Location,
+    ) -> Result<u32> {
         let covered = bytes.get(..self.covered as usize).unwrap_or_default();
         let (mask, checksum) = (geometry.bitmap_checksum_mask(), crc32c(seed, covered));
         let (stored, computed) = (self.stored & mask, checksum & mask);
         if stored == computed {
             return Ok(checksum);
         }
-        Err(Error::corrupt(self.structure, place, Problem::Checksum { stored, computed }))
+        Err(Error::corrupt(self.structure, location, Problem::Checksum { stored, computed }))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 
 use super::free_inodes::{number_of, reserved_in};
 use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
@@ -90,9 +90,9 @@ impl Volume {
         let bitmap = self.load_inodes(group, descriptor)?;
         let possible = reserved_in(self.geometry(), descriptor.group)..bitmap.length();
         let index = bits::first_from(bitmap.bytes(), possible, false).ok_or_else(|| {
-            let place = Place::group(descriptor.group).at_block(descriptor.inode_bitmap);
+            let location = Location::group(descriptor.group).at_block(descriptor.inode_bitmap);
             let problem = Problem::Missing("free inode that the descriptor counts");
-            Error::corrupt(INODE_BITMAP, place, problem)
+            Error::corrupt(INODE_BITMAP, location, problem)
         });
         index
             .and_then(|index| Ok((index, self.check_unused(descriptor, index)?)))
@@ -131,20 +131,20 @@ impl Volume {
         if inode.0 < geometry.first_inode.into() {
             let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
             let problem = Problem::Range { field: "inode number", found: inode.0, min, max };
-            return Err(Error::corrupt("inode reference", Place::inode(inode), problem));
+            return Err(Error::corrupt("inode reference", Location::inode(inode), problem));
         }
         let mut group = allocator.groups[number.0 as usize].lock();
         let mut descriptor = self.group(number)?;
-        let place = Place::group(number).in_inode(inode).at_block(descriptor.inode_bitmap);
+        let location = Location::group(number).in_inode(inode).at_block(descriptor.inode_bitmap);
         if !self.load_inodes(&mut group, &descriptor)?.is_set(index) {
             let problem = Problem::MarkedFree { count: 1 };
-            return Err(Error::corrupt(INODE_BITMAP, place, problem));
+            return Err(Error::corrupt(INODE_BITMAP, location, problem));
         }
         // With this inode in use, not all are free, and if it is a directory, there is one.
         let in_use = geometry.inodes_per_group - descriptor.free_inodes;
         if in_use == 0 || descriptor.directories < u32::from(is_directory) {
             let problem = Problem::Missing("inode in use that is being freed, in the counts");
-            return Err(Error::corrupt(DESCRIPTOR, place, problem));
+            return Err(Error::corrupt(DESCRIPTOR, location, problem));
         }
         descriptor.directories -= u32::from(is_directory);
         self.mark_inode(handle, &mut group, &mut descriptor, index, false)?;

@@ -3,7 +3,7 @@
 //! Blocks of attributes and inodes of values are shared: references are counted here and held
 //! against the stored counts when all inodes were seen.
 
-use base::{Error, FsBlock, Place, Problem};
+use base::{Error, FsBlock, Location, Problem};
 
 use super::states::Role;
 use super::{AttributeBlock, Check};
@@ -20,10 +20,10 @@ impl Check<'_> {
     /// What the attributes add to the inode's block count, in units of 512 bytes, if that can be
     /// told.
     pub(super) fn check_attributes(&mut self, inode: &Inode) -> Option<u64> {
-        let place = Place::inode(inode.number());
+        let location = Location::inode(inode.number());
         let record = inode.record();
         let here = self.report.take(inode.attributes_here(&record))?;
-        let values_here = self.check_attribute_entries(inode, &here, true, place)?;
+        let values_here = self.check_attribute_entries(inode, &here, true, location)?;
         let in_block = match inode.record().attribute_block {
             Some(block) => self.check_attribute_block(inode, block)?,
             None => 0,
@@ -38,24 +38,24 @@ impl Check<'_> {
             known.found = known.found.saturating_add(1);
             return Some(cluster_sectors + known.value_sectors);
         }
-        let place = Place::inode(inode.number()).at_block(block);
+        let location = Location::inode(inode.number()).at_block(block);
         if let Some((block, blocks)) = self.claims.claim(block, 1) {
             let problem = Problem::Shared { blocks };
-            self.report.corrupt("extended attribute block", place.at_block(block), problem);
+            self.report.corrupt("extended attribute block", location.at_block(block), problem);
         }
         let mut state = AttributeBlock { stored: 1, found: 1, value_sectors: 0 };
-        let read = self.volume.read_metadata(block, "extended attribute block", place);
+        let read = self.volume.read_metadata(block, "extended attribute block", location);
         let buffer = self.report.take(read);
         let mut is_sound = false;
         if let Some(buffer) = &buffer {
             if let Some(seed) = geometry.metadata_seed() {
-                self.report.take(verify_block(buffer, block, seed, place));
+                self.report.take(verify_block(buffer, block, seed, location));
             }
-            if let Ok(header) = block_header(buffer, place) {
+            if let Ok(header) = block_header(buffer, location) {
                 state.stored = header.reference_count.get();
             }
             if let Some(entries) = self.report.take(inode.attributes_in(Some(buffer))) {
-                let sectors = self.check_attribute_entries(inode, &entries, false, place);
+                let sectors = self.check_attribute_entries(inode, &entries, false, location);
                 state.value_sectors = sectors.unwrap_or(0);
                 is_sound = sectors.is_some();
             }
@@ -70,7 +70,7 @@ impl Check<'_> {
         inode: &Inode,
         entries: &Entries<'_>,
         is_in_inode: bool,
-        place: Place,
+        location: Location,
     ) -> Option<u64> {
         let mut sectors = Some(0);
         // Where values lie: they must not overlap.
@@ -78,7 +78,7 @@ impl Check<'_> {
         for entry in entries.iter() {
             if !is_in_inode && entry.index == NameIndex(0) {
                 let problem = Problem::Invalid { field: "name index", found: 0 };
-                self.report.corrupt(STRUCTURE, place, problem);
+                self.report.corrupt(STRUCTURE, location, problem);
             }
             match entry.value {
                 Value::Here(value) => {
@@ -88,7 +88,7 @@ impl Check<'_> {
                         let (found, [expected, _]) = (entry.hash.into(), hashes(&entry, value));
                         let expected = expected.into();
                         let problem = Problem::Mismatch { field: "hash", found, expected };
-                        self.report.corrupt(STRUCTURE, place, problem);
+                        self.report.corrupt(STRUCTURE, location, problem);
                     }
                     if !value.is_empty() {
                         let end = entry.value_start + value.len().next_multiple_of(4);
@@ -113,7 +113,7 @@ impl Check<'_> {
                 if found < previous {
                     let (previous, found) = (previous as u64, found as u64);
                     let problem = Problem::Disorder { field: "value at byte", previous, found };
-                    self.report.corrupt(STRUCTURE, place, problem);
+                    self.report.corrupt(STRUCTURE, location, problem);
                 }
             }
         }
@@ -135,17 +135,17 @@ impl Check<'_> {
     pub(super) fn check_references(&mut self) {
         for (&block, state) in &self.attribute_blocks {
             let (found, expected) = (state.stored.into(), state.found.into());
-            let place = Place::block(block);
+            let location = Location::block(block);
             let structure = "extended attribute block";
-            self.report.compare(structure, place, "reference count", found, expected);
+            self.report.compare(structure, location, "reference count", found, expected);
         }
         for (&number, &expected) in &self.value_inodes {
             // What is wrong with one that is none has been reported.
             let Ok(record) = self.volume.inode_record(number) else { continue };
             if self.states.get(number).role == Role::Value {
-                let (found, place) = (value::reference_count(&record), Place::inode(number));
+                let (found, location) = (value::reference_count(&record), Location::inode(number));
                 let structure = "extended attribute value";
-                self.report.compare(structure, place, "reference count", found, expected);
+                self.report.compare(structure, location, "reference count", found, expected);
             }
         }
     }

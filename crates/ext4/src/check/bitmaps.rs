@@ -2,7 +2,7 @@
 //! which the kernel brings up to date only now and then.
 
 use base::attributes::FileType;
-use base::{GroupNumber, InodeNumber, Place, Problem};
+use base::{GroupNumber, InodeNumber, Location, Problem};
 
 use super::Check;
 use super::states::Role;
@@ -31,14 +31,14 @@ impl Check<'_> {
         let words = length.div_ceil(WORD_BITS) as usize;
         let mut used = self.claims.group(group).unwrap_or_default().to_vec();
         used.resize(words, 0);
-        let place = Place::group(group).at_block(descriptor.block_bitmap);
+        let location = Location::group(group).at_block(descriptor.block_bitmap);
         if let Some(bitmap) = self.report.take(self.volume.block_bitmap(descriptor)) {
             for (marked, first, count) in differences(&bitmap, &used) {
                 let block = self.claims.block(group, first.into());
-                self.report_marks("block bitmap", place.at_block(block), marked, count);
+                self.report_marks("block bitmap", location.at_block(block), marked, count);
             }
             if !descriptor.blocks_uninitialised {
-                self.check_padding("block bitmap", &bitmap, place);
+                self.check_padding("block bitmap", &bitmap, location);
             }
         }
         let free = u64::from(length) - count_bits(&used, length);
@@ -68,14 +68,14 @@ impl Check<'_> {
         });
         let directories = directories.count() as u64;
 
-        let place = Place::group(group).at_block(descriptor.inode_bitmap);
+        let location = Location::group(group).at_block(descriptor.inode_bitmap);
         if let Some(bitmap) = self.report.take(self.volume.inode_bitmap(descriptor)) {
             for (marked, index, count) in differences(&bitmap, &used) {
-                let place = place.in_inode(InodeNumber(first + u64::from(index)));
-                self.report_marks("inode bitmap", place, marked, count);
+                let location = location.in_inode(InodeNumber(first + u64::from(index)));
+                self.report_marks("inode bitmap", location, marked, count);
             }
             if !descriptor.inodes_uninitialised {
-                self.check_padding("inode bitmap", &bitmap, place);
+                self.check_padding("inode bitmap", &bitmap, location);
             }
         }
         let free = u64::from(length) - count_bits(&used, length);
@@ -83,34 +83,40 @@ impl Check<'_> {
             ("free inode count", descriptor.free_inodes, free),
             ("directory count", descriptor.directories, directories),
         ] {
-            let place = place_of(group);
-            self.report.compare("group descriptor", place, field, found.into(), expected);
+            let location = place_of(group);
+            self.report.compare("group descriptor", location, field, found.into(), expected);
         }
     }
 
-    fn report_marks(&mut self, name: &'static str, place: Place, is_marked: bool, count: u32) {
+    fn report_marks(
+        &mut self,
+        name: &'static str,
+        location: Location,
+        is_marked: bool,
+        count: u32,
+    ) {
         let count = count.into();
         let problem = match is_marked {
             true => Problem::MarkedUsed { count },
             false => Problem::MarkedFree { count },
         };
-        self.report.corrupt(name, place, problem);
+        self.report.corrupt(name, location, problem);
     }
 
     /// Bits that stand for nothing are set, so that nobody takes them for free.
-    fn check_padding(&mut self, name: &'static str, bitmap: &Bitmap, place: Place) {
+    fn check_padding(&mut self, name: &'static str, bitmap: &Bitmap, location: Location) {
         let (bytes, length) = (bitmap.bytes(), bitmap.length() as usize);
         let whole = bytes.get(length.div_ceil(8)..).unwrap_or_default();
         let part = bytes.get(length / 8).filter(|_| length % 8 != 0);
         let is_part_set = part.is_none_or(|byte| byte >> (length % 8) == u8::MAX >> (length % 8));
         if !is_part_set || whole.iter().any(|&byte| byte != u8::MAX) {
-            self.report.corrupt(name, place, Problem::Missing("padding of ones"));
+            self.report.corrupt(name, location, Problem::Missing("padding of ones"));
         }
     }
 }
 
-fn place_of(group: GroupNumber) -> Place {
-    Place::group(group)
+fn place_of(group: GroupNumber) -> Location {
+    Location::group(group)
 }
 
 fn count_bits(words: &[u64], length: u32) -> u64 {

@@ -1,7 +1,7 @@
 //! Names: every entry of every directory, and the inodes they stand for.
 //! Not here: whether every directory and inode is reached (`tree`).
 
-use base::{FileBlock, InodeNumber, Place, Problem};
+use base::{FileBlock, InodeNumber, Location, Problem};
 
 use super::Check;
 use super::index::{BlockRole, HashRange, Index};
@@ -50,8 +50,8 @@ impl Check<'_> {
         // What is wrong with the map has been reported.
         let Ok(first) = directory.next_block(FileBlock(0)) else { return };
         if first != Some(FileBlock(0)) {
-            let place = Place::inode(inode.number()).at_file_block(FileBlock(0));
-            self.report.corrupt(BLOCK, place, Problem::Missing("block"));
+            let location = Location::inode(inode.number()).at_file_block(FileBlock(0));
+            self.report.corrupt(BLOCK, location, Problem::Missing("block"));
             return;
         }
         let is_hashed =
@@ -60,8 +60,8 @@ impl Check<'_> {
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
         while let Ok(Some(block)) = directory.next_block(at) {
             if block != at {
-                let place = Place::inode(inode.number()).at_file_block(at);
-                self.report.corrupt(BLOCK, place, Problem::Missing("block"));
+                let location = Location::inode(inode.number()).at_file_block(at);
+                self.report.corrupt(BLOCK, location, Problem::Missing("block"));
             }
             if self.report.take(directory.count_read(&mut blocks_read)).is_none()
                 || self.report.is_broken_off
@@ -80,8 +80,8 @@ impl Check<'_> {
         at: FileBlock,
         index: Option<&Index>,
     ) {
-        let Some(Some((buffer, place))) = self.report.take(directory.block(at)) else { return };
-        self.report.take(directory.verify(at, &buffer, place));
+        let Some(Some((buffer, location))) = self.report.take(directory.block(at)) else { return };
+        self.report.take(directory.verify(at, &buffer, location));
         let is_first = at == FileBlock(0);
         let role = index.and_then(|index| index.blocks.get(&at).copied());
         let range = match role {
@@ -90,7 +90,7 @@ impl Check<'_> {
             None => {
                 if index.is_some() && !is_first {
                     let problem = Problem::Missing("reference in the index");
-                    self.report.corrupt(BLOCK, place, problem);
+                    self.report.corrupt(BLOCK, location, problem);
                 }
                 None
             }
@@ -105,7 +105,7 @@ impl Check<'_> {
             begins_with_dots: is_first,
             hashes: hasher.zip(range),
         };
-        self.check_entries(&part, &buffer, place);
+        self.check_entries(&part, &buffer, location);
     }
 
     fn check_inline_directory(&mut self, inode: &Inode, directory: &Directory<'_>) {
@@ -117,7 +117,7 @@ impl Check<'_> {
         if let Some(parent) = self.report.take(inline.parent(format)) {
             self.set_dot_dot(inode.number(), parent);
         }
-        for (bytes, place) in inline.parts() {
+        for (bytes, location) in inline.parts() {
             let part = Part {
                 number: inode.number(),
                 format,
@@ -125,15 +125,15 @@ impl Check<'_> {
                 begins_with_dots: false,
                 hashes: None,
             };
-            self.check_entries(&part, bytes, place);
+            self.check_entries(&part, bytes, location);
         }
     }
 
-    fn check_entries(&mut self, part: &Part<'_>, bytes: &[u8], place: Place) {
+    fn check_entries(&mut self, part: &Part<'_>, bytes: &[u8], location: Location) {
         let mut names: Vec<&[u8]> = Vec::new();
-        for (position, slot) in part.format.slots(bytes, place).enumerate() {
+        for (position, slot) in part.format.slots(bytes, location).enumerate() {
             let Some(slot) = self.report.take(slot) else { break };
-            let place = place.at_byte(place.byte.unwrap_or(0) + slot.start as u64);
+            let location = location.at_byte(location.byte.unwrap_or(0) + slot.start as u64);
             let dots: Option<&[u8]> = match position {
                 0 if part.begins_with_dots => Some(b"."),
                 1 if part.begins_with_dots => Some(b".."),
@@ -142,39 +142,39 @@ impl Check<'_> {
             if let Some(expected) = dots {
                 if slot.inode.is_none() || slot.name != expected {
                     let missing = if position == 0 { "\".\"" } else { "\"..\"" };
-                    self.report.corrupt(BLOCK, place, Problem::Missing(missing));
+                    self.report.corrupt(BLOCK, location, Problem::Missing(missing));
                 } else {
                     if bytes.get(slot.start + HEADER_BYTES + slot.name.len()) != Some(&0) {
                         let problem = Problem::Missing("the NUL after \".\" or \"..\"");
-                        self.report.corrupt(ENTRY, place, problem);
+                        self.report.corrupt(ENTRY, location, problem);
                     }
-                    self.check_dots(part, &slot, place);
+                    self.check_dots(part, &slot, location);
                     continue;
                 }
             }
             let Some(target) = slot.inode else { continue };
             if part.has_plain_names {
-                self.report.take(slot.checked_name(place_of_part(place, &slot)));
+                self.report.take(slot.checked_name(place_of_part(location, &slot)));
             }
             names.push(slot.name);
-            self.check_hash(part, &slot, place);
-            self.check_target(part, &slot, target, place);
+            self.check_hash(part, &slot, location);
+            self.check_target(part, &slot, target, location);
         }
         names.sort_unstable();
         if names.windows(2).any(|pair| pair.first() == pair.last()) {
-            self.report.corrupt(BLOCK, place, Problem::Repeated("a name"));
+            self.report.corrupt(BLOCK, location, Problem::Repeated("a name"));
         }
     }
 
     /// "." and "..", which name the directory itself and its parent.
-    fn check_dots(&mut self, part: &Part<'_>, slot: &Slot<'_>, place: Place) {
+    fn check_dots(&mut self, part: &Part<'_>, slot: &Slot<'_>, location: Location) {
         let Some(target) = slot.inode else { return };
         if slot.name == b"." {
-            self.report.compare(ENTRY, place, "inode", target.0, part.number.0);
+            self.report.compare(ENTRY, location, "inode", target.0, part.number.0);
         } else {
             self.set_dot_dot(part.number, target);
         }
-        self.check_file_type(part, slot, target, place);
+        self.check_file_type(part, slot, target, location);
         // What ".." says is judged with the tree; only a name that fits counts.
         if slot.name == b"." {
             self.states.add_name(part.number);
@@ -188,12 +188,12 @@ impl Check<'_> {
         self.states.add_name(parent);
     }
 
-    fn check_hash(&mut self, part: &Part<'_>, slot: &Slot<'_>, place: Place) {
+    fn check_hash(&mut self, part: &Part<'_>, slot: &Slot<'_>, location: Location) {
         let Some((hasher, range)) = part.hashes else { return };
         let hash = hasher.hash(slot.name).major;
         if !range.contains(hash) {
             let problem = Problem::Invalid { field: "hash for its block", found: hash.into() };
-            self.report.corrupt(ENTRY, place, problem);
+            self.report.corrupt(ENTRY, location, problem);
         }
     }
 
@@ -203,28 +203,28 @@ impl Check<'_> {
         part: &Part<'_>,
         slot: &Slot<'_>,
         target: InodeNumber,
-        place: Place,
+        location: Location,
     ) {
         let is_misused = matches!(slot.name, b"." | b"..") || target == ROOT_INODE;
         match self.states.get(target).role {
             Role::Named(_) | Role::Unreadable if !is_misused => {}
             Role::Free | Role::Orphan(_) => {
                 let problem = Problem::Missing("inode that it names");
-                return self.report.corrupt(ENTRY, place, problem);
+                return self.report.corrupt(ENTRY, location, problem);
             }
             _ => {
                 let problem = Problem::Invalid { field: "inode", found: target.0 };
-                return self.report.corrupt(ENTRY, place, problem);
+                return self.report.corrupt(ENTRY, location, problem);
             }
         }
-        self.check_file_type(part, slot, target, place);
+        self.check_file_type(part, slot, target, location);
         self.states.add_name(target);
         if let Some(state) = self.directories.get_mut(&target) {
             match state.parent {
                 None => state.parent = Some(part.number),
                 Some(_) => {
                     let problem = Problem::Repeated("the name of a directory");
-                    self.report.corrupt(ENTRY, place, problem);
+                    self.report.corrupt(ENTRY, location, problem);
                 }
             }
         }
@@ -235,7 +235,7 @@ impl Check<'_> {
         part: &Part<'_>,
         slot: &Slot<'_>,
         target: InodeNumber,
-        place: Place,
+        location: Location,
     ) {
         let expected = match self.states.get(target).role.named() {
             Some(kind) if part.format.has_file_types => code_from_file_type(kind),
@@ -245,12 +245,12 @@ impl Check<'_> {
         // Zero is allowed everywhere: nothing is said.
         if slot.file_type != 0 {
             let found = slot.file_type.into();
-            self.report.compare(ENTRY, place, "file type", found, expected.into());
+            self.report.compare(ENTRY, location, "file type", found, expected.into());
         }
     }
 }
 
 /// The place that the positions of slots are counted from, from the place of one.
-fn place_of_part(place: Place, slot: &Slot<'_>) -> Place {
-    place.at_byte(place.byte.unwrap_or(0).saturating_sub(slot.start as u64))
+fn place_of_part(location: Location, slot: &Slot<'_>) -> Location {
+    location.at_byte(location.byte.unwrap_or(0).saturating_sub(slot.start as u64))
 }

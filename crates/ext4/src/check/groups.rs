@@ -2,7 +2,7 @@
 //! structures. Not here: the contents of bitmaps and inode tables.
 
 use base::view::view_at;
-use base::{FsBlock, GroupNumber, Place, Problem};
+use base::{FsBlock, GroupNumber, Location, Problem};
 use zerocopy::FromBytes;
 
 use super::Check;
@@ -61,8 +61,12 @@ impl Check<'_> {
         if self.geometry().features.has(Feature::Mmp) && mmp != 0 {
             let (start, group) = (FsBlock(mmp), GroupNumber(0));
             let structure = Structure { start, blocks: 1, name: "MMP block", group };
-            let place = Place::block(start);
-            if self.report.take(self.geometry().check_run("MMP block", place, start, 1)).is_some() {
+            let location = Location::block(start);
+            if self
+                .report
+                .take(self.geometry().check_run("MMP block", location, start, 1))
+                .is_some()
+            {
                 structures.push(structure);
                 let block = self.report.take(MmpBlock::of(self.volume)).flatten();
                 self.report.take(block.map_or(Ok(()), |block| block.read().map(drop)));
@@ -97,9 +101,9 @@ impl Check<'_> {
         let per_block = geometry.descriptors_per_block();
         let block = geometry.descriptor_block(group.0 / per_block);
         let at = (group.0 % per_block * geometry.descriptor_size) as usize;
-        let place = Place::group(group).at_block(block).at_byte(at as u64);
-        let raw = self.volume.read_metadata(block, DESCRIPTOR, place).and_then(|buffer| {
-            let raw: &RawGroupDescriptor = view_at(&buffer, at, DESCRIPTOR, place)?;
+        let location = Location::group(group).at_block(block).at_byte(at as u64);
+        let raw = self.volume.read_metadata(block, DESCRIPTOR, location).and_then(|buffer| {
+            let raw: &RawGroupDescriptor = view_at(&buffer, at, DESCRIPTOR, location)?;
             Ok(raw.clone())
         });
         let Some(raw) = self.report.take(raw) else { return };
@@ -108,7 +112,7 @@ impl Check<'_> {
             ("uninitialised flags", u64::from(raw.flags.get() & uninitialised)),
             ("never used inode count", unused_inodes.into()),
         ] {
-            self.report.compare(DESCRIPTOR, place, field, found, 0);
+            self.report.compare(DESCRIPTOR, location, field, found, 0);
         }
     }
 
@@ -119,8 +123,8 @@ impl Check<'_> {
         for structure in structures {
             if structure.start < end {
                 let blocks = (end.0 - structure.start.0).min(structure.blocks);
-                let place = Place::group(structure.group).at_block(structure.start);
-                self.report.corrupt(structure.name, place, Problem::Shared { blocks });
+                let location = Location::group(structure.group).at_block(structure.start);
+                self.report.corrupt(structure.name, location, Problem::Shared { blocks });
             }
             // The geometry's own, and what the descriptor's verifier let pass: in the volume.
             end = end.max(FsBlock(structure.start.0 + structure.blocks));
@@ -137,8 +141,8 @@ impl Check<'_> {
 
     fn check_superblock_copy(&mut self, group: GroupNumber) {
         let block = self.geometry().group_start(group);
-        let place = Place::group(group).at_block(block);
-        let read = self.volume.read_metadata(block, COPY, place);
+        let location = Location::group(group).at_block(block);
+        let read = self.volume.read_metadata(block, COPY, location);
         let Some(buffer) = self.report.take(read) else { return };
         let Ok((copy, _)) = RawSuperblock::ref_from_prefix(&buffer) else { return };
         let first = self.volume.superblock().raw();
@@ -163,10 +167,10 @@ impl Check<'_> {
             ),
             ("incompatible features", incompatible(copy), incompatible(first)),
         ] {
-            self.report.compare(COPY, place, field, found, expected);
+            self.report.compare(COPY, location, field, found, expected);
         }
         if copy.uuid != first.uuid {
-            self.report.corrupt(COPY, place, Problem::Missing("the volume's UUID"));
+            self.report.corrupt(COPY, location, Problem::Missing("the volume's UUID"));
         }
     }
 
@@ -189,8 +193,8 @@ impl Check<'_> {
             let original = geometry.descriptor_block(first_index + index);
             let copy = FsBlock(start + u64::from(index));
             if original != copy {
-                let place = Place::group(group).at_block(copy);
-                self.check_descriptor_copy(first_index + index, original, place);
+                let location = Location::group(group).at_block(copy);
+                self.check_descriptor_copy(first_index + index, original, location);
                 *left -= 1;
                 if *left == 0 {
                     let what = "a check of more than 1048576 copies of descriptor blocks";
@@ -200,12 +204,12 @@ impl Check<'_> {
         }
     }
 
-    /// Compares descriptor block `index` with the copy in `place`.
-    fn check_descriptor_copy(&mut self, index: u32, original: FsBlock, place: Place) {
+    /// Compares descriptor block `index` with the copy in `location`.
+    fn check_descriptor_copy(&mut self, index: u32, original: FsBlock, location: Location) {
         let geometry = self.geometry();
         let mut read =
-            |block| self.report.take(self.volume.read_metadata(block, "descriptor copy", place));
-        let copy = place.block.unwrap_or(original);
+            |block| self.report.take(self.volume.read_metadata(block, "descriptor copy", location));
+        let copy = location.block.unwrap_or(original);
         let (Some(original), Some(copy)) = (read(original), read(copy)) else { return };
         let size = geometry.descriptor_size as usize;
         let both = copy.chunks_exact(size).zip(original.chunks_exact(size));
@@ -214,12 +218,12 @@ impl Check<'_> {
             if first_group + slot >= geometry.group_count.into() {
                 return;
             }
-            let place = place.at_byte(slot * size as u64);
+            let location = location.at_byte(slot * size as u64);
             let before = self.report.findings;
             for (field, at) in PLACES {
                 let number = |descriptor: &[u8]| little_endian(descriptor.get(at..at + 4));
                 let (found, expected) = (number(copy), number(original));
-                self.report.compare("descriptor copy", place, field, found, expected);
+                self.report.compare("descriptor copy", location, field, found, expected);
             }
             if self.report.findings != before {
                 return;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{Error, FileBlock, Place, Problem, Result};
+use base::{Error, FileBlock, Location, Problem, Result};
 
 use super::Report;
 use crate::dir::Directory;
@@ -51,37 +51,39 @@ struct Waiting {
     /// Index levels from this block on, or 0 for a leaf.
     levels: u8,
     range: HashRange,
-    named_by: Place,
+    named_by: Location,
 }
 
 impl Index {
     /// Walks the index; nothing is given when its root makes no sense.
     pub(crate) fn walk(directory: &Directory<'_>, report: &mut Report<'_>) -> Option<Self> {
-        let (buffer, place) = report.take(directory.block(FileBlock(0)))??;
-        let root = report.take(directory.format().parse_root(&buffer, place))?;
+        let (buffer, location) = report.take(directory.block(FileBlock(0)))??;
+        let root = report.take(directory.format().parse_root(&buffer, location))?;
         let mut index = Self { hasher: root.hasher, blocks: BTreeMap::new() };
         let mut waiting = Vec::new();
         let all = HashRange { low: 0, high: None };
-        push(&mut waiting, &root.node, root.levels, all, place, report);
+        push(&mut waiting, &root.node, root.levels, all, location, report);
         while let Some(next) = waiting.pop() {
             // What the index names twice is looked at once.
             let is_leaf = next.levels == 0;
             let role = if is_leaf { BlockRole::Leaf(next.range) } else { BlockRole::Index };
             let is_known = next.block == FileBlock(0) || index.blocks.contains_key(&next.block);
-            let place = next.named_by;
+            let location = next.named_by;
             if is_known {
                 let problem = Problem::Repeated("the block");
-                report.corrupt(STRUCTURE, place.at_file_block(next.block), problem);
+                report.corrupt(STRUCTURE, location.at_file_block(next.block), problem);
                 continue;
             }
-            let Some(found) = report.take(require(directory, next.block, place)) else { continue };
+            let Some(found) = report.take(require(directory, next.block, location)) else {
+                continue;
+            };
             index.blocks.insert(next.block, role);
             if is_leaf {
                 continue;
             }
-            let (buffer, place) = found;
-            if let Some(node) = report.take(directory.format().parse_node(&buffer, place)) {
-                push(&mut waiting, &node, next.levels - 1, next.range, place, report);
+            let (buffer, location) = found;
+            if let Some(node) = report.take(directory.format().parse_node(&buffer, location)) {
+                push(&mut waiting, &node, next.levels - 1, next.range, location, report);
             }
         }
         Some(index)
@@ -92,10 +94,10 @@ impl Index {
 fn require(
     directory: &Directory<'_>,
     block: FileBlock,
-    place: Place,
-) -> Result<(iomap::MetadataBuffer, Place)> {
+    location: Location,
+) -> Result<(iomap::MetadataBuffer, Location)> {
     directory.block(block)?.ok_or_else(|| {
-        Error::corrupt(STRUCTURE, place.at_file_block(block), Problem::Missing("block"))
+        Error::corrupt(STRUCTURE, location.at_file_block(block), Problem::Missing("block"))
     })
 }
 
@@ -104,7 +106,7 @@ fn push(
     node: &IndexNode<'_>,
     levels: u8,
     range: HashRange,
-    place: Place,
+    location: Location,
     report: &mut Report<'_>,
 ) {
     let mut low = range.low;
@@ -114,7 +116,7 @@ fn push(
             if found < low {
                 let (previous, found) = (low.into(), found.into());
                 let problem = Problem::Disorder { field: "hash", previous, found };
-                report.corrupt(STRUCTURE, place, problem);
+                report.corrupt(STRUCTURE, location, problem);
             }
             low = found;
         }
@@ -123,14 +125,18 @@ fn push(
                 block,
                 levels,
                 range: HashRange { low, high },
-                named_by: place,
+                named_by: location,
             });
         }
     }
     if let (Some(previous), Some(last)) = (range.high, node.hash(node.len() - 1)) {
         if last > previous {
             let (previous, found) = (last.into(), previous.into());
-            report.corrupt(STRUCTURE, place, Problem::Disorder { field: "hash", previous, found });
+            report.corrupt(
+                STRUCTURE,
+                location,
+                Problem::Disorder { field: "hash", previous, found },
+            );
         }
     }
 }

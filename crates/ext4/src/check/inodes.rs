@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::view::view_at;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem};
 use fs::Run;
 
 use super::claims::Claims;
@@ -57,15 +57,15 @@ impl Check<'_> {
                     return;
                 }
                 let block = FsBlock(descriptor.inode_table.0 + u64::from(index / per_block));
-                let place = Place::group(group).at_block(block);
-                let read = self.volume.read_metadata(block, "inode table", place);
+                let location = Location::group(group).at_block(block);
+                let read = self.volume.read_metadata(block, "inode table", location);
                 let Some(buffer) = self.report.take(read) else { continue };
                 let size = geometry.inode_size as usize;
                 let first = u64::from(group.0) * u64::from(geometry.inodes_per_group) + 1;
                 let slots = buffer.chunks_exact(size).take((count - index) as usize).enumerate();
                 for (slot, bytes) in slots {
                     let number = InodeNumber(first + u64::from(index) + slot as u64);
-                    self.check_inode(number, bytes, place.at_byte((slot * size) as u64));
+                    self.check_inode(number, bytes, location.at_byte((slot * size) as u64));
                 }
             }
         }
@@ -77,11 +77,11 @@ impl Check<'_> {
         }
     }
 
-    fn check_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
-        let record = match InodeRecord::parse(bytes, self.geometry(), number, place) {
+    fn check_inode(&mut self, number: InodeNumber, bytes: &[u8], location: Location) {
+        let record = match InodeRecord::parse(bytes, self.geometry(), number, location) {
             Ok(record) => record,
             Err(Error::NotFound) => {
-                self.check_free_inode(number, bytes, place.in_inode(number));
+                self.check_free_inode(number, bytes, location.in_inode(number));
                 return;
             }
             Err(error) => {
@@ -90,14 +90,14 @@ impl Check<'_> {
                 return;
             }
         };
-        let Some(role) = self.role(&record, place) else { return };
-        self.check_obsolete_fields(&record, bytes, place);
-        self.claim_translator(&record, bytes, place.in_inode(number));
+        let Some(role) = self.role(&record, location) else { return };
+        self.check_obsolete_fields(&record, bytes, location);
+        self.claim_translator(&record, bytes, location.in_inode(number));
         self.record(number, role, record.links);
         if role == Role::Named(FileType::Directory) {
             self.directories.insert(number, DirectoryState::default());
         }
-        self.check_flags(&record, place);
+        self.check_flags(&record, location);
         if number == RESIZE_INODE && self.geometry().features.has(Feature::ResizeInode) {
             // Its blocks are a matter of their own.
             return;
@@ -112,26 +112,26 @@ impl Check<'_> {
             if let Some(sectors) = sectors {
                 let expected = totals.clusters * cluster_sectors + sectors;
                 let found = inode.record().blocks;
-                self.report.compare(STRUCTURE, place, "block count", found, expected);
+                self.report.compare(STRUCTURE, location, "block count", found, expected);
             }
         }
     }
 
     /// An inode that is not in use; reserved ones may still say something.
-    fn check_free_inode(&mut self, number: InodeNumber, bytes: &[u8], place: Place) {
+    fn check_free_inode(&mut self, number: InodeNumber, bytes: &[u8], location: Location) {
         if bytes.iter().any(|&byte| byte != 0) {
-            self.report.take(InodeRecord::verify(bytes, self.geometry(), number, place));
+            self.report.take(InodeRecord::verify(bytes, self.geometry(), number, location));
         }
         match number {
             BAD_BLOCKS_INODE => self.claim_bad_blocks(bytes),
             ROOT_INODE => {
-                self.report.corrupt(STRUCTURE, place, Problem::Missing("root directory"));
+                self.report.corrupt(STRUCTURE, location, Problem::Missing("root directory"));
             }
             _ if self.geometry().is_reserved_inode(number) => {
-                let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
+                let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
                 if let Some(raw) = self.report.take(raw) {
                     let found = raw.blocks_lo.get().into();
-                    self.report.compare(STRUCTURE, place, "block count", found, 0);
+                    self.report.compare(STRUCTURE, location, "block count", found, 0);
                 }
             }
             _ => {}
@@ -139,16 +139,16 @@ impl Check<'_> {
     }
 
     /// Returns the role of the inode, unless it is free. Reports a time of deletion that contradicts that.
-    fn role(&mut self, record: &InodeRecord, place: Place) -> Option<Role> {
+    fn role(&mut self, record: &InodeRecord, location: Location) -> Option<Role> {
         let number = record.number;
-        let place = place.in_inode(number);
+        let location = location.in_inode(number);
         if self.geometry().is_reserved_inode(number) || self.is_special(number) {
             return Some(Role::Special);
         }
         let is_orphan = self.orphans.contains(&number);
         if record.links == 0 && !is_orphan {
             if record.deleted == 0 {
-                self.report.corrupt(STRUCTURE, place, Problem::Missing("time of deletion"));
+                self.report.corrupt(STRUCTURE, location, Problem::Missing("time of deletion"));
             }
             return None;
         }
@@ -156,13 +156,13 @@ impl Check<'_> {
             let found = record.deleted.into();
             self.report.corrupt(
                 STRUCTURE,
-                place,
+                location,
                 Problem::Mismatch { field: "time of deletion", found, expected: 0 },
             );
         }
         if number == ROOT_INODE && record.kind != FileType::Directory {
             let found = record.kind.mode_bits().into();
-            self.report.corrupt(STRUCTURE, place, Problem::Invalid { field: "mode", found });
+            self.report.corrupt(STRUCTURE, location, Problem::Invalid { field: "mode", found });
         }
         Some(if record.flags.contains(InodeFlags::EA_INODE) {
             Role::Value
@@ -181,7 +181,7 @@ impl Check<'_> {
     }
 
     /// Flags that need a feature or a type.
-    fn check_flags(&mut self, record: &InodeRecord, place: Place) {
+    fn check_flags(&mut self, record: &InodeRecord, location: Location) {
         let features = &self.geometry().features;
         let is_directory = record.kind == FileType::Directory;
         let is_regular = record.kind == FileType::Regular;
@@ -196,20 +196,20 @@ impl Check<'_> {
         ] {
             if record.flags.contains(flag) && !is_allowed {
                 let problem = Problem::Invalid { field: "flag", found: flag.0.into() };
-                self.report.corrupt(STRUCTURE, place.in_inode(record.number), problem);
+                self.report.corrupt(STRUCTURE, location.in_inode(record.number), problem);
             }
         }
         let both = InodeFlags(InodeFlags::INLINE_DATA.0 | InodeFlags::EXTENTS.0);
         if record.flags.contains(both) {
             let problem = Problem::Invalid { field: "flags", found: both.0.into() };
-            self.report.corrupt(STRUCTURE, place.in_inode(record.number), problem);
+            self.report.corrupt(STRUCTURE, location.in_inode(record.number), problem);
         }
     }
 
     /// Fields that mean nothing, or nothing on this volume, are zero.
-    fn check_obsolete_fields(&mut self, record: &InodeRecord, bytes: &[u8], place: Place) {
-        let place = place.in_inode(record.number);
-        let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
+    fn check_obsolete_fields(&mut self, record: &InodeRecord, bytes: &[u8], location: Location) {
+        let location = location.in_inode(record.number);
+        let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
         let Some(raw) = self.report.take(raw) else { return };
         let features = &self.geometry().features;
         let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
@@ -230,7 +230,7 @@ impl Check<'_> {
             ),
         ] {
             if is_unused {
-                self.report.compare(STRUCTURE, place, field, found.into(), 0);
+                self.report.compare(STRUCTURE, location, field, found.into(), 0);
             }
         }
     }
@@ -254,7 +254,7 @@ impl Check<'_> {
             geometry: self.volume.geometry(),
             claims: &mut self.claims,
             report: &mut self.report,
-            place: Place::inode(root.inode),
+            location: Location::inode(root.inode),
             previous: None,
             totals: MapTotals::default(),
         };
@@ -279,33 +279,33 @@ impl Check<'_> {
 
     /// Visits the block of a passive translator, which inodes of the Hurd can have. The Hurd has no extents,
     /// and e2fsck looks for no such blocks in inodes with extents.
-    fn claim_translator(&mut self, record: &InodeRecord, bytes: &[u8], place: Place) {
+    fn claim_translator(&mut self, record: &InodeRecord, bytes: &[u8], location: Location) {
         let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
         if !is_of_hurd || record.flags.contains(InodeFlags::EXTENTS) {
             return;
         }
-        let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, place);
+        let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
         let Some(raw) = self.report.take(raw) else { return };
         let block = FsBlock(raw.version_lo.get().into());
         if block.0 == 0 {
             return;
         }
         let structure = "translator reference";
-        let is_inside = self.geometry().check_run(structure, place, block, 1);
+        let is_inside = self.geometry().check_run(structure, location, block, 1);
         if self.report.take(is_inside).is_none() {
             return;
         }
         if let Some((block, blocks)) = self.claims.claim(block, 1) {
-            self.report.corrupt(structure, place.at_block(block), Problem::Shared { blocks });
+            self.report.corrupt(structure, location.at_block(block), Problem::Shared { blocks });
         }
     }
 
     /// The size fits the blocks, or the data in the inode.
     fn check_contents(&mut self, inode: &Inode, totals: &MapTotals) {
         let record = inode.record();
-        let place = Place::inode(record.number);
+        let location = Location::inode(record.number);
         if inode.has(InodeFlags::INLINE_DATA) {
-            self.check_inline(inode, place);
+            self.check_inline(inode, location);
             return;
         }
         let block_size = self.geometry().block_size;
@@ -314,10 +314,10 @@ impl Check<'_> {
             FileType::Directory => {
                 if !totals.is_faulty {
                     let (found, expected) = (record.size, bytes(totals.end));
-                    self.report.compare(STRUCTURE, place, "size", found, expected);
+                    self.report.compare(STRUCTURE, location, "size", found, expected);
                 }
                 if totals.end == 0 {
-                    self.report.corrupt("directory", place, Problem::Missing("first block"));
+                    self.report.corrupt("directory", location, Problem::Missing("first block"));
                 }
             }
             FileType::Regular => {
@@ -327,28 +327,28 @@ impl Check<'_> {
                 let is_short = found < min && !inode.has(InodeFlags::VERITY);
                 if is_short || found > max {
                     let problem = Problem::Range { field: "size", found, min, max };
-                    self.report.corrupt(STRUCTURE, place, problem);
+                    self.report.corrupt(STRUCTURE, location, problem);
                 }
             }
-            FileType::Symlink => self.check_symlink(inode, place),
+            FileType::Symlink => self.check_symlink(inode, location),
             _ if record.size != 0 => {
-                self.report.compare(STRUCTURE, place, "size", record.size, 0);
+                self.report.compare(STRUCTURE, location, "size", record.size, 0);
             }
             _ => {}
         }
     }
 
-    fn check_inline(&mut self, inode: &Inode, place: Place) {
+    fn check_inline(&mut self, inode: &Inode, location: Location) {
         match inode.kind() {
             FileType::Directory => {
                 let record = inode.record();
                 if let Some(value) = self.report.take(inline::value(inode.volume(), &record)) {
                     let expected = (inode.record().block_area.len() + value.bytes.len()) as u64;
                     let found = inode.size();
-                    self.report.compare(STRUCTURE, place, "size", found, expected);
+                    self.report.compare(STRUCTURE, location, "size", found, expected);
                 }
             }
-            FileType::Symlink => self.check_symlink(inode, place),
+            FileType::Symlink => self.check_symlink(inode, location),
             // It may be longer than the data there is.
             _ => {
                 self.report.take(inline::data(inode));
@@ -356,13 +356,13 @@ impl Check<'_> {
                 let max = (end.0 << self.geometry().block_size.shift()) - 1;
                 if found > max {
                     let problem = Problem::Range { field: "size", found, min: 0, max };
-                    self.report.corrupt(STRUCTURE, place, problem);
+                    self.report.corrupt(STRUCTURE, location, problem);
                 }
             }
         }
     }
 
-    fn check_symlink(&mut self, inode: &Inode, place: Place) {
+    fn check_symlink(&mut self, inode: &Inode, location: Location) {
         if inode.has(InodeFlags::ENCRYPTED) {
             return;
         }
@@ -372,7 +372,7 @@ impl Check<'_> {
         if let Some(room) = self.report.take(inode.link_room()) {
             let length = room.iter().position(|&byte| byte == 0).unwrap_or(room.len());
             let (found, expected) = (inode.size(), length as u64);
-            self.report.compare("symbolic link", place, "size", found, expected);
+            self.report.compare("symbolic link", location, "size", found, expected);
         }
     }
 }
@@ -382,7 +382,7 @@ struct Claimer<'a, 'f> {
     geometry: &'a Geometry,
     claims: &'a mut Claims,
     report: &'a mut Report<'f>,
-    place: Place,
+    location: Location,
     /// The last cluster of the file so far, and where it lies: the next run may go on in it.
     previous: Option<(u64, u64)>,
     totals: MapTotals,
@@ -400,12 +400,12 @@ impl Claimer<'_, '_> {
         structure: &'static str,
         start: FsBlock,
         blocks: u64,
-        place: Place,
+        location: Location,
     ) -> bool {
         let Some((first, shared)) = self.claims.claim(start, blocks) else { return true };
-        if self.place != Place::inode(BAD_BLOCKS_INODE) {
+        if self.location != Location::inode(BAD_BLOCKS_INODE) {
             let blocks = shared << self.geometry.cluster_shift;
-            self.report.corrupt(structure, place.at_block(first), Problem::Shared { blocks });
+            self.report.corrupt(structure, location.at_block(first), Problem::Shared { blocks });
         }
         false
     }
@@ -416,11 +416,11 @@ impl Claimer<'_, '_> {
         let (shift, mask) = (self.geometry.cluster_shift, (1 << self.geometry.cluster_shift) - 1);
         let distance = self.geometry.first_data_block.0;
         let (logical, physical) = (run.start.0, run.block.0 - distance);
-        let place = self.place.at_file_block(run.start).at_block(run.block);
+        let location = self.location.at_file_block(run.start).at_block(run.block);
         if logical & mask != physical & mask {
             let (found, expected) = (physical & mask, logical & mask);
             let problem = Problem::Mismatch { field: "place in the cluster", found, expected };
-            self.report.corrupt("extent", place, problem);
+            self.report.corrupt("extent", location, problem);
         }
         let last = run.length - 1;
         let previous =
@@ -428,7 +428,7 @@ impl Claimer<'_, '_> {
         let skipped = match previous {
             Some((at, cluster)) if at == logical >> shift => {
                 let (found, expected) = (physical >> shift, cluster);
-                self.report.compare("extent", place, "cluster", found, expected);
+                self.report.compare("extent", location, "cluster", found, expected);
                 (1 << shift) - (logical & mask)
             }
             _ => 0,
@@ -440,7 +440,7 @@ impl Claimer<'_, '_> {
 impl MapVisitor for Claimer<'_, '_> {
     fn node(&mut self, block: FsBlock) -> bool {
         self.totals.clusters += 1;
-        let is_new = self.claim("block map", block, 1, self.place);
+        let is_new = self.claim("block map", block, 1, self.location);
         self.totals.is_faulty |= !is_new;
         is_new
     }
@@ -462,7 +462,7 @@ impl MapVisitor for Claimer<'_, '_> {
         if self.geometry.features.has(Feature::SharedBlocks) {
             self.claims.claim(start, blocks);
         } else {
-            self.claim("file block", start, blocks, self.place.at_file_block(run.start));
+            self.claim("file block", start, blocks, self.location.at_file_block(run.start));
         }
     }
 

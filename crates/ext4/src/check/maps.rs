@@ -1,7 +1,7 @@
 //! The walk through all of a file's map: runs of data, and the blocks of the map itself.
 //! Not here: the checks of these.
 
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem};
 use fs::Run;
 
 use crate::extent::{self, Expected, Node};
@@ -42,7 +42,7 @@ pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVis
 fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
     // The visitor finds blocks with two owners.
     let validity = BlockValidity::of_any_block(volume.geometry());
-    let place = Place::inode(root.inode);
+    let location = Location::inode(root.inode);
     let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
     let expected = Expected::of_root();
     // Children to visit, the next one last, with the depth and the range that the parent states.
@@ -55,7 +55,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
             end = start;
         }
     };
-    match Node::parse(root.block_area, validity, expected, place) {
+    match Node::parse(root.block_area, validity, expected, location) {
         Ok(node) => add(&node, whole.end, visitor, &mut waiting),
         Err(error) => visitor.fault(error),
     }
@@ -63,15 +63,15 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
         if !visitor.node(block) {
             continue;
         }
-        let place = place.at_file_block(range.start).at_block(block);
-        let parsed = volume.read_metadata(block, "extent node", place).and_then(|buffer| {
-            extent::verify_checksum(&buffer, root.checksum_seed, place)?;
+        let location = location.at_file_block(range.start).at_block(block);
+        let parsed = volume.read_metadata(block, "extent node", location).and_then(|buffer| {
+            extent::verify_checksum(&buffer, root.checksum_seed, location)?;
             let expected = Expected { depth: Some(depth), range: range.clone() };
-            Node::parse(&buffer, validity, expected, place)
+            Node::parse(&buffer, validity, expected, location)
         });
         match parsed {
             Ok(node) => {
-                check_start(&node, range.start, place, visitor);
+                check_start(&node, range.start, location, visitor);
                 add(&node, range.end, visitor, &mut waiting);
             }
             Err(error) => visitor.fault(error),
@@ -80,13 +80,13 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
 }
 
 /// A node begins where its parent says.
-fn check_start(node: &Node, expected: FileBlock, place: Place, visitor: &mut dyn MapVisitor) {
+fn check_start(node: &Node, expected: FileBlock, location: Location, visitor: &mut dyn MapVisitor) {
     let of_run = node.runs().first().map(|run| run.start);
     let start = of_run.or_else(|| node.children().first().map(|&(start, _)| start));
     if let Some(start) = start.filter(|start| *start != expected) {
         let problem =
             Problem::Mismatch { field: "first file block", found: start.0, expected: expected.0 };
-        visitor.fault(Error::corrupt("extent node", place, problem));
+        visitor.fault(Error::corrupt("extent node", location, problem));
     }
 }
 
@@ -95,10 +95,10 @@ const POINTER_BYTES: usize = 4;
 
 fn walk_pointers(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
     let per_block = u64::from(volume.geometry().block_size.bytes()) / POINTER_BYTES as u64;
-    let place = Place::inode(root.inode);
-    let mut walk = PointerWalk { volume, place, visitor, run: None };
+    let location = Location::inode(root.inode);
+    let mut walk = PointerWalk { volume, location, visitor, run: None };
     let (direct, trees) = root.block_area.split_at(DIRECT * POINTER_BYTES);
-    walk.leaf(direct, FileBlock(0), place);
+    walk.leaf(direct, FileBlock(0), location);
     let mut start = DIRECT as u64;
     for (tree, level) in trees.chunks_exact(POINTER_BYTES).zip(1..) {
         walk.tree(pointer(tree), level, FileBlock(start));
@@ -114,7 +114,7 @@ fn pointer(bytes: &[u8]) -> FsBlock {
 
 struct PointerWalk<'a> {
     volume: &'a Volume,
-    place: Place,
+    location: Location,
     visitor: &'a mut dyn MapVisitor,
     /// The run of the pointers that were visited last.
     run: Option<Run>,
@@ -131,8 +131,8 @@ impl PointerWalk<'_> {
             if block.0 == 0 {
                 continue;
             }
-            let place = self.place.at_file_block(start).at_block(block);
-            if let Err(error) = geometry.check_run("indirect block", place, block, 1) {
+            let location = self.location.at_file_block(start).at_block(block);
+            if let Err(error) = geometry.check_run("indirect block", location, block, 1) {
                 self.visitor.fault(error);
                 continue;
             }
@@ -140,7 +140,7 @@ impl PointerWalk<'_> {
             if !self.visitor.node(block) {
                 continue;
             }
-            let buffer = match self.volume.read_metadata(block, "indirect block", place) {
+            let buffer = match self.volume.read_metadata(block, "indirect block", location) {
                 Ok(buffer) => buffer,
                 Err(error) => {
                     self.visitor.fault(error);
@@ -148,7 +148,7 @@ impl PointerWalk<'_> {
                 }
             };
             if level == 1 {
-                self.leaf(&buffer, start, place);
+                self.leaf(&buffer, start, location);
                 continue;
             }
             let below = per_block.pow(level - 1);
@@ -166,14 +166,14 @@ impl PointerWalk<'_> {
     }
 
     /// Visits pointers to data.
-    fn leaf(&mut self, pointers: &[u8], start: FileBlock, place: Place) {
+    fn leaf(&mut self, pointers: &[u8], start: FileBlock, location: Location) {
         for (block, slot) in pointers.chunks_exact(POINTER_BYTES).map(pointer).zip(0..) {
             if block.0 == 0 {
                 continue;
             }
             let at = FileBlock(start.0 + slot);
-            let place = place.at_file_block(at);
-            let checked = self.volume.geometry().check_run("block pointer", place, block, 1);
+            let location = location.at_file_block(at);
+            let checked = self.volume.geometry().check_run("block pointer", location, block, 1);
             match checked {
                 Ok(()) => self.data(Run { start: at, length: 1, block, unwritten: false }),
                 Err(error) => self.visitor.fault(error),

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::CheckSummary;
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
 
 use self::claims::Claims;
 use self::states::InodeStates;
@@ -142,8 +142,8 @@ impl Report<'_> {
         self.is_broken_off = true;
     }
 
-    fn corrupt(&mut self, structure: &'static str, place: Place, problem: Problem) {
-        self.add(Error::corrupt(structure, place, problem));
+    fn corrupt(&mut self, structure: &'static str, location: Location, problem: Problem) {
+        self.add(Error::corrupt(structure, location, problem));
     }
 
     /// Returns the value, or nothing after reporting why there is none.
@@ -155,13 +155,13 @@ impl Report<'_> {
     fn compare(
         &mut self,
         structure: &'static str,
-        place: Place,
+        location: Location,
         field: &'static str,
         found: u64,
         expected: u64,
     ) {
         if found != expected {
-            self.corrupt(structure, place, Problem::Mismatch { field, found, expected });
+            self.corrupt(structure, location, Problem::Mismatch { field, found, expected });
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 use zerocopy::little_endian::U32;
 
 use super::Check;
@@ -23,17 +23,17 @@ impl Check<'_> {
     /// Finds the orphans, before the inodes are looked at.
     pub(super) fn check_orphans(&mut self) {
         let mut next = self.volume.superblock().inodes.last_orphan;
-        let mut place = Place::default();
+        let mut location = Location::default();
         while let Some(number) = next {
-            if !self.add_orphan(ORPHAN_LIST, number, place) {
+            if !self.add_orphan(ORPHAN_LIST, number, location) {
                 return;
             }
-            place = Place::inode(number);
+            location = Location::inode(number);
             let record = match self.volume.inode_record(number) {
                 // What else is wrong with it is reported when its turn comes.
                 Err(Error::Corrupt(_)) => return,
                 Err(Error::NotFound) => {
-                    self.report.corrupt(ORPHAN_LIST, place, Problem::Missing("inode"));
+                    self.report.corrupt(ORPHAN_LIST, location, Problem::Missing("inode"));
                     return;
                 }
                 record => self.report.take(record),
@@ -51,17 +51,22 @@ impl Check<'_> {
     }
 
     /// False when the number cannot be an orphan's, or is one already.
-    fn add_orphan(&mut self, structure: &'static str, number: InodeNumber, place: Place) -> bool {
+    fn add_orphan(
+        &mut self,
+        structure: &'static str,
+        number: InodeNumber,
+        location: Location,
+    ) -> bool {
         let geometry = self.geometry();
         let (min, max) = (u64::from(geometry.first_inode), u64::from(geometry.inode_count));
         if !(min..=max).contains(&number.0) {
             let problem = Problem::Range { field: "inode", found: number.0, min, max };
-            self.report.corrupt(structure, place, problem);
+            self.report.corrupt(structure, location, problem);
             return false;
         }
         let is_new = self.orphans.insert(number);
         if !is_new {
-            self.report.corrupt(structure, Place::inode(number), Problem::Cycle);
+            self.report.corrupt(structure, Location::inode(number), Problem::Cycle);
         }
         is_new
     }
@@ -75,9 +80,9 @@ impl Check<'_> {
             for number in numbers.filter(|&number| number != 0) {
                 if !is_marked {
                     let problem = Problem::Missing("mark in the superblock");
-                    self.report.corrupt(ORPHAN_FILE, block.place, problem);
+                    self.report.corrupt(ORPHAN_FILE, block.location, problem);
                 }
-                self.add_orphan(ORPHAN_FILE, InodeNumber(number.into()), block.place);
+                self.add_orphan(ORPHAN_FILE, InodeNumber(number.into()), block.location);
             }
         }
     }
@@ -99,9 +104,9 @@ impl Check<'_> {
         if self.geometry().features.has(Feature::ResizeInode) {
             let checked = ResizeInode::of(self.volume).and_then(|inode| inode.check());
             if let Some(tree) = self.report.take(checked) {
-                let place = Place::inode(RESIZE_INODE).at_block(tree);
+                let location = Location::inode(RESIZE_INODE).at_block(tree);
                 if let Some((_, blocks)) = self.claims.claim(tree, 1) {
-                    self.report.corrupt(RESIZE, place, Problem::Shared { blocks });
+                    self.report.corrupt(RESIZE, location, Problem::Shared { blocks });
                 }
             }
         }
@@ -115,7 +120,7 @@ impl Check<'_> {
             Err(Error::Corrupt(_)) => {}
             _ => {
                 let problem = Problem::Missing("regular file");
-                self.report.corrupt(name, Place::inode(number), problem);
+                self.report.corrupt(name, Location::inode(number), problem);
             }
         }
     }
@@ -124,7 +129,8 @@ impl Check<'_> {
         if let Some(number) = self.volume.superblock().inodes.journal {
             self.check_regular("journal", number);
         }
-        let place = Place { inode: self.volume.superblock().inodes.journal, ..Place::default() };
+        let location =
+            Location { inode: self.volume.superblock().inodes.journal, ..Location::default() };
         match self.volume.journal(None) {
             Ok(Some(journal)) => {
                 let superblock = self.volume.superblock();
@@ -132,7 +138,7 @@ impl Check<'_> {
                     superblock.has(Feature::NeedsRecovery) || self.volume.recovery().is_some();
                 if journal.superblock().start.is_some() && !is_expected {
                     let problem = Problem::Missing("mark that it must be replayed");
-                    self.report.corrupt("journal", place, problem);
+                    self.report.corrupt("journal", location, problem);
                 }
             }
             // An external journal is another volume's matter.
@@ -152,15 +158,15 @@ struct ResizeInode<'v> {
 
 impl<'v> ResizeInode<'v> {
     fn of(volume: &'v Arc<Volume>) -> Result<Self> {
-        let place = Place::inode(RESIZE_INODE);
+        let location = Location::inode(RESIZE_INODE);
         let record = match volume.inode_record(RESIZE_INODE) {
             Err(Error::NotFound) => {
-                return Err(Error::corrupt(RESIZE, place, Problem::Missing("inode")));
+                return Err(Error::corrupt(RESIZE, location, Problem::Missing("inode")));
             }
             record => record?,
         };
         if record.kind != FileType::Regular || record.links == 0 {
-            return Err(Error::corrupt(RESIZE, place, Problem::Missing("regular file")));
+            return Err(Error::corrupt(RESIZE, location, Problem::Missing("regular file")));
         }
         let mut tree = FsBlock(0);
         for (slot, pointer) in pointers(&record.block_area).enumerate() {
@@ -169,18 +175,18 @@ impl<'v> ResizeInode<'v> {
                 _ if pointer.0 == 0 => {}
                 _ => {
                     let problem = Problem::Invalid { field: "block pointer", found: pointer.0 };
-                    return Err(Error::corrupt(RESIZE, place, problem));
+                    return Err(Error::corrupt(RESIZE, location, problem));
                 }
             }
         }
-        volume.geometry().check_run(RESIZE, place, tree, 1)?;
+        volume.geometry().check_run(RESIZE, location, tree, 1)?;
         Ok(Self { volume, record, tree })
     }
 
     /// Gives the one block that no group counts as its own.
     fn check(&self) -> Result<FsBlock> {
         let geometry = self.volume.geometry();
-        let place = Place::inode(RESIZE_INODE);
+        let location = Location::inode(RESIZE_INODE);
         let per_block = geometry.block_size.len() / size_of::<U32>();
         let copies: Vec<GroupNumber> = (1..geometry.group_count)
             .map(GroupNumber)
@@ -200,9 +206,9 @@ impl<'v> ResizeInode<'v> {
                 .iter()
                 .map(|group| block + u64::from(group.0) * u64::from(geometry.blocks_per_group));
             let found = self.read(FsBlock(block))?;
-            compare_pointers(&found, expected, place.at_block(FsBlock(block)))?;
+            compare_pointers(&found, expected, location.at_block(FsBlock(block)))?;
         }
-        compare_pointers(&tree, expected_tree.into_iter(), place.at_block(self.tree))?;
+        compare_pointers(&tree, expected_tree.into_iter(), location.at_block(self.tree))?;
         let blocks = 1 + u64::from(geometry.reserved_descriptor_blocks) * (1 + copies.len() as u64);
         // Each counts as a whole cluster.
         let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
@@ -210,13 +216,13 @@ impl<'v> ResizeInode<'v> {
         if self.record.blocks != expected {
             let found = self.record.blocks;
             let problem = Problem::Mismatch { field: "block count", found, expected };
-            return Err(Error::corrupt(RESIZE, place, problem));
+            return Err(Error::corrupt(RESIZE, location, problem));
         }
         Ok(self.tree)
     }
 
     fn read(&self, block: FsBlock) -> Result<iomap::MetadataBuffer> {
-        self.volume.read_metadata(block, RESIZE, Place::inode(RESIZE_INODE).at_block(block))
+        self.volume.read_metadata(block, RESIZE, Location::inode(RESIZE_INODE).at_block(block))
     }
 }
 
@@ -227,12 +233,16 @@ fn pointers(bytes: &[u8]) -> impl Iterator<Item = FsBlock> {
 }
 
 /// The first pointers of a block are these.
-fn compare_pointers(bytes: &[u8], expected: impl Iterator<Item = u64>, place: Place) -> Result<()> {
+fn compare_pointers(
+    bytes: &[u8],
+    expected: impl Iterator<Item = u64>,
+    location: Location,
+) -> Result<()> {
     for (slot, (found, expected)) in pointers(bytes).zip(expected).enumerate() {
         if found.0 != expected {
             let found = found.0;
             let problem = Problem::Mismatch { field: "block pointer", found, expected };
-            return Err(Error::corrupt(RESIZE, place.at_byte(4 * slot as u64), problem));
+            return Err(Error::corrupt(RESIZE, location.at_byte(4 * slot as u64), problem));
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! as it says.
 
 use base::attributes::FileType;
-use base::{InodeNumber, Place, Problem};
+use base::{InodeNumber, Location, Problem};
 
 use super::Check;
 use super::states::{InodeState, Role};
@@ -31,16 +31,16 @@ impl Check<'_> {
     /// ".." is the directory that has the name.
     fn check_parents(&mut self) {
         for (&number, state) in &mut self.directories {
-            let place = Place::inode(number);
+            let location = Location::inode(number);
             if number == ROOT_INODE {
                 state.parent = Some(ROOT_INODE);
             }
             match (state.dot_dot, state.parent) {
                 (_, None) => {
-                    self.report.corrupt(DIRECTORY, place, Problem::Missing("name"));
+                    self.report.corrupt(DIRECTORY, location, Problem::Missing("name"));
                 }
                 (Some(found), Some(parent)) => {
-                    self.report.compare(DIRECTORY, place, "\"..\"", found.0, parent.0);
+                    self.report.compare(DIRECTORY, location, "\"..\"", found.0, parent.0);
                 }
                 // A missing ".." has been reported.
                 (None, Some(_)) => {}
@@ -59,7 +59,7 @@ impl Check<'_> {
                     None => state.passed_from = Some(start),
                     Some(before) => {
                         if before == start && at != ROOT_INODE {
-                            self.report.corrupt(DIRECTORY, Place::inode(at), Problem::Cycle);
+                            self.report.corrupt(DIRECTORY, Location::inode(at), Problem::Cycle);
                         }
                         break;
                     }
@@ -71,17 +71,17 @@ impl Check<'_> {
     }
 
     fn check_links(&mut self, number: InodeNumber, state: &InodeState) {
-        let place = Place::inode(number);
+        let location = Location::inode(number);
         let kind = match state.role {
             Role::Named(kind) => kind,
             Role::Value if !self.value_inodes.contains_key(&number) => {
                 let problem = Problem::Missing("attribute that has it");
-                return self.report.corrupt("extended attribute value", place, problem);
+                return self.report.corrupt("extended attribute value", location, problem);
             }
             _ => return,
         };
         if kind != FileType::Directory && state.names == 0 {
-            return self.report.corrupt("inode", place, Problem::Missing("name"));
+            return self.report.corrupt("inode", location, Problem::Missing("name"));
         }
         let has_overflow = self.geometry().features.has(Feature::DirNlink);
         let is_uncounted = kind == FileType::Directory
@@ -92,7 +92,7 @@ impl Check<'_> {
         let is_lost = self.directories.get(&number).is_some_and(|state| state.parent.is_none());
         if !is_uncounted && !is_lost {
             let (found, expected) = (state.links.into(), state.names.into());
-            self.report.compare("inode", place, "link count", found, expected);
+            self.report.compare("inode", location, "link count", found, expected);
         }
     }
 

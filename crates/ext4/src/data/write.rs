@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use base::space;
-use base::{Error, FileBlock, FileOffset, Place, Problem, Result};
+use base::{Error, FileBlock, FileOffset, Location, Problem, Result};
 use fs::{Delayed, Piece, Run};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
@@ -52,9 +52,9 @@ impl MapWrite for Inode {
             IomapKind::Delalloc => {}
             IomapKind::Hole | IomapKind::Inline => {
                 let at = self.volume().geometry().block_size.file_block(at);
-                let place = Place::inode(self.number()).at_file_block(at);
+                let location = Location::inode(self.number()).at_file_block(at);
                 let problem = Problem::Missing("reservation for data in the cache");
-                return Err(Error::corrupt("file mapping", place, problem));
+                return Err(Error::corrupt("file mapping", location, problem));
             }
         }
         let wanted = self.blocks_of(at, length)?;
@@ -377,8 +377,9 @@ impl Inode {
     fn drop_inline_data(&self, handle: &mut Handle<'_>, has_extents: bool) -> Result<()> {
         let has_value_inodes = self.volume().geometry().features.has(Feature::EaInode);
         let mut area = self.record().attribute_area.clone();
-        let (name, place) = ((NameIndex::SYSTEM, INLINE_DATA_NAME), Place::inode(self.number()));
-        remove_from_inode(&mut area, name, has_value_inodes, place)?;
+        let (name, location) =
+            ((NameIndex::SYSTEM, INLINE_DATA_NAME), Location::inode(self.number()));
+        remove_from_inode(&mut area, name, has_value_inodes, location)?;
         self.update(handle, |record| {
             record.attribute_area = area;
             record.flags.0 &= !InodeFlags::INLINE_DATA.0;

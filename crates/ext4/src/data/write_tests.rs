@@ -53,7 +53,7 @@ fn clusters_are_not_looked_at_while_others_give_them_places() {
 }
 
 /// Writes a block as far as it gets a place, as writeback does.
-fn place(inode: &Inode, block: u64) {
+fn location(inode: &Inode, block: u64) {
     inode.map_write(FileOffset(block * BLOCK), BLOCK).unwrap();
     inode.map_writeback(FileOffset(block * BLOCK), BLOCK).unwrap();
 }
@@ -80,7 +80,7 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
         let inode = new_file(&volume, "file");
         // More than an inode has room for, so that they lie in a leaf.
         for block in [0, 8, 16, 24, 32, 40, 48] {
-            place(&inode, block);
+            location(&inode, block);
             end(&inode, block);
         }
         let is_durable = |number: InodeNumber, block: u64| {
@@ -90,7 +90,7 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
         };
         // In the file, and, where there are clusters, in one that the file has.
         for block in [20, 18] {
-            place(&inode, block);
+            location(&inode, block);
             // Somebody else's sync, while the data is on its way.
             volume.sync().unwrap();
             end(&inode, block);
@@ -105,7 +105,7 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
 fn no_data_is_written_where_nothing_may_be_changed_any_more() {
     let (_device, volume) = volume(&["-t", "ext4", "-b", "1024"]);
     let inode = new_file(&volume, "file");
-    place(&inode, 0);
+    location(&inode, 0);
     end(&inode, 0);
     inode.map_writeback(FileOffset(0), BLOCK).unwrap();
     // Somebody else has taken the volume.

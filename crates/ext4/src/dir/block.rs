@@ -6,7 +6,7 @@
 use base::attributes::FileType;
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{BlockSize, Error, InodeNumber, Place, Problem, Result};
+use base::{BlockSize, Error, InodeNumber, Location, Problem, Result};
 
 use crate::ondisk::dir::{RawDirEntryHeader, RawDirTail};
 
@@ -55,7 +55,7 @@ pub struct Slot<'a> {
 
 impl Slot<'_> {
     /// The name, refused when it is none: empty, or with a slash or a NUL in it.
-    pub fn checked_name(&self, place: Place) -> Result<&[u8]> {
+    pub fn checked_name(&self, location: Location) -> Result<&[u8]> {
         let problem = if self.name.is_empty() {
             Problem::Missing("name")
         } else if let Some(&byte) = self.name.iter().find(|&&byte| byte == b'/' || byte == 0) {
@@ -63,7 +63,7 @@ impl Slot<'_> {
         } else {
             return Ok(self.name);
         };
-        Err(Error::corrupt(STRUCTURE, at_byte(place, self.start), problem))
+        Err(Error::corrupt(STRUCTURE, at_byte(location, self.start), problem))
     }
 }
 
@@ -91,8 +91,8 @@ pub fn code_from_file_type(kind: FileType) -> u8 {
 impl DirFormat {
     /// The entries of a block (or of a part of an inline directory). After an error there are no
     /// more: nothing tells where the next would begin.
-    pub fn slots<'a>(&self, bytes: &'a [u8], place: Place) -> Slots<'a> {
-        Slots { format: *self, bytes, place, at: 0 }
+    pub fn slots<'a>(&self, bytes: &'a [u8], location: Location) -> Slots<'a> {
+        Slots { format: *self, bytes, location, at: 0 }
     }
 
     /// The type that an entry states, on volumes whose entries state one.
@@ -108,20 +108,22 @@ impl DirFormat {
     }
 
     /// Compares a leaf's checksum with its contents, on volumes with checksums.
-    pub fn verify_leaf(&self, block: &[u8], place: Place) -> Result<()> {
+    pub fn verify_leaf(&self, block: &[u8], location: Location) -> Result<()> {
         const STRUCTURE: &str = "directory block tail";
         let Some(seed) = self.checksum_seed else { return Ok(()) };
         let start = block.len().saturating_sub(size_of::<RawDirTail>());
-        let tail: &RawDirTail = view_at(block, start, STRUCTURE, place)?;
+        let tail: &RawDirTail = view_at(block, start, STRUCTURE, location)?;
         let found = (tail.inode.get(), tail.record_length.get(), tail.name_length, tail.file_type);
         if found != (0, size_of::<RawDirTail>() as u16, 0, TAIL_FILE_TYPE) {
             let problem = Problem::Missing("checksum");
-            return Err(Error::corrupt(STRUCTURE, place.at_byte(start as u64), problem));
+            return Err(Error::corrupt(STRUCTURE, location.at_byte(start as u64), problem));
         }
         let computed = crc32c(seed, block.get(..start).unwrap_or_default());
         match tail.checksum.get() {
             stored if stored == computed => Ok(()),
-            stored => Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed })),
+            stored => {
+                Err(Error::corrupt(STRUCTURE, location, Problem::Checksum { stored, computed }))
+            }
         }
     }
 
@@ -147,9 +149,9 @@ impl DirFormat {
     }
 }
 
-/// A byte from where `place` points.
-fn at_byte(place: Place, byte: usize) -> Place {
-    place.at_byte(place.byte.unwrap_or(0) + byte as u64)
+/// A byte from where `location` points.
+fn at_byte(location: Location, byte: usize) -> Location {
+    location.at_byte(location.byte.unwrap_or(0) + byte as u64)
 }
 
 impl RawDirEntryHeader {
@@ -163,7 +165,7 @@ impl RawDirEntryHeader {
 pub struct Slots<'a> {
     format: DirFormat,
     bytes: &'a [u8],
-    place: Place,
+    location: Location,
     at: usize,
 }
 
@@ -215,7 +217,7 @@ impl<'a> Slots<'a> {
 
     #[cold]
     fn fault(&self, problem: Problem) -> Error {
-        Error::corrupt(STRUCTURE, at_byte(self.place, self.at), problem)
+        Error::corrupt(STRUCTURE, at_byte(self.location, self.at), problem)
     }
 }
 
@@ -266,10 +268,10 @@ pub(crate) mod tests {
 
     fn names(format: DirFormat, block: &[u8]) -> Result<Vec<(u64, Vec<u8>)>> {
         let mut names = Vec::new();
-        for slot in format.slots(block, Place::default()) {
+        for slot in format.slots(block, Location::default()) {
             let slot = slot?;
             if let Some(inode) = slot.inode {
-                names.push((inode.0, slot.checked_name(Place::default())?.to_vec()));
+                names.push((inode.0, slot.checked_name(Location::default())?.to_vec()));
             }
         }
         Ok(names)
@@ -329,15 +331,15 @@ pub(crate) mod tests {
     fn a_leaf_checksum_is_compared_and_must_be_there() {
         let format = DirFormat { checksum_seed: Some(77), ..format(1024) };
         let mut leaf = block(1024, &[(5, 1012, b"a"), (0, 12, b"")]);
-        assert!(format.verify_leaf(&leaf, Place::default()).is_err());
+        assert!(format.verify_leaf(&leaf, Location::default()).is_err());
         leaf[1019] = TAIL_FILE_TYPE;
         let sum = crc32c(77, &leaf[..1012]);
         leaf[1020..].copy_from_slice(&sum.to_le_bytes());
-        format.verify_leaf(&leaf, Place::default()).unwrap();
-        let tail = format.slots(&leaf, Place::default()).last().unwrap().unwrap();
+        format.verify_leaf(&leaf, Location::default()).unwrap();
+        let tail = format.slots(&leaf, Location::default()).last().unwrap().unwrap();
         assert_eq!((tail.start, tail.inode, tail.name), (1012, None, &b""[..]));
         leaf[8] = b'b';
-        assert!(format.verify_leaf(&leaf, Place::default()).is_err());
+        assert!(format.verify_leaf(&leaf, Location::default()).is_err());
     }
 
     proptest! {
@@ -348,14 +350,14 @@ pub(crate) mod tests {
         ) {
             let format = format(1 << shift);
             let mut end = 0;
-            for slot in format.slots(&bytes, Place::default()) {
+            for slot in format.slots(&bytes, Location::default()) {
                 let Ok(slot) = slot else { break };
                 prop_assert!(slot.start == end && slot.end > slot.start && slot.end <= bytes.len());
-                let _ = slot.checked_name(Place::default());
+                let _ = slot.checked_name(Location::default());
                 end = slot.end;
             }
             let format = DirFormat { checksum_seed: Some(1), ..format };
-            let _ = format.verify_leaf(&bytes, Place::default());
+            let _ = format.verify_leaf(&bytes, Location::default());
             let _ = format.is_index_node(&bytes);
         }
     }

@@ -36,14 +36,14 @@ impl Directory<'_> {
         algorithm: HashAlgorithm,
     ) -> Result<()> {
         let format = self.format.dir;
-        let (buffer, place) = self.read_named(FileBlock(0), self.place())?;
-        let dots = format.dots(&buffer, place)?;
+        let (buffer, location) = self.read_named(FileBlock(0), self.location())?;
+        let dots = format.dots(&buffer, location)?;
         let others = format.entries(&buffer).get(dots.end..).unwrap_or_default();
         let others: Vec<NewEntry<'_>> =
-            format.used(others, place.at_byte(dots.end as u64)).collect::<Result<_>>()?;
+            format.used(others, location.at_byte(dots.end as u64)).collect::<Result<_>>()?;
         let leaf = self.append(handle, format.new_leaf(others))?;
         let root = self.format.new_root(dots.entries, algorithm, leaf);
-        self.rewrite(handle, buffer.block(), place, &root)?;
+        self.rewrite(handle, buffer.block(), location, &root)?;
         self.inode.update(handle, |record| record.flags.0 |= InodeFlags::INDEX.0)
     }
 }

@@ -5,7 +5,7 @@
 
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{Error, FileBlock, Place, Problem, Result};
+use base::{Error, FileBlock, Location, Problem, Result};
 use zerocopy::FromBytes;
 
 use super::block::{DirFormat, Slot, entry_bytes};
@@ -92,10 +92,10 @@ impl IndexFormat {
     }
 
     /// Parses block 0 of a hashed directory, without its checksum.
-    pub fn parse_root<'a>(&self, block: &'a [u8], place: Place) -> Result<IndexRoot<'a>> {
-        self.check_root_entries(block, place)?;
-        let info: &RawIndexInfo = view_at(block, ROOT_INFO_AT, STRUCTURE, place)?;
-        let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
+    pub fn parse_root<'a>(&self, block: &'a [u8], location: Location) -> Result<IndexRoot<'a>> {
+        self.check_root_entries(block, location)?;
+        let info: &RawIndexInfo = view_at(block, ROOT_INFO_AT, STRUCTURE, location)?;
+        let fault = |problem| Error::corrupt(STRUCTURE, location, problem);
         let must_be = |field, found: u64, expected| match found == expected {
             true => Ok(()),
             false => Err(fault(Problem::Mismatch { field, found, expected })),
@@ -114,45 +114,48 @@ impl IndexFormat {
         }
         let hasher =
             NameHasher { algorithm, is_unsigned: self.is_hash_unsigned, seed: self.hash_seed };
-        Ok(IndexRoot { hasher, levels, node: self.parse_slots(block, ROOT_SLOTS_AT, place)? })
+        Ok(IndexRoot { hasher, levels, node: self.parse_slots(block, ROOT_SLOTS_AT, location)? })
     }
 
     /// Parses an index block below the root, without its checksum.
-    pub fn parse_node<'a>(&self, block: &'a [u8], place: Place) -> Result<IndexNode<'a>> {
+    pub fn parse_node<'a>(&self, block: &'a [u8], location: Location) -> Result<IndexNode<'a>> {
         if !self.dir.is_index_node(block) {
             let problem = Problem::Missing("the entry that hides it");
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
-        self.parse_slots(block, NODE_SLOTS_AT, place)
+        self.parse_slots(block, NODE_SLOTS_AT, location)
     }
 
     /// Compares an index block's checksum with its contents, on volumes with checksums.
-    pub fn verify(&self, block: &[u8], is_root: bool, place: Place) -> Result<()> {
+    pub fn verify(&self, block: &[u8], is_root: bool, location: Location) -> Result<()> {
         let Some(seed) = self.dir.checksum_seed else { return Ok(()) };
         if is_root {
-            self.check_root_entries(block, place)?;
+            self.check_root_entries(block, location)?;
         }
         let slots_at = if is_root { ROOT_SLOTS_AT } else { NODE_SLOTS_AT };
-        let (limit, count) = self.limit_and_count(block, slots_at, place)?;
-        let tail: &RawIndexTail = view_at(block, slots_at + limit * ENTRY_BYTES, STRUCTURE, place)?;
+        let (limit, count) = self.limit_and_count(block, slots_at, location)?;
+        let tail: &RawIndexTail =
+            view_at(block, slots_at + limit * ENTRY_BYTES, STRUCTURE, location)?;
         let used = block.get(..slots_at + count * ENTRY_BYTES).unwrap_or_default();
         let computed = crc32c(crc32c(seed, used), &tail.reserved.get().to_le_bytes());
         let computed = crc32c(computed, &[0; 4]);
         match tail.checksum.get() {
             stored if stored == computed => Ok(()),
-            stored => Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed })),
+            stored => {
+                Err(Error::corrupt(STRUCTURE, location, Problem::Checksum { stored, computed }))
+            }
         }
     }
 
     /// The entries "." and "..": the second one's record hides the index from linear readers.
-    fn check_root_entries(&self, block: &[u8], place: Place) -> Result<()> {
-        let mut slots = self.dir.slots(block, place);
+    fn check_root_entries(&self, block: &[u8], location: Location) -> Result<()> {
+        let mut slots = self.dir.slots(block, location);
         let ends: [Option<Slot<'_>>; 2] = [slots.next().transpose()?, slots.next().transpose()?];
         match ends.map(|slot| slot.map_or(0, |slot| slot.end)) {
             [12, end] if end == block.len() => Ok(()),
             _ => {
                 let problem = Problem::Missing("the pair of entries that hides it");
-                Err(Error::corrupt(STRUCTURE, place, problem))
+                Err(Error::corrupt(STRUCTURE, location, problem))
             }
         }
     }
@@ -161,15 +164,15 @@ impl IndexFormat {
         &self,
         block: &'a [u8],
         slots_at: usize,
-        place: Place,
+        location: Location,
     ) -> Result<IndexNode<'a>> {
-        let (limit, count) = self.limit_and_count(block, slots_at, place)?;
-        let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, place)?;
+        let (limit, count) = self.limit_and_count(block, slots_at, location)?;
+        let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, location)?;
         let slots = block.get(slots_at + ENTRY_BYTES..).unwrap_or_default();
         let Ok((rest, _)) = <[RawIndexEntry]>::ref_from_prefix_with_elems(slots, count - 1) else {
             let (needed, available) = ((limit * ENTRY_BYTES) as u64, slots.len() as u64);
             let problem = Problem::Truncated { needed, available };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         };
         Ok(IndexNode { first: block_of(head.block.get()), rest })
     }
@@ -186,21 +189,21 @@ impl IndexFormat {
         &self,
         block: &[u8],
         slots_at: usize,
-        place: Place,
+        location: Location,
     ) -> Result<(usize, usize)> {
-        let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, place)?;
-        let place = place.at_byte(slots_at as u64);
+        let head: &RawIndexCount = view_at(block, slots_at, STRUCTURE, location)?;
+        let location = location.at_byte(slots_at as u64);
         let expected = self.limit(block.len(), slots_at);
         let (limit, count) = (usize::from(head.limit.get()), usize::from(head.count.get()));
         if limit != expected {
             let (found, expected) = (limit as u64, expected as u64);
             let problem = Problem::Mismatch { field: "limit", found, expected };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         if count == 0 || count > limit {
             let (found, max) = (count as u64, limit as u64);
             let problem = Problem::Range { field: "count", found, min: 1, max };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         Ok((limit, count))
     }
@@ -238,7 +241,7 @@ mod tests {
     #[test]
     fn search_finds_the_last_slot_at_or_below_the_hash() {
         let block = root(124, &[(0, 1), (10, 2), (10, 3), (11, 4), (50, 0xF000_0005)]);
-        let root = index_format(None).parse_root(&block, Place::default()).unwrap();
+        let root = index_format(None).parse_root(&block, Location::default()).unwrap();
         let found = |hash| root.node.block(root.node.search(hash)).unwrap().0;
         let blocks: Vec<u64> = [0, 9, 10, 11, 49, 50, u32::MAX].into_iter().map(found).collect();
         assert_eq!(blocks, [1, 1, 3, 4, 4, 5, 5]);
@@ -253,13 +256,13 @@ mod tests {
     fn a_root_that_cannot_be_used_is_refused() {
         let format = index_format(None);
         let good = root(124, &[(0, 1)]);
-        format.parse_root(&good, Place::default()).unwrap();
+        format.parse_root(&good, Location::default()).unwrap();
         for (byte, value) in
             [(24, 1), (28, 6), (29, 9), (30, 2), (31, 1), (32, 125), (34, 0), (35, 1)]
         {
             let mut bad = good.clone();
             bad[byte] = value;
-            assert!(format.parse_root(&bad, Place::default()).is_err(), "byte {byte}");
+            assert!(format.parse_root(&bad, Location::default()).is_err(), "byte {byte}");
         }
         let deep = {
             let mut deep = good.clone();
@@ -267,7 +270,7 @@ mod tests {
             deep
         };
         let large = IndexFormat { is_large: true, ..format };
-        assert_eq!(large.parse_root(&deep, Place::default()).unwrap().levels, 2);
+        assert_eq!(large.parse_root(&deep, Location::default()).unwrap().levels, 2);
     }
 
     #[test]
@@ -276,11 +279,11 @@ mod tests {
         let mut block = root(123, &[(0, 1), (8, 2)]);
         let sum = crc32c(crc32c(5, &block[..48]), &[0; 8]);
         block[1020..].copy_from_slice(&sum.to_le_bytes());
-        format.verify(&block, true, Place::default()).unwrap();
+        format.verify(&block, true, Location::default()).unwrap();
         block[48] ^= 1;
-        format.verify(&block, true, Place::default()).unwrap();
+        format.verify(&block, true, Location::default()).unwrap();
         block[47] ^= 1;
-        assert!(format.verify(&block, true, Place::default()).is_err());
+        assert!(format.verify(&block, true, Location::default()).is_err());
     }
 
     proptest! {
@@ -299,17 +302,17 @@ mod tests {
             block[at..].copy_from_slice(&bytes[at..]);
             block[at..at + 2].copy_from_slice(&limit.to_le_bytes());
             block[at + 2..at + 4].copy_from_slice(&count.to_le_bytes());
-            let _ = format.verify(&block, is_root, Place::default());
+            let _ = format.verify(&block, is_root, Location::default());
             let node = match is_root {
-                true => format.parse_root(&block, Place::default()).map(|root| root.node),
-                false => format.parse_node(&block, Place::default()),
+                true => format.parse_root(&block, Location::default()).map(|root| root.node),
+                false => format.parse_node(&block, Location::default()),
             };
             if let Ok(node) = node {
                 prop_assert!(node.search(hash) < node.len());
                 prop_assert!(node.block(node.search(hash)).is_some());
             }
-            let _ = format.parse_root(&bytes, Place::default());
-            let _ = format.parse_node(&bytes, Place::default());
+            let _ = format.parse_root(&bytes, Location::default());
+            let _ = format.parse_node(&bytes, Location::default());
         }
     }
 }

@@ -36,8 +36,8 @@ impl Directory<'_> {
     /// Where a name is.
     fn locate_inline(&self, record: &InodeRecord, name: &[u8]) -> Result<Option<(Part, Found)>> {
         let directory = InlineDirectory::open(self.inode.volume(), record)?;
-        for (part, (bytes, place)) in PARTS.into_iter().zip(directory.parts()) {
-            if let Some(found) = self.format.dir.find(bytes, place, name)? {
+        for (part, (bytes, location)) in PARTS.into_iter().zip(directory.parts()) {
+            if let Some(found) = self.format.dir.find(bytes, location, name)? {
                 return Ok(Some((part, found)));
             }
         }
@@ -58,8 +58,8 @@ impl Directory<'_> {
     ) -> Result<Step> {
         let (record, format) = (self.inode.record(), self.format.dir);
         let directory = InlineDirectory::open(self.inode.volume(), &record)?;
-        for (part, (bytes, place)) in PARTS.into_iter().zip(directory.parts()) {
-            if let Some(room) = format.find_room(bytes, place, entry.bytes())? {
+        for (part, (bytes, location)) in PARTS.into_iter().zip(directory.parts()) {
+            if let Some(room) = format.find_room(bytes, location, entry.bytes())? {
                 self.edit_part(handle, part, |bytes| format.insert(bytes, room, entry))?;
                 return Ok(Step::Inserted);
             }
@@ -104,8 +104,8 @@ impl Directory<'_> {
     pub(super) fn is_inline_empty(&self) -> Result<bool> {
         let record = self.inode.record();
         let directory = InlineDirectory::open(self.inode.volume(), &record)?;
-        for (bytes, place) in directory.parts() {
-            if let Some(entry) = self.format.dir.used(bytes, place).next() {
+        for (bytes, location) in directory.parts() {
+            if let Some(entry) = self.format.dir.used(bytes, location).next() {
                 return entry.map(|_| false);
             }
         }
@@ -161,7 +161,7 @@ impl Directory<'_> {
             &mut emptied.attribute_area,
             (NameIndex::SYSTEM, INLINE_DATA_NAME),
             features.has(Feature::EaInode),
-            self.place(),
+            self.location(),
         )?;
         emptied.flags.0 &= !InodeFlags::INLINE_DATA.0;
         emptied.block_area = [0; 60];
@@ -186,8 +186,8 @@ impl Directory<'_> {
         let room = format.entries_bytes();
         format.set_length(&mut block, FIRST_ENTRY_AT - PARENT_ENTRY_BYTES, PARENT_ENTRY_BYTES);
         let (mut at, mut last) = (FIRST_ENTRY_AT, FIRST_ENTRY_AT);
-        for (bytes, place) in directory.parts() {
-            for slot in format.slots(bytes, place) {
+        for (bytes, location) in directory.parts() {
+            for slot in format.slots(bytes, location) {
                 last = at + slot?.start;
             }
             // An inode is no larger than a block, and has other fields.

@@ -3,7 +3,7 @@
 //! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index (`build.rs`).
 
 use base::attributes::FileType;
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
 use iomap::MetadataBuffer;
 
 use super::hash::HashAlgorithm;
@@ -73,7 +73,7 @@ impl Inode {
             }
         }
         let problem = Problem::Missing("room where a leaf was divided");
-        Err(Error::corrupt("directory", Place::inode(self.number()), problem))
+        Err(Error::corrupt("directory", Location::inode(self.number()), problem))
     }
 
     /// Returns the credits that one insertion needs.
@@ -105,7 +105,7 @@ pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
 /// A leaf that was read.
 pub(super) struct Leaf {
     pub buffer: MetadataBuffer,
-    pub place: Place,
+    pub location: Location,
 }
 
 impl<'a> Directory<'a> {
@@ -118,7 +118,7 @@ impl<'a> Directory<'a> {
         }
         if directory.is_hashed && !inode.volume().superblock().has(Feature::DirIndex) {
             let problem = Problem::Invalid { field: "flags", found: InodeFlags::INDEX.0.into() };
-            return Err(Error::corrupt("inode", directory.place(), problem));
+            return Err(Error::corrupt("inode", directory.location(), problem));
         }
         Ok(directory)
     }
@@ -145,8 +145,8 @@ impl<'a> Directory<'a> {
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
         while let Some(block) = self.next_block(at)? {
             self.count_read(&mut blocks_read)?;
-            if let Some((buffer, place)) = self.read(block)? {
-                if self.insert_into(handle, &Leaf { buffer, place }, entry)? {
+            if let Some((buffer, location)) = self.read(block)? {
+                if self.insert_into(handle, &Leaf { buffer, location }, entry)? {
                     return Ok(Step::Inserted);
                 }
             }
@@ -172,10 +172,10 @@ impl<'a> Directory<'a> {
     ) -> Result<bool> {
         let format = self.format.dir;
         let entries = format.entries(&leaf.buffer);
-        let Some(room) = format.find_room(entries, leaf.place, entry.bytes())? else {
+        let Some(room) = format.find_room(entries, leaf.location, entry.bytes())? else {
             return Ok(false);
         };
-        self.edit_leaf(handle, leaf.buffer.block(), leaf.place, |bytes| {
+        self.edit_leaf(handle, leaf.buffer.block(), leaf.location, |bytes| {
             format.insert(bytes, room, entry);
         })?;
         Ok(true)
@@ -198,21 +198,21 @@ impl<'a> Directory<'a> {
 
     /// Returns the leaf that a path leads to, which is no part of the index.
     pub(super) fn leaf_of(&self, path: &Path) -> Result<Leaf> {
-        let fault = |place, problem| Error::corrupt("directory index", place, problem);
+        let fault = |location, problem| Error::corrupt("directory index", location, problem);
         let Some((at, named_by)) = self.child(path)? else {
-            let place = Place::inode(self.inode.number());
-            return Err(fault(place, Problem::Missing("the slot of a leaf")));
+            let location = Location::inode(self.inode.number());
+            return Err(fault(location, Problem::Missing("the slot of a leaf")));
         };
-        let (buffer, place) = self.read_named(at, named_by)?;
+        let (buffer, location) = self.read_named(at, named_by)?;
         let is_same = |block: FsBlock| block == buffer.block();
         if path.steps.iter().any(|step| step.block == at || is_same(step.buffer.block())) {
             return Err(fault(named_by, Problem::Cycle));
         }
         // An empty leaf can look like an index block, but not with the slots of one.
-        if self.format.parse_node(&buffer, place).is_ok() {
-            return Err(fault(place, Problem::Repeated("the index block")));
+        if self.format.parse_node(&buffer, location).is_ok() {
+            return Err(fault(location, Problem::Repeated("the index block")));
         }
-        Ok(Leaf { buffer, place })
+        Ok(Leaf { buffer, location })
     }
 
     /// Adds an entry to a leaf that has room for it, but in pieces.
@@ -224,7 +224,7 @@ impl<'a> Directory<'a> {
     ) -> Result<bool> {
         let format = self.format.dir;
         let mut entries = Vec::new();
-        for known in format.used(format.entries(&leaf.buffer), leaf.place) {
+        for known in format.used(format.entries(&leaf.buffer), leaf.location) {
             entries.push(known?);
         }
         entries.push(*entry);
@@ -233,7 +233,7 @@ impl<'a> Directory<'a> {
             return Ok(false);
         }
         let packed = format.new_leaf(entries);
-        self.rewrite(handle, leaf.buffer.block(), leaf.place, &packed)?;
+        self.rewrite(handle, leaf.buffer.block(), leaf.location, &packed)?;
         Ok(true)
     }
 
@@ -245,13 +245,13 @@ impl<'a> Directory<'a> {
 
     /// Moves half of a leaf's names to a new one. The last index block has room for it.
     fn divide_leaf(&self, handle: &mut Handle<'_>, path: &Path, leaf: &Leaf) -> Result<()> {
-        let split = self.format.dir.split_leaf(&path.hasher, &leaf.buffer, leaf.place)?;
+        let split = self.format.dir.split_leaf(&path.hasher, &leaf.buffer, leaf.location)?;
         let split = split.ok_or_else(|| {
             let problem = Problem::Missing("a second entry in a full leaf");
-            Error::corrupt(STRUCTURE, leaf.place, problem)
+            Error::corrupt(STRUCTURE, leaf.location, problem)
         })?;
         let at = self.append(handle, split.high)?;
-        self.rewrite(handle, leaf.buffer.block(), leaf.place, &split.low)?;
+        self.rewrite(handle, leaf.buffer.block(), leaf.location, &split.low)?;
         self.insert_slot(handle, path, path.steps.len() - 1, split.hash, at)
     }
 
@@ -271,14 +271,14 @@ impl<'a> Directory<'a> {
             Some(parent) => {
                 let (upper, hash) = self.format.split_node(&mut node);
                 let at = self.append(handle, upper)?;
-                self.rewrite(handle, step.buffer.block(), step.place, &node)?;
+                self.rewrite(handle, step.buffer.block(), step.location, &node)?;
                 self.insert_slot(handle, path, parent, hash, at)
             }
             None if path.levels < self.format.levels_max() => {
                 let (at, block) = self.append_blank(handle)?;
                 let lower = self.format.deepen_root(&mut node, at);
                 handle.replace(block, lower);
-                self.rewrite(handle, step.buffer.block(), step.place, &node)
+                self.rewrite(handle, step.buffer.block(), step.location, &node)
             }
             None => Err(Error::NoSpace),
         }
@@ -295,12 +295,12 @@ impl<'a> Directory<'a> {
     ) -> Result<()> {
         let (step, format) = (&path.steps[level], self.format);
         let kind = NodeKind::of(step.block);
-        let is_done = handle.edit(step.buffer.block(), STRUCTURE, step.place, |node| {
+        let is_done = handle.edit(step.buffer.block(), STRUCTURE, step.location, |node| {
             format.insert_slot(node, kind, step.slot, hash, child)
         })?;
         if !is_done {
             let problem = Problem::Shared { blocks: 1 };
-            return Err(Error::corrupt("directory index", step.place, problem));
+            return Err(Error::corrupt("directory index", step.location, problem));
         }
         Ok(())
     }
@@ -310,11 +310,11 @@ impl<'a> Directory<'a> {
         &self,
         handle: &mut Handle<'_>,
         block: FsBlock,
-        place: Place,
+        location: Location,
         change: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
         let format = self.format.dir;
-        handle.edit(block, STRUCTURE, place, |leaf| {
+        handle.edit(block, STRUCTURE, location, |leaf| {
             change(leaf);
             format.seal_leaf(leaf);
         })
@@ -325,10 +325,10 @@ impl<'a> Directory<'a> {
         &self,
         handle: &mut Handle<'_>,
         block: FsBlock,
-        place: Place,
+        location: Location,
         contents: &[u8],
     ) -> Result<()> {
-        handle.edit(block, STRUCTURE, place, |bytes| bytes.copy_from_slice(contents))
+        handle.edit(block, STRUCTURE, location, |bytes| bytes.copy_from_slice(contents))
     }
 
     /// Adds a block with these contents to the end of the directory.

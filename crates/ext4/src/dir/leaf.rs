@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use base::attributes::FileType;
 use base::checksum::crc32c;
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::block::{
@@ -92,9 +92,14 @@ impl DirFormat {
     }
 
     /// The entry of a name.
-    pub(crate) fn find(&self, bytes: &[u8], place: Place, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find(
+        &self,
+        bytes: &[u8],
+        location: Location,
+        name: &[u8],
+    ) -> Result<Option<Found>> {
         let mut previous = None;
-        for slot in self.slots(bytes, place) {
+        for slot in self.slots(bytes, location) {
             let slot = slot?;
             if let Some(inode) = slot.inode.filter(|_| slot.name == name) {
                 return Ok(Some(Found { previous, range: (slot.start, slot.end), inode }));
@@ -108,10 +113,10 @@ impl DirFormat {
     pub(crate) fn find_room(
         &self,
         entries: &[u8],
-        place: Place,
+        location: Location,
         needed: usize,
     ) -> Result<Option<Room>> {
-        for slot in self.slots(entries, place) {
+        for slot in self.slots(entries, location) {
             let slot = slot?;
             let room = room_of(&slot);
             if room.end - room.start - room.taken >= needed {
@@ -220,12 +225,12 @@ impl DirFormat {
     pub(crate) fn used<'a>(
         &self,
         bytes: &'a [u8],
-        place: Place,
+        location: Location,
     ) -> impl Iterator<Item = Result<NewEntry<'a>>> + use<'a> {
-        self.slots(bytes, place).filter_map(move |slot| match slot {
+        self.slots(bytes, location).filter_map(move |slot| match slot {
             Ok(Slot { inode: None, .. }) => None,
             Ok(slot @ Slot { inode: Some(inode), .. }) => {
-                Some(slot.checked_name(place).map(|_| NewEntry {
+                Some(slot.checked_name(location).map(|_| NewEntry {
                     name: slot.name,
                     inode,
                     code: slot.file_type,
@@ -242,8 +247,8 @@ impl DirFormat {
     }
 
     /// The first two entries of a block, which must be "." and "..".
-    pub(crate) fn dots<'a>(&self, block: &'a [u8], place: Place) -> Result<Dots<'a>> {
-        let mut slots = self.slots(block, place);
+    pub(crate) fn dots<'a>(&self, block: &'a [u8], location: Location) -> Result<Dots<'a>> {
+        let mut slots = self.slots(block, location);
         let mut next = |name: &[u8]| -> Result<(NewEntry<'a>, usize)> {
             if let Some(slot) = slots.next().transpose()? {
                 if let Some(inode) = slot.inode.filter(|_| slot.name == name) {
@@ -252,7 +257,7 @@ impl DirFormat {
                 }
             }
             let problem = Problem::Missing("the pair of entries that it begins with");
-            Err(Error::corrupt("directory block", place, problem))
+            Err(Error::corrupt("directory block", location, problem))
         };
         let ((own, parent_start), (parent, end)) = (next(b".")?, next(b"..")?);
         Ok(Dots { entries: [own, parent], parent_start, end })
@@ -287,8 +292,8 @@ mod tests {
     use super::super::block::tests::format;
     use super::*;
 
-    const PLACE: Place =
-        Place { group: None, inode: None, file_block: None, block: None, byte: None };
+    const PLACE: Location =
+        Location { group: None, inode: None, file_block: None, block: None, byte: None };
 
     fn entries(format: &DirFormat, leaf: &[u8]) -> BTreeMap<Vec<u8>, u64> {
         format.verify_leaf(leaf, PLACE).unwrap();

@@ -65,11 +65,11 @@ impl Directory<'_> {
         from: FileOffset,
         emit: Emit<'_>,
     ) -> Result<ControlFlow<()>> {
-        let Some((buffer, place)) = self.read(at)? else { return Ok(ControlFlow::Continue(())) };
+        let Some((buffer, location)) = self.read(at)? else { return Ok(ControlFlow::Continue(())) };
         let format = &self.format.dir;
         // No overflow: the block lies before the directory's end, which is below 2^64.
         let start = at.0 << format.block_size.shift();
-        list_slots(format, &buffer, place, DirCursor(start), DirCursor(from.0), emit)
+        list_slots(format, &buffer, location, DirCursor(start), DirCursor(from.0), emit)
     }
 }
 
@@ -77,19 +77,19 @@ impl Directory<'_> {
 pub(crate) fn list_slots(
     format: &DirFormat,
     bytes: &[u8],
-    place: base::Place,
+    location: base::Location,
     start: DirCursor,
     from: DirCursor,
     emit: Emit<'_>,
 ) -> Result<ControlFlow<()>> {
-    for slot in format.slots(bytes, place) {
+    for slot in format.slots(bytes, location) {
         let slot = slot?;
         let Some(inode) = slot.inode else { continue };
         if start.0 + (slot.start as u64) < from.0 {
             continue;
         }
         let entry = DirEntry {
-            name: slot.checked_name(place)?,
+            name: slot.checked_name(location)?,
             inode,
             kind: format.file_type(&slot),
             next: DirCursor(start.0 + slot.end as u64),

@@ -3,7 +3,7 @@
 //! As in the kernel, an index that makes no sense is not used (the entries can be found without
 //! it), but a block of it that is missing or has a wrong checksum is an error.
 
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 use iomap::MetadataBuffer;
 
 use super::hash::NameHasher;
@@ -19,7 +19,7 @@ use crate::inode::record::InodeFlags;
 pub(super) struct Located {
     /// The block of the volume that its entry is in.
     pub block: FsBlock,
-    pub place: Place,
+    pub location: Location,
     pub found: Found,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Path {
 pub(super) struct Step {
     pub block: FileBlock,
     pub buffer: MetadataBuffer,
-    pub place: Place,
+    pub location: Location,
     pub slot: usize,
 }
 
@@ -69,7 +69,7 @@ impl Inode {
         let inode = found.ok_or(Error::NotFound)?;
         if inode == self.number() && !is_dots(name) {
             let problem = Problem::Invalid { field: "inode", found: inode.0 };
-            return Err(Error::corrupt("directory entry", Place::inode(inode), problem));
+            return Err(Error::corrupt("directory entry", Location::inode(inode), problem));
         }
         Ok(inode)
     }
@@ -113,7 +113,7 @@ impl Directory<'_> {
 
     fn find_in_block(&self, at: FileBlock, name: &[u8]) -> Result<Option<Located>> {
         match self.read(at)? {
-            Some((buffer, place)) => self.find_in(&buffer, place, name),
+            Some((buffer, location)) => self.find_in(&buffer, location, name),
             None => Ok(None),
         }
     }
@@ -122,11 +122,11 @@ impl Directory<'_> {
     pub(super) fn find_in(
         &self,
         leaf: &MetadataBuffer,
-        place: Place,
+        location: Location,
         name: &[u8],
     ) -> Result<Option<Located>> {
-        let found = self.format.dir.find(leaf, place, name)?;
-        Ok(found.map(|found| Located { block: leaf.block(), place, found }))
+        let found = self.format.dir.find(leaf, location, name)?;
+        Ok(found.map(|found| Located { block: leaf.block(), location, found }))
     }
 
     fn find_by_index(&self, name: &[u8]) -> Result<ByIndex> {
@@ -156,15 +156,16 @@ impl Directory<'_> {
         &self,
         hash: impl FnOnce(&NameHasher) -> u32,
     ) -> Result<Result<Path, Error>> {
-        let (buffer, place) = self.read_named(FileBlock(0), Place::inode(self.inode.number()))?;
-        let (hash, hasher, levels, slot) = match self.format.parse_root(&buffer, place) {
+        let (buffer, location) =
+            self.read_named(FileBlock(0), Location::inode(self.inode.number()))?;
+        let (hash, hasher, levels, slot) = match self.format.parse_root(&buffer, location) {
             Ok(root) => {
                 let hash = hash(&root.hasher);
                 (hash, root.hasher, root.levels, root.node.search(hash))
             }
             Err(error) => return Ok(Err(error)),
         };
-        let steps = vec![Step { block: FileBlock(0), buffer, place, slot }];
+        let steps = vec![Step { block: FileBlock(0), buffer, location, slot }];
         let mut path = Path { hasher, levels, steps };
         Ok(self.descend(&mut path, Some(hash))?.map(|()| path))
     }
@@ -179,9 +180,9 @@ impl Directory<'_> {
         let mut leaves_read = 0;
         loop {
             self.count_read(&mut leaves_read)?;
-            let Some((leaf, place)) = self.child(path)? else { return Ok(Ok(None)) };
-            let (leaf, place) = self.read_named(leaf, place)?;
-            if let Some(found) = self.find_in(&leaf, place, name)? {
+            let Some((leaf, location)) = self.child(path)? else { return Ok(Ok(None)) };
+            let (leaf, location) = self.read_named(leaf, location)?;
+            if let Some(found) = self.find_in(&leaf, location, name)? {
                 return Ok(Ok(Some(found)));
             }
             // Names of this hash may go on in the next leaf, whose hash then is the same.
@@ -199,16 +200,16 @@ impl Directory<'_> {
     /// first one. The inner result is about the index making no sense.
     pub(super) fn descend(&self, path: &mut Path, hash: Option<u32>) -> Result<Result<(), Error>> {
         while path.steps.len() <= usize::from(path.levels) {
-            let Some((block, place)) = self.child(path)? else { break };
+            let Some((block, location)) = self.child(path)? else { break };
             if path.steps.iter().any(|step| step.block == block) {
-                return Ok(Err(Error::corrupt("directory index", place, Problem::Cycle)));
+                return Ok(Err(Error::corrupt("directory index", location, Problem::Cycle)));
             }
-            let (buffer, place) = self.read_named(block, place)?;
-            let slot = match self.format.parse_node(&buffer, place) {
+            let (buffer, location) = self.read_named(block, location)?;
+            let slot = match self.format.parse_node(&buffer, location) {
                 Ok(node) => hash.map_or(0, |hash| node.search(hash)),
                 Err(error) => return Ok(Err(error)),
             };
-            path.steps.push(Step { block, buffer, place, slot });
+            path.steps.push(Step { block, buffer, location, slot });
         }
         Ok(Ok(()))
     }
@@ -227,25 +228,25 @@ impl Directory<'_> {
     }
 
     /// The block that the end of the path names, and the place that names it.
-    pub(super) fn child(&self, path: &Path) -> Result<Option<(FileBlock, Place)>> {
+    pub(super) fn child(&self, path: &Path) -> Result<Option<(FileBlock, Location)>> {
         let Some(step) = path.steps.last() else { return Ok(None) };
-        Ok(self.node(step)?.block(step.slot).map(|block| (block, step.place)))
+        Ok(self.node(step)?.block(step.slot).map(|block| (block, step.location)))
     }
 
     pub(super) fn node<'s>(&self, step: &'s Step) -> Result<super::index::IndexNode<'s>> {
         if step.block == FileBlock(0) {
-            self.format.parse_root(&step.buffer, step.place).map(|root| root.node)
+            self.format.parse_root(&step.buffer, step.location).map(|root| root.node)
         } else {
-            self.format.parse_node(&step.buffer, step.place)
+            self.format.parse_node(&step.buffer, step.location)
         }
     }
 
-    /// A block that `place` names, and so must be there.
+    /// A block that `location` names, and so must be there.
     pub(super) fn read_named(
         &self,
         at: FileBlock,
-        place: Place,
-    ) -> Result<(MetadataBuffer, Place)> {
+        location: Location,
+    ) -> Result<(MetadataBuffer, Location)> {
         self.read(at)?.ok_or_else(|| {
             let (found, max) = (at.0, self.blocks.0.saturating_sub(1));
             let problem = if found > max {
@@ -253,7 +254,7 @@ impl Directory<'_> {
             } else {
                 Problem::Missing("block")
             };
-            Error::corrupt(STRUCTURE, place, problem)
+            Error::corrupt(STRUCTURE, location, problem)
         })
     }
 }

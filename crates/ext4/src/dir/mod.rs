@@ -21,7 +21,7 @@ mod split;
 mod change_tests;
 
 use base::attributes::FileType;
-use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
 use fs::Piece;
 use iomap::MetadataBuffer;
 
@@ -82,8 +82,8 @@ impl<'a> Directory<'a> {
         }
     }
 
-    fn place(&self) -> Place {
-        Place::inode(self.inode.number())
+    fn location(&self) -> Location {
+        Location::inode(self.inode.number())
     }
 
     pub(crate) fn format(&self) -> &IndexFormat {
@@ -102,29 +102,30 @@ impl<'a> Directory<'a> {
     }
 
     /// Block `at` with its checksum verified; `None` in a hole.
-    fn read(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Place)>> {
-        let Some((buffer, place)) = self.block(at)? else { return Ok(None) };
-        buffer.verify_once(|bytes| self.verify(at, bytes, place))?;
-        Ok(Some((buffer, place)))
+    fn read(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Location)>> {
+        let Some((buffer, location)) = self.block(at)? else { return Ok(None) };
+        buffer.verify_once(|bytes| self.verify(at, bytes, location))?;
+        Ok(Some((buffer, location)))
     }
 
     /// Block `at` as it lies; `None` in a hole.
-    pub(crate) fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Place)>> {
+    pub(crate) fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Location)>> {
         if at >= self.blocks {
             return Ok(None);
         }
         let Some(buffer) = self.inode.read_block(at, STRUCTURE)? else { return Ok(None) };
-        let place = Place::inode(self.inode.number()).at_file_block(at).at_block(buffer.block());
-        Ok(Some((buffer, place)))
+        let location =
+            Location::inode(self.inode.number()).at_file_block(at).at_block(buffer.block());
+        Ok(Some((buffer, location)))
     }
 
     /// Compares a block's checksum with its contents.
-    pub(crate) fn verify(&self, at: FileBlock, bytes: &[u8], place: Place) -> Result<()> {
+    pub(crate) fn verify(&self, at: FileBlock, bytes: &[u8], location: Location) -> Result<()> {
         let is_root = at == FileBlock(0);
         if self.is_hashed && (is_root || self.format.dir.is_index_node(bytes)) {
-            self.format.verify(bytes, is_root, place)
+            self.format.verify(bytes, is_root, location)
         } else {
-            self.format.dir.verify_leaf(bytes, place)
+            self.format.dir.verify_leaf(bytes, location)
         }
     }
 
@@ -136,7 +137,7 @@ impl<'a> Directory<'a> {
         let max = self.inode.volume().geometry().block_count.min(BLOCKS_READ_MAX);
         if *count > max {
             let problem = Problem::Range { field: "block count", found: *count, min: 1, max };
-            return Err(Error::corrupt("directory", Place::inode(self.inode.number()), problem));
+            return Err(Error::corrupt("directory", Location::inode(self.inode.number()), problem));
         }
         Ok(())
     }

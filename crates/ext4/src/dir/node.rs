@@ -141,9 +141,9 @@ impl IndexFormat {
         let at = kind.slots_at();
         node[at..at + ENTRY_BYTES].copy_from_slice(head.as_bytes());
         let places = node[at + ENTRY_BYTES..].chunks_exact_mut(ENTRY_BYTES);
-        for (place, &(hash, block)) in places.zip(rest) {
+        for (location, &(hash, block)) in places.zip(rest) {
             let entry = RawIndexEntry { hash: hash.into(), block: raw_block(block).into() };
-            place.copy_from_slice(entry.as_bytes());
+            location.copy_from_slice(entry.as_bytes());
         }
         self.seal_node(node, kind);
     }
@@ -192,7 +192,7 @@ fn slots_from(node: &[u8], kind: NodeKind, first: usize) -> Vec<(u32, FileBlock)
 
 #[cfg(test)]
 mod tests {
-    use base::{InodeNumber, Place};
+    use base::{InodeNumber, Location};
     use proptest::prelude::*;
 
     use super::super::block::DirFormat;
@@ -209,11 +209,11 @@ mod tests {
     }
 
     fn slots(format: &IndexFormat, node: &[u8], kind: NodeKind) -> Vec<(u32, u64)> {
-        let place = Place::default();
-        format.verify(node, kind == NodeKind::Root, place).unwrap();
+        let location = Location::default();
+        format.verify(node, kind == NodeKind::Root, location).unwrap();
         let node = match kind {
-            NodeKind::Root => format.parse_root(node, place).unwrap().node,
-            NodeKind::Inner => format.parse_node(node, place).unwrap(),
+            NodeKind::Root => format.parse_root(node, location).unwrap().node,
+            NodeKind::Inner => format.parse_node(node, location).unwrap(),
         };
         let slot = |slot| (node.hash(slot).unwrap_or(0), node.block(slot).unwrap().0);
         (0..node.len()).map(slot).collect()
@@ -239,8 +239,8 @@ mod tests {
                     if kind == NodeKind::Root {
                         let lower = format.deepen_root(&mut node, FileBlock(99));
                         prop_assert_eq!(slots(&format, &node, kind), [(0, 99)]);
-                        let place = Place::default();
-                        prop_assert_eq!(format.parse_root(&node, place).unwrap().levels, 1);
+                        let location = Location::default();
+                        prop_assert_eq!(format.parse_root(&node, location).unwrap().levels, 1);
                         (node, kind) = (lower, NodeKind::Inner);
                     } else {
                         let (upper, hash) = format.split_node(&mut node);

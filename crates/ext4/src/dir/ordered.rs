@@ -12,7 +12,7 @@
 
 use base::attributes::{DirCursor, DirEntry, FileType};
 use base::checksum::crc32c;
-use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
 
 use super::Directory;
 use super::hash::NameHasher;
@@ -77,9 +77,9 @@ impl Directory<'_> {
         if !self.is_hashed {
             return Ok(None);
         }
-        let (root, place) = self.read_named(FileBlock(0), self.place())?;
+        let (root, location) = self.read_named(FileBlock(0), self.location())?;
         // An index that makes no sense is not used, and its directory not changed.
-        Ok(self.format.parse_root(&root, place).ok().map(|root| root.hasher))
+        Ok(self.format.parse_root(&root, location).ok().map(|root| root.hasher))
     }
 
     /// Lists from a cursor on in the order of hashes.
@@ -101,11 +101,11 @@ impl Directory<'_> {
         let everything = Bounds { low: 0, next: None };
         if self.inode.has(InodeFlags::INLINE_DATA) {
             let record = self.inode.record();
-            for (bytes, place) in InlineDirectory::open(self.inode.volume(), &record)?.parts() {
-                listing.add(self, bytes, place, everything)?;
+            for (bytes, location) in InlineDirectory::open(self.inode.volume(), &record)?.parts() {
+                listing.add(self, bytes, location, everything)?;
             }
-        } else if let Some((block, place)) = self.read(FileBlock(0))? {
-            listing.add(self, &block, place, everything)?;
+        } else if let Some((block, location)) = self.read(FileBlock(0))? {
+            listing.add(self, &block, location, everything)?;
         }
         listing.give(everything);
         Ok(())
@@ -141,7 +141,7 @@ impl Directory<'_> {
             let leaf = self.leaf_of(&path)?;
             let next = self.advance(&mut path)?;
             let bounds = Bounds { low: low & !1, next };
-            listing.add(self, &leaf.buffer, leaf.place, bounds)?;
+            listing.add(self, &leaf.buffer, leaf.location, bounds)?;
             if listing.give(bounds) {
                 return Ok(());
             }
@@ -149,7 +149,7 @@ impl Directory<'_> {
             if next & !1 < bounds.low {
                 let (previous, found) = (bounds.low.into(), next.into());
                 let problem = Problem::Disorder { field: "hash", previous, found };
-                return Err(Error::corrupt(STRUCTURE, leaf.place, problem));
+                return Err(Error::corrupt(STRUCTURE, leaf.location, problem));
             }
             low = next;
             self.descend(&mut path, None)??;
@@ -189,11 +189,11 @@ impl Listing<'_> {
         &mut self,
         directory: &Directory<'_>,
         bytes: &[u8],
-        place: Place,
+        location: Location,
         bounds: Bounds,
     ) -> Result<()> {
         let (format, wanted) = (&directory.format.dir, self.major());
-        for entry in format.used(bytes, place) {
+        for entry in format.used(bytes, location) {
             let NewEntry { name, inode, code } = entry?;
             if super::lookup::is_dots(name) {
                 continue;
@@ -203,7 +203,7 @@ impl Listing<'_> {
                 let found = major.into();
                 let (min, max) = (bounds.low.into(), bounds.next.unwrap_or(u32::MAX).into());
                 let problem = Problem::Range { field: "hash of a name", found, min, max };
-                return Err(Error::corrupt(STRUCTURE, place, problem));
+                return Err(Error::corrupt(STRUCTURE, location, problem));
             }
             if major >= wanted {
                 let second = crc32c(0, name) >> (u32::BITS - SECOND_BITS);
@@ -214,7 +214,7 @@ impl Listing<'_> {
         if self.names.len() > ALIKE_MAX + bytes.len() {
             let (found, max) = (self.names.len() as u64, ALIKE_MAX as u64);
             let problem = Problem::Range { field: "names of one hash", found, min: 0, max };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         Ok(())
     }

@@ -19,9 +19,9 @@ impl Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             return directory.remove_inline(handle, name);
         }
-        let Located { block, place, found } = directory.locate(name)?;
+        let Located { block, location, found } = directory.locate(name)?;
         let format = directory.format.dir;
-        directory.edit_leaf(handle, block, place, |leaf| format.remove(leaf, &found))?;
+        directory.edit_leaf(handle, block, location, |leaf| format.remove(leaf, &found))?;
         Ok(found.inode)
     }
 
@@ -40,8 +40,8 @@ impl Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             return directory.set_inline_entry(handle, &entry);
         }
-        let Located { block, place, found } = directory.locate(name)?;
-        directory.edit_leaf(handle, block, place, |leaf| {
+        let Located { block, location, found } = directory.locate(name)?;
+        directory.edit_leaf(handle, block, location, |leaf| {
             format.set_inode(leaf, found.range.0, number, entry.code);
         })?;
         Ok(found.inode)
@@ -57,11 +57,11 @@ impl Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             return directory.set_inline_parent(handle, parent);
         }
-        let (buffer, place) = directory.read_named(FileBlock(0), directory.place())?;
-        let dots = directory.format.dir.dots(&buffer, place)?;
+        let (buffer, location) = directory.read_named(FileBlock(0), directory.location())?;
+        let dots = directory.format.dir.dots(&buffer, location)?;
         let (start, code) = (dots.parent_start, dots.entries[1].code);
         let (format, is_hashed) = (directory.format, directory.is_hashed);
-        handle.edit(buffer.block(), STRUCTURE, place, |block| {
+        handle.edit(buffer.block(), STRUCTURE, location, |block| {
             format.dir.set_inode(block, start, parent, code);
             match is_hashed {
                 true => format.seal_node(block, NodeKind::Root),
@@ -79,8 +79,8 @@ impl Inode {
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
         while let Some(block) = directory.next_block(at)? {
             directory.count_read(&mut blocks_read)?;
-            if let Some((buffer, place)) = directory.read(block)? {
-                for entry in directory.format.dir.used(&buffer, place) {
+            if let Some((buffer, location)) = directory.read(block)? {
+                for entry in directory.format.dir.used(&buffer, location) {
                     if !is_dots(entry?.name) {
                         return Ok(false);
                     }

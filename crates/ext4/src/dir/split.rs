@@ -1,7 +1,7 @@
 //! Divides a leaf of a hashed directory in two by the hashes of its names: bytes in, bytes out.
 //! Not here: where the halves go.
 
-use base::{Place, Result};
+use base::{Location, Result};
 
 use super::block::DirFormat;
 use super::hash::NameHasher;
@@ -25,10 +25,10 @@ impl DirFormat {
         &self,
         hasher: &NameHasher,
         leaf: &[u8],
-        place: Place,
+        location: Location,
     ) -> Result<Option<LeafSplit>> {
         let mut entries = Vec::new();
-        for entry in self.used(self.entries(leaf), place) {
+        for entry in self.used(self.entries(leaf), location) {
             let entry = entry?;
             entries.push((hasher.hash(entry.name).major, entry));
         }
@@ -71,8 +71,8 @@ mod tests {
         NameHasher { algorithm: HashAlgorithm::HalfMd4, is_unsigned: false, seed: [0; 4] };
 
     fn names<'l>(format: &DirFormat, leaf: &'l [u8]) -> BTreeSet<&'l [u8]> {
-        format.verify_leaf(leaf, Place::default()).unwrap();
-        format.used(leaf, Place::default()).map(|entry| entry.unwrap().name).collect()
+        format.verify_leaf(leaf, Location::default()).unwrap();
+        format.used(leaf, Location::default()).map(|entry| entry.unwrap().name).collect()
     }
 
     proptest! {
@@ -89,14 +89,14 @@ mod tests {
                 let entry =
                     format.new_entry(name.as_bytes(), InodeNumber(9), FileType::Regular);
                 let entries = format.entries(&leaf);
-                match format.find_room(entries, Place::default(), entry.bytes()).unwrap() {
+                match format.find_room(entries, Location::default(), entry.bytes()).unwrap() {
                     Some(room) => format.insert(&mut leaf, room, &entry),
                     None => break,
                 }
             }
             format.seal_leaf(&mut leaf);
             let before = names(&format, &leaf);
-            let split = format.split_leaf(&HASHER, &leaf, Place::default()).unwrap().unwrap();
+            let split = format.split_leaf(&HASHER, &leaf, Location::default()).unwrap().unwrap();
             let (low, high) = (names(&format, &split.low), names(&format, &split.high));
             prop_assert!(!low.is_empty() && !high.is_empty());
             prop_assert_eq!(low.union(&high).copied().collect::<BTreeSet<_>>(), before);
@@ -108,7 +108,7 @@ mod tests {
             prop_assert!(max == min && goes_on || max < min && !goes_on);
             for half in [&split.low, &split.high] {
                 let entries = format.entries(half);
-                prop_assert!(format.find_room(entries, Place::default(), 264).unwrap().is_some());
+                prop_assert!(format.find_room(entries, Location::default(), 264).unwrap().is_some());
             }
         }
     }
@@ -128,10 +128,10 @@ mod tests {
         assert!(alike.len() > 1);
         let entry = |name| format.new_entry(name, InodeNumber(9), FileType::Regular);
         let leaf = format.new_leaf(alike.iter().map(|name| entry(name)));
-        let split = format.split_leaf(&hasher, &leaf, Place::default()).unwrap().unwrap();
+        let split = format.split_leaf(&hasher, &leaf, Location::default()).unwrap().unwrap();
         assert_eq!(split.hash, hash | 1);
-        assert!(format.split_leaf(&hasher, &split.low, Place::default()).is_ok());
+        assert!(format.split_leaf(&hasher, &split.low, Location::default()).is_ok());
         let single = format.new_leaf([entry(&alike[0])]);
-        assert!(format.split_leaf(&hasher, &single, Place::default()).unwrap().is_none());
+        assert!(format.split_leaf(&hasher, &single, Location::default()).unwrap().is_none());
     }
 }

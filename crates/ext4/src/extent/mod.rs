@@ -3,7 +3,7 @@
 
 mod node;
 
-use base::{FileBlock, FsBlock, Place, Result};
+use base::{FileBlock, FsBlock, Location, Result};
 use fs::{RUNS_AT_ONCE, Span};
 
 pub use self::node::DEPTH_MAX;
@@ -19,27 +19,27 @@ use crate::volume::Volume;
 /// Returns the part of the tree around block `at`: some runs, or the gap between leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let validity = volume.block_validity(record.number);
-    let (seed, place) = (record.checksum_seed, Place::inode(record.number));
+    let (seed, location) = (record.checksum_seed, Location::inode(record.number));
     let root = Expected::of_root();
     verify_root(record, validity)?;
-    let mut step = find(&record.block_area, validity, &root, place, at)?;
+    let mut step = find(&record.block_area, validity, &root, location, at)?;
     // The depth falls by one with each step, and the root bounds the first.
     loop {
         let (block, expected) = match step {
             Step::Found(span) => return Ok(span),
             Step::Child { block, expected } => (block, expected),
         };
-        let place = place.at_file_block(expected.range.start).at_block(block);
-        let buffer = volume.read_metadata(block, STRUCTURE, place)?;
-        buffer.verify_once(|bytes| verify_block(bytes, validity, &expected, seed, place))?;
-        step = find(&buffer, validity, &expected, place, at)?;
+        let location = location.at_file_block(expected.range.start).at_block(block);
+        let buffer = volume.read_metadata(block, STRUCTURE, location)?;
+        buffer.verify_once(|bytes| verify_block(bytes, validity, &expected, seed, location))?;
+        step = find(&buffer, validity, &expected, location, at)?;
     }
 }
 
 /// Verifies the root of a tree, which lies in its inode.
 pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> Result<()> {
-    let place = Place::inode(record.number);
-    Node::verify(&record.block_area, validity, &Expected::of_root(), place).map(drop)
+    let location = Location::inode(record.number);
+    Node::verify(&record.block_area, validity, &Expected::of_root(), location).map(drop)
 }
 
 /// Where a node leads.
@@ -55,26 +55,26 @@ pub(crate) fn find(
     bytes: &[u8],
     validity: BlockValidity<'_>,
     expected: &Expected,
-    place: Place,
+    location: Location,
     at: FileBlock,
 ) -> Result<Step> {
-    let (depth, table) = verify_header(bytes, expected, place)?;
+    let (depth, table) = verify_header(bytes, expected, location)?;
     let after = entries_until(table, at);
     let first = after.saturating_sub(1);
     if depth == 0 {
         // Random reads find the same spans again.
         let first = first / RUNS_AT_ONCE * RUNS_AT_ONCE;
-        let part = Part::new(table, first..first + RUNS_AT_ONCE, expected, place)?;
+        let part = Part::new(table, first..first + RUNS_AT_ONCE, expected, location)?;
         part.check_contains(at)?;
         let mut runs = Vec::with_capacity(part.entries.len());
         part.verify_leaf(validity, |run| run.push_onto(&mut runs))?;
         return Ok(Step::Found(Span { start: part.range.start, end: part.range.end, runs }));
     }
     if after == 0 {
-        let gap = Part::new(table, 0..0, expected, place)?;
+        let gap = Part::new(table, 0..0, expected, location)?;
         return Ok(Step::Found(Span::hole(gap.range.start, gap.range.end)));
     }
-    let part = Part::new(table, first..after, expected, place)?;
+    let part = Part::new(table, first..after, expected, location)?;
     part.check_contains(at)?;
     let mut child = FsBlock(0);
     part.verify_index(validity, |(_, block)| child = block)?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 use fs::Run;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -76,7 +76,7 @@ pub(crate) struct Part<'t> {
     /// to the limits of the node.
     pub range: Range<FileBlock>,
     pub(super) table: &'t [u8],
-    place: Place,
+    location: Location,
 }
 
 impl<'t> Part<'t> {
@@ -85,7 +85,7 @@ impl<'t> Part<'t> {
         table: &'t [u8],
         entries: Range<usize>,
         expected: &Expected,
-        place: Place,
+        location: Location,
     ) -> Result<Self> {
         let (all, whole) = (starts(table), &expected.range);
         let entries = entries.start.min(all.len())..entries.end.min(all.len());
@@ -96,7 +96,7 @@ impl<'t> Part<'t> {
         let end = all.get(entries.end).map_or(whole.end, start_of);
         let bytes = entries.start * ENTRY_BYTES..entries.end * ENTRY_BYTES;
         let table = table.get(bytes).unwrap_or_default();
-        let part = Self { entries, range: start..end, table, place };
+        let part = Self { entries, range: start..end, table, location };
         if whole.start <= start && start <= end && end <= whole.end {
             Ok(part)
         } else {
@@ -110,13 +110,17 @@ impl<'t> Part<'t> {
     }
 
     fn disorder(&self, previous: FileBlock, found: FileBlock) -> Error {
-        let (place, (previous, found)) = (self.place_of(0), (previous.0, found.0));
-        Error::corrupt(STRUCTURE, place, Problem::Disorder { field: "file block", previous, found })
+        let (location, (previous, found)) = (self.place_of(0), (previous.0, found.0));
+        Error::corrupt(
+            STRUCTURE,
+            location,
+            Problem::Disorder { field: "file block", previous, found },
+        )
     }
 
     /// Returns the place of entry `index`.
-    fn place_of(&self, index: usize) -> Place {
-        self.place.at_byte((HEADER_BYTES + (self.entries.start + index) * ENTRY_BYTES) as u64)
+    fn place_of(&self, index: usize) -> Location {
+        self.location.at_byte((HEADER_BYTES + (self.entries.start + index) * ENTRY_BYTES) as u64)
     }
 
     /// Verifies the entries, of a leaf, and emits them.
@@ -129,8 +133,8 @@ impl<'t> Part<'t> {
         for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
             let entry =
                 RawExtent::ref_from_bytes(entry).expect("chunks have exactly the size of an entry");
-            let place = self.place_of(index);
-            let fault = |problem| Error::corrupt("extent", place, problem);
+            let location = self.place_of(index);
+            let fault = |problem| Error::corrupt("extent", location, problem);
             let start = FileBlock(entry.block.get().into());
             if start < next {
                 let (previous, found) = (next.0, start.0);
@@ -148,7 +152,7 @@ impl<'t> Part<'t> {
             }
             let block =
                 FsBlock(u64::from(entry.start_hi.get()) << 32 | u64::from(entry.start_lo.get()));
-            blocks.check("extent", place, block, length)?;
+            blocks.check("extent", location, block, length)?;
             emit(Run { start, length, block, unwritten });
             next = end;
         }
@@ -165,8 +169,8 @@ impl<'t> Part<'t> {
         for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
             let entry = RawExtentIndex::ref_from_bytes(entry)
                 .expect("chunks have exactly the size of an entry");
-            let place = self.place_of(index);
-            let fault = |problem| Error::corrupt("extent index", place, problem);
+            let location = self.place_of(index);
+            let fault = |problem| Error::corrupt("extent index", location, problem);
             let start = FileBlock(entry.block.get().into());
             if let Some(previous) = last.replace(start).filter(|previous| *previous >= start) {
                 let (previous, found) = (previous.0, start.0);
@@ -179,7 +183,7 @@ impl<'t> Part<'t> {
             }
             let block =
                 FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
-            blocks.check("extent index", place, block, 1)?;
+            blocks.check("extent index", location, block, 1)?;
             emit((start, block));
         }
         Ok(())
@@ -193,10 +197,10 @@ impl Node {
         bytes: &[u8],
         validity: BlockValidity<'_>,
         expected: Expected,
-        place: Place,
+        location: Location,
     ) -> Result<Self> {
-        let (depth, table) = verify_header(bytes, &expected, place)?;
-        let all = Part::new(table, 0..usize::MAX, &expected, place)?;
+        let (depth, table) = verify_header(bytes, &expected, location)?;
+        let all = Part::new(table, 0..usize::MAX, &expected, location)?;
         let entries = if depth == 0 {
             let mut runs = Vec::with_capacity(all.entries.len());
             all.verify_leaf(validity, |run| run.push_onto(&mut runs))?;
@@ -214,10 +218,10 @@ impl Node {
         bytes: &'b [u8],
         validity: BlockValidity<'_>,
         expected: &Expected,
-        place: Place,
+        location: Location,
     ) -> Result<(u16, &'b [u8])> {
-        let (depth, table) = verify_header(bytes, expected, place)?;
-        let all = Part::new(table, 0..usize::MAX, expected, place)?;
+        let (depth, table) = verify_header(bytes, expected, location)?;
+        let all = Part::new(table, 0..usize::MAX, expected, location)?;
         match depth {
             0 => all.verify_leaf(validity, |_| ())?,
             _ => all.verify_index(validity, |_| ())?,
@@ -246,10 +250,10 @@ impl Node {
 pub(crate) fn verify_header<'b>(
     bytes: &'b [u8],
     expected: &Expected,
-    place: Place,
+    location: Location,
 ) -> Result<(u16, &'b [u8])> {
-    let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, place)?;
-    let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
+    let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, location)?;
+    let fault = |problem| Error::corrupt(STRUCTURE, location, problem);
     if header.magic.get() != MAGIC {
         let found = header.magic.get().into();
         return Err(fault(Problem::Magic { found, expected: MAGIC.into() }));
@@ -287,22 +291,22 @@ pub(crate) fn verify_block(
     validity: BlockValidity<'_>,
     expected: &Expected,
     seed: Option<u32>,
-    place: Place,
+    location: Location,
 ) -> Result<()> {
-    verify_checksum(bytes, seed, place)?;
-    Node::verify(bytes, validity, expected, place).map(drop)
+    verify_checksum(bytes, seed, location)?;
+    Node::verify(bytes, validity, expected, location).map(drop)
 }
 
 /// Verifies the checksum, which is behind the room for entries that the header claims.
-pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, place: Place) -> Result<()> {
+pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, location: Location) -> Result<()> {
     let Some(seed) = seed else { return Ok(()) };
-    let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, place)?;
+    let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, location)?;
     let tail_at = HEADER_BYTES + usize::from(header.max.get()) * ENTRY_BYTES;
-    let tail: &RawExtentTail = view_at(bytes, tail_at, STRUCTURE, place)?;
+    let tail: &RawExtentTail = view_at(bytes, tail_at, STRUCTURE, location)?;
     let covered = bytes.get(..tail_at).unwrap_or_default();
     let (stored, computed) = (tail.checksum.get(), crc32c(seed, covered));
     if stored != computed {
-        return Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed }));
+        return Err(Error::corrupt(STRUCTURE, location, Problem::Checksum { stored, computed }));
     }
     Ok(())
 }
@@ -317,7 +321,7 @@ pub(crate) fn seal(bytes: &mut [u8], seed: Option<u32>) {
     let tail_at = HEADER_BYTES + room * ENTRY_BYTES;
     let checksum = crc32c(seed, bytes.get(..tail_at).unwrap_or_default());
     let tail = RawExtentTail { checksum: checksum.into() };
-    if let Some(place) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
-        place.copy_from_slice(tail.as_bytes());
+    if let Some(location) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
+        location.copy_from_slice(tail.as_bytes());
     }
 }

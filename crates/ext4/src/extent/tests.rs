@@ -42,14 +42,14 @@ fn parse(bytes: &[u8], depth: Option<u16>, range: std::ops::Range<u64>) -> Resul
         bytes,
         BlockValidity::of_any_block(&plain()),
         Expected { depth, range },
-        Place::default(),
+        Location::default(),
     )
 }
 
 fn find(bytes: &[u8], at: u64) -> Step {
     let (geometry, root) = (plain(), Expected::of_root());
     let validity = BlockValidity::of_any_block(&geometry);
-    super::find(bytes, validity, &root, Place::default(), FileBlock(at)).unwrap()
+    super::find(bytes, validity, &root, Location::default(), FileBlock(at)).unwrap()
 }
 
 fn root(bytes: &[u8]) -> Result<Node> {
@@ -143,7 +143,7 @@ proptest! {
             let (at, expected) = (FileBlock(at), Expected { depth: None, range: range.clone() });
             let geometry = plain();
             let validity = BlockValidity::of_any_block(&geometry);
-            match super::find(&bytes, validity, &expected, Place::default(), at) {
+            match super::find(&bytes, validity, &expected, Location::default(), at) {
                 Ok(Step::Found(span)) => {
                     prop_assert!(span.contains(at));
                     prop_assert!(range.start <= span.start && span.end <= range.end);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::{Error, FileBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FileBlock, InodeNumber, Location, Problem, Result, Unsupported};
 use fs::Run;
 
 use super::Change;
@@ -118,7 +118,7 @@ impl Outcome {
             if geometry.is_reserved_inode(number) {
                 let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
                 let problem = Problem::Range { field: "inode", found: number.0, min, max };
-                return Err(Error::corrupt("fast commit", Place::inode(number), problem));
+                return Err(Error::corrupt("fast commit", Location::inode(number), problem));
             }
             let before = match self.volume.inode_record(number) {
                 Err(Error::NotFound) => None,
@@ -174,8 +174,8 @@ impl Outcome {
     }
 
     fn take_image(&mut self, number: InodeNumber, image: &[u8]) -> Result<()> {
-        let place = Place::inode(number);
-        let image = InodeImage::parse(image, self.volume.geometry(), place)?;
+        let location = Location::inode(number);
+        let image = InodeImage::parse(image, self.volume.geometry(), location)?;
         let file = self.file(number)?;
         let known = file.generation();
         // An inode that is in use again is told by its generation.
@@ -218,13 +218,13 @@ impl Outcome {
 
     fn add_range(&mut self, number: InodeNumber, run: Run) -> Result<()> {
         const STRUCTURE: &str = "fast commit of a range";
-        let place = Place::inode(number).at_file_block(run.start);
-        self.volume.block_validity(number).check(STRUCTURE, place, run.block, run.length)?;
+        let location = Location::inode(number).at_file_block(run.start);
+        self.volume.block_validity(number).check(STRUCTURE, location, run.block, run.length)?;
         let end = run.end().0;
         if run.length == 0 || end > FILE_BLOCKS_MAX {
             let (min, max) = (run.start.0 + 1, FILE_BLOCKS_MAX);
             let problem = Problem::Range { field: "end", found: end, min, max };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         if let Some(map) = self.map(number)? {
             map.insert(run);

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 
 use super::Change;
 use crate::inode::Inode;
@@ -89,7 +89,7 @@ fn read(
         let (found, max) = (*blocks, volume.geometry().block_count);
         if found > max {
             let problem = Problem::Range { field: "blocks of directories", found, min: 0, max };
-            return Err(Error::corrupt("directory", Place::inode(number), problem));
+            return Err(Error::corrupt("directory", Location::inode(number), problem));
         }
     }
     let directory = Inode::new(Arc::clone(volume), record);

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use base::attributes::{DirCursor, DirEntry, FileType};
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 
 use crate::dir::block::{DirFormat, entry_bytes};
 use crate::dir::list::{Emit, list_slots};
@@ -44,9 +44,9 @@ pub(crate) struct InlineValue<'r> {
 
 /// That part; it is there even when it is empty.
 pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<InlineValue<'r>> {
-    let place = Place::inode(record.number);
+    let location = Location::inode(record.number);
     let has_value_inodes = volume.geometry().features.has(Feature::EaInode);
-    let entries = Entries::in_inode(&record.attribute_area, has_value_inodes, place)?;
+    let entries = Entries::in_inode(&record.attribute_area, has_value_inodes, location)?;
     let problem = match entries.find(NameIndex::SYSTEM, INLINE_DATA_NAME) {
         Some(Entry { value: Value::Here(bytes), start, value_start, .. }) => {
             let (at, entry_at) = (ENTRIES_AT + value_start, ENTRIES_AT + start);
@@ -57,7 +57,7 @@ pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<Inli
         }
         None => Problem::Missing("attribute system.data"),
     };
-    Err(Error::corrupt(STRUCTURE, place, problem))
+    Err(Error::corrupt(STRUCTURE, location, problem))
 }
 
 /// Where a file's inline data is to be zeroes, since the file ends before.
@@ -133,15 +133,15 @@ impl<'a> InlineDirectory<'a> {
         let (found, max) = (self.parent.0, format.inode_max.0);
         if found == 0 || found > max {
             let problem = Problem::Range { field: "parent", found, min: 1, max };
-            return Err(Error::corrupt("inline directory", self.place(), problem));
+            return Err(Error::corrupt("inline directory", self.location(), problem));
         }
         Ok(self.parent)
     }
 
     /// The bytes of each part, with the place that its entries' positions are counted from.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'a [u8], Place)> {
-        let place = self.place();
-        self.parts.iter().map(move |part| (part.bytes, place.at_byte(part.start)))
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'a [u8], Location)> {
+        let location = self.location();
+        self.parts.iter().map(move |part| (part.bytes, location.at_byte(part.start)))
     }
 
     pub(crate) fn find(&self, format: &DirFormat, name: &[u8]) -> Result<Option<InodeNumber>> {
@@ -150,8 +150,8 @@ impl<'a> InlineDirectory<'a> {
             b".." => return self.parent(format).map(Some),
             _ => {}
         }
-        for (bytes, place) in self.parts() {
-            if let Some(found) = format.find(bytes, place, name)? {
+        for (bytes, location) in self.parts() {
+            if let Some(found) = format.find(bytes, location, name)? {
                 return Ok(Some(found.inode));
             }
         }
@@ -172,16 +172,16 @@ impl<'a> InlineDirectory<'a> {
                 return Ok(());
             }
         }
-        for (part, (bytes, place)) in self.parts.iter().zip(self.parts()) {
+        for (part, (bytes, location)) in self.parts.iter().zip(self.parts()) {
             let start = DirCursor(FIRST_ENTRY_CURSOR.0 + part.start - PARENT_BYTES as u64);
-            if list_slots(format, bytes, place, start, from, emit)? == ControlFlow::Break(()) {
+            if list_slots(format, bytes, location, start, from, emit)? == ControlFlow::Break(()) {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn place(&self) -> Place {
-        Place::inode(self.inode)
+    fn location(&self) -> Location {
+        Location::inode(self.inode)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::attributes::{Attributes, FileType};
 use base::locks::{RankedMutex, RankedRwLock};
-use base::{Error, FileBlock, FileOffset, InodeNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result, Unsupported};
 use fs::{Around, Delayed, ExtentStatus, Piece, Span};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
 
@@ -181,8 +181,8 @@ impl Inode {
             return Ok(None);
         }
         let block = base::FsBlock(run.block.0 + (at.0 - run.start.0));
-        let place = Place::inode(self.number()).at_file_block(at).at_block(block);
-        self.volume.read_metadata(block, structure, place).map(Some)
+        let location = Location::inode(self.number()).at_file_block(at).at_block(block);
+        self.volume.read_metadata(block, structure, location).map(Some)
     }
 
     /// Returns the end of the file blocks that the inode's kind of map can map.
@@ -218,7 +218,7 @@ impl Inode {
         if at >= end {
             let problem =
                 Problem::Range { field: "file block", found: at.0, min: 0, max: end.0 - 1 };
-            return Err(Error::corrupt("file size", Place::inode(self.number()), problem));
+            return Err(Error::corrupt("file size", Location::inode(self.number()), problem));
         }
         if self.has(InodeFlags::EXTENTS) {
             extent::load_span(&self.volume, &self.record(), at)

@@ -3,7 +3,7 @@
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
 
 use crate::features::Feature;
@@ -128,26 +128,26 @@ pub struct InodeRecord {
 }
 
 impl InodeRecord {
-    /// Validates the bytes of inode `number`, which are `geometry.inode_size` at `place`.
+    /// Validates the bytes of inode `number`, which are `geometry.inode_size` at `location`.
     /// `NotFound` if it was never used or is deleted and cleared.
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
         number: InodeNumber,
-        place: Place,
+        location: Location,
     ) -> Result<Self> {
-        let place = place.in_inode(number);
-        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
+        let location = location.in_inode(number);
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, location)?;
         if raw.mode.get() == 0 && raw.links_count.get() == 0 {
             return Err(Error::NotFound);
         }
-        let (extra, extra_bytes) = parse_extra(bytes, place)?;
-        Self::verify(bytes, geometry, number, place)?;
+        let (extra, extra_bytes) = parse_extra(bytes, location)?;
+        Self::verify(bytes, geometry, number, location)?;
         let checksum_seed = geometry.inode_seed(number, raw.generation.get());
         let mode = raw.mode.get();
         let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
             let problem = Problem::Invalid { field: "mode", found: mode.into() };
-            Error::corrupt(STRUCTURE, place, problem)
+            Error::corrupt(STRUCTURE, location, problem)
         })?;
         let flags = InodeFlags(raw.flags.get());
         // A field is there when the extra bytes reach its end.
@@ -164,7 +164,7 @@ impl InodeRecord {
             uid: join(raw.uid_high.get(), raw.uid.get()),
             gid: join(raw.gid_high.get(), raw.gid.get()),
             links: raw.links_count.get(),
-            size: parse_size(raw, kind, geometry, place)?,
+            size: parse_size(raw, kind, geometry, location)?,
             blocks: parse_blocks(raw, flags, geometry),
             flags,
             generation: raw.generation.get(),
@@ -183,7 +183,7 @@ impl InodeRecord {
                 .features
                 .has(Feature::Project)
                 .then(|| if there(32) { extra.projid.get() } else { 0 }),
-            attribute_block: parse_attribute_block(raw, geometry, place)?,
+            attribute_block: parse_attribute_block(raw, geometry, location)?,
             block_area: raw.block,
             attribute_area: bytes.get(start..).unwrap_or_default().into(),
             attribute_area_start: start,
@@ -196,15 +196,15 @@ impl InodeRecord {
         bytes: &[u8],
         geometry: &Geometry,
         number: InodeNumber,
-        place: Place,
+        location: Location,
     ) -> Result<()> {
-        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
-        let (extra, extra_bytes) = parse_extra(bytes, place)?;
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, location)?;
+        let (extra, extra_bytes) = parse_extra(bytes, location)?;
         match geometry.inode_seed(number, raw.generation.get()) {
             Some(seed) if geometry.has_inode_checksums() => {
                 let has_high = extra_bytes >= CHECKSUM_HI_OFFSET + 2 - BASE_BYTES;
                 let high = has_high.then_some(extra.checksum_hi.get());
-                verify_checksum(bytes, seed, raw.checksum_lo.get(), high, place)
+                verify_checksum(bytes, seed, raw.checksum_lo.get(), high, location)
             }
             _ => Ok(()),
         }
@@ -276,7 +276,7 @@ impl InodeRecord {
 }
 
 /// The extra fields and how many of their bytes the inode says it has.
-fn parse_extra(bytes: &[u8], place: Place) -> Result<(RawInodeExtra, usize)> {
+fn parse_extra(bytes: &[u8], location: Location) -> Result<(RawInodeExtra, usize)> {
     let mut fields = RawInodeExtra::default();
     let room = bytes.len().saturating_sub(BASE_BYTES);
     if room == 0 {
@@ -294,7 +294,7 @@ fn parse_extra(bytes: &[u8], place: Place) -> Result<(RawInodeExtra, usize)> {
             min: 0,
             max: room as u64,
         };
-        return Err(Error::corrupt(STRUCTURE, place, problem));
+        return Err(Error::corrupt(STRUCTURE, location, problem));
     }
     Ok((fields, extra_bytes))
 }
@@ -305,7 +305,7 @@ fn verify_checksum(
     seed: u32,
     low: u16,
     high: Option<u16>,
-    place: Place,
+    location: Location,
 ) -> Result<()> {
     let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
     let crc = crc32c(seed, part(0..CHECKSUM_LO_OFFSET));
@@ -322,12 +322,17 @@ fn verify_checksum(
         None => (low.into(), crc & 0xFFFF),
     };
     if stored != computed {
-        return Err(Error::corrupt(STRUCTURE, place, Problem::Checksum { stored, computed }));
+        return Err(Error::corrupt(STRUCTURE, location, Problem::Checksum { stored, computed }));
     }
     Ok(())
 }
 
-fn parse_size(raw: &RawInode, kind: FileType, geometry: &Geometry, place: Place) -> Result<u64> {
+fn parse_size(
+    raw: &RawInode,
+    kind: FileType,
+    geometry: &Geometry,
+    location: Location,
+) -> Result<u64> {
     // In directories the high half was once the block of the ACL.
     let has_high = kind == FileType::Regular || geometry.features.has(Feature::LargeDir);
     let high = if has_high { raw.size_high.get() } else { 0 };
@@ -335,7 +340,7 @@ fn parse_size(raw: &RawInode, kind: FileType, geometry: &Geometry, place: Place)
     let max = i64::MAX as u64;
     if size > max {
         let problem = Problem::Range { field: "size", found: size, min: 0, max };
-        return Err(Error::corrupt(STRUCTURE, place, problem));
+        return Err(Error::corrupt(STRUCTURE, location, problem));
     }
     Ok(size)
 }
@@ -356,7 +361,7 @@ fn parse_blocks(raw: &RawInode, flags: InodeFlags, geometry: &Geometry) -> u64 {
 fn parse_attribute_block(
     raw: &RawInode,
     geometry: &Geometry,
-    place: Place,
+    location: Location,
 ) -> Result<Option<FsBlock>> {
     let has_high = geometry.has_high_attribute_blocks();
     let high = if has_high { raw.file_acl_high.get() } else { 0 };
@@ -364,7 +369,7 @@ fn parse_attribute_block(
     if block.0 == 0 {
         return Ok(None);
     }
-    geometry.check_run("extended attribute block reference", place, block, 1)?;
+    geometry.check_run("extended attribute block reference", location, block, 1)?;
     Ok(Some(block))
 }
 
@@ -375,7 +380,7 @@ mod tests {
 
     fn parse(bytes: &[u8]) -> Result<InodeRecord> {
         let geometry = crate::layout::geometry::tests::plain();
-        InodeRecord::parse(bytes, &geometry, InodeNumber(12), Place::default())
+        InodeRecord::parse(bytes, &geometry, InodeNumber(12), Location::default())
     }
 
     #[test]

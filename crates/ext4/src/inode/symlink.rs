@@ -1,7 +1,7 @@
 //! Targets of symbolic links: in the inode's block area, inline, or in a block.
 
 use base::attributes::FileType;
-use base::{Error, FileBlock, Place, Problem, Result};
+use base::{Error, FileBlock, Location, Problem, Result};
 
 use crate::features::Feature;
 use crate::inode::Inode;
@@ -73,6 +73,6 @@ impl Inode {
     }
 
     fn fault(&self, problem: Problem) -> Error {
-        Error::corrupt(STRUCTURE, Place::inode(self.number()), problem)
+        Error::corrupt(STRUCTURE, Location::inode(self.number()), problem)
     }
 }

@@ -174,8 +174,8 @@ impl Volume {
         record: &InodeRecord,
     ) -> Result<()> {
         let geometry = self.geometry();
-        let (block, at, place) = self.inode_place(record.number)?;
-        handle.edit(block, STRUCTURE, place, |table| {
+        let (block, at, location) = self.inode_place(record.number)?;
+        handle.edit(block, STRUCTURE, location, |table| {
             record.store(&mut table[at..at + geometry.inode_size as usize], geometry);
         })
     }

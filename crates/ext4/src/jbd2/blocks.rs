@@ -2,7 +2,7 @@
 //! Not here: how the journal was found, and what the blocks mean.
 
 use base::{
-    BlockSize, DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result,
+    BlockSize, DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result,
 };
 use device::SharedDevice;
 
@@ -64,18 +64,19 @@ impl JournalBlocks {
         inode: Option<InodeNumber>,
         runs: Vec<JournalRun>,
     ) -> Result<Self> {
-        let place = inode.map(Place::inode).unwrap_or_default();
+        let location = inode.map(Location::inode).unwrap_or_default();
         let device_blocks = device.size() >> block_size.shift();
         let mut next = 0u32;
         for run in &runs {
-            let place = place.at_file_block(FileBlock(run.first.into())).at_block(run.physical);
+            let location =
+                location.at_file_block(FileBlock(run.first.into())).at_block(run.physical);
             if run.first != next || run.length == 0 {
                 let (found, expected) = (run.first.into(), next.into());
                 let problem = Problem::Mismatch { field: "journal block", found, expected };
-                return Err(Error::corrupt(STRUCTURE, place, problem));
+                return Err(Error::corrupt(STRUCTURE, location, problem));
             }
             let range = |field, found, min, max| {
-                Error::corrupt(STRUCTURE, place, Problem::Range { field, found, min, max })
+                Error::corrupt(STRUCTURE, location, Problem::Range { field, found, min, max })
             };
             let end = run.physical.checked_add(run.length.into());
             if (run.physical.0 == 0 && inode.is_some())
@@ -89,17 +90,18 @@ impl JournalBlocks {
             })?;
         }
         if next == 0 {
-            return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("first block")));
+            return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("first block")));
         }
         let mut runs_by_place = runs.clone();
         runs_by_place.sort_unstable_by_key(|run| run.physical);
         for pair in runs_by_place.windows(2) {
             if pair[0].physical.0 + u64::from(pair[0].length) > pair[1].physical.0 {
-                let place =
-                    place.at_file_block(FileBlock(pair[1].first.into())).at_block(pair[1].physical);
+                let location = location
+                    .at_file_block(FileBlock(pair[1].first.into()))
+                    .at_block(pair[1].physical);
                 let (previous, found) = (pair[0].physical.0, pair[1].physical.0);
                 let problem = Problem::Disorder { field: "block", previous, found };
-                return Err(Error::corrupt(STRUCTURE, place, problem));
+                return Err(Error::corrupt(STRUCTURE, location, problem));
             }
         }
         Ok(Self { device, block_size, inode, superblock: 0, runs, runs_by_place })
@@ -156,10 +158,10 @@ impl JournalBlocks {
     }
 
     /// What an error in journal block `block` says of its place.
-    pub(super) fn place(&self, block: u32) -> Place {
-        let place = self.inode.map(Place::inode).unwrap_or_default();
-        let place = place.at_file_block(FileBlock(block.into()));
-        self.physical(block).map_or(place, |physical| place.at_block(physical))
+    pub(super) fn location(&self, block: u32) -> Location {
+        let location = self.inode.map(Location::inode).unwrap_or_default();
+        let location = location.at_file_block(FileBlock(block.into()));
+        self.physical(block).map_or(location, |physical| location.at_block(physical))
     }
 
     /// Reads journal block `block` into `buffer`, which has the size of a block.
@@ -169,7 +171,7 @@ impl JournalBlocks {
         let Some(offset) = offset else {
             let (found, max) = (block.into(), self.count().saturating_sub(1).into());
             let problem = Problem::Range { field: "journal block", found, min: 0, max };
-            return Err(Error::corrupt(STRUCTURE, self.place(block), problem));
+            return Err(Error::corrupt(STRUCTURE, self.location(block), problem));
         };
         self.device.read_at(offset, buffer)
     }

@@ -142,11 +142,11 @@ impl LogWriter {
         let encoded = self.encoder.encode(id, blocks, revoked, time);
         let length = encoded.body.len() as u32;
         let device = Arc::clone(self.journal.blocks.device());
-        device.write_all(self.place(self.head, encoded.body))?;
+        device.write_all(self.location(self.head, encoded.body))?;
         // What the transaction speaks of, and all of it, is durable before it is complete.
         self.flush()?;
         let commit_at = self.after(self.head, length);
-        device.write_all(self.place(commit_at, vec![encoded.commit]))?;
+        device.write_all(self.location(commit_at, vec![encoded.commit]))?;
         device.flush()?;
         self.head = self.after(commit_at, 1);
         self.used += length + 1;
@@ -195,7 +195,7 @@ impl LogWriter {
     }
 
     /// Returns the device offsets of blocks that are adjacent in the log from `at` on.
-    fn place(
+    fn location(
         &self,
         at: u32,
         blocks: Vec<BlockContents>,

@@ -55,7 +55,7 @@ impl Journal {
             &buffer,
             blocks.block_size(),
             blocks.count(),
-            blocks.place(blocks.superblock()),
+            blocks.location(blocks.superblock()),
         )?;
         Ok(Self { blocks, superblock })
     }

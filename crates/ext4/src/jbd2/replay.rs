@@ -85,7 +85,7 @@ fn collect_targets(
     let mut buffer = vec![0; journal.block_size().len()];
     for &(block, transaction) in &log.revokes {
         journal.read(block, &mut buffer)?;
-        for revoked in revoked_blocks(&buffer, superblock.features, journal.place(block))? {
+        for revoked in revoked_blocks(&buffer, superblock.features, journal.location(block))? {
             // A revoke of what the log does not hold has no effect and takes no memory.
             let Some(entry) = targets.get_mut(&revoked) else { continue };
             if entry.revoked.is_none_or(|earlier| transaction.is_at_or_after(earlier)) {
@@ -114,14 +114,14 @@ fn target_offset(
     const STRUCTURE: &str = "journal tag";
     let block = logged.tag.target;
     let blocks = target.size() >> block_size.shift();
-    let place = journal.place(logged.journal_block);
+    let location = journal.location(logged.journal_block);
     let offset = block_size.device_offset(block).filter(|_| block.0 < blocks).ok_or_else(|| {
         let (found, max) = (block.0, blocks.saturating_sub(1));
-        Error::corrupt(STRUCTURE, place, Problem::Range { field: "block", found, min: 0, max })
+        Error::corrupt(STRUCTURE, location, Problem::Range { field: "block", found, min: 0, max })
     })?;
     if journal.own(block) {
         let problem = Problem::Invalid { field: "block in the journal itself", found: block.0 };
-        return Err(Error::corrupt(STRUCTURE, place, problem));
+        return Err(Error::corrupt(STRUCTURE, location, problem));
     }
     Ok(offset)
 }
@@ -145,6 +145,6 @@ fn verify_data(
     if stored == computed {
         return Ok(());
     }
-    let place = journal.place(logged.journal_block);
-    Err(Error::corrupt("journal data block", place, Problem::Checksum { stored, computed }))
+    let location = journal.location(logged.journal_block);
+    Err(Error::corrupt("journal data block", location, Problem::Checksum { stored, computed }))
 }

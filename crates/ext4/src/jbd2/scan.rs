@@ -108,7 +108,7 @@ impl Scanner<'_> {
             return Ok(false);
         }
         self.journal.read(at, buffer)?;
-        let header: &RawHeader = view_at(buffer, 0, "journal block", self.journal.place(at))?;
+        let header: &RawHeader = view_at(buffer, 0, "journal block", self.journal.location(at))?;
         if header.h_magic.get() != ondisk::MAGIC || header.h_sequence.get() != self.expected.0 {
             return Ok(false);
         }
@@ -171,7 +171,7 @@ impl Scanner<'_> {
 
     fn commit(&mut self, at: u32, buffer: &mut [u8]) -> Result<bool> {
         const STRUCTURE: &str = "journal commit block";
-        let raw = *view_at::<RawCommit>(buffer, 0, STRUCTURE, self.journal.place(at))?;
+        let raw = *view_at::<RawCommit>(buffer, 0, STRUCTURE, self.journal.location(at))?;
         let seconds = raw.h_commit_sec.get();
         // Blocks left over from an earlier journal in this place can carry the expected id, but
         // their commit time gives them away.
@@ -187,7 +187,7 @@ impl Scanner<'_> {
             if stale {
                 return Ok(false);
             }
-            let error = Error::corrupt(STRUCTURE, self.journal.place(at), problem);
+            let error = Error::corrupt(STRUCTURE, self.journal.location(at), problem);
             self.expected = self.expected.next();
             if self.superblock.features.async_commit {
                 self.failed = Some(error);
@@ -248,7 +248,7 @@ impl Scanner<'_> {
         let computed = crc32c(crc32c(self.superblock.checksum_seed, body), &zeroes);
         if stored != computed && self.suspect.is_none() {
             let problem = Problem::Checksum { stored, computed };
-            self.suspect = Some(Error::corrupt(structure, self.journal.place(at), problem));
+            self.suspect = Some(Error::corrupt(structure, self.journal.location(at), problem));
         }
     }
 }

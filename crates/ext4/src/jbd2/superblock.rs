@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{BlockSize, Error, Place, Problem, Result, TransactionId, Unsupported};
+use base::{BlockSize, Error, Location, Problem, Result, TransactionId, Unsupported};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::ondisk::{self, RawSuperblock};
@@ -122,17 +122,17 @@ pub struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// Reads the superblock in `block`, which lies at `place`, of a journal that has
+    /// Reads the superblock in `block`, which lies at `location`, of a journal that has
     /// `blocks_available` blocks of `block_size` bytes.
     pub fn parse(
         block: &[u8],
         block_size: BlockSize,
         blocks_available: u32,
-        place: Place,
+        location: Location,
     ) -> Result<Self> {
-        let corrupt = |problem| Error::corrupt(STRUCTURE, place, problem);
-        let raw: &RawSuperblock = view_at(block, 0, STRUCTURE, place)?;
-        let version = verify_header(raw, place)?;
+        let corrupt = |problem| Error::corrupt(STRUCTURE, location, problem);
+        let raw: &RawSuperblock = view_at(block, 0, STRUCTURE, location)?;
+        let version = verify_header(raw, location)?;
         let features = if version == 1 {
             JournalFeatures::default()
         } else {
@@ -142,7 +142,7 @@ impl JournalSuperblock {
                 raw.s_feature_ro_compat.get(),
             )?
         };
-        verify_checksum(raw, features, place)?;
+        verify_checksum(raw, features, location)?;
 
         let size = raw.s_blocksize.get();
         if size != block_size.bytes() {
@@ -234,24 +234,28 @@ pub(super) fn write_errno(block: &mut [u8], features: JournalFeatures, errno: u3
     }
 }
 
-fn verify_header(raw: &RawSuperblock, place: Place) -> Result<u8> {
+fn verify_header(raw: &RawSuperblock, location: Location) -> Result<u8> {
     let magic = raw.s_header.h_magic.get();
     if magic != ondisk::MAGIC {
         let (found, expected) = (magic.into(), ondisk::MAGIC.into());
-        return Err(Error::corrupt(STRUCTURE, place, Problem::Magic { found, expected }));
+        return Err(Error::corrupt(STRUCTURE, location, Problem::Magic { found, expected }));
     }
     match raw.s_header.h_blocktype.get() {
         ondisk::BLOCK_SUPERBLOCK_V1 => Ok(1),
         ondisk::BLOCK_SUPERBLOCK_V2 => Ok(2),
         found => {
             let problem = Problem::Invalid { field: "h_blocktype", found: found.into() };
-            Err(Error::corrupt(STRUCTURE, place, problem))
+            Err(Error::corrupt(STRUCTURE, location, problem))
         }
     }
 }
 
-fn verify_checksum(raw: &RawSuperblock, features: JournalFeatures, place: Place) -> Result<()> {
-    let corrupt = |problem| Err(Error::corrupt(STRUCTURE, place, problem));
+fn verify_checksum(
+    raw: &RawSuperblock,
+    features: JournalFeatures,
+    location: Location,
+) -> Result<()> {
+    let corrupt = |problem| Err(Error::corrupt(STRUCTURE, location, problem));
     let versions = [features.checksum_v1, features.checksum_v2, features.checksum_v3];
     if versions.into_iter().filter(|&set| set).count() > 1 {
         let found = raw.s_feature_incompat.get().into();

@@ -1,7 +1,7 @@
 //! The tags of a descriptor block and the records of a revoke block.
 //! Not here: verifying the block's checksum, and what becomes of the tags.
 
-use base::{Error, FsBlock, Place, Problem, Result};
+use base::{Error, FsBlock, Location, Problem, Result};
 use zerocopy::FromBytes;
 use zerocopy::big_endian::{U32, U64};
 
@@ -66,14 +66,14 @@ fn parse_tag(bytes: &[u8], features: JournalFeatures) -> Option<(Tag, u16, usize
     Some((tag, flags, length))
 }
 
-/// The blocks that the revoke block `block`, which lies at `place`, takes back.
+/// The blocks that the revoke block `block`, which lies at `location`, takes back.
 pub(super) fn revoked_blocks<'a>(
     block: &'a [u8],
     features: JournalFeatures,
-    place: Place,
+    location: Location,
 ) -> Result<impl Iterator<Item = FsBlock> + 'a> {
     const STRUCTURE: &str = "journal revoke block";
-    let header: &RawRevokeHeader = base::view::view_at(block, 0, STRUCTURE, place)?;
+    let header: &RawRevokeHeader = base::view::view_at(block, 0, STRUCTURE, location)?;
     let used = header.r_count.get();
     let tail = if features.has_block_checksums() { ondisk::BLOCK_TAIL_BYTES } else { 0 };
     let min = size_of::<RawRevokeHeader>();
@@ -85,7 +85,7 @@ pub(super) fn revoked_blocks<'a>(
         .ok_or_else(|| {
             let (min, max) = (min as u64, max as u64);
             let problem = Problem::Range { field: "r_count", found: used.into(), min, max };
-            Error::corrupt(STRUCTURE, place, problem)
+            Error::corrupt(STRUCTURE, location, problem)
         })?;
     let width = if features.block_numbers_64 { 8 } else { 4 };
     Ok(records.chunks_exact(width).map(move |record| {

@@ -70,7 +70,7 @@ mod tests {
     use std::thread;
 
     use base::cancellation::{self, CHECK_EVERY};
-    use base::{Error, FsBlock, Place};
+    use base::{Error, FsBlock, Location};
 
     use super::*;
     use crate::journal::handle::tests::journal;
@@ -90,7 +90,7 @@ mod tests {
             let commit = scope.spawn(|| journal.commit_all().unwrap());
             wait_until_committing(&journal);
             let mut handle = journal.start(1).unwrap();
-            handle.edit(FsBlock(7), "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+            handle.edit(FsBlock(7), "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
             drop(handle);
             // Later threads are not waited for.
             let later = journal.delay_commits();

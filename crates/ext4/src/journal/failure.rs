@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, Place, Result};
+use base::{Error, Location, Result};
 use fs::ErrorPolicy;
 
 use super::{End, Journal};
@@ -84,7 +84,7 @@ impl Journal {
         let geometry = self.errors.geometry();
         let block = geometry.superblock_block();
         let mut handle = self.start(1)?;
-        handle.edit(block, "superblock", Place::block(block), |bytes| {
+        handle.edit(block, "superblock", Location::block(block), |bytes| {
             superblock::edit(bytes, geometry, |raw| self.errors.errors().store(raw));
         })
     }

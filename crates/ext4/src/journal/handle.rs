@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::thread;
 
 use base::locks::Held;
-use base::{DeviceOffset, FsBlock, Place, Result, TransactionId};
+use base::{DeviceOffset, FsBlock, Location, Result, TransactionId};
 use smallvec::SmallVec;
 
 use super::Journal;
@@ -81,15 +81,15 @@ impl<'j> Handle<'j> {
     }
 
     /// Changes a block of metadata. `change` reads no metadata itself. An error is about reading
-    /// the block, which `structure` at `place` refers to; then nothing was changed.
+    /// the block, which `structure` at `location` refers to; then nothing was changed.
     pub(crate) fn edit<R>(
         &mut self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        location: Location,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
-        self.try_edit(block, structure, place, |bytes| Ok(change(bytes)))
+        self.try_edit(block, structure, location, |bytes| Ok(change(bytes)))
     }
 
     /// [`edit`](Self::edit) with a `change` that can fail, and then has not changed anything.
@@ -97,11 +97,11 @@ impl<'j> Handle<'j> {
         &mut self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        location: Location,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
         self.is_editing = true;
-        let result = self.journal.metadata.change(block, structure, place, change);
+        let result = self.journal.metadata.change(block, structure, location, change);
         self.is_editing = false;
         let result = result??;
         self.note(block);
@@ -181,7 +181,7 @@ pub(super) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Barrier;
 
-    use base::{BlockSize, Error, FsBlock, Place};
+    use base::{BlockSize, Error, FsBlock, Location};
     use device::{LatchDevice, MemoryDevice};
     use iomap::{CacheOptions, MetadataCache, PageCache};
     use std::sync::Arc;
@@ -215,7 +215,7 @@ pub(super) mod tests {
         let journal = journal();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut handle = journal.start(2).unwrap();
-            handle.edit(FsBlock(7), "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+            handle.edit(FsBlock(7), "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
             panic!("as the test has it");
         }));
         assert!(panicked.is_err());
@@ -233,7 +233,7 @@ pub(super) mod tests {
                 bytes[0] = 1;
                 panic!("as the test has it");
             };
-            handle.edit::<()>(FsBlock(7), "test", Place::default(), edit).unwrap();
+            handle.edit::<()>(FsBlock(7), "test", Location::default(), edit).unwrap();
         }));
         assert!(panicked.is_err());
         assert!(matches!(journal.start(1).map(drop), Err(Error::ShutDown(_))));
@@ -244,7 +244,7 @@ pub(super) mod tests {
         for before_it_is_written in [true, false] {
             let journal = journal();
             let mut handle = journal.start(2).unwrap();
-            handle.edit(FsBlock(7), "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+            handle.edit(FsBlock(7), "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
             match before_it_is_written {
                 true => journal.metadata.discard(FsBlock(7)),
                 false => handle.when_durable(|| panic!("as the test has it")),
@@ -269,7 +269,7 @@ pub(super) mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut handle = journal.start(1).unwrap();
-                handle.edit(shared, "test", Place::default(), |bytes| bytes[0] = 1).unwrap();
+                handle.edit(shared, "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
                 changed.wait();
                 revoked.wait();
             });

@@ -1,7 +1,7 @@
 //! The bitmaps of a group: which clusters and which inodes are in use. Not here: changing them.
 
 use base::checksum::crc32c;
-use base::{Error, FsBlock, Place, Problem, Result};
+use base::{Error, FsBlock, Location, Problem, Result};
 use iomap::MetadataBuffer;
 
 use crate::layout::geometry::Geometry;
@@ -90,8 +90,8 @@ impl Volume {
     }
 
     fn read_bitmap(&self, group: &GroupDescriptor, bitmap: &Stored) -> Result<MetadataBuffer> {
-        let place = Place::group(group.group).at_block(bitmap.block);
-        let buffer = self.read_metadata(bitmap.block, bitmap.structure, place)?;
+        let location = Location::group(group.group).at_block(bitmap.block);
+        let buffer = self.read_metadata(bitmap.block, bitmap.structure, location)?;
         if let Some(seed) = self.geometry().metadata_seed() {
             let mask = self.geometry().bitmap_checksum_mask();
             buffer.verify_once(|bytes| {
@@ -101,7 +101,7 @@ impl Volume {
                     return Ok(());
                 }
                 let problem = Problem::Checksum { stored, computed };
-                Err(Error::corrupt(bitmap.structure, place, problem))
+                Err(Error::corrupt(bitmap.structure, location, problem))
             })?;
         }
         Ok(buffer)

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
 use crate::extent;
 use crate::indirect;
@@ -29,15 +29,15 @@ impl<'v> BlockValidity<'v> {
         Self { geometry, fixed: None, journal: None }
     }
 
-    /// Refuses a run of blocks that `place` in `structure` refers to, if the inode cannot have them.
+    /// Refuses a run of blocks that `location` in `structure` refers to, if the inode cannot have them.
     pub(crate) fn check(
         self,
         structure: &'static str,
-        place: Place,
+        location: Location,
         start: FsBlock,
         count: u64,
     ) -> Result<()> {
-        self.checker().check(structure, place, start, count)
+        self.checker().check(structure, location, start, count)
     }
 
     /// Returns a checker for runs that may lie near each other.
@@ -68,7 +68,7 @@ impl Checker<'_> {
     pub(crate) fn check(
         &mut self,
         structure: &'static str,
-        place: Place,
+        location: Location,
         start: FsBlock,
         count: u64,
     ) -> Result<()> {
@@ -76,7 +76,7 @@ impl Checker<'_> {
         if self.valid.start <= start.0 && end <= self.valid.end {
             return Ok(());
         }
-        self.validity.geometry.check_run(structure, place, start, count)?;
+        self.validity.geometry.check_run(structure, location, start, count)?;
         let zone = match self.validity.valid_around(start) {
             Ok(valid) if end <= valid.end => {
                 self.valid = valid;
@@ -87,7 +87,7 @@ impl Checker<'_> {
             Err(zone) => zone,
         };
         let (first, last) = (zone.start.max(start.0), zone.end.min(end) - 1);
-        Err(Error::corrupt(structure, place, Problem::SystemZone { first, last }))
+        Err(Error::corrupt(structure, location, Problem::SystemZone { first, last }))
     }
 }
 
@@ -107,9 +107,9 @@ impl Inode {
     pub(crate) fn check_block_references(&self) -> Result<()> {
         let (volume, record) = (self.volume(), self.record());
         let validity = volume.block_validity(self.number());
-        let place = Place::inode(self.number());
+        let location = Location::inode(self.number());
         if let Some(block) = record.attribute_block {
-            validity.check("extended attribute block reference", place, block, 1)?;
+            validity.check("extended attribute block reference", location, block, 1)?;
         }
         if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
             return Ok(());
@@ -134,9 +134,9 @@ mod tests {
         let others =
             BlockValidity { geometry: &geometry, fixed: Some(&fixed), journal: Some(&journal) };
         let its_own = BlockValidity { journal: None, ..others };
-        let place = Place::default();
+        let location = Location::default();
         let mut checker = others.checker();
-        let mut check = |start, count| checker.check("extent", place, FsBlock(start), count);
+        let mut check = |start, count| checker.check("extent", location, FsBlock(start), count);
         for (start, count) in [(10, 90), (50, 1), (110, 390), (502, 5), (39_999, 1), (32_769, 1)] {
             check(start, count).unwrap();
         }
@@ -149,14 +149,14 @@ mod tests {
             (400, 1000, 500, 1399),
         ] {
             let expected = Problem::SystemZone { first, last };
-            let expected = Error::corrupt("extent", place, expected);
+            let expected = Error::corrupt("extent", location, expected);
             assert_eq!(check(start, count), Err(expected), "{start} {count}");
         }
         for (start, count) in [(0, 1), (39_999, 2), (u64::MAX, 1), (u64::MAX - 1, 3)] {
             let error = check(start, count).unwrap_err().to_string();
             assert!(error.contains("outside"), "{error}");
         }
-        its_own.check("extent", place, FsBlock(99), 300).unwrap();
-        its_own.check("extent", place, FsBlock(499), 2).unwrap_err();
+        its_own.check("extent", location, FsBlock(99), 300).unwrap();
+        its_own.check("extent", location, FsBlock(499), 2).unwrap_err();
     }
 }

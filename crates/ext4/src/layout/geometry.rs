@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use base::checksum::crc32c;
 use base::{
-    BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result, Unsupported,
+    BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result, Unsupported,
 };
 
 use crate::features::{Feature, Features};
@@ -204,7 +204,7 @@ impl Geometry {
         let max = u64::from(self.inode_count);
         if inode.0 == 0 || inode.0 > max {
             let problem = Problem::Range { field: "inode number", found: inode.0, min: 1, max };
-            return Err(Error::corrupt("inode reference", Place::inode(inode), problem));
+            return Err(Error::corrupt("inode reference", Location::inode(inode), problem));
         }
         // Within `inode_count`, so 32 bits hold it.
         let index = (inode.0 - 1) as u32;
@@ -245,7 +245,7 @@ impl Geometry {
     pub fn check_run(
         &self,
         structure: &'static str,
-        place: Place,
+        location: Location,
         start: FsBlock,
         count: u64,
     ) -> Result<()> {
@@ -258,7 +258,7 @@ impl Geometry {
             min: self.first_data_block.0 + 1,
             max: self.block_count.saturating_sub(count.max(1)),
         };
-        Err(Error::corrupt(structure, place, problem))
+        Err(Error::corrupt(structure, location, problem))
     }
 
     /// Returns whether the group begins with a superblock or a copy of it.

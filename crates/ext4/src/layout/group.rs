@@ -1,7 +1,7 @@
 //! Group descriptors: parsed, validated, with their checksums. Not here: the bitmaps.
 
 use base::checksum::{crc16, crc32c};
-use base::{Error, FsBlock, GroupNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
 
 use crate::features::Feature;
@@ -51,18 +51,18 @@ pub struct GroupDescriptor {
 }
 
 impl GroupDescriptor {
-    /// Validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at `place`.
+    /// Validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at `location`.
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
         group: GroupNumber,
-        place: Place,
+        location: Location,
     ) -> Result<Self> {
-        let low: &RawGroupDescriptor = view_at(bytes, 0, STRUCTURE, place)?;
-        verify_checksum(bytes, low.checksum.get(), geometry, group, place)?;
+        let low: &RawGroupDescriptor = view_at(bytes, 0, STRUCTURE, location)?;
+        verify_checksum(bytes, low.checksum.get(), geometry, group, location)?;
         let zero;
         let high: &RawGroupDescriptorHigh = if geometry.descriptor_size >= 64 {
-            view_at(bytes, size_of::<RawGroupDescriptor>(), STRUCTURE, place)?
+            view_at(bytes, size_of::<RawGroupDescriptor>(), STRUCTURE, location)?
         } else {
             zero = zerocopy::FromZeros::new_zeroed();
             &zero
@@ -91,7 +91,7 @@ impl GroupDescriptor {
                 high.inode_bitmap_csum_hi.get(),
             ),
         };
-        descriptor.check_places(geometry, place)?;
+        descriptor.check_places(geometry, location)?;
         Ok(descriptor)
     }
 
@@ -133,7 +133,7 @@ impl GroupDescriptor {
     }
 
     /// Bitmaps and table lie in the volume; without `flex_bg`, in their own group.
-    fn check_places(&self, geometry: &Geometry, place: Place) -> Result<()> {
+    fn check_places(&self, geometry: &Geometry, location: Location) -> Result<()> {
         let (start, end) = if geometry.features.has(Feature::FlexBg) {
             (geometry.first_data_block.0 + 1, geometry.block_count)
         } else {
@@ -148,7 +148,7 @@ impl GroupDescriptor {
             let max = end.saturating_sub(count);
             if block.0 < start || block.0 > max {
                 let problem = Problem::Range { field, found: block.0, min: start, max };
-                return Err(Error::corrupt(STRUCTURE, place, problem));
+                return Err(Error::corrupt(STRUCTURE, location, problem));
             }
         }
         Ok(())
@@ -178,12 +178,12 @@ fn verify_checksum(
     stored: u16,
     geometry: &Geometry,
     group: GroupNumber,
-    place: Place,
+    location: Location,
 ) -> Result<()> {
     let Some(computed) = checksum(bytes, geometry, group) else { return Ok(()) };
     if stored != computed {
         let problem = Problem::Checksum { stored: stored.into(), computed: computed.into() };
-        return Err(Error::corrupt(STRUCTURE, place, problem));
+        return Err(Error::corrupt(STRUCTURE, location, problem));
     }
     Ok(())
 }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn parse(bytes: &[u8], geometry: &Geometry) -> Result<GroupDescriptor> {
-        GroupDescriptor::parse(bytes, geometry, GroupNumber(1), Place::default())
+        GroupDescriptor::parse(bytes, geometry, GroupNumber(1), Location::default())
     }
 
     #[test]

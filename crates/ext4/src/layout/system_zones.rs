@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use base::{Error, FsBlock, GroupNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FsBlock, GroupNumber, Location, Problem, Result, Unsupported};
 
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
@@ -113,9 +113,9 @@ impl Zones {
             return Err(Unsupported::Operation(operation).into());
         }
         let Some(overlap) = &self.overlap else { return Ok(()) };
-        let place = Place::block(FsBlock(overlap.start));
+        let location = Location::block(FsBlock(overlap.start));
         let problem = Problem::Shared { blocks: overlap.end - overlap.start };
-        Err(Error::corrupt("system zone", place, problem))
+        Err(Error::corrupt("system zone", location, problem))
     }
 
     /// Finds the zones in a range of blocks.
@@ -157,9 +157,9 @@ impl SystemZones<'_> {
         let overlap =
             self.journal.ranges.iter().find_map(|run| self.fixed.within(run.clone()).next());
         let Some(overlap) = overlap else { return Ok(()) };
-        let place = Place::block(FsBlock(overlap.start));
+        let location = Location::block(FsBlock(overlap.start));
         let problem = Problem::SystemZone { first: overlap.start, last: overlap.end - 1 };
-        Err(Error::corrupt("journal", place, problem))
+        Err(Error::corrupt("journal", location, problem))
     }
 
     /// Returns the first zone in a range of blocks.

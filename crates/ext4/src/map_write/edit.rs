@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, FsBlock, Place, Result};
+use base::{Error, FsBlock, Location, Result};
 use fs::MapChange;
 use iomap::MetadataBuffer;
 
@@ -269,8 +269,8 @@ impl MapBlocks<'_, '_, '_> {
 impl NodeStore for MapBlocks<'_, '_, '_> {
     type Bytes = MetadataBuffer;
 
-    fn read(&self, block: FsBlock, place: Place) -> Result<MetadataBuffer> {
-        self.volume.read_metadata(block, STRUCTURE, place)
+    fn read(&self, block: FsBlock, location: Location) -> Result<MetadataBuffer> {
+        self.volume.read_metadata(block, STRUCTURE, location)
     }
 
     fn verify_once(
@@ -281,9 +281,14 @@ impl NodeStore for MapBlocks<'_, '_, '_> {
         bytes.verify_once(verify)
     }
 
-    fn edit(&mut self, block: FsBlock, place: Place, change: impl FnOnce(&mut [u8])) -> Result<()> {
+    fn edit(
+        &mut self,
+        block: FsBlock,
+        location: Location,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
         self.is_touched = true;
-        self.handle.edit(block, STRUCTURE, place, change)
+        self.handle.edit(block, STRUCTURE, location, change)
     }
 
     fn create(&mut self, block: FsBlock, bytes: Vec<u8>) {

@@ -88,17 +88,17 @@ pub(super) fn split(extents: &mut Vec<Run>, at: FileBlock) -> bool {
     true
 }
 
-/// Moves what begins at `from` or after to where `place` says, which keeps the order. What continues
+/// Moves what begins at `from` or after to where `location` says, which keeps the order. What continues
 /// the extent before it then becomes one with it.
 pub(super) fn shift(
     extents: &mut Vec<Run>,
     from: FileBlock,
-    place: impl Fn(FileBlock) -> FileBlock,
+    location: impl Fn(FileBlock) -> FileBlock,
 ) {
     let first = extents.partition_point(|extent| extent.start < from);
     let moved: Vec<Run> = extents.drain(first..).collect();
     for run in moved {
-        push(Run { start: place(run.start), ..run }, extents);
+        push(Run { start: location(run.start), ..run }, extents);
     }
 }
 

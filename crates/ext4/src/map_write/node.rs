@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, Place, Result};
+use base::{FileBlock, FsBlock, Location, Result};
 use fs::Run;
 use zerocopy::IntoBytes;
 
@@ -92,8 +92,8 @@ impl NodeImage {
         let (head, table) = bytes.split_at_mut(HEADER_BYTES);
         head.copy_from_slice(header.as_bytes());
         table.fill(0);
-        for (place, entry) in table.chunks_exact_mut(ENTRY_BYTES).zip(&self.entries) {
-            place.copy_from_slice(&entry.0);
+        for (location, entry) in table.chunks_exact_mut(ENTRY_BYTES).zip(&self.entries) {
+            location.copy_from_slice(&entry.0);
         }
         extent::seal(bytes, checksum_seed);
     }
@@ -117,10 +117,10 @@ pub(super) fn parse(
     validity: BlockValidity<'_>,
     expected: Expected,
     block: Option<FsBlock>,
-    place: Place,
+    location: Location,
 ) -> Result<PathNode> {
     let range = expected.range.clone();
-    let (depth, table) = Node::verify(bytes, validity, &expected, place)?;
+    let (depth, table) = Node::verify(bytes, validity, &expected, location)?;
     let entries = table
         .chunks_exact(ENTRY_BYTES)
         .map(|entry| Entry(entry.try_into().expect("chunks have exactly the size of an entry")))

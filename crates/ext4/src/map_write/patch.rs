@@ -24,11 +24,11 @@ impl Tree<'_> {
         change: impl FnOnce(&mut Vec<Run>) -> R,
     ) -> Result<Option<(R, FileBlock)>> {
         let Some((block, leaf)) = self.leaf_at(store, range.start)? else { return Ok(None) };
-        let (bytes, place) = self.read(store, block, &leaf)?;
-        let (_, table) = extent::verify_header(&bytes, &leaf, place)?;
+        let (bytes, location) = self.read(store, block, &leaf)?;
+        let (_, table) = extent::verify_header(&bytes, &leaf, location)?;
         let first = extent::entries_until(table, range.start).saturating_sub(2);
         let last = extent::entries_before(table, range.end) + 1;
-        let part = Part::new(table, first..last.max(first), &leaf, place)?;
+        let part = Part::new(table, first..last.max(first), &leaf, location)?;
         part.check_contains(range.start)?;
         part.check_contains(FileBlock(range.end.min(leaf.range.end).0.saturating_sub(1)))?;
         let mut old = Vec::with_capacity(part.entries.len() + 2);
@@ -48,7 +48,7 @@ impl Tree<'_> {
         // While the bytes are referenced, a change would copy them.
         drop(bytes);
         let seed = self.checksum_seed;
-        store.edit(block, place, |bytes| {
+        store.edit(block, location, |bytes| {
             put(bytes, &entries, &new, count);
             extent::seal(bytes, seed);
         })?;
@@ -62,10 +62,10 @@ impl Tree<'_> {
         at: FileBlock,
     ) -> Result<Option<(FsBlock, Expected)>> {
         let root = Expected::of_root();
-        let place = self.root_place();
-        let mut step = match extent::verify_header(&self.area, &root, place)? {
+        let location = self.root_place();
+        let mut step = match extent::verify_header(&self.area, &root, location)? {
             (0, _) => return Ok(None),
-            _ => extent::find(&self.area, self.validity, &root, place, at)?,
+            _ => extent::find(&self.area, self.validity, &root, location, at)?,
         };
         // The depth falls by one with each step, and the root bounds the first.
         loop {
@@ -75,8 +75,8 @@ impl Tree<'_> {
                     return Ok(Some((block, expected)));
                 }
                 Step::Child { block, expected } => {
-                    let (bytes, place) = self.read(store, block, &expected)?;
-                    step = extent::find(&bytes, self.validity, &expected, place, at)?;
+                    let (bytes, location) = self.read(store, block, &expected)?;
+                    step = extent::find(&bytes, self.validity, &expected, location, at)?;
                 }
             }
         }
@@ -96,9 +96,10 @@ fn put(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], count: usize) 
     let end = entries.start + extents.len();
     let at = |index: usize| index * ENTRY_BYTES;
     table.copy_within(at(entries.end)..at(count_before), at(end));
-    for (place, run) in table[at(entries.start)..at(end)].chunks_exact_mut(ENTRY_BYTES).zip(extents)
+    for (location, run) in
+        table[at(entries.start)..at(end)].chunks_exact_mut(ENTRY_BYTES).zip(extents)
     {
-        place.copy_from_slice(&Entry::of_extent(run).0);
+        location.copy_from_slice(&Entry::of_extent(run).0);
     }
     // Nothing of what was taken out stays behind.
     table[at(count)..at(count_before).max(at(count))].fill(0);

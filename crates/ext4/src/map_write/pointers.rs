@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, InodeNumber, Place, Result, Unsupported};
+use base::{FileBlock, FsBlock, InodeNumber, Location, Result, Unsupported};
 use fs::Run;
 
 use super::tree::NodeStore;
@@ -120,14 +120,14 @@ impl Pointers<'_> {
         Ok(())
     }
 
-    fn place(&self, block: FsBlock) -> Place {
-        Place::inode(self.inode).at_block(block)
+    fn location(&self, block: FsBlock) -> Location {
+        Location::inode(self.inode).at_block(block)
     }
 
     fn read<S: NodeStore>(&self, store: &S, block: FsBlock) -> Result<S::Bytes> {
-        let place = self.place(block);
-        self.validity.check(STRUCTURE, place, block, 1)?;
-        store.read(block, place)
+        let location = self.location(block);
+        self.validity.check(STRUCTURE, location, block, 1)?;
+        store.read(block, location)
     }
 
     /// Maps a run of blocks below [`BLOCKS_END`] whose pointers are zero and lie side by side.
@@ -160,7 +160,7 @@ impl Pointers<'_> {
             index = uppers.next().copied().unwrap_or_default();
         }
         match chain.last() {
-            Some(&block) => store.edit(block, self.place(block), |bytes| {
+            Some(&block) => store.edit(block, self.location(block), |bytes| {
                 set_words(bytes, index, pointer.0, pointer.1);
             }),
             None => {
@@ -263,8 +263,8 @@ impl Pointers<'_> {
         for at in range.start.0..range.end.0 {
             let block = word(bytes, (at - start.0) as usize);
             if block.0 != 0 {
-                let place = Place::inode(self.inode).at_file_block(FileBlock(at));
-                blocks.check("block pointer", place, block, 1)?;
+                let location = Location::inode(self.inode).at_file_block(FileBlock(at));
+                blocks.check("block pointer", location, block, 1)?;
                 let (start, length, unwritten) = (FileBlock(at), 1, false);
                 Run { start, length, block, unwritten }.push_onto(&mut runs);
             }
@@ -286,7 +286,7 @@ impl Pointers<'_> {
         let Route { root, below } = Route::to(self.geometry(), leaf.range.start);
         for (depth, &block) in leaf.chain.iter().enumerate().rev() {
             if !is_empty_without(&self.read(store, block)?, &words) {
-                return store.edit(block, self.place(block), |bytes| clear_words(bytes, &words));
+                return store.edit(block, self.location(block), |bytes| clear_words(bytes, &words));
             }
             store.free(block)?;
             // The pointer to it.

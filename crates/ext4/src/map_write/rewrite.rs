@@ -173,8 +173,9 @@ impl Tree<'_> {
                 image.store(&mut bytes, self.checksum_seed);
                 store.create(write.block, bytes);
             } else {
-                let place = self.place(write.block);
-                store.edit(write.block, place, |bytes| image.store(bytes, self.checksum_seed))?;
+                let location = self.location(write.block);
+                store
+                    .edit(write.block, location, |bytes| image.store(bytes, self.checksum_seed))?;
             }
         }
         root.store(&mut self.area, None);

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, InodeNumber, Place, Result};
+use base::{FileBlock, FsBlock, InodeNumber, Location, Result};
 use fs::Run;
 
 use super::leaf;
@@ -19,7 +19,7 @@ pub(super) trait NodeStore {
     /// A node's bytes.
     type Bytes: std::ops::Deref<Target = [u8]>;
     /// Reads a node.
-    fn read(&self, block: FsBlock, place: Place) -> Result<Self::Bytes>;
+    fn read(&self, block: FsBlock, location: Location) -> Result<Self::Bytes>;
     /// Runs `verify`, unless it has passed before for these bytes, or they were made here.
     fn verify_once(
         &self,
@@ -29,7 +29,12 @@ pub(super) trait NodeStore {
         verify(bytes)
     }
     /// Changes a node.
-    fn edit(&mut self, block: FsBlock, place: Place, change: impl FnOnce(&mut [u8])) -> Result<()>;
+    fn edit(
+        &mut self,
+        block: FsBlock,
+        location: Location,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<()>;
     /// Makes a block that was taken a node.
     fn create(&mut self, block: FsBlock, bytes: Vec<u8>);
     /// Allocates a block near `goal`. An error is found before anything was changed.
@@ -112,8 +117,8 @@ impl Tree<'_> {
         block: FsBlock,
         expected: Expected,
     ) -> Result<PathNode> {
-        let (bytes, place) = self.read(store, block, &expected)?;
-        parse(&bytes, self.validity, expected, Some(block), place)
+        let (bytes, location) = self.read(store, block, &expected)?;
+        parse(&bytes, self.validity, expected, Some(block), location)
     }
 
     /// Returns a sound node, and its place.
@@ -122,20 +127,20 @@ impl Tree<'_> {
         store: &S,
         block: FsBlock,
         expected: &Expected,
-    ) -> Result<(S::Bytes, Place)> {
-        let place = self.place(block).at_file_block(expected.range.start);
-        let bytes = store.read(block, place)?;
+    ) -> Result<(S::Bytes, Location)> {
+        let location = self.location(block).at_file_block(expected.range.start);
+        let bytes = store.read(block, location)?;
         store.verify_once(&bytes, |bytes| {
-            extent::verify_block(bytes, self.validity, expected, self.checksum_seed, place)
+            extent::verify_block(bytes, self.validity, expected, self.checksum_seed, location)
         })?;
-        Ok((bytes, place))
+        Ok((bytes, location))
     }
 
-    pub(super) fn root_place(&self) -> Place {
-        Place::inode(self.inode)
+    pub(super) fn root_place(&self) -> Location {
+        Location::inode(self.inode)
     }
 
-    pub(super) fn place(&self, block: FsBlock) -> Place {
+    pub(super) fn location(&self, block: FsBlock) -> Location {
         self.root_place().at_block(block)
     }
 
@@ -249,17 +254,17 @@ impl Tree<'_> {
         if leaf::split(&mut extents, at) { self.rewrite(store, path, &extents) } else { Ok(()) }
     }
 
-    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that `place` returns, which
+    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that `location` returns, which
     /// keeps their order. Adds no nodes.
     pub(super) fn shift(
         &mut self,
         store: &mut impl NodeStore,
         path: Path,
         from: FileBlock,
-        place: impl Fn(FileBlock) -> FileBlock,
+        location: impl Fn(FileBlock) -> FileBlock,
     ) -> Result<()> {
         let mut extents = path.extents();
-        leaf::shift(&mut extents, from, place);
+        leaf::shift(&mut extents, from, location);
         self.rewrite(store, path, &extents)
     }
 }

@@ -34,11 +34,11 @@ pub(in crate::map_write) const NODES_START: u64 = 30_000;
 impl NodeStore for Nodes {
     type Bytes = Vec<u8>;
 
-    fn read(&self, block: FsBlock, _place: Place) -> Result<Vec<u8>> {
+    fn read(&self, block: FsBlock, _place: Location) -> Result<Vec<u8>> {
         Ok(self.blocks[&block].clone())
     }
 
-    fn edit(&mut self, block: FsBlock, _: Place, change: impl FnOnce(&mut [u8])) -> Result<()> {
+    fn edit(&mut self, block: FsBlock, _: Location, change: impl FnOnce(&mut [u8])) -> Result<()> {
         self.changes += 1;
         change(self.blocks.get_mut(&block).unwrap());
         Ok(())
@@ -158,11 +158,12 @@ impl<'g> Subject<'g> {
                     self.nodes.blocks[&block].clone()
                 }
             };
-            let place = Place::default();
+            let location = Location::default();
             if block.is_some() {
-                extent::verify_checksum(&bytes, self.tree.checksum_seed, place).unwrap();
+                extent::verify_checksum(&bytes, self.tree.checksum_seed, location).unwrap();
             }
-            let step = parse(&bytes, self.tree.validity, expected.clone(), block, place).unwrap();
+            let step =
+                parse(&bytes, self.tree.validity, expected.clone(), block, location).unwrap();
             if block.is_some() {
                 assert_eq!(step.entries[0].start(), expected.range.start, "a key is not exact");
             }

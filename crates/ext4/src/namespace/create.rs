@@ -182,8 +182,8 @@ impl Volume {
     /// Writes the record of a new inode to the table.
     fn write_new_inode(&self, handle: &mut Handle<'_>, record: &InodeRecord) -> Result<()> {
         let geometry = self.geometry();
-        let (block, at, place) = self.inode_place(record.number)?;
-        handle.edit(block, "inode", place, |table| {
+        let (block, at, location) = self.inode_place(record.number)?;
+        handle.edit(block, "inode", location, |table| {
             let bytes = &mut table[at..at + geometry.inode_size as usize];
             bytes.fill(0);
             record.store(bytes, geometry);
@@ -278,7 +278,7 @@ fn random() -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use base::{Place, Problem};
+    use base::{Location, Problem};
 
     use super::*;
     use crate::ROOT_INODE;
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn corrupt() -> Error {
-        Error::corrupt("directory", Place::default(), Problem::Missing("something"))
+        Error::corrupt("directory", Location::default(), Problem::Missing("something"))
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use base::{Error, FileBlock, Place, Result};
+use base::{Error, FileBlock, Location, Result};
 
 use crate::extent::{self, Expected, Node, STRUCTURE};
 use crate::indirect;
@@ -54,10 +54,10 @@ impl Inode {
         if !record.flags.contains(InodeFlags::EXTENTS) {
             return indirect::branches(geometry);
         }
-        let place = Place::inode(self.number());
+        let location = Location::inode(self.number());
         let validity = self.volume().block_validity(self.number());
         let mut branches = Vec::new();
-        let root = Node::parse(&record.block_area, validity, Expected::of_root(), place);
+        let root = Node::parse(&record.block_area, validity, Expected::of_root(), location);
         if let Ok(root) = root {
             self.add_branches(&root, FileBlock(FILE_BLOCKS_MAX), &mut branches);
         }
@@ -74,11 +74,11 @@ impl Inode {
                 return;
             }
             let range = start..end;
-            let place = Place::inode(self.number()).at_file_block(start).at_block(block);
+            let location = Location::inode(self.number()).at_file_block(start).at_block(block);
             let expected = || Expected { depth: node.depth.checked_sub(1), range: range.clone() };
-            let child = volume.read_metadata(block, STRUCTURE, place).and_then(|bytes| {
-                extent::verify_block(&bytes, validity, &expected(), seed, place)?;
-                Node::parse(&bytes, validity, expected(), place)
+            let child = volume.read_metadata(block, STRUCTURE, location).and_then(|bytes| {
+                extent::verify_block(&bytes, validity, &expected(), seed, location)?;
+                Node::parse(&bytes, validity, expected(), location)
             });
             match child {
                 Ok(child) if child.depth > 0 => self.add_branches(&child, end, branches),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::attributes::Timestamp;
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 
 use super::{INODE_CREDITS, LINKS_MAX, is_directory, touch, uncount_subdirectory};
 use crate::inode::Inode;
@@ -76,7 +76,7 @@ impl Inode {
         let found = self.lookup(name)?;
         if found != inode {
             let problem = Problem::Mismatch { field: "inode", found: found.0, expected: inode.0 };
-            return Err(Error::corrupt("directory entry", Place::inode(self.number()), problem));
+            return Err(Error::corrupt("directory entry", Location::inode(self.number()), problem));
         }
         self.dir_remove(handle, name).map(drop)
     }
@@ -91,7 +91,7 @@ pub(super) fn drop_link(
     let links = inode.record().links;
     if links == 0 {
         let problem = Problem::Invalid { field: "link count", found: 0 };
-        return Err(Error::corrupt("inode", Place::inode(inode.number()), problem));
+        return Err(Error::corrupt("inode", Location::inode(inode.number()), problem));
     }
     inode.update(handle, |record| {
         record.links -= 1;

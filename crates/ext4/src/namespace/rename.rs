@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base::attributes::{FileType, Timestamp};
-use base::{Error, Place, Problem, Result};
+use base::{Error, Location, Problem, Result};
 
 use super::names::{drop_directory, drop_link};
 use super::{
@@ -91,8 +91,8 @@ impl Inode {
         }
         let problem =
             Problem::Mismatch { field: "inode", found: found.0, expected: self.number().0 };
-        let place = Place::inode(named.directory.number());
-        Err(Error::corrupt("directory entry", place, problem))
+        let location = Location::inode(named.directory.number());
+        Err(Error::corrupt("directory entry", location, problem))
     }
 
     /// Refuses to put this inode in the place of one that it cannot replace.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 use iomap::MetadataBuffer;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 32 << 20;
 pub(crate) struct OrphanBlock {
     buffer: MetadataBuffer,
     /// Where it lies.
-    pub place: Place,
+    pub location: Location,
 }
 
 impl OrphanBlock {
@@ -31,7 +31,7 @@ impl OrphanBlock {
         let (found, max) = (file.size(), BYTES_MAX);
         if found > max {
             let problem = Problem::Range { field: "size", found, min: 0, max };
-            return Err(Error::corrupt(ORPHAN_FILE, Place::inode(file.number()), problem));
+            return Err(Error::corrupt(ORPHAN_FILE, Location::inode(file.number()), problem));
         }
         let count = file.volume().geometry().block_size.blocks_for(file.size());
         let mut known = HashSet::new();
@@ -39,7 +39,7 @@ impl OrphanBlock {
             if known.insert(block.block()) {
                 return Ok(block);
             }
-            Err(Error::corrupt(BLOCK, block.place, Problem::Shared { blocks: 1 }))
+            Err(Error::corrupt(BLOCK, block.location, Problem::Shared { blocks: 1 }))
         };
         Ok((0..count)
             .map(|at| Self::read(file, FileBlock(at)))
@@ -47,13 +47,13 @@ impl OrphanBlock {
     }
 
     fn read(file: &Inode, at: FileBlock) -> Result<Self> {
-        let place = Place::inode(file.number()).at_file_block(at);
+        let location = Location::inode(file.number()).at_file_block(at);
         let Some(buffer) = file.read_block(at, BLOCK)? else {
-            return Err(Error::corrupt(BLOCK, place, Problem::Missing("block")));
+            return Err(Error::corrupt(BLOCK, location, Problem::Missing("block")));
         };
-        let place = place.at_block(buffer.block());
-        verify(&buffer, buffer.block(), file.record().checksum_seed, place)?;
-        Ok(Self { buffer, place })
+        let location = location.at_block(buffer.block());
+        verify(&buffer, buffer.block(), file.record().checksum_seed, location)?;
+        Ok(Self { buffer, location })
     }
 
     /// The block.
@@ -75,17 +75,17 @@ fn tail_at(block_bytes: usize) -> usize {
     block_bytes.saturating_sub(size_of::<RawOrphanTail>())
 }
 
-fn verify(bytes: &[u8], block: FsBlock, seed: Option<u32>, place: Place) -> Result<()> {
+fn verify(bytes: &[u8], block: FsBlock, seed: Option<u32>, location: Location) -> Result<()> {
     let at = tail_at(bytes.len());
-    let tail: &RawOrphanTail = view_at(bytes, at, BLOCK, place)?;
+    let tail: &RawOrphanTail = view_at(bytes, at, BLOCK, location)?;
     let (found, expected) = (tail.magic.get().into(), ORPHAN_MAGIC.into());
     if found != expected {
-        return Err(Error::corrupt(BLOCK, place, Problem::Magic { found, expected }));
+        return Err(Error::corrupt(BLOCK, location, Problem::Magic { found, expected }));
     }
     let (stored, computed) = (tail.checksum.get(), checksum(seed, block, &bytes[..at]));
     match computed {
         Some(computed) if stored != computed => {
-            Err(Error::corrupt(BLOCK, place, Problem::Checksum { stored, computed }))
+            Err(Error::corrupt(BLOCK, location, Problem::Checksum { stored, computed }))
         }
         _ => Ok(()),
     }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use base::{Error, InodeNumber, Place, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result};
 
 use crate::inode::Inode;
 use crate::ondisk::superblock::STATE_ERRORS;
@@ -109,7 +109,7 @@ pub(crate) fn judge(
 }
 
 fn fault(structure: &'static str, number: InodeNumber, problem: Problem) -> Error {
-    Error::corrupt(structure, Place::inode(number), problem)
+    Error::corrupt(structure, Location::inode(number), problem)
 }
 
 /// Returns whether the volume's superblock records errors. Linux does not trust the orphans of such a volume.

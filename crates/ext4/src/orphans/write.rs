@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::locks::RankedMutex;
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use parking_lot::Mutex;
 
 use crate::features::Feature;
@@ -129,7 +129,9 @@ impl OrphanSet {
         corruption.into_iter().for_each(|error| adopted.refused.add(error));
         for (slot, number) in found {
             let judged = match inner.position(number) {
-                Some(_) => Err(Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle)),
+                Some(_) => {
+                    Err(Error::corrupt(ORPHAN_FILE, Location::inode(number), Problem::Cycle))
+                }
                 None => found::judge(volume, number, ORPHAN_FILE),
             };
             match judged {
@@ -329,7 +331,7 @@ impl OrphanFile {
     /// Writes a number, or zero, to a slot.
     fn set(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
         let block = self.blocks[slot.block];
-        handle.edit(block, ORPHAN_FILE, Place::block(block), |bytes| {
+        handle.edit(block, ORPHAN_FILE, Location::block(block), |bytes| {
             file::edit(bytes, block, self.seed, |numbers| {
                 let at = slot.index * size_of::<u32>();
                 numbers[at..at + 4].copy_from_slice(&(number.0 as u32).to_le_bytes());

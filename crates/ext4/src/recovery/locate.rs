@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::attributes::FileType;
 use base::view::view_at;
 use base::{
-    DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported,
+    DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported,
 };
 use device::SharedDevice;
 use fs::{Piece, Run};
@@ -52,9 +52,9 @@ impl Volume {
             };
             return external(self, device).map(Some);
         }
-        let place = Place::byte(SUPERBLOCK_OFFSET.0);
+        let location = Location::byte(SUPERBLOCK_OFFSET.0);
         let Some(inode) = self.superblock().inodes.journal else {
-            return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("inode")));
+            return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("inode")));
         };
         internal(self, inode).map(Some)
     }
@@ -73,9 +73,9 @@ fn internal(volume: &Arc<Volume>, number: InodeNumber) -> Result<Journal> {
 
 fn in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
     let number = record.number;
-    let place = Place::inode(number);
+    let location = Location::inode(number);
     if record.kind != FileType::Regular || record.links == 0 {
-        return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("regular file")));
+        return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("regular file")));
     }
     let inode = Inode::new(Arc::clone(volume), record);
     inode.check_readable()?;
@@ -147,8 +147,8 @@ fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
     let mut next = FileBlock(0);
     while next.0 < blocks {
         let Piece::Run(run) = inode.piece_at(next, FileBlock(blocks))? else {
-            let place = Place::inode(inode.number()).at_file_block(next);
-            return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("block")));
+            let location = Location::inode(inode.number()).at_file_block(next);
+            return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("block")));
         };
         if runs.len() == RUNS_MAX {
             return Err(Unsupported::Operation("a journal in more than a million pieces").into());
@@ -211,12 +211,12 @@ fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
 /// Returns the journal on `device`, which must say that it is this volume's.
 fn external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
     const STRUCTURE: &str = "superblock of the journal device";
-    let place = Place::byte(SUPERBLOCK_OFFSET.0);
-    let fault = |problem| Error::corrupt(STRUCTURE, place, problem);
+    let location = Location::byte(SUPERBLOCK_OFFSET.0);
+    let fault = |problem| Error::corrupt(STRUCTURE, location, problem);
     let block_size = volume.geometry().block_size;
     let mut bytes = [0; SUPERBLOCK_BYTES];
     device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
-    let raw: &RawSuperblock = view_at(&bytes, 0, STRUCTURE, place)?;
+    let raw: &RawSuperblock = view_at(&bytes, 0, STRUCTURE, location)?;
     let (magic, expected) = (raw.magic.get().into(), 0xEF53);
     if magic != expected {
         return Err(fault(Problem::Magic { found: magic, expected }));

@@ -55,9 +55,9 @@ impl Unrecovered {
         let base = Arc::clone(volume.device());
         let block_size = volume.geometry().block_size;
         let Some(journal) = volume.journal(journal_device)? else {
-            let place = base::Place::byte(SUPERBLOCK_OFFSET.0);
+            let location = base::Location::byte(SUPERBLOCK_OFFSET.0);
             let problem = base::Problem::Missing("journal to recover from");
-            return Err(Error::corrupt("superblock", place, problem));
+            return Err(Error::corrupt("superblock", location, problem));
         };
         // A log may have older ones.
         let errors = volume.superblock().errors();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::checksum::crc32c;
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::edit::Editor;
@@ -88,7 +88,8 @@ impl Orphans {
                     continue;
                 }
                 let judged = found::judge(volume, number, ORPHAN_FILE).map(drop);
-                let repeated = || Error::corrupt(ORPHAN_FILE, Place::inode(number), Problem::Cycle);
+                let repeated =
+                    || Error::corrupt(ORPHAN_FILE, Location::inode(number), Problem::Cycle);
                 match judged
                     .and_then(|()| self.known.insert(number).then_some(()).ok_or_else(repeated))
                 {
@@ -162,7 +163,7 @@ impl Orphans {
     fn clear_file(&self, editor: &mut Editor) -> Result<()> {
         let ended: HashSet<u64> = self.in_file.iter().map(|number| number.0).collect();
         for &block in &self.file_blocks {
-            let bytes = editor.blocks.edit(block, ORPHAN_FILE, Place::block(block))?;
+            let bytes = editor.blocks.edit(block, ORPHAN_FILE, Location::block(block))?;
             file::edit(bytes, block, self.file_seed, |numbers| {
                 for word in numbers.chunks_exact_mut(size_of::<u32>()) {
                     let number =
@@ -244,15 +245,15 @@ fn release_attributes(editor: &mut Editor, record: &InodeRecord) -> Result<()> {
     const STRUCTURE: &str = "extended attribute block";
     let volume = Arc::clone(&editor.volume);
     let has_value_inodes = volume.superblock().has(Feature::EaInode);
-    let place = Place::inode(record.number);
-    let here = Entries::in_inode(&record.attribute_area, has_value_inodes, place)?;
+    let location = Location::inode(record.number);
+    let here = Entries::in_inode(&record.attribute_area, has_value_inodes, location)?;
     release_values(editor, &here)?;
     let Some(block) = record.attribute_block else { return Ok(()) };
-    let place = place.at_block(block);
+    let location = location.at_block(block);
     // Verifies the checksum of what lies there; recovery may have changed the count since.
     Inode::new(Arc::clone(&volume), record.clone()).attribute_block()?;
-    let mut bytes = editor.blocks.read(block, STRUCTURE, place)?;
-    let entries = Entries::in_block(&bytes, has_value_inodes, place)?;
+    let mut bytes = editor.blocks.read(block, STRUCTURE, location)?;
+    let entries = Entries::in_block(&bytes, has_value_inodes, location)?;
     let Ok((header, _)) = RawXattrBlockHeader::ref_from_prefix(&bytes) else {
         unreachable!("the header was just checked");
     };
@@ -288,7 +289,7 @@ fn release_value(editor: &mut Editor, number: InodeNumber) -> Result<()> {
     let record = volume.inode_record(number)?;
     if !record.flags.contains(InodeFlags::EA_INODE) {
         let problem = Problem::Invalid { field: "flags", found: record.flags.0.into() };
-        return Err(Error::corrupt("extended attribute value", Place::inode(number), problem));
+        return Err(Error::corrupt("extended attribute value", Location::inode(number), problem));
     }
     let mut bytes = InodeBytes::read(&volume, &editor.blocks, number)?;
     let raw = bytes.raw();

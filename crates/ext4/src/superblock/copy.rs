@@ -5,7 +5,7 @@
 //! e2fsck, the positions that mke2fs chooses by default are tried; others are given by the user
 //! (`OpenOptions::superblock`). That takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
 
-use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Place, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Location, Problem, Result};
 use device::SharedDevice;
 
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -25,7 +25,7 @@ pub(crate) const CANDIDATES_MAX: usize =
 
 /// Where to find a superblock, in the words of `e2fsck -b` and `-B`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SuperblockPlace {
+pub struct SuperblockLocation {
     /// The number of the block that it is in.
     pub block: u64,
     /// The size of blocks; all that there are are tried without.
@@ -45,7 +45,7 @@ pub(crate) struct SuperblockCopy {
 impl SuperblockCopy {
     /// Reads the superblock in a block.
     fn read(device: &SharedDevice, block: FsBlock, block_size: BlockSize) -> Result<Self> {
-        let place = Place::block(block);
+        let location = Location::block(block);
         let offset = match (block.0, block_size.device_offset(block)) {
             // The first block of larger ones holds the first superblock.
             (0, _) => SUPERBLOCK_OFFSET,
@@ -55,7 +55,7 @@ impl SuperblockCopy {
         let available = device.size().saturating_sub(offset.0);
         if available < SUPERBLOCK_BYTES as u64 {
             let problem = Problem::Truncated { needed: SUPERBLOCK_BYTES as u64, available };
-            return Err(Error::corrupt("superblock", place, problem));
+            return Err(Error::corrupt("superblock", location, problem));
         }
         let mut bytes = [0; SUPERBLOCK_BYTES];
         device.read_at(offset, &mut bytes)?;
@@ -64,7 +64,7 @@ impl SuperblockCopy {
         if found != block_size {
             let (found, expected) = (found.bytes().into(), block_size.bytes().into());
             let problem = Problem::Mismatch { field: "block size", found, expected };
-            return Err(Error::corrupt("superblock", place, problem));
+            return Err(Error::corrupt("superblock", location, problem));
         }
         let group = GroupNumber(superblock.raw().block_group_nr.get().into());
         superblock.geometry.copy_in_use = (offset != SUPERBLOCK_OFFSET).then_some(block);
@@ -72,12 +72,12 @@ impl SuperblockCopy {
     }
 
     /// Reads the superblock at a place that the user names.
-    pub(crate) fn read_at(device: &SharedDevice, place: SuperblockPlace) -> Result<Self> {
+    pub(crate) fn read_at(device: &SharedDevice, location: SuperblockLocation) -> Result<Self> {
         let sizes = BLOCK_SHIFTS.filter_map(BlockSize::from_shift);
-        let sizes = sizes.filter(|size| place.block_size.is_none_or(|wanted| wanted == *size));
+        let sizes = sizes.filter(|size| location.block_size.is_none_or(|wanted| wanted == *size));
         let mut worst = None;
         for size in sizes {
-            match Self::read(device, FsBlock(place.block), size) {
+            match Self::read(device, FsBlock(location.block), size) {
                 Ok(copy) => return Ok(copy),
                 Err(error @ Error::Io(_)) => return Err(error),
                 // What has the magic number says more.

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 
 use base::attributes::Timestamp;
 use base::checksum::crc32c;
-use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
 use device::SharedDevice;
 use fs::ErrorPolicy;
 use zerocopy::{FromBytes, IntoBytes};
@@ -211,7 +211,7 @@ pub(crate) fn time(low: u32, high: u8) -> Option<Timestamp> {
 
 #[cold]
 fn fault(problem: Problem) -> Error {
-    Error::corrupt(STRUCTURE, Place::byte(SUPERBLOCK_OFFSET.0), problem)
+    Error::corrupt(STRUCTURE, Location::byte(SUPERBLOCK_OFFSET.0), problem)
 }
 
 /// Refuses `found` outside `min..=max`.
@@ -404,7 +404,7 @@ fn parse_block_count(
         let needed = u64::try_from(needed).unwrap_or(u64::MAX);
         return Err(Error::corrupt(
             "volume",
-            Place::default(),
+            Location::default(),
             Problem::Truncated { needed, available: device_bytes },
         ));
     }
@@ -438,7 +438,7 @@ fn check_room(geometry: &Geometry, raw: &RawSuperblock) -> Result<()> {
         let needed = needed.saturating_mul(geometry.block_size.bytes().into());
         return Err(Error::corrupt(
             "volume",
-            Place::default(),
+            Location::default(),
             Problem::Truncated { needed, available },
         ));
     }

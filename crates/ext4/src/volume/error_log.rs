@@ -89,9 +89,11 @@ impl RecordedError {
     fn new(error: &Error, geometry: &Geometry) -> Self {
         let now = clock::since_1970();
         let (function, inode, block) = match error {
-            Error::Corrupt(corrupt) => {
-                (corrupt.structure, corrupt.place.inode, corrupt.place.block.map(|block| block.0))
-            }
+            Error::Corrupt(corrupt) => (
+                corrupt.structure,
+                corrupt.location.inode,
+                corrupt.location.block.map(|block| block.0),
+            ),
             Error::Io(IoError { offset, .. }) => {
                 ("device", None, Some(offset.0 >> geometry.block_size.shift()))
             }

@@ -1,6 +1,6 @@
 //! The label of an open volume, and its changes.
 
-use base::{Error, Place, Result};
+use base::{Error, Location, Result};
 use zerocopy::FromBytes;
 
 use crate::ondisk::superblock::RawSuperblock;
@@ -16,7 +16,7 @@ impl Volume {
     /// Returns the current label, without padding.
     pub fn label(&self) -> Result<Vec<u8>> {
         let block = self.geometry().superblock_block();
-        let buffer = self.read_metadata(block, STRUCTURE, Place::block(block))?;
+        let buffer = self.read_metadata(block, STRUCTURE, Location::block(block))?;
         let at = SUPERBLOCK_OFFSET.0 as usize % self.geometry().block_size.len();
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(&buffer[at..]) else {
             unreachable!("blocks of 2 KiB and more have room for the superblock");

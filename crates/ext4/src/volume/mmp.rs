@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::checksum::crc32c;
-use base::{DeviceOffset, Error, FsBlock, Patience, Place, Problem, Result};
+use base::{DeviceOffset, Error, FsBlock, Location, Problem, Result, WaitCallback};
 use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -38,7 +38,7 @@ const CHECK_INTERVAL_MAX: u16 = CHECK_FACTOR * UPDATE_INTERVAL_MAX;
 pub(crate) struct MmpBlock {
     device: SharedDevice,
     offset: DeviceOffset,
-    place: Place,
+    location: Location,
     seed: Option<u32>,
     /// The update interval, in seconds.
     update_interval: u16,
@@ -53,10 +53,10 @@ impl MmpBlock {
         }
         let block = FsBlock(raw.mmp_block.get());
         let (min, max) = (geometry.superblock_block().0 + 1, geometry.block_count - 1);
-        let (found, place) = (block.0, Place::block(block));
+        let (found, location) = (block.0, Location::block(block));
         if !(min..=max).contains(&found) {
             let problem = Problem::Range { field: "block", found, min, max };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         let update_interval = match raw.mmp_interval.get() {
             0 => UPDATE_INTERVAL,
@@ -64,17 +64,17 @@ impl MmpBlock {
             seconds => {
                 let (found, max) = (seconds.into(), UPDATE_INTERVAL_MAX.into());
                 let problem = Problem::Range { field: "MMP update interval", found, min: 0, max };
-                return Err(Error::corrupt("superblock", Place::default(), problem));
+                return Err(Error::corrupt("superblock", Location::default(), problem));
             }
         };
         let offset = geometry.block_size.device_offset(block).expect("it lies in the volume");
         let (device, seed) = (Arc::clone(volume.device()), geometry.metadata_seed());
-        Ok(Some(Self { device, offset, place, seed, update_interval }))
+        Ok(Some(Self { device, offset, location, seed, update_interval }))
     }
 
     /// Returns the block's number.
     pub(crate) fn block(&self) -> FsBlock {
-        self.place.block.unwrap_or_default()
+        self.location.block.unwrap_or_default()
     }
 
     /// Warns if the volume seems to be in use. For readers, which are not kept out.
@@ -91,7 +91,7 @@ impl MmpBlock {
         let mut bytes = [0; size_of::<RawMmp>()];
         self.device.refresh(self.offset, bytes.len() as u64);
         self.device.read_at(self.offset, &mut bytes)?;
-        parse(&bytes, self.seed, self.place)
+        parse(&bytes, self.seed, self.location)
     }
 
     /// Writes the block, durably, so that other hosts can read it.
@@ -114,11 +114,15 @@ impl MmpBlock {
     }
 }
 
-/// Parses the block at `place`. `seed` is that of the volume's metadata checksums, if it has any. Errors:
+/// Parses the block at `location`. `seed` is that of the volume's metadata checksums, if it has any. Errors:
 /// [`Error::Corrupt`].
-pub fn parse(bytes: &[u8; size_of::<RawMmp>()], seed: Option<u32>, place: Place) -> Result<RawMmp> {
+pub fn parse(
+    bytes: &[u8; size_of::<RawMmp>()],
+    seed: Option<u32>,
+    location: Location,
+) -> Result<RawMmp> {
     let raw = RawMmp::read_from_bytes(bytes).expect("the array has the layout's size");
-    let fault = |problem| Err(Error::corrupt(STRUCTURE, place, problem));
+    let fault = |problem| Err(Error::corrupt(STRUCTURE, location, problem));
     let (found, expected) = (raw.magic.get().into(), MMP_MAGIC.into());
     if found != expected {
         return fault(Problem::Magic { found, expected });
@@ -230,8 +234,8 @@ struct State {
 
 impl Mmp {
     /// Claims the volume with this block, and starts the thread.
-    pub(crate) fn start(block: MmpBlock, patience: &Patience) -> Result<Self> {
-        let claim = Claim::take(block, |what, time| patience.wait(what, time))?;
+    pub(crate) fn start(block: MmpBlock, wait_callback: &WaitCallback) -> Result<Self> {
+        let claim = Claim::take(block, |what, time| wait_callback.wait(what, time))?;
         let state = Mutex::new(State { claim, is_stopped: false, lost: None });
         let (stopped, journal) = (Condvar::new(), OnceLock::new());
         let shared = Arc::new(Shared { state, stopped, journal });

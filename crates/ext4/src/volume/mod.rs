@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use base::attributes::{FileType, StatFs};
 use base::{
-    BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Patience, Place, Problem, Result,
-    Unsupported,
+    BlockSize, Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result, Unsupported,
+    WaitCallback,
 };
 use device::{OverlayDevice, SharedDevice};
 use fs::ErrorPolicy;
@@ -28,7 +28,7 @@ use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
 use crate::layout::system_zones::Zones;
 use crate::recovery::{RecoveryReport, untorn};
-use crate::superblock::copy::{SuperblockCopy, SuperblockPlace};
+use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::mmp::MmpBlock;
 use crate::volume::writer::Writer;
@@ -50,9 +50,9 @@ pub struct OpenOptions {
     /// The device of the journal, if that is external.
     pub journal_device: Option<SharedDevice>,
     /// The superblock to use, instead of the first one.
-    pub superblock: Option<SuperblockPlace>,
+    pub superblock: Option<SuperblockLocation>,
     /// Called while another host may have the volume, to decide whether to wait on.
-    pub patience: Patience,
+    pub wait_callback: WaitCallback,
 }
 
 /// The result of [`Volume::probe`].
@@ -107,8 +107,8 @@ impl Volume {
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
         let volume = match options.superblock {
-            Some(place) => {
-                let copy = SuperblockCopy::read_at(&device, place)?;
+            Some(location) => {
+                let copy = SuperblockCopy::read_at(&device, location)?;
                 Self::open_by_copy(device, cache, options, copy)?
             }
             None => Self::open_by_first(device, cache, options)?,
@@ -292,19 +292,19 @@ impl Volume {
     }
 
     /// Reads a block of metadata. Errors: for a block outside the volume, a corrupt reference in `structure` at
-    /// `place`.
+    /// `location`.
     pub fn read_metadata(
         &self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        location: Location,
     ) -> Result<MetadataBuffer> {
         let max = self.geometry().block_count - 1;
         if block.0 > max {
             let problem = Problem::Range { field: "block", found: block.0, min: 0, max };
-            return Err(Error::corrupt(structure, place, problem));
+            return Err(Error::corrupt(structure, location, problem));
         }
-        self.metadata.read(block, structure, place)
+        self.metadata.read(block, structure, location)
     }
 
     /// Returns the descriptor of a group of this volume.
@@ -315,15 +315,15 @@ impl Volume {
         if group.0 > max {
             let (found, max) = (group.0.into(), max.into());
             let problem = Problem::Range { field: "group", found, min: 0, max };
-            return Err(Error::corrupt(STRUCTURE, Place::group(group), problem));
+            return Err(Error::corrupt(STRUCTURE, Location::group(group), problem));
         }
         let (block, at) = geometry.descriptor_position(group);
-        let place = Place::group(group).at_block(block);
-        let buffer = self.read_metadata(block, STRUCTURE, place)?;
-        let place = place.at_byte(at as u64);
+        let location = Location::group(group).at_block(block);
+        let buffer = self.read_metadata(block, STRUCTURE, location)?;
+        let location = location.at_byte(at as u64);
         // `at` is below the block size, of which the descriptor size is a divisor.
         let bytes = &buffer[at..at + geometry.descriptor_size as usize];
-        let mut descriptor = GroupDescriptor::parse(bytes, geometry, group, place)?;
+        let mut descriptor = GroupDescriptor::parse(bytes, geometry, group, location)?;
         if geometry.copy_in_use.is_some() {
             // What was not initialised when the copy was made may be now.
             descriptor.blocks_uninitialised = false;
@@ -336,18 +336,21 @@ impl Volume {
     /// Reads the record of an inode, reserved or not, linked or not. Errors: `NotFound` if it was never used or was
     /// cleared.
     pub fn inode_record(&self, number: InodeNumber) -> Result<InodeRecord> {
-        let (buffer, at, place) = self.raw_inode(number)?;
+        let (buffer, at, location) = self.raw_inode(number)?;
         let geometry = self.geometry();
         let bytes = &buffer[at..at + geometry.inode_size as usize];
-        InodeRecord::parse(bytes, geometry, number, place)
+        InodeRecord::parse(bytes, geometry, number, location)
     }
 
     /// Reads the block with an inode. Returns its current contents, the inode's position in it, and its place for
     /// errors.
-    pub(crate) fn raw_inode(&self, number: InodeNumber) -> Result<(MetadataBuffer, usize, Place)> {
-        let (block, at, place) = self.inode_place(number)?;
+    pub(crate) fn raw_inode(
+        &self,
+        number: InodeNumber,
+    ) -> Result<(MetadataBuffer, usize, Location)> {
+        let (block, at, location) = self.inode_place(number)?;
         self.read_inodes_ahead(number, block)?;
-        Ok((self.read_metadata(block, "inode", place)?, at, place))
+        Ok((self.read_metadata(block, "inode", location)?, at, location))
     }
 
     /// Starts to read the part of the inode table around `block`, which has the inode `number`, if that block is not in
@@ -369,7 +372,7 @@ impl Volume {
     }
 
     /// Returns the block with an inode, the inode's position in it, and its place for errors.
-    pub(crate) fn inode_place(&self, number: InodeNumber) -> Result<(FsBlock, usize, Place)> {
+    pub(crate) fn inode_place(&self, number: InodeNumber) -> Result<(FsBlock, usize, Location)> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
         let table = self.group(group)?.inode_table;
@@ -377,8 +380,8 @@ impl Volume {
         // The table was checked to lie in the volume.
         let block = FsBlock(table.0 + u64::from(index / per_block));
         let at = (index % per_block * geometry.inode_size) as usize;
-        let place = Place::group(group).in_inode(number).at_block(block).at_byte(at as u64);
-        Ok((block, at, place))
+        let location = Location::group(group).in_inode(number).at_block(block).at_byte(at as u64);
+        Ok((block, at, location))
     }
 
     /// Returns an inode as [`inode`](Self::inode) does, by a number that does not come from a name. Errors:
@@ -396,7 +399,7 @@ impl Volume {
     /// refer to it.
     pub fn inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
         let geometry = self.geometry();
-        let fault = |problem| Error::corrupt("inode reference", Place::inode(number), problem);
+        let fault = |problem| Error::corrupt("inode reference", Location::inode(number), problem);
         if geometry.is_reserved_inode(number) {
             let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
             return Err(fault(Problem::Range { field: "inode number", found: number.0, min, max }));

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use base::locks::RankedMutex;
-use base::{DeviceOffset, Error, FsBlock, Place, Result, Unsupported};
+use base::{DeviceOffset, Error, FsBlock, Location, Result, Unsupported};
 use device::{BlockDevice, LatchDevice, SharedDevice};
 use iomap::{BlockContents, PageCache};
 
@@ -42,7 +42,7 @@ impl Volume {
     /// written yet are refused; the error names them.
     ///
     /// With multiple-mount protection, waits for a volume that was not closed, up to some minutes (22 s by default).
-    /// Errors: `Interrupted` if `patience` ends the wait, [`Error::InUse`] if another host writes the volume.
+    /// Errors: `Interrupted` if `wait_callback` ends the wait, [`Error::InUse`] if another host writes the volume.
     pub fn open_for_writing(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -66,7 +66,7 @@ impl Volume {
         // The zones are checked before anything is written.
         volume.fixed_zones().check()?;
         drop(volume);
-        let mmp = Mmp::start(block, &options.patience)?;
+        let mmp = Mmp::start(block, &options.wait_callback)?;
         // Another host may have changed blocks after they were read here, and have released the volume since.
         latch.refresh(DeviceOffset(0), latch.size());
         let opened = Self::open_alone(latch, cache, options).and_then(|volume| {
@@ -274,7 +274,7 @@ impl Volume {
     /// meanwhile. Only flags that recovery can reconstruct after a tear are changed in this way (`recovery/torn.rs`).
     fn change_flags(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let block = self.geometry().superblock_block();
-        self.metadata().change(block, STRUCTURE, Place::block(block), |bytes| {
+        self.metadata().change(block, STRUCTURE, Location::block(block), |bytes| {
             superblock::edit(bytes, self.geometry(), change);
         })?;
         if let Some(contents) = self.metadata().changed(block) {
@@ -292,7 +292,7 @@ impl Volume {
         change: impl FnOnce(&mut RawSuperblock),
     ) -> Result<()> {
         let block = self.geometry().superblock_block();
-        handle.edit(block, STRUCTURE, Place::block(block), |bytes| {
+        handle.edit(block, STRUCTURE, Location::block(block), |bytes| {
             superblock::edit(bytes, self.geometry(), change);
         })
     }

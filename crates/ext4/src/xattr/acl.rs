@@ -2,7 +2,7 @@
 //! Not here: the meaning of the permissions.
 
 use base::view::view_at;
-use base::{Error, Place, Problem, Result, Unsupported};
+use base::{Error, Location, Problem, Result, Unsupported};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -21,15 +21,15 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
 /// Converts the ACL `stored` to the form of `getxattr(2)`. An ACL without entries is no attribute.
-pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
-    let header: &RawAclHeader = view_at(stored, 0, STRUCTURE, place)?;
+pub fn to_xattr(stored: &[u8], location: Location) -> Result<Vec<u8>> {
+    let header: &RawAclHeader = view_at(stored, 0, STRUCTURE, location)?;
     if header.version.get() != STORED_VERSION {
         let problem = Problem::Mismatch {
             field: "version",
             found: header.version.get().into(),
             expected: STORED_VERSION.into(),
         };
-        return Err(Error::corrupt(STRUCTURE, place, problem));
+        return Err(Error::corrupt(STRUCTURE, location, problem));
     }
     let mut at = size_of::<RawAclHeader>();
     if at == stored.len() {
@@ -39,16 +39,16 @@ pub fn to_xattr(stored: &[u8], place: Place) -> Result<Vec<u8>> {
     let mut xattr = Vec::with_capacity(2 * stored.len());
     xattr.extend(XATTR_VERSION.to_le_bytes());
     while at < stored.len() {
-        let entry: &RawAclEntry = view_at(stored, at, STRUCTURE, place)?;
+        let entry: &RawAclEntry = view_at(stored, at, STRUCTURE, location)?;
         let id_at = at + size_of::<RawAclEntry>();
         let (id, end) = match entry.tag.get() {
             NAMED_USER | NAMED_GROUP => {
-                (*view_at::<U32>(stored, id_at, STRUCTURE, place)?, id_at + size_of::<U32>())
+                (*view_at::<U32>(stored, id_at, STRUCTURE, location)?, id_at + size_of::<U32>())
             }
             OWNER | OWNING_GROUP | MASK | OTHERS => (NO_ID.into(), id_at),
             tag => {
                 let problem = Problem::Invalid { field: "tag", found: tag.into() };
-                return Err(Error::corrupt(STRUCTURE, place.at_byte(at as u64), problem));
+                return Err(Error::corrupt(STRUCTURE, location.at_byte(at as u64), problem));
             }
         };
         let entry = RawAclXattrEntry { tag: entry.tag, permissions: entry.permissions, id };
@@ -126,7 +126,7 @@ mod tests {
             &[0x10, 0, 7, 0, 0xFF, 0xFF, 0xFF, 0xFF],
             &[0x20, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF],
         ];
-        assert_eq!(to_xattr(&stored.concat(), Place::default()).unwrap(), expected.concat());
+        assert_eq!(to_xattr(&stored.concat(), Location::default()).unwrap(), expected.concat());
         assert_eq!(to_stored(&expected.concat()).unwrap().unwrap(), stored.concat());
     }
 
@@ -151,7 +151,7 @@ mod tests {
             &[1, 2, 4, 0x10, 0x20],
         ] {
             let stored = to_stored(&xattr(tags)).unwrap().unwrap();
-            assert_eq!(to_xattr(&stored, Place::default()).unwrap(), xattr(tags));
+            assert_eq!(to_xattr(&stored, Location::default()).unwrap(), xattr(tags));
         }
         for tags in [
             &[1][..],
@@ -194,19 +194,22 @@ mod tests {
             &[1, 0, 0, 0, 2, 0, 6, 0],
             &[1, 0, 0, 0, 1, 0, 6],
         ] {
-            assert!(matches!(to_xattr(bad, Place::default()), Err(Error::Corrupt(_))), "{bad:?}");
+            assert!(
+                matches!(to_xattr(bad, Location::default()), Err(Error::Corrupt(_))),
+                "{bad:?}"
+            );
         }
-        assert_eq!(to_xattr(&[1, 0, 0, 0], Place::default()), Err(Error::NoAttribute));
+        assert_eq!(to_xattr(&[1, 0, 0, 0], Location::default()), Err(Error::NoAttribute));
     }
 
     proptest! {
         #[test]
         fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0_u8..0x21, 4..64)) {
-            let _ = to_xattr(&bytes, Place::default());
+            let _ = to_xattr(&bytes, Location::default());
             bytes[..4].copy_from_slice(&[2, 0, 0, 0]);
             let _ = to_stored(&bytes);
             bytes[..4].copy_from_slice(&[1, 0, 0, 0]);
-            let _ = to_xattr(&bytes, Place::default());
+            let _ = to_xattr(&bytes, Location::default());
         }
     }
 }

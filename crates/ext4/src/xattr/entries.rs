@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use base::checksum::crc32c;
 use base::view::view_at;
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
 use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT, XATTR_MAGIC};
@@ -67,39 +67,44 @@ impl<'a> Entries<'a> {
     pub const NONE: Entries<'static> = Entries { bytes: &[], first: 0, end: 0 };
 
     /// The attributes in a block.
-    pub fn in_block(block: &'a [u8], has_value_inodes: bool, place: Place) -> Result<Self> {
-        block_header(block, place)?;
-        Self::parse(block, size_of::<RawXattrBlockHeader>(), has_value_inodes, place)
+    pub fn in_block(block: &'a [u8], has_value_inodes: bool, location: Location) -> Result<Self> {
+        block_header(block, location)?;
+        Self::parse(block, size_of::<RawXattrBlockHeader>(), has_value_inodes, location)
     }
 
     /// The attributes in an inode. `body` is what of the inode follows its fixed and extra
     /// fields; it has attributes when it begins with the magic number.
-    pub fn in_inode(body: &'a [u8], has_value_inodes: bool, place: Place) -> Result<Self> {
+    pub fn in_inode(body: &'a [u8], has_value_inodes: bool, location: Location) -> Result<Self> {
         const MAGIC_BYTES: usize = 4;
         match body.split_first_chunk::<MAGIC_BYTES>() {
             Some((magic, bytes))
                 if u32::from_le_bytes(*magic) == XATTR_MAGIC && bytes.len() >= TERMINATOR_BYTES =>
             {
-                let start = place.byte.unwrap_or(0) + MAGIC_BYTES as u64;
-                Self::parse(bytes, 0, has_value_inodes, place.at_byte(start))
+                let start = location.byte.unwrap_or(0) + MAGIC_BYTES as u64;
+                Self::parse(bytes, 0, has_value_inodes, location.at_byte(start))
             }
             _ => Ok(Entries::NONE),
         }
     }
 
     /// Checks every entry, as the kernel does.
-    fn parse(bytes: &'a [u8], first: usize, has_value_inodes: bool, place: Place) -> Result<Self> {
+    fn parse(
+        bytes: &'a [u8],
+        first: usize,
+        has_value_inodes: bool,
+        location: Location,
+    ) -> Result<Self> {
         let mut end = first;
-        while let Some(next) = next_entry(bytes, end, place)? {
+        while let Some(next) = next_entry(bytes, end, location)? {
             end = next;
         }
         let entries = Self { bytes, first, end };
         let mut at = first;
         while at < end {
-            let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, place)?;
+            let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, location)?;
             entries
                 .check(raw, has_value_inodes)
-                .map_err(|problem| Error::corrupt(STRUCTURE, at_byte(place, at), problem))?;
+                .map_err(|problem| Error::corrupt(STRUCTURE, at_byte(location, at), problem))?;
             at += entry_bytes(raw);
         }
         Ok(entries)
@@ -150,12 +155,12 @@ impl<'a> Entries<'a> {
 }
 
 /// Where the entry at `at` ends, or `None` when that is the end of the entries.
-fn next_entry(bytes: &[u8], at: usize, place: Place) -> Result<Option<usize>> {
-    let fault = |problem| Error::corrupt(STRUCTURE, at_byte(place, at), problem);
+fn next_entry(bytes: &[u8], at: usize, location: Location) -> Result<Option<usize>> {
+    let fault = |problem| Error::corrupt(STRUCTURE, at_byte(location, at), problem);
     if bytes.get(at..at + TERMINATOR_BYTES) == Some(&[0; TERMINATOR_BYTES]) {
         return Ok(None);
     }
-    let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, place)?;
+    let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, location)?;
     let next = at + entry_bytes(raw);
     if next + TERMINATOR_BYTES > bytes.len() {
         let (needed, available) = (next + TERMINATOR_BYTES - at, bytes.len() - at);
@@ -170,7 +175,7 @@ fn next_entry(bytes: &[u8], at: usize, place: Place) -> Result<Option<usize>> {
 
 /// The checked entry at `at`, and where it ends.
 fn entry_at(bytes: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
-    let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, Place::default()).ok()?;
+    let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, Location::default()).ok()?;
     let (size, value_start) = (raw.value_size.get(), usize::from(raw.value_offset.get()));
     let value = match raw.value_inode.get() {
         0 if size == 0 => Value::Here(&[]),
@@ -195,14 +200,14 @@ pub(crate) fn padded_entry_bytes(name_bytes: usize) -> usize {
     (size_of::<RawXattrEntry>() + name_bytes).next_multiple_of(ALIGNMENT)
 }
 
-/// A byte from where `place` points.
-fn at_byte(place: Place, byte: usize) -> Place {
-    place.at_byte(place.byte.unwrap_or(0) + byte as u64)
+/// A byte from where `location` points.
+fn at_byte(location: Location, byte: usize) -> Location {
+    location.at_byte(location.byte.unwrap_or(0) + byte as u64)
 }
 
 /// The header of a block of attributes: its magic number, and that it is one block.
-pub fn block_header(block: &[u8], place: Place) -> Result<&RawXattrBlockHeader> {
-    let header: &RawXattrBlockHeader = view_at(block, 0, BLOCK_STRUCTURE, place)?;
+pub fn block_header(block: &[u8], location: Location) -> Result<&RawXattrBlockHeader> {
+    let header: &RawXattrBlockHeader = view_at(block, 0, BLOCK_STRUCTURE, location)?;
     let (magic, blocks) = (header.magic.get(), header.blocks.get());
     let problem = if magic != XATTR_MAGIC {
         Problem::Magic { found: magic.into(), expected: XATTR_MAGIC.into() }
@@ -211,19 +216,19 @@ pub fn block_header(block: &[u8], place: Place) -> Result<&RawXattrBlockHeader> 
     } else {
         return Ok(header);
     };
-    Err(Error::corrupt(BLOCK_STRUCTURE, place, problem))
+    Err(Error::corrupt(BLOCK_STRUCTURE, location, problem))
 }
 
 /// Compares the checksum of block `number` with its contents; `seed` is the volume's.
-pub fn verify_block(block: &[u8], number: FsBlock, seed: u32, place: Place) -> Result<()> {
-    let stored = block_header(block, place)?.checksum.get();
+pub fn verify_block(block: &[u8], number: FsBlock, seed: u32, location: Location) -> Result<()> {
+    let stored = block_header(block, location)?.checksum.get();
     let part = |range: Range<usize>| block.get(range).unwrap_or_default();
     let before = crc32c(crc32c(seed, &number.0.to_le_bytes()), part(0..XATTR_CHECKSUM_AT));
     let after = part(XATTR_CHECKSUM_AT + size_of_val(&stored)..block.len());
     let computed = crc32c(crc32c(before, &[0; 4]), after);
     if stored != computed {
         let problem = Problem::Checksum { stored, computed };
-        return Err(Error::corrupt(BLOCK_STRUCTURE, place, problem));
+        return Err(Error::corrupt(BLOCK_STRUCTURE, location, problem));
     }
     Ok(())
 }
@@ -282,13 +287,13 @@ mod tests {
     }
 
     fn parse(body: &[u8]) -> Result<Vec<Entry<'_>>> {
-        Ok(Entries::in_inode(body, false, Place::default())?.iter().collect())
+        Ok(Entries::in_inode(body, false, Location::default())?.iter().collect())
     }
 
     #[test]
     fn an_attribute_in_an_inode_is_found_by_prefix_and_name() {
         let body = body(&entry(b"mime", 100, 0, 6));
-        let entries = Entries::in_inode(&body, false, Place::default()).unwrap();
+        let entries = Entries::in_inode(&body, false, Location::default()).unwrap();
         let found = entries.find(NameIndex(1), b"mime").unwrap();
         assert_eq!(found.value, Value::Here(b"value!"));
         assert_eq!(entries.find(NameIndex(4), b"mime"), None);
@@ -327,7 +332,7 @@ mod tests {
     #[test]
     fn a_value_in_an_inode_needs_the_feature() {
         let body = body(&entry(b"big", 0, 77, 70_000));
-        let entries = Entries::in_inode(&body, true, Place::default()).unwrap();
+        let entries = Entries::in_inode(&body, true, Location::default()).unwrap();
         let expected = Value::InInode { inode: InodeNumber(77), size: 70_000 };
         assert_eq!(entries.iter().next().unwrap().value, expected);
         assert!(parse(&body).is_err());
@@ -341,15 +346,15 @@ mod tests {
         }
         let entry = entry(b"a", 1020, 0, 1);
         block[32..32 + entry.len()].copy_from_slice(&entry);
-        let place = Place::block(FsBlock(7));
+        let location = Location::block(FsBlock(7));
         let parse = |block: &[u8]| {
-            Entries::in_block(block, false, place).map(|entries| entries.iter().count())
+            Entries::in_block(block, false, location).map(|entries| entries.iter().count())
         };
         assert_eq!(parse(&block).unwrap(), 1);
-        assert!(verify_block(&block, FsBlock(7), 3, place).is_err());
+        assert!(verify_block(&block, FsBlock(7), 3, location).is_err());
         let sum = crc32c(crc32c(3, &7_u64.to_le_bytes()), &block);
         block[16..20].copy_from_slice(&sum.to_le_bytes());
-        verify_block(&block, FsBlock(7), 3, place).unwrap();
+        verify_block(&block, FsBlock(7), 3, location).unwrap();
         block[8] = 2;
         assert!(parse(&block).is_err());
         assert!(parse(&block[..20]).is_err());
@@ -369,15 +374,15 @@ mod tests {
             mut bytes in proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..600),
             has_value_inodes: bool,
         ) {
-            let place = Place::block(FsBlock(1));
+            let location = Location::block(FsBlock(1));
             for magic_at_start in [false, true] {
                 if let (true, Some(magic)) = (magic_at_start, bytes.get_mut(..4)) {
                     magic.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
                 }
-                let _ = verify_block(&bytes, FsBlock(1), 1, place);
+                let _ = verify_block(&bytes, FsBlock(1), 1, location);
                 for entries in [
-                    Entries::in_inode(&bytes, has_value_inodes, place),
-                    Entries::in_block(&bytes, has_value_inodes, place),
+                    Entries::in_inode(&bytes, has_value_inodes, location),
+                    Entries::in_block(&bytes, has_value_inodes, location),
                 ] {
                     let Ok(entries) = entries else { continue };
                     prop_assert!(entries.iter().count() <= bytes.len() / 16);

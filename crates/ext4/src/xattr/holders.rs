@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::attributes::{FileType, Timestamp};
 use base::checksum::crc32c;
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
 
 use super::body::{Attribute, Stored, hash};
 use super::set::Attributes;
@@ -111,10 +111,10 @@ impl Inode {
     /// Returns the inodes with values whose references change, all of them validated.
     pub(super) fn holders(&self, changes: &ReferenceChanges) -> Result<Vec<Holder>> {
         let holder = |(&number, &by): (&InodeNumber, &i64)| {
-            let place = Place::inode(number);
+            let location = Location::inode(number);
             let inode = match self.volume().special_inode(number) {
                 Err(Error::NotFound) => {
-                    return Err(Error::corrupt(STRUCTURE, place, Problem::Missing("inode")));
+                    return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("inode")));
                 }
                 inode => inode?,
             };
@@ -126,7 +126,7 @@ impl Inode {
             let now = if is_of_lustre { 1 } else { value::reference_count(&record) };
             let references = now.checked_add_signed(by).ok_or_else(|| {
                 let problem = Problem::Missing("reference that is being removed, in the count");
-                Error::corrupt(STRUCTURE, place, problem)
+                Error::corrupt(STRUCTURE, location, problem)
             })?;
             Ok(Holder { inode: Arc::new(inode), references })
         };
@@ -166,9 +166,9 @@ impl Inode {
         let volume = self.volume();
         let number = volume.allocate_inode(handle, self.number(), false)?;
         let record = self.holder_record(number, value.len() as u64, checksum);
-        let (block, at, place) = volume.inode_place(number)?;
+        let (block, at, location) = volume.inode_place(number)?;
         let geometry = volume.geometry();
-        handle.edit(block, "inode", place, |table| {
+        handle.edit(block, "inode", location, |table| {
             let bytes = &mut table[at..at + geometry.inode_size as usize];
             bytes.fill(0);
             record.store(bytes, geometry);

@@ -16,7 +16,7 @@ mod set_tests;
 mod share;
 mod write;
 
-use base::{Error, Place, Result};
+use base::{Error, Location, Result};
 use iomap::MetadataBuffer;
 
 use self::entries::{Entries, Value, verify_block};
@@ -56,7 +56,7 @@ impl Inode {
         };
         match index {
             NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => {
-                acl::to_xattr(&value, Place::inode(self.number()))
+                acl::to_xattr(&value, Location::inode(self.number()))
             }
             _ => Ok(value),
         }
@@ -64,8 +64,8 @@ impl Inode {
 
     /// Returns the attributes that lie in the inode, whose record is `record`.
     pub(crate) fn attributes_here<'r>(&self, record: &'r InodeRecord) -> Result<Entries<'r>> {
-        let place = Place::inode(record.number).at_byte(record.attribute_area_start as u64);
-        Entries::in_inode(&record.attribute_area, self.has_value_inodes(), place)
+        let location = Location::inode(record.number).at_byte(record.attribute_area_start as u64);
+        Entries::in_inode(&record.attribute_area, self.has_value_inodes(), location)
     }
 
     /// Returns the attributes that lie in the inode's attribute block.
@@ -74,19 +74,24 @@ impl Inode {
         block: Option<&'b MetadataBuffer>,
     ) -> Result<Entries<'b>> {
         let Some(block) = block else { return Ok(Entries::NONE) };
-        let place = Place::inode(self.number()).at_block(block.block());
-        Entries::in_block(block, self.has_value_inodes(), place)
+        let location = Location::inode(self.number()).at_block(block.block());
+        Entries::in_block(block, self.has_value_inodes(), location)
     }
 
     /// Returns the inode's attribute block, its checksum verified.
     pub(crate) fn attribute_block(&self) -> Result<Option<MetadataBuffer>> {
         let Some(block) = self.record().attribute_block else { return Ok(None) };
-        let place = Place::inode(self.number()).at_block(block);
+        let location = Location::inode(self.number()).at_block(block);
         let volume = self.volume();
-        volume.block_validity(self.number()).check("extended attribute block", place, block, 1)?;
-        let buffer = volume.read_metadata(block, "extended attribute block", place)?;
+        volume.block_validity(self.number()).check(
+            "extended attribute block",
+            location,
+            block,
+            1,
+        )?;
+        let buffer = volume.read_metadata(block, "extended attribute block", location)?;
         if let Some(seed) = volume.geometry().metadata_seed() {
-            buffer.verify_once(|bytes| verify_block(bytes, block, seed, place))?;
+            buffer.verify_once(|bytes| verify_block(bytes, block, seed, location))?;
         }
         Ok(Some(buffer))
     }

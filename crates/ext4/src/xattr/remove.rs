@@ -1,7 +1,7 @@
 //! Takes an attribute out of those that lie in an inode: bytes in, bytes out.
 //! Not here: attributes in a block, and adding any.
 
-use base::{Place, Result};
+use base::{Location, Result};
 use zerocopy::FromBytes;
 
 use super::entries::{ALIGNMENT, Entries, Entry, Value};
@@ -16,9 +16,9 @@ pub(crate) fn remove_from_inode(
     body: &mut [u8],
     (index, name): (NameIndex, &[u8]),
     has_value_inodes: bool,
-    place: Place,
+    location: Location,
 ) -> Result<bool> {
-    let entries = Entries::in_inode(body, has_value_inodes, place)?;
+    let entries = Entries::in_inode(body, has_value_inodes, location)?;
     let Some(entry) = entries.find(index, name) else { return Ok(false) };
     let (start, length) = (entry.start, entry_bytes(entry.name.len()));
     let starts: Vec<usize> = entries.iter().map(|entry| entry.start).collect();
@@ -100,10 +100,10 @@ mod tests {
             let name = attributes.keys().nth(which.index(attributes.len())).unwrap().clone();
             let mut bytes = body(&attributes);
             let key = (NameIndex::SYSTEM, name.as_bytes());
-            prop_assert!(remove_from_inode(&mut bytes, key, false, Place::default()).unwrap());
+            prop_assert!(remove_from_inode(&mut bytes, key, false, Location::default()).unwrap());
             attributes.remove(&name);
             prop_assert_eq!(&bytes, &body(&attributes));
-            prop_assert!(!remove_from_inode(&mut bytes, key, false, Place::default()).unwrap());
+            prop_assert!(!remove_from_inode(&mut bytes, key, false, Location::default()).unwrap());
         }
     }
 }

@@ -64,7 +64,7 @@ impl Attributes {
         let is_large = padded_value_bytes(value.len()) > room.value_bytes_alone();
         if !(room.has_value_inodes && is_large) {
             let value = Stored::Here(value.to_vec());
-            match self.place(room, index, name, value) {
+            match self.location(room, index, name, value) {
                 Err(Error::NoSpace) => {}
                 placed => return placed,
             }
@@ -72,10 +72,16 @@ impl Attributes {
         if !room.has_value_inodes || value.is_empty() {
             return Err(Error::NoSpace);
         }
-        self.place(room, index, name, Stored::ToInode(value.to_vec()))
+        self.location(room, index, name, Stored::ToInode(value.to_vec()))
     }
 
-    fn place(&mut self, room: &Room, index: NameIndex, name: &[u8], value: Stored) -> Result<()> {
+    fn location(
+        &mut self,
+        room: &Room,
+        index: NameIndex,
+        name: &[u8],
+        value: Stored,
+    ) -> Result<()> {
         let (is_here, block_hash) = match &value {
             Stored::Here(value) => (!value.is_empty(), hash(name, value)),
             // That of the value, once it is there.

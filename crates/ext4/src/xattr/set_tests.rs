@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{Error, FsBlock, InodeNumber, Place};
+use base::{Error, FsBlock, InodeNumber, Location};
 use proptest::prelude::*;
 
 use super::body::{self, Attribute, Stored};
@@ -35,12 +35,12 @@ impl Stand {
     }
 
     fn entries(&self) -> (Entries<'_>, Entries<'_>) {
-        let place = Place::default();
-        verify_block(&self.block, BLOCK, SEED, place).unwrap();
+        let location = Location::default();
+        verify_block(&self.block, BLOCK, SEED, location).unwrap();
         let has_value_inodes = self.room.has_value_inodes;
         (
-            Entries::in_inode(&self.area, has_value_inodes, place).unwrap(),
-            Entries::in_block(&self.block, has_value_inodes, place).unwrap(),
+            Entries::in_inode(&self.area, has_value_inodes, location).unwrap(),
+            Entries::in_block(&self.block, has_value_inodes, location).unwrap(),
         )
     }
 
@@ -95,7 +95,7 @@ impl Stand {
             hash = if entry.hash == 0 { 0 } else { hash.rotate_left(16) ^ entry.hash };
         }
         if block.iter().all(|entry| entry.hash != 0) {
-            assert_eq!(block_header(&self.block, Place::default()).unwrap().hash.get(), hash);
+            assert_eq!(block_header(&self.block, Location::default()).unwrap().hash.get(), hash);
         }
         for (entries, length) in [(area, self.area.len()), (block, self.block.len())] {
             let mut values: Vec<_> = entries

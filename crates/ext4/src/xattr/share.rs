@@ -1,6 +1,6 @@
 //! Blocks of attributes that several inodes use. Not here: what they hold.
 
-use base::{FsBlock, InodeNumber, Place, Result};
+use base::{FsBlock, InodeNumber, Location, Result};
 use zerocopy::FromBytes;
 
 use super::body::seal_block;
@@ -10,8 +10,8 @@ use crate::ondisk::xattr::RawXattrBlockHeader;
 use crate::volume::Volume;
 
 /// How many inodes use an attribute block.
-pub(super) fn references(block: &[u8], place: Place) -> Result<u32> {
-    Ok(block_header(block, place)?.reference_count.get())
+pub(super) fn references(block: &[u8], location: Location) -> Result<u32> {
+    Ok(block_header(block, location)?.reference_count.get())
 }
 
 /// Says of a block that was read, and that more than one inode uses, that one does so no more.
@@ -21,8 +21,8 @@ pub(super) fn count_down(
     user: InodeNumber,
     block: FsBlock,
 ) -> Result<()> {
-    let place = Place::inode(user).at_block(block);
-    handle.edit(block, "extended attribute block", place, |bytes| {
+    let location = Location::inode(user).at_block(block);
+    handle.edit(block, "extended attribute block", location, |bytes| {
         let Ok((header, _)) = RawXattrBlockHeader::mut_from_prefix(bytes) else {
             unreachable!("a block has more bytes than the header");
         };

@@ -7,7 +7,7 @@
 
 use base::attributes::{FileType, Timestamp};
 use base::checksum::crc32c;
-use base::{Error, FileBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
 
 use super::entries::{Entry, NameBytes, VALUE_BYTES_MAX, entry_hash};
 use crate::inode::Inode;
@@ -124,5 +124,5 @@ fn check_entry_hash(holder: &InodeRecord, entry: &Entry<'_>, checksum: u32) -> R
 }
 
 fn fault(holder: InodeNumber, problem: Problem) -> Error {
-    Error::corrupt(STRUCTURE, Place::inode(holder), problem)
+    Error::corrupt(STRUCTURE, Location::inode(holder), problem)
 }

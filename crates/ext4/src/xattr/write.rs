@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use base::attributes::{AttributeChange, FileType, XattrMode};
-use base::{Error, FsBlock, Place, Problem, Result, Unsupported};
+use base::{Error, FsBlock, Location, Problem, Result, Unsupported};
 
 use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
@@ -296,13 +296,13 @@ impl Inode {
             return Ok(());
         }
         let problem = Problem::Repeated("part of a value");
-        Err(Error::corrupt("extended attribute", Place::inode(self.number()), problem))
+        Err(Error::corrupt("extended attribute", Location::inode(self.number()), problem))
     }
 
     /// How many inodes use the attribute block, if there is one.
     fn attribute_block_references(&self) -> Result<u32> {
         let Some(block) = self.attribute_block()? else { return Ok(0) };
-        share::references(&block, Place::inode(self.number()).at_block(block.block()))
+        share::references(&block, Location::inode(self.number()).at_block(block.block()))
     }
 }
 

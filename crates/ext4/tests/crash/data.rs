@@ -132,12 +132,12 @@ fn move_extents(
     let (file, history) = &files[index];
     let (donor_file, donor_history) = &files[donor];
     let unit = file.inode.allocation_unit() as usize;
-    let mut place = |history: &FileHistory| {
+    let mut location = |history: &FileHistory| {
         let blocks = history.now().len().div_ceil(unit);
         let first = random.below(blocks as u64 + 1) as usize;
         (first, (blocks - first).min(1 + random.below(12) as usize))
     };
-    let ((first, count), (donor_first, donor_count)) = (place(history), place(donor_history));
+    let ((first, count), (donor_first, donor_count)) = (location(history), location(donor_history));
     let range = first * unit..(first + count.min(donor_count)) * unit;
     match file.move_extents(range, donor_file, donor_first * unit) {
         Ok(cleared) => {

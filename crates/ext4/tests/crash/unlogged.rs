@@ -87,14 +87,14 @@ impl History for Unlogged {
 }
 
 /// A place for a name: a directory, by its index, and the name.
-type Place = (usize, String);
+type Location = (usize, String);
 
 /// A file that has names.
 struct Open {
     /// Its index among the files.
     index: usize,
     file: CachedFile,
-    names: Vec<Place>,
+    names: Vec<Location>,
 }
 
 struct Worker {
@@ -127,7 +127,7 @@ impl Worker {
         }
     }
 
-    fn new_place(&mut self) -> Place {
+    fn new_place(&mut self) -> Location {
         self.counter += 1;
         let name = format!("{}-{}", self.counter, "n".repeat(self.random.below(120) as usize));
         (self.random.below(DIRECTORIES as u64) as usize, name)
@@ -198,8 +198,10 @@ impl Worker {
             self.loses_name(other, &onto);
         }
         let replaced = other.map(|other| Arc::clone(&self.named[other].file.inode));
-        let [from_at, onto_at] = [&from, &onto]
-            .map(|place| Named { directory: &self.directories[place.0], name: place.1.as_bytes() });
+        let [from_at, onto_at] = [&from, &onto].map(|location| Named {
+            directory: &self.directories[location.0],
+            name: location.1.as_bytes(),
+        });
         let inode = &self.named[number].file.inode;
         inode.rename(from_at, onto_at, replaced.as_ref(), &RenameMode::Move, TIME)?;
         let open = &mut self.named[number];
@@ -217,17 +219,17 @@ impl Worker {
     }
 
     fn remove(&mut self, number: usize) -> Result<()> {
-        let place = self.named[number].names[0].clone();
-        self.loses_name(number, &place);
-        let directory = &self.directories[place.0];
-        directory.unlink(place.1.as_bytes(), &self.named[number].file.inode, TIME)?;
+        let location = self.named[number].names[0].clone();
+        self.loses_name(number, &location);
+        let directory = &self.directories[location.0];
+        directory.unlink(location.1.as_bytes(), &self.named[number].file.inode, TIME)?;
         self.end_nameless(number)
     }
 
     /// Notes that a file is about to lose a name.
-    fn loses_name(&mut self, number: usize, place: &Place) {
+    fn loses_name(&mut self, number: usize, location: &Location) {
         let open = &mut self.named[number];
-        open.names.retain(|name| name != place);
+        open.names.retain(|name| name != location);
         if open.names.is_empty() {
             self.files[open.index].removed = Some(self.device.point());
         }

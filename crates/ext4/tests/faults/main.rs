@@ -107,83 +107,83 @@ fn after_power_cut(kind: &Kind, recording: &Recording, random: &mut Random) -> V
 }
 
 /// Runs e2fsck on an image; what it says, and the image afterwards.
-fn e2fsck(image: &[u8], option: &str, code_max: i32, place: &str) -> Vec<u8> {
+fn e2fsck(image: &[u8], option: &str, code_max: i32, location: &str) -> Vec<u8> {
     let scratch = common::Scratch::new();
     let path = scratch.write("image", image);
     let output = Command::new("e2fsck").arg(option).arg(&path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let passed = output.status.code().is_some_and(|code| code <= code_max);
-    assert!(passed, "{place}: e2fsck {option} says {:?}\n{text}", output.status.code());
+    assert!(passed, "{location}: e2fsck {option} says {:?}\n{text}", output.status.code());
     std::fs::read(path).unwrap()
 }
 
 /// The volume of an image, looked at without changing it, which is sound.
-fn sound(image: Vec<u8>, place: &str) -> Arc<Volume> {
-    let volume = common::open(image).unwrap_or_else(|error| panic!("{place}: {error}"));
+fn sound(image: Vec<u8>, location: &str) -> Arc<Volume> {
+    let volume = common::open(image).unwrap_or_else(|error| panic!("{location}: {error}"));
     let mut wrong = Vec::new();
     volume.check(&mut |error| {
         wrong.push(error.to_string());
         ControlFlow::Continue(())
     });
-    assert!(wrong.is_empty(), "{place}: {wrong:?}");
+    assert!(wrong.is_empty(), "{location}: {wrong:?}");
     volume
 }
 
 /// The image as the next opening for writing, and closing, leaves it.
-fn reopened(image: Vec<u8>, place: &str) -> Vec<u8> {
+fn reopened(image: Vec<u8>, location: &str) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(image));
     let volume = common::open_device_for_writing(device.clone());
-    let volume = volume.unwrap_or_else(|error| panic!("{place}: {error}"));
+    let volume = volume.unwrap_or_else(|error| panic!("{location}: {error}"));
     volume.close().unwrap();
     drop(volume);
     device.snapshot()
 }
 
 /// Whether the right ones were told of a fault, and the volume is in the right state.
-fn check_told(fault: CountedFault, outcome: &Outcome, place: &str) {
-    assert!(!outcome.faults.is_empty(), "{place}: it never came");
-    assert!(!outcome.errors.is_empty(), "{place}: nobody was told");
+fn check_told(fault: CountedFault, outcome: &Outcome, location: &str) {
+    assert!(!outcome.faults.is_empty(), "{location}: it never came");
+    assert!(!outcome.errors.is_empty(), "{location}: nobody was told");
     let Some(workload) = &outcome.workload else { return };
     let is_data = fault.operation == IoOperation::Write && {
         let at = outcome.faults[0].offset.0;
         workload.data_places().iter().any(|range| range.contains(&at))
     };
     if is_data && fault.lasting == Lasting::Once {
-        assert_eq!(outcome.shut, None, "{place}: data that is lost ends all changes");
-        assert_eq!(workload.volume.errors().count, 0, "{place}: data that is lost is recorded");
+        assert_eq!(outcome.shut, None, "{location}: data that is lost ends all changes");
+        assert_eq!(workload.volume.errors().count, 0, "{location}: data that is lost is recorded");
     }
     let is_failed = workload.volume.check_writable();
     if let (Some(_), Err(Error::ShutDown(_))) = (&outcome.shut, &is_failed) {
         let errors = workload.volume.errors();
-        assert_eq!((errors.count, errors.first), (1, errors.last), "{place}");
+        assert_eq!((errors.count, errors.first), (1, errors.last), "{location}");
     }
 }
 
-fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, place: &str) {
+fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, location: &str) {
     let mut random = Random(fault.number + 1);
     let cut = after_power_cut(kind, &outcome.recording, &mut random);
     let is_whole = if kind.has_journal() {
-        let recovered = reopened(cut.clone(), place);
-        e2fsck(&recovered, "-fn", 0, place);
+        let recovered = reopened(cut.clone(), location);
+        e2fsck(&recovered, "-fn", 0, location);
         recovered
     } else {
-        let mended = e2fsck(&cut, "-fy", 1, place);
-        e2fsck(&mended, "-fn", 0, place);
+        let mended = e2fsck(&cut, "-fy", 1, location);
+        e2fsck(&mended, "-fn", 0, location);
         mended
     };
-    let volume = sound(is_whole, place);
+    let volume = sound(is_whole, location);
     if let Some(workload) = &outcome.workload {
-        workload.check(&volume, kind.has_journal(), place);
+        workload.check(&volume, kind.has_journal(), location);
         if kind.has_journal() && fault.number % 4 == 0 {
-            let volume = sound(e2fsck(&cut, "-fy", 1, place), place);
-            workload.check(&volume, true, place);
+            let volume = sound(e2fsck(&cut, "-fy", 1, location), location);
+            workload.check(&volume, true, location);
         }
     }
     let has_failed = outcome.shut.is_some() && kind.has_journal();
     if has_failed && fault.lasting == Lasting::Once {
         // Word of the failure was flushed, so that no cut can have taken it.
-        assert_ne!(volume.superblock().raw().state.get() & STATE_ERRORS, 0, "{place}");
-        assert!(volume.errors().count > 0, "{place}");
+        assert_ne!(volume.superblock().raw().state.get() & STATE_ERRORS, 0, "{location}");
+        assert!(volume.errors().count > 0, "{location}");
     }
 }
 
@@ -203,11 +203,11 @@ fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, errno: i32, runs
     for number in (first..runs).map(|index| index * count / runs) {
         let fault = CountedFault { operation, number, lasting, errno };
         let outcome = run(&image, Some(fault), seed);
-        let place = format!("{}, {operation:?} {number} of {count}, {lasting:?}", kind.options);
+        let location = format!("{}, {operation:?} {number} of {count}, {lasting:?}", kind.options);
         if operation != IoOperation::Read {
-            check_told(fault, &outcome, &place);
+            check_told(fault, &outcome, &location);
         }
-        check_after_power_cut(kind, fault, &outcome, &place);
+        check_after_power_cut(kind, fault, &outcome, &location);
     }
 }
 

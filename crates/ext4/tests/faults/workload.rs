@@ -302,13 +302,13 @@ impl Workload {
     /// Where the data of the files lies on the device.
     pub fn data_places(&self) -> Vec<std::ops::Range<u64>> {
         let maps = self.files.iter().flat_map(|file| crate::common::maps(&file.inode));
-        let place = |map: iomap::Iomap| map.address.map(|at| at.0..at.0 + map.length);
-        maps.filter_map(place).collect()
+        let location = |map: iomap::Iomap| map.address.map(|at| at.0..at.0 + map.length);
+        maps.filter_map(location).collect()
     }
 
     /// Whether a volume, found after a cut, has what is durable, and nothing that never was. Without
     /// a journal nothing is promised of what was changed since.
-    pub fn check(&self, volume: &Arc<Volume>, has_journal: bool, place: &str) {
+    pub fn check(&self, volume: &Arc<Volume>, has_journal: bool, location: &str) {
         let root = volume.inode(ROOT_INODE).unwrap();
         let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         root.read_dir(DirCursor::default(), &mut |entry| {
@@ -333,15 +333,15 @@ impl Workload {
             let found = names.get(&number.0).and_then(|names| names.iter().find(known));
             match found {
                 Some(name) => {
-                    let place = format!("{place}: {name:.6}");
-                    check_file(volume, number, since, has_journal, &place);
+                    let location = format!("{location}: {name:.6}");
+                    check_file(volume, number, since, has_journal, &location);
                 }
                 // Without a journal names can get lost when directories grow.
                 None if !has_journal && volume.inode(number).is_ok() => {}
                 None => {
                     let may_lack = since.iter().any(|one| one.name.is_none());
                     let last = since[0].name.clone().unwrap_or_default();
-                    assert!(may_lack, "{place}: {last:.6} was synced, and is not there");
+                    assert!(may_lack, "{location}: {last:.6} was synced, and is not there");
                 }
             }
         }
@@ -353,29 +353,29 @@ fn check_file(
     number: InodeNumber,
     since: &[Version],
     has_journal: bool,
-    place: &str,
+    location: &str,
 ) {
     let inode = volume.inode(number).unwrap();
     let found = contents(volume, &inode);
     let sizes = since.iter().map(|one| one.data.len());
     let (min, max) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
-    assert!((min..=max).contains(&found.len()), "{place} has {} bytes", found.len());
+    assert!((min..=max).contains(&found.len()), "{location} has {} bytes", found.len());
     for (at, byte) in found.iter().enumerate() {
         let was = since.iter().any(|one| one.data.get(at).copied().unwrap_or(0) == *byte);
         let has_changed = since.iter().any(|one| one.data.get(at) != since[0].data.get(at));
         assert!(
             was || has_changed && !has_journal,
-            "{place} has {byte:#x} at {at}, of {}",
+            "{location} has {byte:#x} at {at}, of {}",
             found.len()
         );
     }
     let xattr = match inode.get_xattr(XATTR) {
         Ok(value) => value.first().copied(),
         Err(Error::NoAttribute) => None,
-        Err(error) => panic!("{place}: {error}"),
+        Err(error) => panic!("{location}: {error}"),
     };
     let known: Vec<Option<u8>> = since.iter().map(|one| one.xattr).collect();
     let has_changed = known.iter().any(|one| *one != known[0]);
     let is_known = known.contains(&xattr) || has_changed && !has_journal;
-    assert!(is_known, "{place} has the attribute {xattr:?}, not of {known:?}");
+    assert!(is_known, "{location} has the attribute {xattr:?}, not of {known:?}");
 }

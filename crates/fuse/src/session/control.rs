@@ -91,15 +91,15 @@ impl Control {
     }
 }
 
-/// What comes next, from the other process, where there is one; at the end of `patience`, where
+/// What comes next, from the other process, where there is one; at the end of `timeout`, where
 /// there is one, `Timeout`.
 pub fn wait(
     control: Option<&Control>,
     signals: &Signals,
     other: Option<BorrowedFd<'_>>,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Event, Errno> {
-    let until = patience.map(|patience| Instant::now() + patience);
+    let until = timeout.map(|timeout| Instant::now() + timeout);
     loop {
         let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
         watched.extend(control.map(|control| PollFd::new(&control.socket, PollFlags::IN)));

@@ -99,10 +99,10 @@ impl Guard<'_> {
     }
 
     /// Waits so long at most, however many messages come.
-    fn wait_within(&self, patience: Option<Duration>) -> Result<Event, Errno> {
-        match patience {
+    fn wait_within(&self, wait_callback: Option<Duration>) -> Result<Event, Errno> {
+        match wait_callback {
             Some(Duration::ZERO) => Ok(Event::Timeout),
-            patience => wait(Some(&self.control), &self.signals, None, patience),
+            wait_callback => wait(Some(&self.control), &self.signals, None, wait_callback),
         }
     }
 
@@ -166,22 +166,26 @@ impl Guard<'_> {
         self.server.wait_within(PATIENCE_AT_QUIT)
     }
 
-    /// Ends a server whose start has failed for a reason that it does not know. The server has `patience` to close its
+    /// Ends a server whose start has failed for a reason that it does not know. The server has `wait_callback` to close its
     /// volume; another signal ends it sooner.
-    fn abort<E>(self, patience: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
+    fn abort<E>(
+        self,
+        wait_callback: Duration,
+        error: SessionError<E>,
+    ) -> Result<(), SessionError<E>> {
         let has_ended = self.plan.options.writable
             && self.control.send(&Message::Quit).is_ok()
-            && self.await_end(patience);
+            && self.await_end(wait_callback);
         let last = if has_ended { Event::Closed } else { Event::Timeout };
         let _ = self.end::<E>(&Ok(last));
         Err(error)
     }
 
     /// Waits until the server has let go of its end of the socket, which it does last.
-    fn await_end(&self, patience: Duration) -> bool {
+    fn await_end(&self, wait_callback: Duration) -> bool {
         let begun = Instant::now();
         loop {
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = wait_callback.saturating_sub(begun.elapsed());
             match self.wait_within(Some(left)) {
                 Ok(Event::Closed) => return true,
                 Ok(Event::Message(_)) => {}
@@ -218,18 +222,18 @@ impl Guard<'_> {
                     if !self.sync(first) {
                         return Ok(Event::Closed);
                     }
-                    let patience = self.unmount();
-                    until = Some(Instant::now() + patience);
+                    let wait_callback = self.unmount();
+                    until = Some(Instant::now() + wait_callback);
                 }
                 // The mount has gone from here, but is still in use, or is mounted elsewhere, too;
                 // or somebody insists.
                 Ok(Event::Timeout | Event::Signal | Event::Message(Message::Asked)) if !told => {
                     told = true;
-                    let patience = match self.plan.options.writable {
+                    let wait_callback = match self.plan.options.writable {
                         true => PATIENCE_TO_WRITE,
                         false => PATIENCE_AT_QUIT,
                     };
-                    until = Some(Instant::now() + patience);
+                    until = Some(Instant::now() + wait_callback);
                     let _ = self.control.send(&Message::Quit);
                 }
                 // Told again, it waits for nobody.

@@ -65,9 +65,9 @@ impl Child {
         judge(status)
     }
 
-    /// Waits for its end like [`wait`](Self::wait), and kills it after `patience`.
-    pub fn wait_within<E>(self, patience: Duration) -> Result<(), SessionError<E>> {
-        let until = Instant::now() + patience;
+    /// Waits for its end like [`wait`](Self::wait), and kills it after `timeout`.
+    pub fn wait_within<E>(self, timeout: Duration) -> Result<(), SessionError<E>> {
+        let until = Instant::now() + timeout;
         while Instant::now() < until {
             // One that cannot be waited for is an error below.
             match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {

@@ -153,8 +153,8 @@ fn attend<E>(
     let notices = channel.clone();
     server.tell_of_stale(move |node| notices.invalidate_attributes(node));
     let invalidator = Invalidator::start(channel.clone()).map_err(|error| no_thread(&error))?;
-    server.tell_of_old_contents(move |node, from, patience| {
-        invalidator.invalidate_contents(node, from, patience)
+    server.tell_of_old_contents(move |node, from, timeout| {
+        invalidator.invalidate_contents(node, from, timeout)
     });
     shake_hands(server, &channel).map_err(failure)?;
     match server.negotiated() {

@@ -40,11 +40,16 @@ impl Invalidator {
     }
 
     /// Has the kernel write and invalidate the contents of `node` from byte `from` on. Returns whether it has
-    /// done so within `patience`.
-    pub fn invalidate_contents(&self, node: u64, from: FileOffset, patience: Duration) -> bool {
+    /// done so within `wait_callback`.
+    pub fn invalidate_contents(
+        &self,
+        node: u64,
+        from: FileOffset,
+        wait_callback: Duration,
+    ) -> bool {
         base::waiting::about_to_wait();
         let (done, is_done) = mpsc::channel();
         self.queue.send(Invalidation { node, from, done }).is_ok()
-            && is_done.recv_timeout(patience).is_ok()
+            && is_done.recv_timeout(wait_callback).is_ok()
     }
 }

@@ -25,5 +25,5 @@ mod window;
 pub(crate) use self::{faults::Faults, place::Mapped};
 pub use self::{
     faults::ServeFault,
-    window::{Window, is_mapped},
+    window::{MapWindow, is_mapped},
 };

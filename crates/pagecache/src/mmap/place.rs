@@ -9,7 +9,7 @@ use base::{Error, Result};
 use parking_lot::RwLock;
 
 use super::file_memory::FileMemory;
-use super::window::{Area, Window};
+use super::window::{Area, MapWindow};
 use crate::cache::PageCache;
 use crate::fill::LockedFolio;
 use crate::frame::{Frame, Place};
@@ -59,7 +59,7 @@ impl Mapping {
         pages: Range<u64>,
         can_be_stored_to: bool,
         size: u64,
-    ) -> Result<Window> {
+    ) -> Result<MapWindow> {
         let memory = match self.mapped.memory.get() {
             Some(memory) => memory,
             None => {
@@ -67,7 +67,7 @@ impl Mapping {
                 self.mapped.memory.get_or_init(|| memory)
             }
         };
-        Window::new(self.this(), memory, pages, can_be_stored_to)
+        MapWindow::new(self.this(), memory, pages, can_be_stored_to)
     }
 
     /// Whether there are windows. Certain, if not, under the inode's lock.

@@ -42,7 +42,7 @@ pub fn is_mapped(bytes: *const [u8]) -> bool {
 }
 
 /// A range of a file as memory. Dropping it takes the memory away.
-pub struct Window {
+pub struct MapWindow {
     mapping: Arc<Mapping>,
     area: Arc<Area>,
     faults: Arc<Faults>,
@@ -60,7 +60,7 @@ pub(crate) struct Area {
     userfaults: Arc<Userfaults>,
 }
 
-impl Window {
+impl MapWindow {
     /// A window onto `pages` of a file. Nothing is shown yet, and nobody may touch it before it is
     /// [served](Self::serve_by).
     pub(crate) fn new(
@@ -266,7 +266,7 @@ impl Area {
     }
 }
 
-impl Drop for Window {
+impl Drop for MapWindow {
     fn drop(&mut self) {
         self.mapping.mapped.remove(&self.area);
         let addresses = self.area.addresses();
@@ -279,7 +279,7 @@ impl Drop for Window {
     }
 }
 
-impl fmt::Debug for Window {
+impl fmt::Debug for MapWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Window({:?}, pages {:?})", self.mapping, self.area.pages)
     }

@@ -120,8 +120,8 @@ fn sharing() -> (Image, Arc<Volume>) {
                 bytes[at..at + 4].copy_from_slice(&(bitmap.0 as u32).to_le_bytes());
             }
         };
-        let place = base::Place::block(block);
-        volume.metadata().change(block, "group descriptor", place, store).unwrap();
+        let location = base::Location::block(block);
+        volume.metadata().change(block, "group descriptor", location, store).unwrap();
     }
     (image, volume)
 }
@@ -209,7 +209,7 @@ fn groups_that_share_an_inode_bitmap_give_no_inode_twice() {
 fn flip(volume: &Volume, group: u32, bit: usize) {
     let block = volume.group(GroupNumber(group)).unwrap().block_bitmap;
     let flip = |bytes: &mut [u8]| bytes[bit / 8] ^= 1 << (bit % 8);
-    volume.metadata().change(block, "bitmap", base::Place::block(block), flip).unwrap();
+    volume.metadata().change(block, "bitmap", base::Location::block(block), flip).unwrap();
 }
 
 #[test]

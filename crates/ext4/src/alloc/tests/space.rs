@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use base::FileOffset;
-use base::space::act_with;
+use base::space::set_privilege;
 use iomap::{FinishedRange, IomapKind, MapWrite};
 
 use super::common::{Image, new_file};
@@ -12,7 +12,7 @@ use crate::ROOT_INODE;
 
 /// Takes all that there is for this purpose; how many clusters that was.
 fn fill(volume: &Volume, purpose: Purpose, privilege: Privilege) -> u64 {
-    let _acting = act_with(privilege);
+    let _acting = set_privilege(privilege);
     let mut taken = 0;
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {

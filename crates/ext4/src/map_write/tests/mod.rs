@@ -126,9 +126,9 @@ impl Subject {
         self.volume().change(self.inode.credits_for_map(2), step).unwrap()
     }
 
-    fn move_model(&mut self, from: u64, place: impl Fn(u64) -> u64) {
+    fn move_model(&mut self, from: u64, location: impl Fn(u64) -> u64) {
         let moved = self.model.split_off(&from);
-        self.model.extend(moved.into_iter().map(|(at, value)| (place(at), value)));
+        self.model.extend(moved.into_iter().map(|(at, value)| (location(at), value)));
     }
 
     fn unmap(&mut self, start: u64, count: u64) -> Result<()> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use base::{Error, FsBlock, Place, Result};
+use base::{Error, FsBlock, Location, Result};
 use device::SharedDevice;
 
 use crate::volume::Volume;
@@ -29,11 +29,11 @@ impl Blocks {
         &self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        location: Location,
     ) -> Result<Box<[u8]>> {
         match self.changed.get(&block) {
             Some(bytes) => Ok(bytes.clone()),
-            None => Ok(self.volume.read_metadata(block, structure, place)?[..].into()),
+            None => Ok(self.volume.read_metadata(block, structure, location)?[..].into()),
         }
     }
 
@@ -42,13 +42,13 @@ impl Blocks {
         &mut self,
         block: FsBlock,
         structure: &'static str,
-        place: Place,
+        location: Location,
     ) -> Result<&mut [u8]> {
         self.check_room(block)?;
         match self.changed.entry(block) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(new) => {
-                let bytes = self.volume.read_metadata(block, structure, place)?[..].into();
+                let bytes = self.volume.read_metadata(block, structure, location)?[..].into();
                 Ok(new.insert(bytes))
             }
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use base::attributes::FileType;
-use base::{Error, FileBlock, FsBlock, InodeNumber, Place, Problem, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
 use fs::Run;
 
 use super::Editor;
@@ -32,8 +32,8 @@ pub(crate) struct DirectoryEdit<'a> {
 }
 
 impl DirectoryEdit<'_> {
-    fn place(&self, at: FileBlock) -> Place {
-        Place::inode(self.format.dir.inode).at_file_block(at)
+    fn location(&self, at: FileBlock) -> Location {
+        Location::inode(self.format.dir.inode).at_file_block(at)
     }
 
     /// The first block at or after `at` that is mapped.
@@ -44,7 +44,7 @@ impl DirectoryEdit<'_> {
 
     fn read(&self, at: FileBlock) -> Result<Option<Box<[u8]>>> {
         let Some(block) = self.map.block_at(at) else { return Ok(None) };
-        self.editor.blocks.read(block, STRUCTURE, self.place(at).at_block(block)).map(Some)
+        self.editor.blocks.read(block, STRUCTURE, self.location(at).at_block(block)).map(Some)
     }
 
     /// Puts a leaf in its place, with its tail and checksum.
@@ -99,7 +99,7 @@ impl DirectoryEdit<'_> {
     ) -> Result<Vec<(Option<usize>, usize, usize)>> {
         let mut hits = Vec::new();
         let mut previous = None;
-        for slot in self.format.dir.slots(self.format.dir.entries(bytes), self.place(at)) {
+        for slot in self.format.dir.slots(self.format.dir.entries(bytes), self.location(at)) {
             let slot = slot?;
             if slot.inode.is_some() && names.get(slot.name).copied() == slot.inode {
                 hits.push((previous, slot.start, slot.end));
@@ -152,7 +152,7 @@ impl DirectoryEdit<'_> {
         let format = self.format.dir;
         let entry = format.new_entry(name, inode, kind);
         let entries = format.entries(&bytes);
-        let Some(room) = format.find_room(entries, self.place(at), entry.bytes())? else {
+        let Some(room) = format.find_room(entries, self.location(at), entry.bytes())? else {
             return Ok(false);
         };
         format.insert(&mut bytes, room, &entry);
@@ -163,13 +163,13 @@ impl DirectoryEdit<'_> {
     /// The leaf that the index names for a name; `None` when it cannot tell.
     fn leaf_of(&self, name: &[u8]) -> Result<Option<FileBlock>> {
         let Some(root) = self.read(FileBlock(0))? else { return Ok(None) };
-        let root = self.format.parse_root(&root, self.place(FileBlock(0)))?;
+        let root = self.format.parse_root(&root, self.location(FileBlock(0)))?;
         let hash = root.hasher.hash(name).major;
         let mut next = root.node.block(root.node.search(hash));
         for _ in 0..root.levels {
             let Some(at) = next else { return Ok(None) };
             let Some(node) = self.read(at)? else { return Ok(None) };
-            let node = self.format.parse_node(&node, self.place(at))?;
+            let node = self.format.parse_node(&node, self.location(at))?;
             next = node.block(node.search(hash));
         }
         // A leaf that the index also uses as a node would be overwritten.
@@ -218,7 +218,7 @@ impl DirectoryEdit<'_> {
         if at.0 >= u64::from(u32::MAX) {
             let (found, max) = (at.0, u32::MAX.into());
             let problem = Problem::Range { field: "blocks", found, min: 1, max };
-            return Err(Error::corrupt("directory", self.place(at), problem));
+            return Err(Error::corrupt("directory", self.location(at), problem));
         }
         // Within a cluster, blocks lie as they do in the file.
         let per_cluster = u64::from(self.editor.geometry().blocks_per_cluster());
@@ -230,7 +230,7 @@ impl DirectoryEdit<'_> {
             Some((neighbour, block)) => FsBlock(block.0 + (at.0 - neighbour.0)),
             None => FsBlock(self.editor.take_block(&mut Vec::new())?.0 + within),
         };
-        self.editor.geometry().check_run("directory", self.place(at), block, 1)?;
+        self.editor.geometry().check_run("directory", self.location(at), block, 1)?;
         self.map.insert(Run { start: at, length: 1, block, unwritten: false });
         self.blocks += 1;
         Ok(at)

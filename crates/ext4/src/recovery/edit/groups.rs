@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 
 use super::blocks::Blocks;
 use crate::features::Feature;
@@ -156,7 +156,7 @@ impl Groups {
         let Some(zone) = self.volume.system_zones().first_within(start..end) else { return Ok(()) };
         let (first, last) = (zone.start, zone.end - 1);
         let problem = Problem::SystemZone { first, last };
-        Err(Error::corrupt("blocks to be freed", Place::block(FsBlock(first)), problem))
+        Err(Error::corrupt("blocks to be freed", Location::block(FsBlock(first)), problem))
     }
 
     /// Returns whether a cluster is in use.
@@ -188,7 +188,7 @@ impl Groups {
             }
         }
         let problem = Problem::Missing("free cluster that recovery needs");
-        Err(Error::corrupt("block bitmap", Place::default(), problem))
+        Err(Error::corrupt("block bitmap", Location::default(), problem))
     }
 
     /// Marks an inode as in use or not.
@@ -302,7 +302,7 @@ fn write_descriptor(
 ) -> Result<()> {
     const STRUCTURE: &str = "group descriptor";
     let (block, at) = geometry.descriptor_position(number);
-    let bytes = blocks.edit(block, STRUCTURE, Place::group(number).at_block(block))?;
+    let bytes = blocks.edit(block, STRUCTURE, Location::group(number).at_block(block))?;
     // A block holds a whole number of descriptors.
     group.descriptor.store(&mut bytes[at..at + geometry.descriptor_size as usize], geometry);
     Ok(())
@@ -315,7 +315,7 @@ pub(super) fn write_superblock(
     change: impl FnOnce(&mut RawSuperblock),
 ) -> Result<()> {
     let block = geometry.superblock_block();
-    let bytes = blocks.edit(block, "superblock", Place::block(block))?;
+    let bytes = blocks.edit(block, "superblock", Location::block(block))?;
     superblock::edit(bytes, geometry, change);
     Ok(())
 }

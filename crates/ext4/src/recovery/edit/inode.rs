@@ -2,7 +2,7 @@
 
 use base::attributes::FileType;
 use base::view::view_at;
-use base::{Error, FsBlock, InodeNumber, Place, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
@@ -27,8 +27,8 @@ pub(crate) struct InodeBytes {
 impl InodeBytes {
     /// The inode as it lies in the table.
     pub(crate) fn read(volume: &Volume, blocks: &Blocks, number: InodeNumber) -> Result<Self> {
-        let (block, at, place) = position(volume, number)?;
-        let table = blocks.read(block, STRUCTURE, place)?;
+        let (block, at, location) = position(volume, number)?;
+        let table = blocks.read(block, STRUCTURE, location)?;
         // A block holds a whole number of inodes.
         let bytes = table[at..at + volume.geometry().inode_size as usize].to_vec();
         Ok(Self { number, bytes })
@@ -81,8 +81,8 @@ impl InodeBytes {
     pub(crate) fn write(mut self, volume: &Volume, blocks: &mut Blocks) -> Result<()> {
         let generation = self.raw().generation.get();
         seal(&mut self.bytes, volume.geometry(), self.number, generation);
-        let (block, at, place) = position(volume, self.number)?;
-        let table = blocks.edit(block, STRUCTURE, place)?;
+        let (block, at, location) = position(volume, self.number)?;
+        let table = blocks.edit(block, STRUCTURE, location)?;
         table[at..at + self.bytes.len()].copy_from_slice(&self.bytes);
         Ok(())
     }
@@ -98,18 +98,18 @@ pub(crate) struct InodeImage {
 
 impl InodeImage {
     /// Validates what must be sound before the inode is written.
-    pub(crate) fn parse(bytes: &[u8], geometry: &Geometry, place: Place) -> Result<Self> {
+    pub(crate) fn parse(bytes: &[u8], geometry: &Geometry, location: Location) -> Result<Self> {
         const STRUCTURE: &str = "fast commit of an inode";
-        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, place)?;
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, location)?;
         let mode = raw.mode.get();
         let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
             let problem = Problem::Invalid { field: "mode", found: mode.into() };
-            Error::corrupt(STRUCTURE, place, problem)
+            Error::corrupt(STRUCTURE, location, problem)
         })?;
         let (found, min, max) = (bytes.len() as u64, BASE_BYTES as u64, geometry.inode_size.into());
         if found > max {
             let problem = Problem::Range { field: "length", found, min, max };
-            return Err(Error::corrupt(STRUCTURE, place, problem));
+            return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         Ok(Self {
             kind,
@@ -129,7 +129,7 @@ impl InodeImage {
 }
 
 /// The block that holds an inode, where in it, and its place for errors.
-fn position(volume: &Volume, number: InodeNumber) -> Result<(FsBlock, usize, Place)> {
-    let (buffer, at, place) = volume.raw_inode(number)?;
-    Ok((buffer.block(), at, place))
+fn position(volume: &Volume, number: InodeNumber) -> Result<(FsBlock, usize, Location)> {
+    let (buffer, at, location) = volume.raw_inode(number)?;
+    Ok((buffer.block(), at, location))
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use base::{Error, FileBlock, FsBlock, Place, Problem, Result};
+use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 use fs::Run;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -64,7 +64,7 @@ impl FileMap {
             &record.block_area,
             validity,
             Expected::of_root(),
-            Place::inode(record.number),
+            Location::inode(record.number),
         )?;
         // Children of one parent have ranges apart from each other, so the work is bounded by
         // the number of entries.
@@ -79,11 +79,11 @@ impl FileMap {
             let ends = children.iter().skip(1).map(|&(start, _)| start).chain([range.end]);
             let first = ahead.len();
             for (&(start, block), end) in children.iter().zip(ends) {
-                let place = Place::inode(record.number).at_file_block(start).at_block(block);
-                let buffer = volume.read_metadata(block, STRUCTURE, place)?;
-                extent::verify_checksum(&buffer, record.checksum_seed, place)?;
+                let location = Location::inode(record.number).at_file_block(start).at_block(block);
+                let buffer = volume.read_metadata(block, STRUCTURE, location)?;
+                extent::verify_checksum(&buffer, record.checksum_seed, location)?;
                 let expected = Expected { depth: Some(node.depth - 1), range: start..end };
-                let child = Node::parse(&buffer, validity, expected, place)?;
+                let child = Node::parse(&buffer, validity, expected, location)?;
                 self.nodes.push((start, block));
                 self.check_entries(entries_max)?;
                 ahead.push((child, start..end));
@@ -303,9 +303,9 @@ fn read_pointers(
             continue;
         }
         map.check_entries(entries_max)?;
-        let place =
-            Place::inode(record.number).at_file_block(pointer.start).at_block(pointer.block);
-        blocks.check(STRUCTURE, place, pointer.block, 1)?;
+        let location =
+            Location::inode(record.number).at_file_block(pointer.start).at_block(pointer.block);
+        blocks.check(STRUCTURE, location, pointer.block, 1)?;
         if pointer.level == 0 {
             let (start, block) = (pointer.start, pointer.block);
             map.push(Run { start, length: 1, block, unwritten: false });
@@ -313,10 +313,10 @@ fn read_pointers(
         }
         // A block of pointers named twice would make the work exponential.
         if !seen.insert(pointer.block) {
-            return Err(Error::corrupt(STRUCTURE, place, Problem::Cycle));
+            return Err(Error::corrupt(STRUCTURE, location, Problem::Cycle));
         }
         map.nodes.push((pointer.start, pointer.block));
-        let buffer = volume.read_metadata(pointer.block, STRUCTURE, place)?;
+        let buffer = volume.read_metadata(pointer.block, STRUCTURE, location)?;
         let level = pointer.level - 1;
         let step = blocks_below(geometry, level);
         let first = ahead.len();
@@ -345,7 +345,7 @@ pub(crate) fn truncate(
         blocks: &mut editor.blocks,
         end,
         checksum_seed: record.checksum_seed,
-        inode: Place::inode(record.number),
+        inode: Location::inode(record.number),
         emptied: HashSet::new(),
     };
     if record.flags.contains(InodeFlags::EXTENTS) {
@@ -369,7 +369,7 @@ struct Truncater<'a> {
     blocks: &'a mut Blocks,
     end: FileBlock,
     checksum_seed: Option<u32>,
-    inode: Place,
+    inode: Location,
     /// Nodes that began before the end but had nothing before it.
     emptied: HashSet<FsBlock>,
 }
@@ -431,8 +431,8 @@ impl Truncater<'_> {
             return Ok(false);
         }
         let block = FsBlock(u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get()));
-        let place = self.inode.at_file_block(start).at_block(block);
-        let mut bytes = self.blocks.read(block, STRUCTURE, place)?;
+        let location = self.inode.at_file_block(start).at_block(block);
+        let mut bytes = self.blocks.read(block, STRUCTURE, location)?;
         let before = bytes.clone();
         if self.node(&mut bytes, Some(depth))? {
             self.emptied.insert(block);
@@ -458,8 +458,8 @@ impl Truncater<'_> {
         if pointer.level == 0 || pointer.start.0 + below <= self.end.0 {
             return Ok(());
         }
-        let place = self.inode.at_file_block(pointer.start).at_block(pointer.block);
-        let mut bytes = self.blocks.read(pointer.block, "indirect block", place)?;
+        let location = self.inode.at_file_block(pointer.start).at_block(pointer.block);
+        let mut bytes = self.blocks.read(pointer.block, "indirect block", location)?;
         let level = pointer.level - 1;
         let step = blocks_below(self.geometry, level);
         for (slot, word) in bytes.chunks_exact_mut(4).enumerate() {

@@ -15,9 +15,9 @@ type Ask = dyn Fn(&str) -> bool + Send + Sync;
 
 /// What becomes of long waits. By default they are waited for to their end.
 #[derive(Clone, Default)]
-pub struct Patience(Option<Arc<Ask>>);
+pub struct WaitCallback(Option<Arc<Ask>>);
 
-impl Patience {
+impl WaitCallback {
     /// As long as `ask` says true; it is asked several times a second.
     pub fn new(ask: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(ask)))
@@ -43,9 +43,9 @@ impl Patience {
     }
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for WaitCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Patience(asked)" } else { "Patience(endless)" })
+        f.write_str(if self.0.is_some() { "WaitCallback(asked)" } else { "WaitCallback(endless)" })
     }
 }
 
@@ -59,15 +59,15 @@ mod tests {
     fn who_is_asked_can_end_a_wait_and_nobody_is_asked_for_none() {
         let asked = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&asked);
-        let patience = Patience::new(move |what| {
+        let wait_callback = WaitCallback::new(move |what| {
             assert_eq!(what, "a guest");
             count.fetch_add(1, Ordering::Relaxed) < 2
         });
-        patience.wait("a guest", Duration::ZERO).unwrap();
+        wait_callback.wait("a guest", Duration::ZERO).unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 0);
-        let ended = patience.wait("a guest", Duration::from_secs(3600));
+        let ended = wait_callback.wait("a guest", Duration::from_secs(3600));
         assert!(matches!(ended, Err(Error::Interrupted)));
         assert_eq!(asked.load(Ordering::Relaxed), 3);
-        Patience::default().wait("a guest", Duration::from_millis(1)).unwrap();
+        WaitCallback::default().wait("a guest", Duration::from_millis(1)).unwrap();
     }
 }
