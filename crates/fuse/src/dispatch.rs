@@ -1,4 +1,4 @@
-//! Dispatch table: how each operation of the protocol is served. Not here: the operations (`operations`).
+//! The dispatch table: the handler of each operation of the protocol. Not here: the handlers (`operations`).
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -8,19 +8,19 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
 use crate::server::Server;
 
-/// Effect of an operation on the volume.
+/// The effect of an operation on the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// None.
+    /// The operation changes nothing.
     None,
-    /// Changes the volume. A read-only volume answers with EROFS.
+    /// The operation changes the volume. On a read-only volume, it fails with EROFS.
     Change,
-    /// Makes changes durable, or ends the use of a file. A read-only volume has nothing to do: no state depends on
-    /// its open files.
-    Settle,
+    /// The operation makes changes durable, or ends the use of a file. On a read-only volume, it succeeds without a
+    /// call of the handler, since there are no changes, and open files have no state.
+    Finalize,
 }
 
-/// Serves a request.
+/// A handler of whole requests.
 type Serve = fn(&Server, &Request<'_>, &mut Reply<'_>) -> Outcome;
 
 /// A row of the table.
@@ -28,16 +28,16 @@ type Serve = fn(&Server, &Request<'_>, &mut Reply<'_>) -> Outcome;
 pub struct Operation {
     /// The effect on the volume.
     pub effect: Effect,
-    /// Whether the kernel expects an answer. It takes any answer to the others for a fault.
+    /// Whether the kernel expects an answer. An answer to an operation without one is an error of the protocol.
     pub is_answered: bool,
     /// The handler.
     pub serve: Serve,
 }
 
-/// A handler with parsed parts of the request: the operation's own structure, and what follows it.
+/// A handler of parsed requests. Its arguments include the operation's fixed part and the bytes that follow it.
 type Handler<T> = fn(&Server, &InHeader, &T, &[u8], &mut Reply<'_>) -> Outcome;
 
-/// Parses a request for `handler`.
+/// Parses a request and calls `handler`.
 fn call<T: FromBytes + KnownLayout + Immutable>(
     server: &Server,
     handler: Handler<T>,
@@ -48,8 +48,8 @@ fn call<T: FromBytes + KnownLayout + Immutable>(
     handler(server, &request.header, &operation, rest, reply)
 }
 
-/// A method of [`Server`] as the handler of a row.
-macro_rules! by {
+/// Returns a handler of whole requests that calls a method of [`Server`].
+macro_rules! handler {
     ($method:ident) => {
         |server, request, reply| call(server, Server::$method, request, reply)
     };
@@ -63,8 +63,8 @@ const fn change(serve: Serve) -> Operation {
     Operation { effect: Effect::Change, ..plain(serve) }
 }
 
-const fn settle(serve: Serve) -> Operation {
-    Operation { effect: Effect::Settle, ..plain(serve) }
+const fn finalize(serve: Serve) -> Operation {
+    Operation { effect: Effect::Finalize, ..plain(serve) }
 }
 
 const fn unanswered(serve: Serve) -> Operation {
@@ -79,56 +79,56 @@ impl Operation {
     pub const fn of(opcode: Opcode) -> Self {
         use Opcode::*;
         match opcode {
-            Init => plain(by!(init)),
-            Destroy => plain(by!(destroy)),
-            Interrupt => plain(by!(interrupt)),
-            Forget => unanswered(by!(forget)),
-            BatchForget => unanswered(by!(batch_forget)),
+            Init => plain(handler!(init)),
+            Destroy => plain(handler!(destroy)),
+            Interrupt => plain(handler!(interrupt)),
+            Forget => unanswered(handler!(forget)),
+            BatchForget => unanswered(handler!(batch_forget)),
             NotifyReply => unanswered(NOTHING_TO_DO),
 
-            Lookup => plain(by!(lookup)),
-            GetAttr => plain(by!(get_attr)),
-            Statx => plain(by!(statx)),
-            ReadLink => plain(by!(read_link)),
-            Open => plain(by!(open)),
-            OpenDir => plain(by!(open_dir)),
-            Read => plain(by!(read)),
-            Lseek => plain(by!(lseek)),
-            ReadDir => plain(by!(read_dir)),
-            ReadDirPlus => plain(by!(read_dir_plus)),
-            StatFs => plain(by!(stat_fs)),
-            GetXattr => plain(by!(get_xattr)),
-            ListXattr => plain(by!(list_xattr)),
-            Ioctl => plain(by!(ioctl)),
-            // Closing a file writes nothing.
+            Lookup => plain(handler!(lookup)),
+            GetAttr => plain(handler!(get_attr)),
+            Statx => plain(handler!(statx)),
+            ReadLink => plain(handler!(read_link)),
+            Open => plain(handler!(open)),
+            OpenDir => plain(handler!(open_dir)),
+            Read => plain(handler!(read)),
+            Lseek => plain(handler!(lseek)),
+            ReadDir => plain(handler!(read_dir)),
+            ReadDirPlus => plain(handler!(read_dir_plus)),
+            StatFs => plain(handler!(stat_fs)),
+            GetXattr => plain(handler!(get_xattr)),
+            ListXattr => plain(handler!(list_xattr)),
+            Ioctl => plain(handler!(ioctl)),
+            // Closing a file does not write its data.
             ReleaseDir | Flush => plain(NOTHING_TO_DO),
 
-            SetAttr => change(by!(set_attr)),
-            SymLink => change(by!(make_symlink)),
-            MkNod => change(by!(make_node)),
-            MkDir => change(by!(make_directory)),
-            Create => change(by!(create)),
-            TmpFile => change(by!(create_unnamed)),
-            Link => change(by!(link)),
-            Unlink => change(by!(unlink)),
-            RmDir => change(by!(remove_directory)),
-            Rename => change(by!(rename)),
-            Rename2 => change(by!(rename2)),
-            SetXattr => change(by!(set_xattr)),
-            RemoveXattr => change(by!(remove_xattr)),
-            Write => change(by!(write)),
-            Fallocate => change(by!(fallocate)),
-            CopyFileRange => change(by!(copy_file_range)),
-            CopyFileRange64 => change(by!(copy_file_range_64)),
+            SetAttr => change(handler!(set_attr)),
+            SymLink => change(handler!(make_symlink)),
+            MkNod => change(handler!(make_node)),
+            MkDir => change(handler!(make_directory)),
+            Create => change(handler!(create)),
+            TmpFile => change(handler!(create_unnamed)),
+            Link => change(handler!(link)),
+            Unlink => change(handler!(unlink)),
+            RmDir => change(handler!(remove_directory)),
+            Rename => change(handler!(rename)),
+            Rename2 => change(handler!(rename2)),
+            SetXattr => change(handler!(set_xattr)),
+            RemoveXattr => change(handler!(remove_xattr)),
+            Write => change(handler!(write)),
+            Fallocate => change(handler!(fallocate)),
+            CopyFileRange => change(handler!(copy_file_range)),
+            CopyFileRange64 => change(handler!(copy_file_range_64)),
 
-            Fsync => settle(by!(fsync)),
-            FsyncDir => settle(by!(fsync_directory)),
-            SyncFs => settle(by!(sync_volume)),
-            Release => settle(by!(release)),
+            Fsync => finalize(handler!(fsync)),
+            FsyncDir => finalize(handler!(fsync_directory)),
+            SyncFs => finalize(handler!(sync_volume)),
+            Release => finalize(handler!(release)),
 
-            // ENOSYS: the kernel never asks again. It checks access by itself (default_permissions), and keeps locks
-            // by itself. With an answer to BMAP, it would swap to the blocks of a file even after this server has
-            // ended.
+            // After ENOSYS, the kernel sends no more of these requests. It checks access (default_permissions) and
+            // manages locks itself. With an answer to BMAP, it would swap to the blocks of a file even after this
+            // server has ended.
             Access | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping | RemoveMapping => {
                 plain(NOT_SERVED)
             }
@@ -141,18 +141,19 @@ impl Server {
     pub(crate) fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Outcome {
         let Some(opcode) = request.opcode() else { return Err(Errno::NOSYS.into()) };
         if self.is_closing() {
-            // What would be changed now might be lost.
+            // A change could come too late for the last commit, and be lost.
             return Err(Errno::IO.into());
         }
         let Operation { effect, serve, .. } = Operation::of(opcode);
         match effect {
             Effect::None => return serve(self, request, reply),
             Effect::Change if !self.volume.is_writable() => return Err(Errno::ROFS.into()),
-            Effect::Settle if !self.volume.is_writable() => return Ok(Answer::Payload),
-            Effect::Change | Effect::Settle => {}
+            Effect::Finalize if !self.volume.is_writable() => return Ok(Answer::Payload),
+            Effect::Change | Effect::Finalize => {}
         }
-        let _acting = self.volume.act_for(&self.options.owners.credentials(&request.header));
-        let _serving = self.interrupts.serve(&request.header);
+        let _privilege_guard =
+            self.volume.act_for(&self.options.owners.credentials(&request.header));
+        let _cancellable = self.interrupts.make_cancellable(&request.header);
         serve(self, request, reply)
     }
 }

@@ -1,12 +1,12 @@
-//! INTERRUPT: cancellation of requests whose callers are being killed. Not here: the waits that end
+//! INTERRUPT: cancellation of requests whose threads are being killed. Not here: the waits that a cancellation ends
 //! (`base::cancellation`).
 //!
-//! The kernel sends INTERRUPT once for a request, when any signal reaches the thread that waits for the answer,
-//! and passes EINTR on to the program. Programs do not expect EINTR from files, and do not get it from the
-//! kernel's ext4. So a request is cancelled only while its thread is being killed. The kernel does not tell
-//! that: the session provides the answer, and is asked as long as the request waits.
+//! The kernel sends INTERRUPT once for a request, when any signal reaches the thread that waits for the answer. If the
+//! answer is EINTR, the kernel passes it on to the program. Programs do not expect EINTR from files, and the kernel's
+//! ext4 does not return it. So a request is cancelled only if its thread is being killed. The kernel does not say so.
+//! The session provides a function for this, which is called at intervals while the request waits.
 //!
-//! INTERRUPT may come before the thread that serves the request has begun, and after it has ended.
+//! INTERRUPT may come before the service of the request has begun, or after it has ended.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,21 +20,21 @@ use parking_lot::Mutex;
 
 use crate::protocol::InHeader;
 
-/// The maximum number of interrupted requests that are remembered. Those that have ended before their INTERRUPT
-/// came are forgotten when there would be more.
-const REMEMBERED_MAX: usize = 1024;
+/// The maximum number of recorded requests. Requests that end before their INTERRUPT comes stay recorded, so the oldest
+/// ones are removed if there would be more.
+const RECORDED_MAX: usize = 1024;
 
-/// The requests that were interrupted.
+/// The requests that were interrupted and have not ended, as far as is known.
 #[derive(Debug, Default)]
 pub struct Interrupts {
-    /// The numbers of requests, from the first interrupted one on.
+    /// The ids of the requests, in the order of their interrupts.
     requests: Mutex<VecDeque<u64>>,
-    /// The number of those.
+    /// The length of `requests`, to be read without the lock.
     count: AtomicUsize,
     is_killed: OnceLock<IsKilled>,
 }
 
-/// Whether a thread of the host, by its id, is being killed.
+/// Returns whether a thread of the host, by its id, is being killed.
 struct IsKilled(Box<dyn Fn(u32) -> bool + Send + Sync>);
 
 impl fmt::Debug for IsKilled {
@@ -45,17 +45,17 @@ impl fmt::Debug for IsKilled {
 
 impl Interrupts {
     /// Sets the function that returns whether a thread is being killed. Only the first call has an effect.
-    pub fn ask(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
+    pub fn set_kill_check(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
         let _ = self.is_killed.set(IsKilled(Box::new(is_killed)));
     }
 
-    /// Notes that request `unique` was interrupted. Returns false if interrupts have no effect.
-    pub fn note(&self, unique: u64) -> bool {
+    /// Records that the request `unique` was interrupted. Returns false if interrupts have no effect.
+    pub fn record(&self, unique: u64) -> bool {
         if self.is_killed.get().is_none() {
             return false;
         }
         let mut requests = self.requests.lock();
-        if requests.len() >= REMEMBERED_MAX {
+        if requests.len() >= RECORDED_MAX {
             requests.pop_front();
         }
         requests.push_back(unique);
@@ -63,23 +63,26 @@ impl Interrupts {
         true
     }
 
-    /// Lets waits of this thread be cancelled, until the result is dropped, for the request with this header.
-    pub fn serve(self: &Arc<Self>, header: &InHeader) -> Serving {
-        let (interrupts, unique, thread) = (Arc::clone(self), header.unique, header.pid);
-        let (is_cancelled, asked) = (Cell::new(false), Cell::new(None::<Instant>));
+    /// Makes waits of the calling thread cancellable until the result is dropped. The request with this header decides.
+    pub fn make_cancellable(self: &Arc<Self>, header: &InHeader) -> CancellableRequest {
+        let interrupts = Arc::clone(self);
+        let unique = header.unique;
+        let thread = header.pid;
+        let is_cancelled = Cell::new(false);
+        let last_check = Cell::new(None::<Instant>);
         let cancellable = cancellation::ask(move || {
-            let is_due = || asked.get().is_none_or(|asked| asked.elapsed() >= CHECK_EVERY);
-            if !is_cancelled.get() && interrupts.has(unique) && is_due() {
+            let is_due = || last_check.get().is_none_or(|last| last.elapsed() >= CHECK_EVERY);
+            if !is_cancelled.get() && interrupts.contains(unique) && is_due() {
                 is_cancelled.set(interrupts.is_killed(thread));
-                asked.set(Some(Instant::now()));
+                last_check.set(Some(Instant::now()));
             }
             is_cancelled.get()
         });
-        Serving { interrupts: Arc::clone(self), unique, _cancellable: cancellable }
+        CancellableRequest { interrupts: Arc::clone(self), unique, _cancellable: cancellable }
     }
 
     /// Returns whether the request was interrupted.
-    fn has(&self, unique: u64) -> bool {
+    fn contains(&self, unique: u64) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.requests.lock().contains(&unique)
     }
 
@@ -87,7 +90,7 @@ impl Interrupts {
         self.is_killed.get().is_some_and(|IsKilled(is_killed)| is_killed(thread))
     }
 
-    fn forget(&self, unique: u64) {
+    fn remove(&self, unique: u64) {
         if self.count.load(Ordering::Relaxed) > 0 {
             let mut requests = self.requests.lock();
             requests.retain(|&request| request != unique);
@@ -96,17 +99,17 @@ impl Interrupts {
     }
 }
 
-/// A guard for the time in which a request is served.
+/// A guard for the time in which a request is served and can be cancelled.
 #[derive(Debug)]
-pub struct Serving {
+pub struct CancellableRequest {
     interrupts: Arc<Interrupts>,
     unique: u64,
     _cancellable: Cancellable,
 }
 
-impl Drop for Serving {
+impl Drop for CancellableRequest {
     fn drop(&mut self) {
-        self.interrupts.forget(self.unique);
+        self.interrupts.remove(self.unique);
     }
 }
 
@@ -123,7 +126,7 @@ mod tests {
 
     fn interrupts() -> Arc<Interrupts> {
         let interrupts = Arc::new(Interrupts::default());
-        interrupts.ask(|thread| thread == KILLED);
+        interrupts.set_kill_check(|thread| thread == KILLED);
         interrupts
     }
 
@@ -134,40 +137,41 @@ mod tests {
     #[test]
     fn only_interrupted_requests_of_killed_threads_are_cancelled() {
         let interrupts = interrupts();
-        // One interrupt comes before its request.
-        assert!(interrupts.note(2));
+        // The interrupt of request 2 comes before its service, and that of request 6 during it.
+        assert!(interrupts.record(2));
         for (unique, thread, expected) in
             [(2, KILLED, Err(Error::Interrupted)), (4, KILLED, Ok(())), (6, KILLED + 1, Ok(()))]
         {
-            let serving = interrupts.serve(&header(unique, thread));
+            let cancellable = interrupts.make_cancellable(&header(unique, thread));
             if unique == 6 {
-                assert!(interrupts.note(unique));
+                assert!(interrupts.record(unique));
             }
             assert_eq!(cancellation::check(), expected, "{unique}");
-            drop(serving);
+            drop(cancellable);
             assert_eq!(cancellation::check(), Ok(()));
         }
-        assert!(interrupts.requests.lock().is_empty(), "requests that have ended are forgotten");
+        assert!(interrupts.requests.lock().is_empty(), "requests that have ended are removed");
     }
 
     #[test]
-    fn a_thread_that_is_killed_after_its_interrupt_is_noticed() {
+    fn a_request_whose_thread_is_killed_after_the_interrupt_is_cancelled() {
         let killed = Arc::new(AtomicU32::new(0));
-        let (interrupts, asked) = (Arc::new(Interrupts::default()), Arc::clone(&killed));
-        interrupts.ask(move |thread| thread == asked.load(Ordering::Relaxed));
-        let _serving = interrupts.serve(&header(2, KILLED));
-        assert!(interrupts.note(2));
+        let interrupts = Arc::new(Interrupts::default());
+        let killed_thread = Arc::clone(&killed);
+        interrupts.set_kill_check(move |thread| thread == killed_thread.load(Ordering::Relaxed));
+        let _cancellable = interrupts.make_cancellable(&header(2, KILLED));
+        assert!(interrupts.record(2));
         assert_eq!(cancellation::check(), Ok(()));
         killed.store(KILLED, Ordering::Relaxed);
-        testkit::wait_until("the next question", || cancellation::check().is_err());
+        testkit::wait_until("the next check of the thread", || cancellation::check().is_err());
     }
 
     #[test]
-    fn interrupts_of_requests_that_have_ended_take_no_more_memory_than_allowed() {
+    fn the_number_of_recorded_requests_is_bounded() {
         let interrupts = interrupts();
-        (0..2 * REMEMBERED_MAX as u64).for_each(|unique| assert!(interrupts.note(unique)));
-        assert_eq!(interrupts.requests.lock().len(), REMEMBERED_MAX);
-        assert!(!interrupts.has(0));
-        assert!(!Arc::new(Interrupts::default()).note(2), "nobody can tell who is killed");
+        (0..2 * RECORDED_MAX as u64).for_each(|unique| assert!(interrupts.record(unique)));
+        assert_eq!(interrupts.requests.lock().len(), RECORDED_MAX);
+        assert!(!interrupts.contains(0));
+        assert!(!Arc::new(Interrupts::default()).record(2), "there is no kill check");
     }
 }

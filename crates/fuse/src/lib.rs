@@ -1,5 +1,5 @@
-//! A FUSE server for volumes: protocol, operations, transport over /dev/fuse and io_uring, mounting.
-//! Not here: any format, any file-system logic beyond the translation to `vfs`.
+//! A FUSE server for volumes: the protocol, its operations, the transports over /dev/fuse and io_uring, and mounting.
+//! Not here: formats, and file-system logic beyond the translation to `vfs`.
 #![deny(unsafe_code)]
 
 pub mod protocol;
@@ -29,4 +29,4 @@ pub use server::{Server, ServerOptions};
 pub use session::{
     Plan, Remount, RemountError, SessionError, SyncError, UmountError, remount, run, sync, umount,
 };
-pub use transport::{BusyPoll, Channel, Crew, End, NoRings, THREADS_DEFAULT};
+pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

@@ -1,5 +1,5 @@
-//! The nodes that the kernel knows, with their lookup counts. A node stays in memory until the kernel has
-//! forgotten all of its lookups.
+//! The table of nodes that the kernel knows, with their lookup counts. A node stays in memory until the kernel has
+//! forgotten all of its lookups (FORGET).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,17 @@ use crate::protocol::ROOT_NODE;
 
 /// A node that the kernel knows.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownNode {
     /// The node.
     pub node: Arc<vfs::Node>,
     file: OnceLock<Arc<vfs::File>>,
-    /// The kernel may have cached contents that it has read since this was false.
+    /// Whether the kernel may have cached contents that it has read since this was last cleared.
     was_read: AtomicBool,
-    /// The kernel may have cached contents, and answer reads from them.
+    /// Whether the kernel may have cached contents, and answer reads from them.
     is_cached: AtomicBool,
 }
 
-impl Known {
+impl KnownNode {
     fn new(node: Arc<vfs::Node>) -> Arc<Self> {
         Arc::new(Self {
             node,
@@ -33,33 +33,33 @@ impl Known {
     }
 
     /// Records that the kernel may have cached contents.
-    pub fn note_cached(&self) {
+    pub fn mark_cached(&self) {
         if !self.is_cached.load(Ordering::Relaxed) {
             self.is_cached.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns whether the kernel may answer reads from its cache. It always answers those of empty files.
+    /// Returns whether the kernel may answer reads from its cache. Reads of empty files it always answers itself.
     pub fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::Relaxed)
     }
 
     /// Records that the kernel may cache the contents of a read.
-    pub fn note_read(&self) {
-        self.note_cached();
-        // It is mostly set already. A thread that clears it meanwhile invalidates this read's data, too.
+    pub fn mark_read(&self) {
+        self.mark_cached();
+        // The flag is usually set already. A thread that clears it concurrently invalidates this read's data, too.
         if !self.was_read.load(Ordering::SeqCst) {
             self.was_read.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Returns whether the kernel may have cached contents since the last call.
-    pub fn take_read(&self) -> bool {
+    /// Returns whether the kernel may have cached contents since the last call, and clears that.
+    pub fn take_was_read(&self) -> bool {
         self.was_read.load(Ordering::SeqCst) && self.was_read.swap(false, Ordering::SeqCst)
     }
 
-    /// Returns the regular file behind the node. It is opened once and shared by all readers. Reads through it do not
-    /// count as accesses.
+    /// Returns the regular file of the node. It is opened once and shared by all readers. Reads through it do not count
+    /// as accesses.
     pub fn file(&self) -> Result<Arc<vfs::File>> {
         if let Some(file) = self.file.get() {
             return Ok(Arc::clone(file));
@@ -68,7 +68,7 @@ impl Known {
         Ok(Arc::clone(self.file.get_or_init(|| file)))
     }
 
-    /// Records that one of the readers has closed the file.
+    /// Records that a reader has closed the file.
     pub fn stop_reading(&self) {
         if let Some(file) = self.file.get() {
             file.stop_reading();
@@ -76,7 +76,7 @@ impl Known {
     }
 }
 
-/// The table.
+/// The table of known nodes.
 #[derive(Debug)]
 pub struct NodeTable {
     root: InodeNumber,
@@ -85,20 +85,20 @@ pub struct NodeTable {
 
 #[derive(Debug)]
 struct Entry {
-    known: Arc<Known>,
+    known: Arc<KnownNode>,
     lookups: u64,
 }
 
 impl NodeTable {
-    /// Returns a table with the root, which is never removed.
+    /// Creates a table with the root, which is never removed.
     pub fn new(root: Arc<vfs::Node>) -> Self {
         let number = root.number();
-        // One lookup that is never forgotten: see `forget`.
-        let entry = Entry { known: Known::new(root), lookups: 1 };
+        // This lookup is never removed: see `forget`.
+        let entry = Entry { known: KnownNode::new(root), lookups: 1 };
         Self { root: number, entries: Mutex::new(HashMap::from([(ROOT_NODE, entry)])) }
     }
 
-    /// Returns the node id of an inode: its number, but the root's and 1 change places.
+    /// Returns the node id of an inode: its number, except that the root's number and 1 are exchanged.
     pub fn id(&self, inode: InodeNumber) -> u64 {
         match inode.0 {
             number if number == self.root.0 => ROOT_NODE,
@@ -107,14 +107,14 @@ impl NodeTable {
         }
     }
 
-    /// Returns the inode number of an id, of any node.
+    /// Returns the inode number of an id. The kernel need not know the node.
     pub fn number(&self, id: u64) -> InodeNumber {
         // The exchange is its own inverse.
         InodeNumber(self.id(InodeNumber(id)))
     }
 
-    /// Returns the node of an id that the kernel knows.
-    pub fn get(&self, id: u64) -> Option<Arc<Known>> {
+    /// Returns the node of an id, if the kernel knows it.
+    pub fn get(&self, id: u64) -> Option<Arc<KnownNode>> {
         self.entries.lock().get(&id).map(|entry| Arc::clone(&entry.known))
     }
 
@@ -124,7 +124,7 @@ impl NodeTable {
         let mut entries = self.entries.lock();
         let entry = entries
             .entry(id)
-            .or_insert_with(|| Entry { known: Known::new(Arc::clone(node)), lookups: 0 });
+            .or_insert_with(|| Entry { known: KnownNode::new(Arc::clone(node)), lookups: 0 });
         entry.lookups = entry.lookups.saturating_add(1);
         id
     }
@@ -139,7 +139,7 @@ impl NodeTable {
         drop(others);
     }
 
-    /// Removes lookups. Without any left, the node is released.
+    /// Removes lookups of a node. If none are left, releases the node.
     pub fn forget(&self, id: u64, lookups: u64) {
         if id == ROOT_NODE {
             return;
@@ -150,7 +150,7 @@ impl NodeTable {
         if entry.lookups == 0 {
             let released = entries.remove(&id);
             drop(entries);
-            // Freed without the lock: a node frees its cached data.
+            // Dropped without the lock, since this may free the node's cached data.
             drop(released);
         }
     }

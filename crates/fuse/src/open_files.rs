@@ -1,5 +1,5 @@
-//! The open files of a writable volume, by their handles. On a read-only volume, open files have no state, and
-//! all have the handle zero.
+//! The table of a writable volume's open files, by their handles. On a read-only volume, open files have no state, and
+//! their handle is zero.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,16 +12,17 @@ use parking_lot::Mutex;
 /// An open file.
 #[derive(Debug)]
 pub struct OpenFile {
+    /// The file.
     pub file: vfs::File,
-    /// The part of each write that is durable when it returns, by the flags of the open.
+    /// The part of each write that is durable when the write returns, by the flags of the open.
     pub sync: vfs::WriteSync,
-    /// The kernel must not cache the file's data, whatever later changes of O_DIRECT.
+    /// Whether the kernel caches no data for this open file, even after a change of O_DIRECT.
     pub is_direct: bool,
-    /// The kernel may hold data of the file that the server has not received.
+    /// Whether the kernel may hold data of the file that the server has not received.
     pub kernel_may_hold_data: bool,
 }
 
-/// The table.
+/// The table of open files.
 #[derive(Debug, Default)]
 pub struct OpenFiles {
     table: Mutex<Table>,
@@ -76,7 +77,7 @@ impl OpenFiles {
         let file = table.files.remove(&handle);
         let holder = file.as_ref().filter(|file| file.kernel_may_hold_data);
         let is_last = holder.is_some_and(|file| table.remove_holder(file.file.node().number()));
-        // Without the lock: the last user of a file without a name deletes it.
+        // Dropped without the lock, since the last user of a file without a name deletes it.
         drop(table);
         drop(file);
         is_last

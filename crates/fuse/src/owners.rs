@@ -1,5 +1,4 @@
-//! Translation of user and group ids between the image and the host.
-//! Not here: permissions.
+//! Translation of user and group ids between the image and the host. Not here: permissions.
 
 use std::borrow::Cow;
 
@@ -13,28 +12,30 @@ use crate::protocol::InHeader;
 /// to such files.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
-/// The value of an ACL in the form of getxattr(2): a version of 4 bytes, then entries of 8: a tag and
-/// permissions of 2 bytes each, and an id of 4.
+/// The size of the header of an ACL in the form of getxattr(2): a version, in bytes.
 const ACL_HEADER_BYTES: usize = 4;
+/// The size of an entry of such an ACL: a tag and permissions of 2 bytes each, and an id of 4.
 const ACL_ENTRY_BYTES: usize = 8;
-/// The tags of the entries that name a user and a group.
+/// The tag of an entry that names a user.
 const ACL_USER: u16 = 0x02;
+/// The tag of an entry that names a group.
 const ACL_GROUP: u16 = 0x08;
+/// The beginning of the names of attributes that contain ACLs.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-/// Consecutive ids of the image and the ids that stand for them on the host.
+/// A range of ids in the image, and the corresponding ids on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdRange {
     /// The first id in the image.
     pub image: u32,
     /// The first id on the host.
     pub host: u32,
-    /// The number of ids, at least one. Neither side reaches the highest id.
+    /// The number of ids, at least one. Neither side contains the highest id.
     pub count: u32,
 }
 
 impl IdRange {
-    /// Parses `IMAGE:HOST:COUNT`. `None` if the text has another form, or the range reaches `NO_ID`.
+    /// Parses `IMAGE:HOST:COUNT`. Returns `None` if the text has another form, or the range contains `u32::MAX`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split(':').map(str::parse::<u32>);
         let mut next = || numbers.next()?.ok();
@@ -52,12 +53,12 @@ impl IdRange {
     }
 }
 
-/// A one-to-one translation of ids. Without ranges, every id stands for itself.
+/// A one-to-one translation of ids. Without ranges, it changes no id.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IdMap(Vec<IdRange>);
 
 impl IdMap {
-    /// Creates the translation by `ranges`, which do not overlap. An id in no range has no counterpart.
+    /// Creates a translation by `ranges`, which do not overlap. An id in no range has no counterpart.
     pub fn new(ranges: Vec<IdRange>) -> Self {
         debug_assert!(
             ranges
@@ -68,7 +69,7 @@ impl IdMap {
         Self(ranges)
     }
 
-    /// Exchanges root and `host`; all others stand for themselves.
+    /// Creates a translation that exchanges root and `host`, and changes no other id.
     pub fn root_as(host: u32) -> Self {
         if host == 0 || host == NO_ID {
             return Self::default();
@@ -103,14 +104,14 @@ impl IdMap {
     }
 }
 
-/// How the owners in an image are shown on a mount.
+/// The translation of an image's owners for a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Owners {
     /// The translation of users.
     pub users: IdMap,
     /// The translation of groups.
     pub groups: IdMap,
-    /// Every caller has the rights of the image's root. The kernel admits only one user.
+    /// Whether every caller has the rights of the image's root. The kernel admits only one user then.
     pub caller_is_root: bool,
 }
 
@@ -123,7 +124,8 @@ impl Owners {
     /// Returns the credentials of a caller whose access the kernel has checked. Ids without a counterpart in
     /// the image are [`NO_ID`].
     pub(crate) fn credentials(&self, header: &InHeader) -> Credentials {
-        let (uid, gid) = (self.users.to_image(header.uid), self.groups.to_image(header.gid));
+        let uid = self.users.to_image(header.uid);
+        let gid = self.groups.to_image(header.gid);
         Credentials { uid, gid, ..Credentials::ROOT }
     }
 
@@ -136,30 +138,30 @@ impl Owners {
 
     /// Returns the image's id for a user. Fails with EOVERFLOW if there is none.
     pub(crate) fn user(&self, host: u32) -> Result<u32, Errno> {
-        known(self.users.to_image(host))
+        check_id(self.users.to_image(host))
     }
 
     /// Returns the image's id for a group. Fails with EOVERFLOW if there is none.
     pub(crate) fn group(&self, host: u32) -> Result<u32, Errno> {
-        known(self.groups.to_image(host))
+        check_id(self.groups.to_image(host))
     }
 
-    /// Returns the value of an attribute as the host sees it: ACLs name the host's ids. Entries for users and
-    /// groups without a counterpart on the host are left out.
+    /// Returns the value of an extended attribute for the host. In an ACL, translates the ids, and removes the entries
+    /// of users and groups without a counterpart on the host.
     pub(crate) fn shown_value<'v>(&self, name: &[u8], value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
         if !self.translates(name) {
             return value;
         }
         let translated = translate(&value, |tag, id| {
-            let id = self.named(tag, id, IdMap::to_host);
+            let id = self.translate_id(tag, id, IdMap::to_host);
             (id != NO_ID).then_some(id)
         });
         Cow::Owned(translated)
     }
 
-    /// Returns the value of an attribute as the image holds it. Fails with EOVERFLOW if an ACL names an id
-    /// without a counterpart in the image, or if `old` has entries that were not [shown](Self::shown_value),
-    /// which the new ACL would lose.
+    /// Returns the value of an extended attribute for the image. In an ACL, translates the ids. Fails with EOVERFLOW if
+    /// an ACL names an id without a counterpart in the image, or if the `old` ACL has entries that were not
+    /// [shown](Self::shown_value), which the new one would lose.
     pub(crate) fn stored_value<'v>(
         &self,
         name: &[u8],
@@ -171,33 +173,35 @@ impl Owners {
         }
         let mut is_known = true;
         let translated = translate(value, |tag, id| {
-            let id = self.named(tag, id, IdMap::to_image);
+            let id = self.translate_id(tag, id, IdMap::to_image);
             is_known &= id != NO_ID;
             Some(id)
         });
         let hides = |old: Vec<u8>| self.shown_value(name, Cow::Borrowed(&old)).len() != old.len();
-        match is_known && !old().is_some_and(hides) {
-            true => Ok(Cow::Owned(translated)),
-            false => Err(Errno::OVERFLOW),
+        if !is_known || old().is_some_and(hides) {
+            return Err(Errno::OVERFLOW);
         }
+        Ok(Cow::Owned(translated))
     }
 
-    /// Returns whether values of this attribute contain ids to translate.
+    /// Returns whether the values of this attribute contain ids to translate.
     fn translates(&self, name: &[u8]) -> bool {
         name.starts_with(ACL_PREFIX) && !(self.users.is_identity() && self.groups.is_identity())
     }
 
-    fn named(&self, tag: u16, id: u32, to: impl Fn(&IdMap, u32) -> u32) -> u32 {
+    /// Translates the id in an ACL entry with this tag.
+    fn translate_id(&self, tag: u16, id: u32, to: impl Fn(&IdMap, u32) -> u32) -> u32 {
         if tag == ACL_USER { to(&self.users, id) } else { to(&self.groups, id) }
     }
 }
 
-fn known(id: u32) -> Result<u32, Errno> {
+/// Fails with EOVERFLOW if `id` is [`NO_ID`].
+fn check_id(id: u32) -> Result<u32, Errno> {
     if id == NO_ID { Err(Errno::OVERFLOW) } else { Ok(id) }
 }
 
-/// Returns an ACL with its ids translated by `id`, without the entries for which `id` returns none. A value
-/// that is not an ACL is returned as it is.
+/// Returns an ACL with its ids translated by `id`, without the entries for which `id` returns `None`. A value that is
+/// not an ACL is returned unchanged.
 fn translate(value: &[u8], mut id: impl FnMut(u16, u32) -> Option<u32>) -> Vec<u8> {
     let Some((header, entries)) = value.split_at_checked(ACL_HEADER_BYTES) else {
         return value.to_vec();
@@ -243,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_three_numbers_that_name_ids() {
+    fn a_range_is_parsed_from_three_numbers() {
         let range = IdRange { image: 0, host: 100_000, count: 65_536 };
         assert_eq!(IdRange::parse("0:100000:65536"), Some(range));
         for wrong in ["", "0:1", "0:1:2:3", "0:1:0", "a:1:1", "4294967295:0:1", "0:4294967290:6"] {
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_translated_and_those_in_no_range_are_none() {
+    fn ids_in_ranges_are_translated_and_other_ids_have_no_counterpart() {
         let map = IdMap::new(vec![
             IdRange { image: 0, host: 100, count: 10 },
             IdRange { image: 50, host: 7, count: 1 },
@@ -260,16 +264,16 @@ mod tests {
         for (image, host) in [(0, 100), (9, 109), (50, 7)] {
             assert_eq!((map.to_host(image), map.to_image(host)), (host, image));
         }
-        for none in [10, 49, 51, NO_ID] {
-            assert_eq!(map.to_host(none), NO_ID);
+        for absent in [10, 49, 51, NO_ID] {
+            assert_eq!(map.to_host(absent), NO_ID);
         }
-        for none in [0, 99, 110, NO_ID] {
-            assert_eq!(map.to_image(none), NO_ID);
+        for absent in [0, 99, 110, NO_ID] {
+            assert_eq!(map.to_image(absent), NO_ID);
         }
     }
 
     #[test]
-    fn root_and_one_user_change_places_and_nobody_else_moves() {
+    fn only_root_and_one_user_are_exchanged() {
         for user in [0, 1, 2, 1000, u32::MAX - 1] {
             let map = IdMap::root_as(user);
             assert_eq!((map.to_host(0), map.to_host(user)), (user, 0));
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn acls_name_the_hosts_ids_and_hide_nobody_from_a_change() {
+    fn acls_show_the_hosts_ids_and_hidden_entries_prevent_changes() {
         let owners = owners(&[IdRange { image: 0, host: 100, count: 10 }]);
         let shown = |value: &[u8]| owners.shown_value(ACL, Cow::Borrowed(value)).into_owned();
         let entries = |user, group| acl(&[(1, NO_ID), (2, user), (4, NO_ID), (8, group), (32, 0)]);
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_acl_is_left_alone() {
+    fn values_that_are_not_acls_are_unchanged() {
         let owners = owners(&[IdRange { image: 0, host: 100, count: 10 }]);
         let value = acl(&[(2, 3)]);
         let other = owners.shown_value(b"user.posix_acl", Cow::Borrowed(&value));

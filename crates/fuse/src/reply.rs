@@ -1,5 +1,5 @@
-//! What a handler gives back: a payload in memory that the transport supplied, file contents for
-//! the transport to fetch in the way that suits it, an error, or nothing.
+//! Results of handlers: a payload in the transport's memory, a range of a file that the transport fetches itself, an
+//! error, or no answer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,34 +18,34 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// An empty payload with room for all of `buffer`.
+    /// Creates an empty payload in `buffer`.
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, length: 0 }
     }
 
-    /// Reduces the room to `bytes`, where it was larger.
+    /// Limits the payload to `bytes`, including the bytes already added.
     pub fn limit(&mut self, bytes: usize) {
         let kept = self.buffer.len().min(bytes.max(self.length));
         let buffer = std::mem::take(&mut self.buffer);
         self.buffer = &mut buffer[..kept];
     }
 
-    /// The bytes that still fit.
+    /// Returns the number of bytes that still fit.
     pub fn room(&self) -> usize {
         self.buffer.len() - self.length
     }
 
-    /// Whether nothing was added yet.
+    /// Returns whether nothing was added yet.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The bytes added so far.
+    /// Returns the bytes added so far.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 
-    /// Adds bytes; ERANGE, and nothing added, when they do not fit.
+    /// Adds bytes. Fails with ERANGE, and adds nothing, if they do not fit.
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let target = self.buffer[self.length..].get_mut(..bytes.len()).ok_or(Errno::RANGE)?;
         target.copy_from_slice(bytes);
@@ -53,12 +53,12 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Adds a record; ERANGE, and nothing added, when it does not fit.
+    /// Adds a record. Fails with ERANGE, and adds nothing, if it does not fit.
     pub fn push<T: IntoBytes + Immutable>(&mut self, record: &T) -> Result<(), Errno> {
         self.push_bytes(record.as_bytes())
     }
 
-    /// Adds zeroes up to the alignment of records. The room was checked by the caller.
+    /// Adds zeroes up to the alignment of records. The caller has checked the room.
     pub fn pad(&mut self) {
         let end = crate::protocol::align(self.length).min(self.buffer.len());
         self.buffer[self.length..end].fill(0);
@@ -66,46 +66,49 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// How a request is to be answered.
+/// The answer to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// Not at all.
+    /// No answer.
     Silent,
-    /// With success, and what was put into the [`Reply`].
+    /// Success, with the payload in the [`Reply`].
     Payload,
-    /// With success, and bytes of a file.
+    /// Success, with bytes of a file.
     Contents(Contents),
-    /// With an error number.
+    /// An error.
     Error(Errno),
 }
 
-/// A range of a file, as the payload of a reply. Shorter at the end of the file.
+/// A range of a file as the payload of a reply. The payload is shorter if the file ends in the range.
 #[derive(Debug)]
 pub struct Contents {
     /// The file.
     pub file: Arc<vfs::File>,
     /// The first byte.
     pub offset: FileOffset,
-    /// The number of bytes: no more than the reply has room for.
+    /// The number of bytes. The reply has room for them.
     pub length: usize,
-    /// Around the cache (O_DIRECT).
-    pub direct: bool,
+    /// Whether the read bypasses the cache (O_DIRECT).
+    pub is_direct: bool,
 }
 
 impl Contents {
-    /// Reads the bytes into the front of `buffer` and gives their number.
+    /// Reads the bytes into the front of `buffer`. Returns their number.
     pub fn fetch(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let length = self.length.min(buffer.len());
         let buffer = &mut buffer[..length];
-        self.guarded(|| match self.direct {
-            true => self.file.read_direct(self.offset, buffer),
-            false => self.file.read_with(self.offset, buffer, RwFlags::default()),
+        self.catch_panic(|| {
+            if self.is_direct {
+                self.file.read_direct(self.offset, buffer)
+            } else {
+                self.file.read_with(self.offset, buffer, RwFlags::default())
+            }
         })
     }
 
-    /// Lends the bytes out of the cache, in order, into `slices`, which is empty. Not around it.
+    /// Lends the bytes from the cache: stores references to them in `slices`, which is empty. Not for direct reads.
     pub fn lend(&self, slices: &mut Vec<FolioSlice>) -> Result<(), Errno> {
-        self.guarded(|| {
+        self.catch_panic(|| {
             let mut done = 0;
             while done < self.length {
                 let Some(here) = self.offset.checked_add(done as u64) else { break };
@@ -120,19 +123,19 @@ impl Contents {
         })
     }
 
-    /// A panic on the way is logged by the panic hook and becomes EIO.
-    fn guarded<T>(&self, read: impl FnOnce() -> base::Result<T>) -> Result<T, Errno> {
+    /// Calls `read`. A panic in it is logged by the panic hook and becomes EIO.
+    fn catch_panic<T>(&self, read: impl FnOnce() -> base::Result<T>) -> Result<T, Errno> {
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(done) => done.map_err(|error| Failure::from(error).0),
             Err(_) => {
-                tracing::error!("a panic while reading inode {}", self.file.node().number());
+                tracing::error!("panic while reading inode {}", self.file.node().number());
                 Err(Errno::IO)
             }
         }
     }
 }
 
-/// Why a handler gave up, as an error number.
+/// A handler's error, as an error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure(pub Errno);
 
@@ -152,7 +155,7 @@ impl From<base::Error> for Failure {
     }
 }
 
-/// What handlers return.
+/// The result of a handler.
 pub type Outcome = Result<Answer, Failure>;
 
 #[cfg(test)]
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_refuses_what_does_not_fit_and_keeps_what_did() {
+    fn a_record_that_does_not_fit_leaves_the_payload_unchanged() {
         let mut memory = [0xff; 20];
         let mut reply = Reply::new(&mut memory);
         assert_eq!(reply.push_bytes(b"abcde"), Ok(()));

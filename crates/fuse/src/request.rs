@@ -1,4 +1,4 @@
-//! A request as it came off a transport: its header and what follows. Not here: answering it.
+//! Requests as the transport receives them: a header and a body. Not here: the operations.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -6,18 +6,17 @@ use rustix::io::Errno;
 
 use crate::protocol::{InHeader, Opcode};
 
-/// A request whose outer shape is sound.
+/// A request with a valid length.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The header.
     pub header: InHeader,
-    /// What follows, without extensions.
+    /// The bytes after the header, without extensions.
     pub body: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// Takes a request apart. `None` when the bytes are no request: there is then nothing to
-    /// answer.
+    /// Parses a request. Returns `None` if the bytes are not a request; then there is nothing to answer.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, _) = InHeader::read_from_prefix(bytes).ok()?;
         let length = usize::try_from(header.length).ok()?;
@@ -28,18 +27,18 @@ impl<'a> Request<'a> {
         Some(Self { header, body: bytes.get(size_of::<InHeader>()..end)? })
     }
 
-    /// What is asked, where it is known.
+    /// Returns the operation, if this server knows it.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::from_number(self.header.opcode)
     }
 
-    /// The operation's fixed part and what follows it.
+    /// Returns the operation's fixed part and the bytes that follow it. Fails with EINVAL if the body is too short.
     pub fn split<T: FromBytes + KnownLayout + Immutable>(&self) -> Result<(T, &'a [u8]), Errno> {
         T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)
     }
 }
 
-/// The one name that `rest` holds, without the NUL that ends it.
+/// Returns the only name in `rest`, without its NUL. Fails with EINVAL if `rest` is anything else.
 pub fn name(rest: &[u8]) -> Result<&[u8], Errno> {
     match rest.iter().position(|&byte| byte == 0) {
         Some(end) if end > 0 && end + 1 == rest.len() => Ok(&rest[..end]),
@@ -47,7 +46,7 @@ pub fn name(rest: &[u8]) -> Result<&[u8], Errno> {
     }
 }
 
-/// The two names that `rest` holds, each without the NUL that ends it.
+/// Returns the two names in `rest`, without their NULs. Fails with EINVAL if `rest` is anything else.
 pub fn two_names(rest: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let end = rest.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
     let (first, second) = rest.split_at(end + 1);
@@ -75,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn the_length_must_be_that_of_the_bytes() {
-        for (length, extension, extra, sound) in [
+    fn a_request_must_have_the_length_in_its_header() {
+        for (length, extension, extra, is_valid) in [
             (40, 0, 0, true),
             (41, 0, 0, false),
             (40, 0, 1, false),
@@ -86,7 +85,7 @@ mod tests {
             let mut bytes = header(length, extension).as_bytes().to_vec();
             bytes.resize(40 + extra, 7);
             let request = Request::parse(&bytes);
-            assert_eq!(request.is_some(), sound, "{length} {extension} {extra}");
+            assert_eq!(request.is_some(), is_valid, "{length} {extension} {extra}");
             assert!(request.is_none_or(|request| request.body.is_empty()));
         }
         assert!(Request::parse(&[0; 39]).is_none());

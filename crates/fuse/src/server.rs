@@ -1,5 +1,5 @@
-//! The server: turns requests into answers. Not here: which handler serves a request (`dispatch`), the operations
-//! (`operations`), and receiving requests and sending answers (`transport`).
+//! The server, which turns requests into answers. Not here: the choice of the handler (`dispatch`), the handlers
+//! (`operations`), and the reception of requests and sending of answers (`transport`).
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::dispatch::Operation;
 use crate::interrupts::Interrupts;
-use crate::node_table::{Known, NodeTable};
+use crate::node_table::{KnownNode, NodeTable};
 use crate::open_files::OpenFiles;
 use crate::operations::{InitRefused, Negotiated};
 use crate::owners::Owners;
@@ -21,30 +21,29 @@ use crate::protocol::{InHeader, InterruptIn};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
 
-/// A bit in the count of requests: no more requests are served.
+/// A bit in the count of requests: new requests are not served.
 const CLOSING: usize = 1 << (usize::BITS - 1);
-/// A bit in the count of requests: requests that end from now on are too late.
+/// A bit in the count of requests: requests in flight are answered with an error.
 const GIVEN_UP: usize = CLOSING >> 1;
-/// How long the server waits at its end for requests that are being served, since a device may hang.
-pub(crate) const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(30);
-/// The interval at which the server checks whether requests are left.
-const LOOK: Duration = Duration::from_millis(1);
+/// The time for which [`Server::close`] waits for requests in flight. It is limited, since a device may hang.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval at which [`Server::close`] checks whether requests are in flight.
+const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// How long the kernel may use names, absent names and attributes without another request.
+    /// The time for which the kernel may use names, absent names and attributes without another request.
     pub valid: Duration,
-    /// On a writable volume, the kernel collects writes: small writes get faster, large ones slower.
+    /// Whether the kernel of a writable volume collects writes. Small writes get faster, large ones slower.
     pub writeback_cache: bool,
-    /// The kernel caches no file data, except for mappings.
+    /// Whether the kernel caches no file data, except for mappings.
     pub uncached: bool,
-    /// How owners of the image are shown.
+    /// The translation of the image's owners.
     pub owners: Owners,
-    /// The kernel may make idmapped mounts of the volume. Then only requests that create files name their
-    /// caller.
+    /// Whether idmapped mounts of the volume are allowed. Then only requests that create files name their caller.
     pub idmapped: bool,
-    /// Requests may come through io_uring, since the transport is ready for that.
+    /// Whether requests may come through io_uring. The transport must be ready for them.
     pub over_io_uring: bool,
     /// The size of the host's pages, in bytes.
     pub page_bytes: usize,
@@ -52,7 +51,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        // A volume that is open read-only does not change, any other one only through its server.
+        // A read-only volume does not change, and a writable one changes only through its server.
         Self {
             valid: Duration::from_secs(24 * 60 * 60),
             writeback_cache: false,
@@ -75,44 +74,44 @@ pub struct Server {
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
-    /// The number of requests that are being served, with [`CLOSING`] and [`GIVEN_UP`].
-    at_work: AtomicUsize,
+    /// The number of requests in flight, with the bits [`CLOSING`] and [`GIVEN_UP`].
+    in_flight: AtomicUsize,
     /// The outcome of closing the volume.
     closed: Mutex<Option<Result<()>>>,
     pub(crate) interrupts: Arc<Interrupts>,
-    stale: OnceLock<Notice>,
-    old_contents: OnceLock<ContentsNotice>,
+    attribute_invalidator: OnceLock<AttributeInvalidator>,
+    contents_invalidator: OnceLock<ContentsInvalidator>,
 }
 
-/// Makes the kernel request attributes of a node again.
-struct Notice(Box<dyn Fn(u64) + Send + Sync>);
+/// Makes the kernel request a node's attributes again.
+struct AttributeInvalidator(Box<dyn Fn(u64) + Send + Sync>);
 
-impl fmt::Debug for Notice {
+impl fmt::Debug for AttributeInvalidator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notice")
+        f.write_str("AttributeInvalidator")
     }
 }
 
-/// Makes the kernel write and invalidate a node's contents from a byte on. Returns whether it has done so.
-struct ContentsNotice(Box<dyn Fn(u64, FileOffset, Duration) -> bool + Send + Sync>);
+/// Makes the kernel write and invalidate a node's contents from a byte on. Returns whether it has done so in time.
+struct ContentsInvalidator(Box<dyn Fn(u64, FileOffset, Duration) -> bool + Send + Sync>);
 
-impl fmt::Debug for ContentsNotice {
+impl fmt::Debug for ContentsInvalidator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ContentsNotice")
+        f.write_str("ContentsInvalidator")
     }
 }
 
-/// A request that was received and is not answered yet.
-pub(crate) struct AtWork<'a>(&'a Server);
+/// A guard that counts a request until it is answered.
+pub(crate) struct InFlight<'a>(&'a Server);
 
-impl Drop for AtWork<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.at_work.fetch_sub(1, Ordering::Release);
+        self.0.in_flight.fetch_sub(1, Ordering::Release);
     }
 }
 
 impl Server {
-    /// Returns a server for `volume`.
+    /// Creates a server for `volume`. Fails if the root directory cannot be loaded.
     pub fn new(volume: Arc<vfs::Volume>, options: ServerOptions) -> Result<Self> {
         let nodes = NodeTable::new(volume.root()?);
         let statfs = volume.statfs();
@@ -124,35 +123,36 @@ impl Server {
             block_size: statfs.block_size,
             name_bytes_max: statfs.name_bytes_max as usize,
             negotiated: OnceLock::new(),
-            at_work: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             closed: Mutex::new(None),
             interrupts: Arc::default(),
-            stale: OnceLock::new(),
-            old_contents: OnceLock::new(),
+            attribute_invalidator: OnceLock::new(),
+            contents_invalidator: OnceLock::new(),
         })
     }
 
-    /// Sets the function that is called with each node whose attributes have changed unexpectedly for the kernel,
-    /// before the change is answered. Only the first call of this method has an effect.
-    pub fn tell_of_stale(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
-        let _ = self.stale.set(Notice(Box::new(tell)));
+    /// Sets the function that makes the kernel request a node's attributes again. The server calls it, before it
+    /// answers a request, for a node whose attributes have changed without the kernel's knowledge. Only the first call
+    /// of this method has an effect.
+    pub fn set_attribute_invalidator(&self, invalidate: impl Fn(u64) + Send + Sync + 'static) {
+        let _ = self.attribute_invalidator.set(AttributeInvalidator(Box::new(invalidate)));
     }
 
-    /// Reports that the kernel's attributes of this node are stale.
-    pub(crate) fn note_stale(&self, node: u64) {
-        if let Some(Notice(tell)) = self.stale.get() {
-            tell(node);
+    /// Makes the kernel request this node's attributes again.
+    pub(crate) fn invalidate_attributes(&self, node: u64) {
+        if let Some(AttributeInvalidator(invalidate)) = self.attribute_invalidator.get() {
+            invalidate(node);
         }
     }
 
-    /// Sets the function that makes the kernel write and invalidate a node's contents, from a byte on. It is called
-    /// before a request is answered, waits for the kernel up to the given time, and returns whether the kernel has
+    /// Sets the function that makes the kernel write and invalidate a node's contents, from a byte on. The server calls
+    /// it before it answers a request. It waits for the kernel up to the given time, and returns whether the kernel has
     /// done so. Only the first call of this method has an effect.
-    pub fn tell_of_old_contents(
+    pub fn set_contents_invalidator(
         &self,
-        tell: impl Fn(u64, FileOffset, Duration) -> bool + Send + Sync + 'static,
+        invalidate: impl Fn(u64, FileOffset, Duration) -> bool + Send + Sync + 'static,
     ) {
-        let _ = self.old_contents.set(ContentsNotice(Box::new(tell)));
+        let _ = self.contents_invalidator.set(ContentsInvalidator(Box::new(invalidate)));
     }
 
     /// Makes the kernel write and invalidate this node's contents from byte `from` on. Returns whether it has done so
@@ -163,41 +163,43 @@ impl Server {
         from: FileOffset,
         timeout: Duration,
     ) -> bool {
-        self.old_contents.get().is_none_or(|ContentsNotice(tell)| tell(node, from, timeout))
+        let invalidator = self.contents_invalidator.get();
+        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, from, timeout))
     }
 
     /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT
     /// has no effect. Only the first call of this method has an effect.
-    pub fn ask_who_is_killed(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
-        self.interrupts.ask(is_killed);
+    pub fn set_kill_check(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
+        self.interrupts.set_kill_check(is_killed);
     }
 
-    /// Counts a request until it is answered.
-    pub(crate) fn begin(&self) -> AtWork<'_> {
-        self.at_work.fetch_add(1, Ordering::Relaxed);
-        AtWork(self)
+    /// Counts a request as in flight until the result is dropped.
+    pub(crate) fn begin_request(&self) -> InFlight<'_> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(self)
     }
 
-    /// Returns whether no request is being served.
+    /// Returns whether no request is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) == 0
+        self.in_flight.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) == 0
     }
 
     /// Returns whether the server has begun to close the volume.
     pub(crate) fn is_closing(&self) -> bool {
-        self.at_work.load(Ordering::Relaxed) & CLOSING != 0
+        self.in_flight.load(Ordering::Relaxed) & CLOSING != 0
     }
 
+    /// Returns whether requests in flight are answered with an error.
     fn has_given_up(&self) -> bool {
-        self.at_work.load(Ordering::Acquire) & GIVEN_UP != 0
+        self.in_flight.load(Ordering::Acquire) & GIVEN_UP != 0
     }
 
-    /// Answers a request. A panic on the way is logged by the panic hook and answered with EIO.
+    /// Answers a request. A panic is logged by the panic hook and answered with EIO.
     pub fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer {
         self.answer(request, reply, |request, reply| self.dispatch(request, reply))
     }
 
-    /// [`handle`](Self::handle) with `serve` as the operation.
+    /// Answers a request like [`handle`](Self::handle), with `serve` as the handler.
     fn answer<'r>(
         &self,
         request: &Request<'_>,
@@ -209,13 +211,14 @@ impl Server {
             Ok(Ok(answer)) => answer,
             Ok(Err(failure)) => Answer::Error(failure.0),
             Err(_) => {
-                tracing::error!("a panic while serving {:?}", request.header);
+                tracing::error!("panic while serving {:?}", request.header);
                 Answer::Error(Errno::IO)
             }
         };
         let answer = match answer {
-            // The volume may have been closed before the change. A change before that is seen by the thread that
-            // closes the volume: it sets the flag first, and both threads take the locks of changed inodes.
+            // The change may have come after the volume was closed. If this thread does not see the flag, the close
+            // includes the change: the closing thread sets the flag first, and both threads take the locks of changed
+            // inodes.
             Answer::Payload | Answer::Contents(_) if self.has_given_up() => {
                 Answer::Error(Errno::IO)
             }
@@ -225,7 +228,7 @@ impl Server {
         if request.opcode().is_none_or(is_answered) { answer } else { Answer::Silent }
     }
 
-    /// DESTROY. The kernel, and the program that unmounts, wait for the answer and ignore errors.
+    /// DESTROY. The kernel and the program that unmounts wait for the answer, and ignore errors.
     pub(crate) fn destroy(
         &self,
         _header: &InHeader,
@@ -233,11 +236,11 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
-        let _ = self.close_once(PATIENCE_TO_CLOSE, 1);
+        let _ = self.close_once(CLOSE_TIMEOUT, 1);
         Ok(Answer::Payload)
     }
 
-    /// INTERRUPT. Its id is that of the interrupted request, plus one.
+    /// INTERRUPT. Its own id is that of the interrupted request, plus one.
     pub(crate) fn interrupt(
         &self,
         _header: &InHeader,
@@ -245,23 +248,24 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
-        // Requests that change nothing wait for the device alone.
-        match self.volume.is_writable() && self.interrupts.note(operation.unique) {
-            true => Ok(Answer::Silent),
-            // The kernel sends no more of them.
-            false => Err(Errno::NOSYS.into()),
+        // On a read-only volume, requests wait only for the device, and such waits cannot be cancelled.
+        if self.volume.is_writable() && self.interrupts.record(operation.unique) {
+            Ok(Answer::Silent)
+        } else {
+            // After ENOSYS, the kernel sends no more INTERRUPT.
+            Err(Errno::NOSYS.into())
         }
     }
 
-    /// Ends the service of a writable volume: everything that was answered without an error is durable afterwards.
-    /// Later requests are answered with EIO. Requests that are being served are waited for, or answered with EIO if
-    /// they take too long. Files without a name are deleted.
+    /// Closes a writable volume. All changes that were answered without an error are durable afterwards. Waits for
+    /// requests in flight, which are answered with EIO if they take too long. Later requests are answered with EIO.
+    /// Deletes files without a name.
     pub fn close(&self) -> Result<()> {
-        self.close_once(PATIENCE_TO_CLOSE, 0)
+        self.close_once(CLOSE_TIMEOUT, 0)
     }
 
-    /// Calls [`close`](Self::close) the first time; later calls return its outcome. `own` requests in flight are the
-    /// caller's.
+    /// Closes the volume in the first call; later calls return the outcome of the first. `own` requests in flight
+    /// belong to the caller, which does not wait for them.
     fn close_once(&self, timeout: Duration, own: usize) -> Result<()> {
         let mut closed = self.closed.lock();
         closed.get_or_insert_with(|| self.close_within(timeout, own)).clone()
@@ -271,15 +275,15 @@ impl Server {
         if !self.volume.is_writable() {
             return Ok(());
         }
-        self.at_work.fetch_or(CLOSING, Ordering::AcqRel);
+        self.in_flight.fetch_or(CLOSING, Ordering::AcqRel);
         let until = Instant::now() + timeout;
-        while self.at_work.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) > own {
+        while self.in_flight.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) > own {
             if Instant::now() >= until {
-                tracing::error!("requests took too long: they are answered with an error");
-                self.at_work.fetch_or(GIVEN_UP, Ordering::AcqRel);
+                tracing::error!("some requests took too long: they are answered with an error");
+                self.in_flight.fetch_or(GIVEN_UP, Ordering::AcqRel);
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_EVERY);
         }
         self.files.clear();
         self.nodes.clear();
@@ -291,8 +295,8 @@ impl Server {
         self.negotiated.get().copied()
     }
 
-    /// Returns the node of an id that the kernel sent.
-    pub(crate) fn known(&self, id: u64) -> Result<Arc<Known>, Errno> {
+    /// Returns the node of an id that the kernel sent. Fails with ESTALE if the kernel should not know it.
+    pub(crate) fn known(&self, id: u64) -> Result<Arc<KnownNode>, Errno> {
         self.nodes.get(id).ok_or(Errno::STALE)
     }
 }
@@ -332,10 +336,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_after_nobody_has_waited_for_it_any_more_is_answered_with_an_error() {
+    fn a_request_that_outlasts_the_timeout_of_close_is_answered_with_an_error() {
         let file_system = MemoryFileSystem::new();
         let server = server(&file_system);
-        let (reached, closed) = (Barrier::new(2), Barrier::new(2));
+        let reached = Barrier::new(2);
+        let closed = Barrier::new(2);
         let name = b"name\0";
         let operation = MkDirIn { mode: 0o755, umask: 0 };
         let length = size_of::<InHeader>() + size_of::<MkDirIn>() + name.len();
@@ -344,7 +349,7 @@ mod tests {
         let request = Request::parse(&bytes).unwrap();
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| {
-                let _at_work = server.begin();
+                let _in_flight = server.begin_request();
                 let mut memory = [0; 4096];
                 let mut reply = Reply::new(&mut memory);
                 let answer = server.answer(&request, &mut reply, |request, reply| {
@@ -358,28 +363,31 @@ mod tests {
             reached.wait();
             server.close_within(Duration::ZERO, 0).unwrap();
             closed.wait();
-            assert!(answer.join().unwrap(), "a success that nobody knows to be durable");
+            assert!(
+                answer.join().unwrap(),
+                "success was reported for a change that may not be durable"
+            );
         });
     }
 
     #[test]
-    fn the_end_waits_for_what_is_being_served_and_refuses_the_rest() {
+    fn close_waits_for_requests_in_flight_and_refuses_new_ones() {
         let file_system = MemoryFileSystem::new();
         let server = server(&file_system);
         let header = header(Opcode::StatFs, size_of::<InHeader>());
         let request = Request::parse(header.as_bytes()).unwrap();
-        let at_work = server.begin();
+        let in_flight = server.begin_request();
         std::thread::scope(|scope| {
             let closing = scope.spawn(|| server.close());
             let refused = loop {
                 match server.handle(&request, &mut Reply::new(&mut [0; 4096])) {
                     Answer::Error(errno) => break errno,
-                    _ => assert!(!file_system.is_closed(), "a request was still at work"),
+                    _ => assert!(!file_system.is_closed(), "a request was still in flight"),
                 }
             };
             assert_eq!(refused, Errno::IO);
-            assert!(!file_system.is_closed(), "a request was still at work");
-            drop(at_work);
+            assert!(!file_system.is_closed(), "a request was still in flight");
+            drop(in_flight);
             closing.join().unwrap().unwrap();
         });
         assert!(file_system.is_closed());

@@ -1,4 +1,4 @@
-//! Messages over local sockets, with an optional descriptor.
+//! Messages over local sockets, with or without a descriptor.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,14 +10,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// Makes a pair of connected sockets that keep messages apart.
+/// Creates a pair of connected sockets that preserve message boundaries.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Sends `bytes`, and a descriptor with them. Fails with EAGAIN, rather than wait, if the other side leaves so many
-/// messages unread that there is no room: it may have been taken over.
+/// Sends `bytes`, and a descriptor with them if there is one. Does not wait, but fails with EAGAIN, if the peer has
+/// left too many messages unread: the peer may have been compromised.
 pub fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -27,7 +27,7 @@ pub fn send(
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = descriptor.as_ref().map(std::slice::from_ref);
     if let Some(descriptors) = descriptors {
-        // There is room for one.
+        // `space` has room for one descriptor.
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -40,8 +40,8 @@ pub fn send(
     }
 }
 
-/// Receives into `bytes`, and the descriptor that was sent with them. Zero bytes: the other side
-/// has hung up.
+/// Receives a message into `bytes`. Returns its length and the descriptor that was sent with it. The length is zero if
+/// the peer has closed its end.
 pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -51,7 +51,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<Own
         match rustix::net::recvmsg(&socket, &mut slices, &mut ancillary, flags) {
             Ok(received) => break received.bytes,
             Err(Errno::INTR) => {}
-            // A socket whose other end was closed with something unread in it.
+            // The peer has closed its end with unread messages in it.
             Err(Errno::CONNRESET) => break 0,
             Err(errno) => return Err(errno),
         }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_travels_with_its_message() {
+    fn a_descriptor_is_received_with_its_message() {
         let (here, there) = UnixStream::pair().unwrap();
         let (mut kept, passed) = UnixStream::pair().unwrap();
         send(&here, b"abc", Some(passed.as_fd())).unwrap();

@@ -1,4 +1,4 @@
-//! Each operation that changes something, over a file system in memory that can be written to.
+//! Tests of the operations that change the volume, over a file system in memory.
 
 mod support;
 
@@ -8,7 +8,7 @@ use fuse::protocol::*;
 use fuse::{Server, ServerOptions};
 use support::*;
 use testkit::memory::{DATA_BYTES_MAX, MemoryFileSystem};
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 const ENOENT: i32 = 2;
 const EBADF: i32 = 9;
@@ -40,7 +40,7 @@ fn create_in(flags: u32, mode: u32) -> CreateIn {
     CreateIn { flags, mode: 0o100_000 | mode, umask: 0, open_flags: 0 }
 }
 
-/// Creates a file and gives its entry and handle.
+/// Creates a file. Returns its entry and handle.
 fn create(server: &Server, directory: u64, name: &str) -> (EntryOut, u64) {
     let create = create_in(2, 0o644);
     let parts = [create.as_bytes(), name.as_bytes(), b"\0"];
@@ -88,7 +88,7 @@ fn init_leaves_the_umask_and_privileges_to_the_server() {
 }
 
 #[test]
-fn what_is_made_belongs_to_the_caller_and_is_told() {
+fn created_files_belong_to_the_caller_and_are_in_the_answer() {
     let (server, file_system) = server();
     let mknod =
         MkNodIn { mode: 0o060_666, device: encode_device(8, 300), umask: 0o022, padding: 0 };
@@ -111,7 +111,7 @@ fn what_is_made_belongs_to_the_caller_and_is_told() {
 }
 
 #[test]
-fn create_makes_and_opens_or_opens_what_is_there() {
+fn create_creates_a_file_or_opens_an_existing_one() {
     let (server, file_system) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
     assert!(handle > 0);
@@ -129,12 +129,12 @@ fn create_makes_and_opens_or_opens_what_is_there() {
 }
 
 #[test]
-fn a_file_without_a_name_goes_when_the_kernel_forgets_it() {
+fn a_file_without_a_name_is_deleted_when_the_kernel_forgets_it() {
     let (server, file_system) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
     assert_eq!(lookup(&server, file.node, ".").node, file.node);
     ask(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]);
-    // Handles do not lead to it, although the kernel has not said yet that it has forgotten it.
+    // File handles (NFS) do not lead to the deleted file, even before the kernel has sent FORGET.
     assert_eq!(lookup(&server, file.node, ".").node, 0);
     assert_eq!(fail(&server, Opcode::Unlink, ROOT_NODE, &[b"file\0"]), ENOENT);
     let attr = set_attr(&server, file.node, SetAttrIn { valid: FATTR_SIZE, size: 7, ..EMPTY });
@@ -147,7 +147,8 @@ fn a_file_without_a_name_goes_when_the_kernel_forgets_it() {
 
     let parts = [create_in(2, 0o600).as_bytes().to_vec(), b"/\0".to_vec()].concat();
     let payload = ask(&server, Opcode::TmpFile, ROOT_NODE, &[&parts]);
-    let (file, opened): (EntryOut, OpenOut) = (record(&payload), record(&payload[128..]));
+    let file: EntryOut = record(&payload);
+    let opened: OpenOut = record(&payload[128..]);
     let link = LinkIn { node: file.node };
     let linked = ask(&server, Opcode::Link, ROOT_NODE, &[link.as_bytes(), b"named\0"]);
     assert_eq!(record::<EntryOut>(&linked).attr.links, 1);
@@ -176,7 +177,7 @@ const EMPTY: SetAttrIn = SetAttrIn {
 };
 
 #[test]
-fn setattr_changes_what_it_names() {
+fn setattr_changes_only_valid_attributes() {
     let (server, _) = server();
     let (file, _) = create(&server, ROOT_NODE, "file");
     let set = |operation| set_attr(&server, file.node, operation);
@@ -201,7 +202,7 @@ fn setattr_changes_what_it_names() {
     let own = FATTR_UID | FATTR_GID;
     let attr = set(SetAttrIn { valid: own, uid: 5, gid: 6, ..EMPTY });
     assert_eq!((attr.uid, attr.gid, attr.mode), (5, 6, 0o100_755));
-    // chown to nobody in particular.
+    // A chown that names neither an owner nor a group.
     set(SetAttrIn { valid: FATTR_MODE, mode: 0o104_755, ..EMPTY });
     let attr = set(EMPTY);
     assert_eq!((attr.uid, attr.gid, attr.mode), (5, 6, 0o100_755));
@@ -212,7 +213,7 @@ fn setattr_changes_what_it_names() {
 }
 
 #[test]
-fn an_open_that_truncates_takes_privileges_only_when_told_to() {
+fn an_open_that_truncates_clears_setuid_only_on_request() {
     let (server, _) = server();
     let (file, _) = create(&server, ROOT_NODE, "file");
     let set = |operation| set_attr(&server, file.node, operation);
@@ -227,7 +228,7 @@ fn an_open_that_truncates_takes_privileges_only_when_told_to() {
 }
 
 #[test]
-fn renames_move_exchange_and_leave_whiteouts() {
+fn rename_moves_exchanges_and_leaves_whiteouts() {
     let (server, file_system) = server();
     let directory = mkdir(&server, ROOT_NODE, "d").node;
     let (a, _) = create(&server, ROOT_NODE, "a");
@@ -277,7 +278,7 @@ fn xattrs_are_set_with_and_without_the_extension() {
 }
 
 #[test]
-fn what_is_asked_for_becomes_durable() {
+fn syncs_and_destroy_make_changes_durable() {
     let (server, file_system) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
     let fsync = |handle| FsyncIn { handle, flags: 0, padding: 0 };
@@ -295,16 +296,17 @@ fn what_is_asked_for_becomes_durable() {
     ask(&server, Opcode::Destroy, ROOT_NODE, &[]);
     assert!(file_system.is_closed());
     server.close().unwrap();
-    assert_eq!(file_system.released(), 1, "files without a name go at the end");
+    assert_eq!(file_system.released(), 1, "files without a name are deleted at the end");
 }
 
 #[test]
-fn what_is_written_is_read_and_made_durable() {
+fn written_data_is_read_back_and_made_durable() {
     let (server, file_system) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
     let write = |handle, offset, write_flags, data: &[u8]| {
-        let (size, lock_owner) = (data.len() as u32, 0);
-        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
+        let size = data.len() as u32;
+        let zeroes = WriteIn::new_zeroed();
+        let write = WriteIn { handle, offset, size, write_flags, flags: 2, ..zeroes };
         let bytes = request(Opcode::Write, file.node, &[write.as_bytes(), data]);
         let answer = exchange(&server, &bytes).unwrap();
         answer.map(|payload| record::<WriteOut>(&payload).size)
@@ -316,15 +318,14 @@ fn what_is_written_is_read_and_made_durable() {
     let attr = get_attr(&server, file.node);
     assert_eq!((attr.mode, attr.size), (0o100_755, 8));
     assert_eq!(write(4711, 0, 0, b"x"), Err(EBADF));
-    let (offset, size, lock_owner) = (0, 100, 0);
-    let read = ReadIn { handle, offset, size, read_flags: 0, lock_owner, flags: 2, padding: 0 };
+    let read = ReadIn { handle, size: 100, flags: 2, ..ReadIn::new_zeroed() };
     assert_eq!(ask(&server, Opcode::Read, file.node, &[read.as_bytes()]), b"\0\0hello!");
     let fsync = FsyncIn { handle, flags: FSYNC_FDATASYNC, padding: 0 };
     ask(&server, Opcode::Fsync, file.node, &[fsync.as_bytes()]);
     assert_eq!(file_system.on_disk(base::InodeNumber(file.attr.inode)), b"\0\0hello!");
     let open = OpenIn { flags: 0, open_flags: 0 };
     let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
-    assert_eq!(write(opened.handle, 0, 0, b"x"), Err(EINVAL), "it is open for reading");
+    assert_eq!(write(opened.handle, 0, 0, b"x"), Err(EINVAL), "the file is open for reading");
 }
 
 #[test]
@@ -340,8 +341,8 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
         let (file, handle) = create(&server, ROOT_NODE, "file");
         let valid = FATTR_MTIME | FATTR_CTIME;
         set_attr(&server, file.node, SetAttrIn { valid, modified: 7, changed: 8, ..EMPTY });
-        let (offset, size, lock_owner) = (0, 1, 0);
-        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
+        let zeroes = WriteIn::new_zeroed();
+        let write = WriteIn { handle, size: 1, write_flags, flags: 2, ..zeroes };
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"x"]);
         let attr = get_attr(&server, file.node);
         assert_eq!(attr.size, 1);
@@ -353,7 +354,7 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
 }
 
 #[test]
-fn a_kernel_that_would_keep_what_it_has_cached_does_direct_writes_itself() {
+fn a_kernel_that_would_keep_stale_cached_data_does_direct_writes_itself() {
     let offer = !InitFlags::DIRECT_IO_ALLOW_MMAP.0;
     for (offer, expected) in [(u64::MAX, FOPEN_DIRECT_IO), (offer, 0)] {
         let (server, _) = writable_server(offer);
@@ -364,56 +365,57 @@ fn a_kernel_that_would_keep_what_it_has_cached_does_direct_writes_itself() {
 }
 
 #[test]
-fn what_can_only_be_written_goes_around_the_kernels_cache_which_forgets_what_it_has_read() {
+fn writes_that_bypass_the_kernels_cache_invalidate_data_that_it_has_read() {
     const DIRECT: u32 = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
     let (server, _) = server();
-    let (told, tell) = mpsc::channel();
-    server.tell_of_old_contents(move |node, _, _| told.send(node).is_ok());
-    let told = || tell.try_iter().collect::<Vec<_>>();
+    let (sender, receiver) = mpsc::channel();
+    server.set_contents_invalidator(move |node, _, _| sender.send(node).is_ok());
+    let invalidated = || receiver.try_iter().collect::<Vec<_>>();
     let (file, cached) = create(&server, ROOT_NODE, "file");
     let opened = open_with(&server, file.node, 1);
     assert_eq!(opened.flags & DIRECT, FOPEN_DIRECT_IO);
     assert_eq!(open_with(&server, file.node, 2).flags & DIRECT, 0);
     let write = |handle| {
-        let (offset, size, write_flags, lock_owner, padding) = (0, 5, 0, 0, 0);
-        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 1, padding };
+        let write = WriteIn { handle, size: 5, flags: 1, ..WriteIn::new_zeroed() };
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), b"hello"]);
     };
     let read = |flags| {
         let read_flags = if flags & O_DIRECT != 0 { READ_LOCK_OWNER } else { 0 };
-        let (handle, offset, size, lock_owner) = (cached, 0, 512, 0);
-        let read = ReadIn { handle, offset, size, read_flags, lock_owner, flags, padding: 0 };
+        let zeroes = ReadIn::new_zeroed();
+        let read = ReadIn { handle: cached, size: 512, read_flags, flags, ..zeroes };
         ask(&server, Opcode::Read, file.node, &[read.as_bytes()]);
     };
     write(opened.handle);
-    assert!(told().is_empty(), "nothing was read");
+    assert!(invalidated().is_empty(), "the kernel has read nothing");
     read(2);
     write(cached);
-    assert!(told().is_empty(), "the kernel has changed what it has");
+    assert!(invalidated().is_empty(), "the write went through the kernel's cache");
     write(opened.handle);
-    assert_eq!(told(), [file.node]);
+    assert_eq!(invalidated(), [file.node]);
     read(2 | O_DIRECT);
     write(opened.handle);
-    assert!(told().is_empty(), "nothing was cached since");
+    assert!(invalidated().is_empty(), "the kernel has cached nothing since");
     let options = ServerOptions { writeback_cache: true, ..ServerOptions::default() };
     let (server, _) = writable_server_with(u64::MAX, options);
     let (file, _) = create(&server, ROOT_NODE, "file");
-    assert_eq!(open_with(&server, file.node, 1).flags & DIRECT, 0, "it collects writes");
+    assert_eq!(open_with(&server, file.node, 1).flags & DIRECT, 0, "a kernel that collects writes");
 }
 
 #[test]
-fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
+fn direct_writes_with_o_sync_are_durable_when_they_are_answered() {
     use rustix::fs::OFlags;
-    let (direct, sync, data_only) = (OFlags::DIRECT, OFlags::SYNC, OFlags::DSYNC);
+    let direct = OFlags::DIRECT;
+    let sync = OFlags::SYNC;
+    let data_only = OFlags::DSYNC;
     let none = OFlags::empty();
-    // The kernel sends an FSYNC itself where data goes through its cache.
+    // For data that goes through its cache, the kernel sends an FSYNC itself.
     for (name, opened, written, is_durable) in [
         ("direct-sync", none, direct | sync, true),
         ("direct-dsync", none, direct | data_only, true),
-        // On the device, though not flushed: the same to this file system.
+        // The data is on the device, but not flushed. This file system makes no difference.
         ("direct", none, direct, true),
         ("sync", none, sync, false),
-        // Without O_DIRECT since: it does not go through the cache for that.
+        // O_DIRECT was cleared after the open. The write still bypasses the cache.
         ("opened-direct-sync", direct | sync, sync, true),
         ("opened-direct-dsync", direct | data_only, data_only, true),
         ("opened-direct", direct, none, false),
@@ -423,9 +425,8 @@ fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
         let (file, _) = create(&server, ROOT_NODE, name);
         let handle = open_with(&server, file.node, opened.bits() | 2).handle;
         let data = [b'h'; 512];
-        let (offset, size, write_flags, lock_owner, padding) = (0, 512, 0, 0, 0);
         let flags = written.bits() | 2;
-        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags, padding };
+        let write = WriteIn { handle, size: 512, flags, ..WriteIn::new_zeroed() };
         ask(&server, Opcode::Write, file.node, &[write.as_bytes(), &data]);
         let on_disk = file_system.on_disk(base::InodeNumber(file.attr.inode));
         assert_eq!(on_disk == data, is_durable, "{name}");
@@ -433,21 +434,19 @@ fn direct_writes_that_are_to_be_durable_are_so_when_they_are_answered() {
 }
 
 #[test]
-fn copies_to_a_file_that_is_to_be_durable_are_so_when_they_are_answered() {
+fn copies_to_a_file_with_o_sync_are_durable_when_they_are_answered() {
     use rustix::fs::OFlags;
     for (flags, is_durable) in
         [(OFlags::SYNC, true), (OFlags::DSYNC, true), (OFlags::empty(), false)]
     {
         let (server, file_system) = server();
         let (from, handle) = create(&server, ROOT_NODE, "from");
-        let (offset, size, write_flags, lock_owner, padding) = (0, 5, 0, 0, 0);
-        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding };
+        let write = WriteIn { handle, size: 5, flags: 2, ..WriteIn::new_zeroed() };
         ask(&server, Opcode::Write, from.node, &[write.as_bytes(), b"hello"]);
         let (to, _) = create(&server, ROOT_NODE, "to");
         let to_handle = open_with(&server, to.node, flags.bits() | 2).handle;
-        let (to_node, to_offset, length) = (to.node, 0, 5);
-        let copy =
-            CopyFileRangeIn { handle, offset, to_node, to_handle, to_offset, length, flags: 0 };
+        let zeroes = CopyFileRangeIn::new_zeroed();
+        let copy = CopyFileRangeIn { handle, to_node: to.node, to_handle, length: 5, ..zeroes };
         ask(&server, Opcode::CopyFileRange, from.node, &[copy.as_bytes()]);
         let on_disk = file_system.on_disk(base::InodeNumber(to.attr.inode));
         assert_eq!(on_disk == b"hello", is_durable, "{flags:?}");
@@ -455,17 +454,18 @@ fn copies_to_a_file_that_is_to_be_durable_are_so_when_they_are_answered() {
 }
 
 #[test]
-fn what_comes_from_the_kernels_cache_is_written_whole_or_answered_by_an_error() {
+fn data_from_the_kernels_cache_is_written_completely_or_answered_with_an_error() {
     let (server, _) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
     let write = |offset, write_flags, data: &[u8]| {
-        let (size, lock_owner) = (data.len() as u32, 0);
-        let write = WriteIn { handle, offset, size, write_flags, lock_owner, flags: 2, padding: 0 };
+        let size = data.len() as u32;
+        let zeroes = WriteIn::new_zeroed();
+        let write = WriteIn { handle, offset, size, write_flags, flags: 2, ..zeroes };
         let bytes = request(Opcode::Write, file.node, &[write.as_bytes(), data]);
         let answer = exchange(&server, &bytes).unwrap();
         answer.map(|payload| record::<WriteOut>(&payload).size)
     };
-    // There is room for no more.
+    // The file can have no more data.
     let last = DATA_BYTES_MAX - 4096;
     assert_eq!(write(last, 0, &[1; 4096]), Ok(4096));
     assert_eq!(write(last, 0, &[2; 8192]), Ok(4096));
@@ -473,23 +473,27 @@ fn what_comes_from_the_kernels_cache_is_written_whole_or_answered_by_an_error() 
 }
 
 #[test]
-fn ranges_are_copied_from_file_to_file() {
+fn ranges_are_copied_between_files() {
     let (server, _) = server();
     let (from, handle) = create(&server, ROOT_NODE, "from");
     let (to, to_handle) = create(&server, ROOT_NODE, "to");
-    let (size, lock_owner) = (5, 0);
-    let write =
-        WriteIn { handle, offset: 0, size, write_flags: 0, lock_owner, flags: 2, padding: 0 };
+    let write = WriteIn { handle, size: 5, flags: 2, ..WriteIn::new_zeroed() };
     ask(&server, Opcode::Write, from.node, &[write.as_bytes(), b"hello"]);
-    let (to_node, offset, to_offset) = (to.node, 1, 3);
-    let copy =
-        CopyFileRangeIn { handle, offset, to_node, to_handle, to_offset, length: 3, flags: 0 };
+    let copy = CopyFileRangeIn {
+        handle,
+        offset: 1,
+        to_node: to.node,
+        to_handle,
+        to_offset: 3,
+        length: 3,
+        flags: 0,
+    };
     let answer = ask(&server, Opcode::CopyFileRange, from.node, &[copy.as_bytes()]);
     assert_eq!(record::<WriteOut>(&answer).size, 3);
     assert_eq!(lookup(&server, ROOT_NODE, "to").attr.size, 6);
     let more = CopyFileRangeIn { length: u64::MAX, ..copy };
     let answer = ask(&server, Opcode::CopyFileRange64, from.node, &[more.as_bytes()]);
-    assert_eq!(record::<CopyFileRangeOut>(&answer).length, 4, "what there is");
+    assert_eq!(record::<CopyFileRangeOut>(&answer).length, 4, "all data of the source");
     for (wrong, errno) in [
         (CopyFileRangeIn { flags: 1, ..copy }, EINVAL),
         (CopyFileRangeIn { handle: 99, ..copy }, EBADF),

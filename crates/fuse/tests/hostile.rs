@@ -1,4 +1,4 @@
-//! Whatever bytes come as a request: no panic, and exactly the answers that the kernel expects.
+//! Arbitrary bytes as requests: the server does not panic, and answers exactly the requests that need an answer.
 
 mod support;
 
@@ -19,7 +19,7 @@ proptest! {
     }
 
     #[test]
-    fn every_sound_request_is_answered_unless_it_must_not_be(
+    fn all_requests_are_answered_except_those_without_an_answer(
         requests in proptest::collection::vec(
             (
                 prop_oneof![0..60_u32, any::<u32>()],
@@ -35,10 +35,10 @@ proptest! {
         for (opcode, node, as_root, body) in requests {
             let uid = if as_root { 0 } else { 1000 };
             let answer = exchange(&server, &request_as(uid, opcode, node, &[&body]));
-            let silent = [Opcode::Forget, Opcode::BatchForget, Opcode::NotifyReply]
+            let is_silent = [Opcode::Forget, Opcode::BatchForget, Opcode::NotifyReply]
                 .iter()
                 .any(|&silent| silent as u32 == opcode);
-            prop_assert_eq!(answer.is_none(), silent, "{}", opcode);
+            prop_assert_eq!(answer.is_none(), is_silent, "{}", opcode);
             if let Some(Err(errno)) = answer {
                 prop_assert!((1..512).contains(&errno));
             }
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_that_change_something_leave_a_sound_tree(
+    fn requests_that_change_the_volume_leave_a_valid_tree(
         requests in proptest::collection::vec(
             (
                 prop_oneof![Just(0_u32), 4..54_u32],
@@ -61,7 +61,7 @@ proptest! {
     ) {
         let (server, file_system) = writable_server(u64::MAX);
         for (opcode, node, other, name, second, flags) in requests {
-            // The fixed parts of all of them are small numbers here; names follow at once, or later.
+            // The fixed part contains small numbers, and has one of three lengths. Names follow.
             let name = [name.as_bytes(), b"\0"].concat();
             let names = [&name[..], second.as_bytes(), b"\0"].concat();
             let length = [8, 16, 4 * flags as usize][flags as usize % 3];

@@ -1,4 +1,4 @@
-//! Each operation, asked for in bytes and answered in bytes, without a mount.
+//! Tests of the operations that change nothing, as bytes of requests and answers, without a mount.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn read(node_offset: u64, size: u32) -> ReadIn {
     }
 }
 
-/// Entries of a READDIR payload: name, inode, next, type.
+/// Returns the entries of a READDIR payload: name, inode, position of the next entry, type.
 fn entries(mut payload: &[u8]) -> Vec<(String, u64, u64, u32)> {
     let mut found = Vec::new();
     while !payload.is_empty() {
@@ -73,7 +73,7 @@ fn init_agrees_on_the_lesser_version_and_refuses_old_kernels() {
     assert!(refused.to_string().contains("7.12"), "{refused}");
 }
 
-/// A server for an empty volume that is open for writing and keeps access times.
+/// Returns a server for an empty writable volume that keeps access times.
 fn server_with(times: AccessTimes, directories: bool) -> std::sync::Arc<Server> {
     let access = AccessOptions { times, directories, ..AccessOptions::default() };
     let mut options = VolumeOptions { access, ..VolumeOptions::default() };
@@ -85,10 +85,10 @@ fn server_with(times: AccessTimes, directories: bool) -> std::sync::Arc<Server> 
 }
 
 #[test]
-fn the_kernel_opens_directories_by_itself_if_it_can_unless_each_listing_is_noted() {
+fn the_kernel_opens_directories_itself_unless_each_listing_counts_as_an_access() {
     let can = InitFlags::NO_OPENDIR_SUPPORT.0 as u32;
     let operation = OpenIn { flags: 0, open_flags: 0 };
-    for (server, flags, is_asked) in [
+    for (server, flags, is_served) in [
         (server(), can, false),
         (server(), 0, true),
         (server_with(AccessTimes::Never, true), can, false),
@@ -98,7 +98,7 @@ fn the_kernel_opens_directories_by_itself_if_it_can_unless_each_listing_is_noted
     ] {
         let init = InitIn { major: 7, minor: 36, max_readahead: 4096, flags };
         ask(&server, Opcode::Init, 0, &[init.as_bytes()]);
-        if is_asked {
+        if is_served {
             let out: OpenOut =
                 record(&ask(&server, Opcode::OpenDir, ROOT_NODE, &[operation.as_bytes()]));
             assert_eq!(out.flags, FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE);
@@ -107,7 +107,7 @@ fn the_kernel_opens_directories_by_itself_if_it_can_unless_each_listing_is_noted
             assert_eq!(errno, ENOSYS);
         }
     }
-    // What is no directory is refused as before.
+    // A file that is not a directory is refused in any case.
     let server = server();
     lookup(&server, "file");
     let errno = fail(&server, Opcode::OpenDir, FILE, &[operation.as_bytes()]);
@@ -115,7 +115,7 @@ fn the_kernel_opens_directories_by_itself_if_it_can_unless_each_listing_is_noted
 }
 
 #[test]
-fn lookup_tells_node_generation_and_attributes() {
+fn lookup_returns_node_generation_and_attributes() {
     let server = server();
     let entry = lookup(&server, "file");
     assert_eq!((entry.node, entry.generation), (FILE, 77));
@@ -129,7 +129,7 @@ fn lookup_tells_node_generation_and_attributes() {
 }
 
 #[test]
-fn lookup_of_an_absent_name_is_an_answer_that_the_kernel_can_keep() {
+fn the_answer_for_an_absent_name_can_be_cached() {
     let entry = lookup(&server(), "absent");
     assert_eq!(entry.node, 0);
     assert!(entry.entry_valid >= 60);
@@ -147,7 +147,7 @@ fn lookup_fails_as_the_kernels_own_ext4_does() {
 }
 
 #[test]
-fn the_root_and_inode_one_have_each_other_s_node_ids() {
+fn the_node_ids_of_the_root_and_of_inode_one_are_exchanged() {
     let server = server();
     assert_eq!(lookup(&server, "one").node, ROOT);
     let attr = |node| {
@@ -191,7 +191,7 @@ fn a_node_is_released_when_all_its_lookups_are_forgotten() {
 }
 
 #[test]
-fn statx_tells_the_time_of_creation() {
+fn statx_returns_the_time_of_creation() {
     let server = server();
     lookup(&server, "file");
     let statx = StatxIn { getattr_flags: 0, reserved: 0, handle: 0, flags: 0, mask: u32::MAX };
@@ -225,7 +225,11 @@ fn open_keeps_the_cache_and_refuses_writing() {
         let open = OpenIn { flags, open_flags: 0 };
         exchange(&server, &request(Opcode::Open, node, &[open.as_bytes()])).unwrap()
     };
-    let (rdonly, wronly, rdwr, trunc, direct) = (0, 1, 2, 0o1000, 0o40000);
+    let rdonly = 0;
+    let wronly = 1;
+    let rdwr = 2;
+    let trunc = 0o1000;
+    let direct = 0o40000;
     let out: OpenOut = record(&open(FILE, rdonly).unwrap());
     assert_eq!(out.flags, FOPEN_KEEP_CACHE | FOPEN_NOFLUSH);
     let out: OpenOut = record(&open(FILE, direct).unwrap());
@@ -276,11 +280,12 @@ fn lseek_finds_data_and_holes() {
 }
 
 #[test]
-fn readdir_gives_every_entry_once_however_small_the_room() {
+fn readdir_returns_every_entry_once_in_buffers_of_all_sizes() {
     let server = server();
     lookup(&server, "big");
     for room in [64, 100, 4096, 1 << 20] {
-        let (mut from, mut names) = (0, Vec::new());
+        let mut from = 0;
+        let mut names = Vec::new();
         loop {
             let payload =
                 ask(&server, Opcode::ReadDir, BIG_DIRECTORY, &[read(from, room).as_bytes()]);
@@ -298,23 +303,23 @@ fn readdir_gives_every_entry_once_however_small_the_room() {
 }
 
 #[test]
-fn readdirplus_counts_a_lookup_for_each_entry_it_tells() {
+fn readdirplus_counts_a_lookup_for_each_entry() {
     let server = server();
     let payload = ask(&server, Opcode::ReadDirPlus, ROOT_NODE, &[read(0, 1 << 16).as_bytes()]);
     let mut rest = payload.as_slice();
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     while !rest.is_empty() {
         let entry: EntryOut = record(rest);
         rest = &rest[size_of::<EntryOut>()..];
         let header: DirentHeader = record(rest);
         let name = &rest[size_of::<DirentHeader>()..][..header.name_length as usize];
-        told.push((String::from_utf8(name.to_vec()).unwrap(), entry.node, header.kind));
+        found.push((String::from_utf8(name.to_vec()).unwrap(), entry.node, header.kind));
         rest = &rest[align(size_of::<DirentHeader>() + name.len())..];
     }
-    let find = |name: &str| told.iter().find(|entry| entry.0 == name).unwrap();
+    let find = |name: &str| found.iter().find(|entry| entry.0 == name).unwrap();
     assert_eq!((find("file").1, find("file").2), (FILE, 8));
     assert_eq!((find("link").1, find("link").2), (LINK, 10));
-    // Neither of these is a lookup, and what cannot be loaded keeps its name.
+    // These do not count as lookups. Entries whose inodes cannot be loaded are still listed.
     for name in [".", "..", "broken", "missing"] {
         assert_eq!((find(name).1, find(name).2), (0, 0), "{name}");
     }
@@ -374,7 +379,7 @@ fn ioctls_read_flags_generation_and_project() {
 }
 
 #[test]
-fn whatever_changes_something_is_refused() {
+fn changes_are_refused_on_a_read_only_volume() {
     use Opcode::*;
     for opcode in [
         SetAttr,

@@ -1,5 +1,5 @@
-//! Sessions of a server that misbehaves: on real mounts, made by this program when it is told to by its
-//! environment.
+//! Tests of sessions whose servers misbehave, on real mounts. This program is also the one that mounts, if its
+//! environment says so.
 #![allow(clippy::print_stderr, reason = "it is a program, too")]
 
 use std::ffi::OsString;
@@ -28,24 +28,27 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use vfs::{Volume, VolumeOptions};
 
-/// How long anything may take that should happen soon.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What the server is to do, and where it is mounted.
+/// The time limit for all waits of the tests.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The variable with the name of the case: what the server does.
 const CASE: &str = "BIFOLIO_TEST_SESSION";
+/// The variable with the mount point.
 const DIRECTORY: &str = "BIFOLIO_TEST_DIRECTORY";
-/// The folder that has a file of a certain name while the device hangs.
+/// The variable with the folder that has a file of the name [`STOP_NAME`] while the device hangs.
 const STOPS_PATH: &str = "BIFOLIO_TEST_STOPS";
 const STOP_NAME: &str = "stop";
+/// The variable that is set for a session in the background.
 const BACKGROUND: &str = "BIFOLIO_TEST_BACKGROUND";
-/// What a case begins with that mounts for writing, and what is said when its volume was closed.
+/// The prefix of cases that mount for writing.
 const WRITABLE: &str = "writable-";
+/// The message of the server when its writable volume was closed.
 const CLOSED: &str = "the volume was closed";
-/// The signal of an open file, as linux/fcntl.h numbers it.
+/// F_SETSIG: sets the signal of an open file (linux/fcntl.h).
 const F_SETSIG: i32 = 10;
-/// The case that is confined.
+/// The case with a confined server.
 const SIGNALS: &str = "signals";
 
-/// That folder, which the server cannot find by its path.
+/// The folder at [`STOPS_PATH`], opened, since the server cannot find it by its path.
 static STOPS: OnceLock<OwnedFd> = OnceLock::new();
 
 fn main() -> ExitCode {
@@ -60,23 +63,23 @@ fn main() -> ExitCode {
             fails_at_init("abort", 1, "killed by signal 6")
         }),
         Trial::test("a_server_that_hangs_at_init_ends_with_a_signal", hangs_at_init),
-        Trial::test("a_server_that_talks_nonsense_is_killed", || is_killed("nonsense")),
-        Trial::test("a_server_that_hangs_up_and_goes_on_is_killed", || is_killed("hang-up")),
-        Trial::test("a_server_that_goes_on_asking_is_killed", || is_killed("beg")),
-        Trial::test("a_confined_server_has_no_signals_sent", has_no_signals_sent),
-        Trial::test("a_volume_that_is_never_served_is_closed", is_closed),
-        Trial::test("a_device_that_hangs_holds_up_only_who_waits_for_it", device_hangs),
+        Trial::test("a_server_that_sends_an_invalid_message_is_killed", || is_killed("invalid")),
+        Trial::test("a_server_that_closes_its_socket_and_goes_on_is_killed", || {
+            is_killed("hang-up")
+        }),
+        Trial::test("a_server_that_keeps_requesting_the_end_is_killed", || is_killed("repeat")),
+        Trial::test("a_confined_server_cannot_make_the_kernel_send_signals", cannot_send_signals),
+        Trial::test("a_volume_whose_service_never_starts_is_closed", is_closed),
+        Trial::test("a_device_that_hangs_delays_only_requests_that_wait_for_it", device_hangs),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// The program's other part: mounts a toy.
+/// Runs this program as the one that mounts: mounts a toy.
 fn mount(case: OsString, directory: PathBuf) -> ExitCode {
     let case = case.into_string().unwrap_or_default();
-    let (case, writable) = match case.strip_prefix(WRITABLE) {
-        Some(case) => (case.to_owned(), true),
-        None => (case, false),
-    };
+    let writable = case.starts_with(WRITABLE);
+    let case = case.strip_prefix(WRITABLE).unwrap_or(&case).to_owned();
     let stops = std::env::var_os(STOPS_PATH).unwrap();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let _ = STOPS.set(rustix::fs::open(stops, flags, Mode::empty()).unwrap());
@@ -96,21 +99,21 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
             "panic" => || panic!("as the test wants"),
             "abort" => || std::process::abort(),
             "hang" => hang,
-            "nonsense" => || {
-                say(b"x");
+            "invalid" => || {
+                send_to_guard(b"x");
                 hang();
             },
             "hang-up" => || {
-                to_guard(|socket| shutdown(socket, Shutdown::Both).unwrap());
+                with_sockets(|socket| shutdown(socket, Shutdown::Both).unwrap());
                 hang();
             },
-            "beg" => || {
-                say(b"s");
+            "repeat" => || {
+                send_to_guard(b"s");
                 loop {
-                    say(b"a");
+                    send_to_guard(b"a");
                 }
             },
-            SIGNALS => have_signals_sent,
+            SIGNALS => try_to_send_signals,
             "stop" => wait_while_stopped,
             _ => || (),
         };
@@ -139,14 +142,14 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
 }
 
 fn hang() {
-    std::thread::sleep(PATIENCE * 10);
+    std::thread::sleep(TIMEOUT * 10);
 }
 
-/// Does something with each socket that keeps messages apart: those between server and guard.
-fn to_guard(act: impl Fn(BorrowedFd<'_>)) {
+/// Calls `act` with each socket that preserves message boundaries. Those are the sockets to the guard.
+fn with_sockets(act: impl Fn(BorrowedFd<'_>)) {
     // The server sees no /proc.
     for number in 0..256 {
-        // SAFETY: nobody closes these sockets as long as the server runs; others are only asked for their type.
+        // SAFETY: the sockets are not closed while the server runs, and of other descriptors only the type is read.
         let socket = unsafe { BorrowedFd::borrow_raw(number) };
         if sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET) {
             act(socket);
@@ -154,15 +157,16 @@ fn to_guard(act: impl Fn(BorrowedFd<'_>)) {
     }
 }
 
-fn say(message: &[u8]) {
-    to_guard(|socket| {
-        // Some of them do not listen any more.
+/// Sends a message to the guard.
+fn send_to_guard(message: &[u8]) {
+    with_sockets(|socket| {
+        // The other ends of some sockets may be closed.
         let _ = send(socket, message, SendFlags::NOSIGNAL);
     });
 }
 
-/// Aborts if the guard, or any other process, could be sent a signal by way of an open file.
-fn have_signals_sent() {
+/// Aborts if the kernel would let this process send signals to the guard, or another process, by way of an open file.
+fn try_to_send_signals() {
     for command in [libc::F_SETOWN, F_SETSIG, libc::F_SETLEASE] {
         // SAFETY: the commands take numbers.
         if unsafe { libc::fcntl(2, command, 0) } == 0 {
@@ -176,7 +180,7 @@ fn have_signals_sent() {
 }
 
 fn wait_while_stopped() {
-    let folder = STOPS.get().expect("the program has opened it");
+    let folder = STOPS.get().expect("opened by `mount`");
     while rustix::fs::accessat(folder, STOP_NAME, Access::EXISTS, AtFlags::empty()).is_ok() {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -194,7 +198,7 @@ fn toy() -> Arc<Toy> {
     Toy::new(vec![b'x'; BLOCK_BYTES as usize], inodes)
 }
 
-/// Does something when the server logs that the kernel introduces itself.
+/// A subscriber that calls a function when the server logs INIT.
 struct AtInit(fn());
 
 impl Subscriber for AtInit {
@@ -233,7 +237,7 @@ impl Visit for Message {
     }
 }
 
-/// A session that was started, and ends with this.
+/// A running session. Dropping this value ends it.
 struct Session {
     child: Child,
     folder: TempDir,
@@ -243,7 +247,8 @@ struct Session {
 impl Session {
     fn start(case: &str, background: bool) -> Self {
         private_mounts();
-        let (folder, stops) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let folder = TempDir::new().unwrap();
+        let stops = TempDir::new().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(CASE, case).env(DIRECTORY, folder.path().canonicalize().unwrap());
         let stop = stops.path().join(STOP_NAME);
@@ -264,16 +269,16 @@ impl Session {
         table.contains(&format!(" {} ", path.display()))
     }
 
-    /// Its exit status and what it said.
+    /// Waits for the end. Returns the exit status and the messages.
     fn end(&mut self) -> (Option<i32>, String) {
         let mut status = None;
         wait_until("the end", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (status.unwrap().code(), said)
+        let mut messages = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        (status.unwrap().code(), messages)
     }
 }
 
@@ -287,12 +292,12 @@ impl Drop for Session {
     }
 }
 
-fn fails_at_init(case: &str, status: i32, complaint: &str) -> Result<(), Failed> {
+fn fails_at_init(case: &str, status: i32, expected: &str) -> Result<(), Failed> {
     for background in [false, true] {
         let mut session = Session::start(case, background);
-        let (found, said) = session.end();
-        assert_eq!(found, Some(status), "{said}");
-        assert!(said.contains(complaint), "{said}");
+        let (found, messages) = session.end();
+        assert_eq!(found, Some(status), "{messages}");
+        assert!(messages.contains(expected), "{messages}");
         assert!(!session.is_mounted());
     }
     Ok(())
@@ -303,23 +308,23 @@ fn hangs_at_init() -> Result<(), Failed> {
     wait_until("the mount", || session.is_mounted());
     let guard = Pid::from_raw(session.child.id() as i32).unwrap();
     rustix::process::kill_process(guard, Signal::TERM).unwrap();
-    let (status, said) = session.end();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("interrupted"), "{said}");
+    let (status, messages) = session.end();
+    assert_eq!(status, Some(1), "{messages}");
+    assert!(messages.contains("interrupted"), "{messages}");
     assert!(!session.is_mounted());
     Ok(())
 }
 
 fn is_killed(case: &str) -> Result<(), Failed> {
     let mut session = Session::start(case, false);
-    let (status, said) = session.end();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("killed by signal 9"), "{said}");
+    let (status, messages) = session.end();
+    assert_eq!(status, Some(1), "{messages}");
+    assert!(messages.contains("killed by signal 9"), "{messages}");
     assert!(!session.is_mounted());
     Ok(())
 }
 
-fn has_no_signals_sent() -> Result<(), Failed> {
+fn cannot_send_signals() -> Result<(), Failed> {
     let mut session = Session::start(SIGNALS, false);
     let file = session.folder.path().join("file");
     wait_until("the mount or its end", || {
@@ -328,18 +333,18 @@ fn has_no_signals_sent() -> Result<(), Failed> {
     assert!(file.exists(), "{:?}", session.end());
     let guard = Pid::from_raw(session.child.id() as i32).unwrap();
     rustix::process::kill_process(guard, Signal::TERM).unwrap();
-    let (status, said) = session.end();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, messages) = session.end();
+    assert_eq!(status, Some(0), "{messages}");
     Ok(())
 }
 
 fn is_closed() -> Result<(), Failed> {
     // The server fails.
     let mut session = Session::start("writable-panic", false);
-    let (status, said) = session.end();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains(CLOSED), "{said}");
-    // Somebody does not want the mount any more, or that it has gone is found by the server.
+    let (status, messages) = session.end();
+    assert_eq!(status, Some(1), "{messages}");
+    assert!(messages.contains(CLOSED), "{messages}");
+    // The guard ends the service after a signal, or the server finds that the mount has ended.
     for signal in [Signal::TERM, Signal::KILL] {
         let mut session = Session::start("writable-stop", false);
         let stop = session.stops.path().join(STOP_NAME);
@@ -353,14 +358,14 @@ fn is_closed() -> Result<(), Failed> {
         if signal == Signal::KILL {
             let _ = Command::new("umount").arg(session.folder.path()).status();
         }
-        let (_, said) = session.end();
-        assert!(said.contains(CLOSED), "{signal:?}: {said}");
+        let (_, messages) = session.end();
+        assert!(messages.contains(CLOSED), "{signal:?}: {messages}");
         assert!(!session.is_mounted());
     }
     Ok(())
 }
 
-/// Reads past the kernel's cache.
+/// Reads a file without the kernel's cache.
 fn read(path: &Path) -> Vec<u8> {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(direct).open(path).unwrap();
@@ -380,7 +385,7 @@ fn device_hangs() -> Result<(), Failed> {
     let stop = session.stops.path().join(STOP_NAME);
     fs::write(&stop, "").unwrap();
     std::thread::scope(|scope| {
-        // This many of four threads.
+        // Three of the four threads hang.
         let hanging: Vec<_> = (0..3).map(|_| scope.spawn(|| read(&slow))).collect();
         let (sender, done) = mpsc::channel();
         let file = &file;
@@ -391,16 +396,18 @@ fn device_hangs() -> Result<(), Failed> {
             }
             sender.send(()).unwrap();
         });
-        let outcome = done.recv_timeout(PATIENCE);
-        let still = hanging.iter().filter(|one| !one.is_finished()).count();
+        let outcome = done.recv_timeout(TIMEOUT);
+        let still_hanging = hanging.iter().filter(|reader| !reader.is_finished()).count();
         fs::remove_file(&stop).unwrap();
         other.join().unwrap();
-        assert_eq!((outcome, still), (Ok(()), 3));
-        hanging.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), b"xxxxxxxxxxxx"));
+        assert_eq!((outcome, still_hanging), (Ok(()), 3));
+        for reader in hanging {
+            assert_eq!(reader.join().unwrap(), b"xxxxxxxxxxxx");
+        }
     });
     let guard = Pid::from_raw(session.child.id() as i32).unwrap();
     rustix::process::kill_process(guard, Signal::TERM).unwrap();
-    let (status, said) = session.end();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, messages) = session.end();
+    assert_eq!(status, Some(0), "{messages}");
     Ok(())
 }

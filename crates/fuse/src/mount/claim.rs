@@ -1,9 +1,9 @@
-//! Exclusive claims of block devices. The kernel claims a device for a mount before anything is read from it. Not
-//! here: locks of files (`device`).
+//! Exclusive claims of block devices. The kernel claims a device for a mount before the server reads from it. Not here:
+//! locks of files (`device`).
 //!
-//! The kernel passes sync(2), syncfs(2) and remount on only to servers of block devices (Linux 6.18), and
-//! waits only for those when it unmounts. So an image file gets a loop device. No I/O goes through it: the
-//! server reads and writes the file.
+//! The kernel passes sync(2), syncfs(2) and remount on only to servers of block devices (from Linux 6.18 on), and waits
+//! only for those when it unmounts. So an image file gets a loop device. No I/O goes through it: the server reads and
+//! writes the file.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,16 @@ use super::loop_device::LoopDevice;
 use super::system::Detached;
 use crate::mount::{MountError, MountOptions};
 
-/// Block size that the kernel is given for a device, in bytes. Every device supports it. The volume's own is
-/// not known yet, and newer kernels use their page size in any case.
+/// The block size for the kernel, in bytes, which every device supports. The volume's block size is not known yet, and
+/// newer kernels use their page size in any case.
 const BLOCK_SIZE: u32 = 4096;
 
 /// A device or image to claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// A block device. Others can neither mount it nor open it exclusively (O_EXCL).
+    /// A block device. Other programs can neither mount it nor open it exclusively (O_EXCL).
     Device(PathBuf),
-    /// An image file, from this byte on, through a loop device. The mount goes on without one if none can be
-    /// attached.
+    /// An image file, through a loop device. If no loop device can be attached, the file is mounted without a claim.
     Image {
         /// The file.
         path: PathBuf,
@@ -34,7 +33,7 @@ pub enum Claim {
     },
 }
 
-/// A claimed device. Dropping this releases it.
+/// A claimed device. Dropping this value releases it.
 #[derive(Debug)]
 pub enum Claimed {
     /// Claimed by a mount that is not attached yet.
@@ -44,19 +43,19 @@ pub enum Claimed {
 }
 
 impl Claim {
-    /// Claims the device. Returns `None` if an image has no loop device.
+    /// Claims the device. Returns `None` if there is no loop device for an image.
     ///
     /// # Errors
     ///
     /// `InUse` if the device is mounted or open exclusively.
-    pub fn take(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
+    pub fn acquire(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
         match self {
             Self::Device(device) => claim_device(device, options).map(Some),
             Self::Image { path, offset } => match claim_image(path, *offset, options) {
                 Ok(detached) => Ok(Some(Claimed::ByMount(detached))),
                 Err(error @ MountError::InUse(_)) => Err(error),
                 Err(error) => {
-                    tracing::info!("{}: no loop device to mount: {error}", path.display());
+                    tracing::info!("{}: cannot mount a loop device: {error}", path.display());
                     Ok(None)
                 }
             },
@@ -64,23 +63,25 @@ impl Claim {
     }
 }
 
+/// Claims a block device by a mount, or by an exclusive descriptor if the host refuses the mount.
 fn claim_device(device: &Path, options: &MountOptions) -> Result<Claimed, MountError> {
     match Detached::new(device.as_os_str(), options, Some(BLOCK_SIZE)) {
         Ok(detached) => Ok(Claimed::ByMount(detached)),
         Err(MountError::Mount(Errno::BUSY)) => Err(MountError::InUse(device.into())),
         Err(MountError::Mount(errno @ (Errno::PERM | Errno::NOSYS | Errno::NODEV))) => {
-            tracing::info!("no fuseblk for {}: {errno}", device.display());
+            tracing::info!("cannot mount {} as fuseblk: {errno}", device.display());
             open_exclusively(device, options)
         }
         Err(error) => Err(error),
     }
 }
 
+/// Claims an image file by a mount of a new loop device.
 fn claim_image(path: &Path, offset: u64, options: &MountOptions) -> Result<Detached, MountError> {
     let device = LoopDevice::attach(path, offset).map_err(MountError::Mount)?;
-    // The mount keeps the loop device open after this function drops it.
+    // The mount keeps the loop device open after this function has dropped it.
     match Detached::new(device.path().as_os_str(), options, Some(BLOCK_SIZE)) {
-        // Another program was faster, and has the image now.
+        // Another program has claimed the device first.
         Err(MountError::Mount(Errno::BUSY)) => Err(MountError::InUse(device.path().into())),
         made => made,
     }

@@ -1,5 +1,5 @@
-//! Mounting through `fusermount3`, the setuid program of the package fuse3, for users other than root. It
-//! mounts, and passes the connection back over a socket whose number is in _FUSE_COMMFD.
+//! Mounts through `fusermount3`, the setuid program of the package fuse3, for users other than root. It mounts, and
+//! returns the connection over the socket whose descriptor is in _FUSE_COMMFD.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::socket;
 
 const PROGRAM: &str = "fusermount3";
 
-/// Mounts.
+/// Mounts, and returns the connection.
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -25,7 +25,7 @@ pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
         None,
     )
     .map_err(MountError::Mount)?;
-    // Theirs alone outlives the exec.
+    // Only this end of the socket is inherited by the program.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(MountError::Mount)?;
     let mut helper = Command::new(PROGRAM)
         .arg("-o")
@@ -45,10 +45,10 @@ pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     }
 }
 
-/// Unmounts.
+/// Unmounts `directory`.
 pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
-    // Quiet: a busy mount is nothing to report yet.
+    // Quiet, since the caller decides whether to report a busy mount.
     command.args(["-u", "-q"]);
     if force == Force::Detach {
         command.arg("-z");
@@ -59,17 +59,20 @@ pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
         .stdin(Stdio::null())
         .status()
         .map_err(MountError::NoHelper)?;
-    match (status.success(), force) {
-        (true, _) => Ok(()),
-        (false, Force::None) => Err(MountError::Unmount(Errno::BUSY)),
-        (false, Force::Detach) => Err(MountError::Helper(status.to_string())),
+    if status.success() {
+        return Ok(());
+    }
+    match force {
+        Force::None => Err(MountError::Unmount(Errno::BUSY)),
+        Force::Detach => Err(MountError::Helper(status.to_string())),
     }
 }
 
+/// Returns the list for the option `-o`.
 fn options(request: &MountRequest<'_>) -> OsString {
     let mut list = b"subtype=".to_vec();
     list.extend_from_slice(SUBTYPE.as_bytes());
-    for (named, wanted) in [
+    for (option, is_set) in [
         (",default_permissions", request.options.checks_access()),
         (",ro", !request.options.writable),
         (",rw", request.options.writable),
@@ -78,13 +81,13 @@ fn options(request: &MountRequest<'_>) -> OsString {
         (",nodev", !request.options.dev),
         (",dev", request.options.dev),
         (",noexec", !request.options.exec),
-        // fusermount3 knows no other option for access times. The server keeps them as asked for in any case.
+        // fusermount3 has no other option for access times. The server keeps them as the options say in any case.
         (",noatime", request.options.access.times == AccessTimes::Never),
         (",sync", request.options.sync),
         (",allow_other", request.options.allow_other),
     ] {
-        if wanted {
-            list.extend_from_slice(named.as_bytes());
+        if is_set {
+            list.extend_from_slice(option.as_bytes());
         }
     }
     list.extend_from_slice(b",fsname=");

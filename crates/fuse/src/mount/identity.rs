@@ -1,5 +1,5 @@
-//! Identity of a mount. The kernel reuses device numbers and mount ids as soon as they are free; only 64-bit
-//! mount ids (Linux 6.8) are never reused.
+//! Identities of mounts. The kernel reuses device numbers and mount ids as soon as they are free. Only 64-bit mount ids
+//! (from Linux 6.8 on) are never reused.
 #![allow(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,21 +13,24 @@ use super::table::{self, MountEntry};
 
 /// STATX_MNT_ID_UNIQUE.
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
-/// Numbers of statmount(2) and listmount(2), the same on every architecture.
+/// The number of statmount(2), the same on every architecture.
 const STATMOUNT: libc::c_long = 457;
+/// The number of listmount(2), the same on every architecture.
 const LISTMOUNT: libc::c_long = 458;
-/// STATMOUNT_MNT_BASIC: asks statmount(2) for the ids of the mount.
+/// STATMOUNT_MNT_BASIC: requests the ids of the mount from statmount(2).
 const STATMOUNT_MNT_BASIC: u64 = 2;
-/// LSMT_ROOT: asks listmount(2) for all mounts.
+/// LSMT_ROOT: requests all mounts from listmount(2).
 const LSMT_ROOT: u64 = u64::MAX;
-/// Mounts per call of listmount(2).
+/// The maximum number of mounts that one call of listmount(2) returns.
 const PAGE: usize = 128;
-/// Retries when the mounts on a directory change while they are read.
+/// The maximum number of attempts to read the mounts on a directory, which may change during an attempt.
 const ATTEMPTS: usize = 8;
 
-/// A mount, distinct from all others; from later ones, too, where the kernel has 64-bit ids.
+/// The identity of a mount. No other mount at the time has the same one, and no later mount either if the kernel has
+/// 64-bit ids.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountId {
+    /// The 64-bit id.
     unique: Option<u64>,
     /// The reusable id.
     id: u32,
@@ -53,12 +56,12 @@ impl MountId {
     pub fn of(opened: &OwnedFd) -> Option<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let mask = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
-        // The mask asks for nothing that the server would have to answer.
+        // The mask requests no attribute that the kernel would have to get from the server.
         let found = rustix::fs::statx(opened, "", flags, mask).ok()?;
         let is_unique = found.stx_mask & STATX_MNT_ID_UNIQUE != 0;
-        let facts =
+        let info =
             std::fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd())).ok()?;
-        let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
         Some(Self {
             unique: is_unique.then_some(found.stx_mnt_id),
             id: id.trim().parse().ok()?,
@@ -66,7 +69,8 @@ impl MountId {
         })
     }
 
-    /// Returns whether the mount is still attached. `None` if the kernel cannot tell.
+    /// Returns whether the mount is still attached. `None` if the kernel does not
+    /// support this.
     pub fn exists(&self) -> Option<bool> {
         match stat(self.unique?) {
             Ok(_) => Some(true),
@@ -75,8 +79,8 @@ impl MountId {
         }
     }
 
-    /// Returns a name for the mount. `source` is its source in the mount table, for kernels without unique
-    /// ids.
+    /// Returns a name for the mount. For kernels without 64-bit ids, the name depends on the mount's `source` in the
+    /// mount table.
     pub fn name(&self, source: &std::ffi::OsStr) -> String {
         match self.unique {
             Some(unique) => format!("id-{unique}"),
@@ -116,7 +120,7 @@ struct Stat {
 }
 const _: () = assert!(size_of::<Stat>() == 512);
 
-/// Returns the unique id of the mount with the reusable `id`.
+/// Returns the 64-bit id of the mount with the reusable `id`.
 fn find_unique(id: u32) -> Option<u64> {
     let mut last = 0;
     loop {
@@ -134,7 +138,7 @@ fn find_unique(id: u32) -> Option<u64> {
     }
 }
 
-/// Lists mounts with unique ids above `last`, in ascending order.
+/// Stores the 64-bit ids of mounts above `last` in `page`, in ascending order. Returns their number.
 fn list(last: u64, page: &mut [u64; PAGE]) -> Result<usize, Errno> {
     let size = size_of::<Request>() as u32;
     let request = Request { size, spare: 0, mount: LSMT_ROOT, parameter: last };
@@ -143,7 +147,7 @@ fn list(last: u64, page: &mut [u64; PAGE]) -> Result<usize, Errno> {
     usize::try_from(count).map_err(|_| last_error())
 }
 
-/// Returns the reusable id of the mount with a unique id.
+/// Returns the reusable id of the mount with a 64-bit id.
 fn stat(unique: u64) -> Result<u32, Errno> {
     let size = size_of::<Request>() as u32;
     let request = Request { size, spare: 0, mount: unique, parameter: STATMOUNT_MNT_BASIC };
@@ -155,7 +159,7 @@ fn stat(unique: u64) -> Result<u32, Errno> {
     if done < 0 {
         return Err(last_error());
     }
-    // SAFETY: it is made of integers, and all of it has been zeroes at least.
+    // SAFETY: a `Stat` consists of integers, which are initialised with zeroes at least.
     let found = unsafe { found.assume_init() };
     if found.mask & STATMOUNT_MNT_BASIC == 0 { Err(Errno::NOSYS) } else { Ok(found.old_id) }
 }
@@ -171,14 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_the_same_by_its_path_and_by_what_is_open_on_it() {
+    fn a_mount_has_one_identity_by_its_path_and_by_an_open_file() {
         // The test needs a mount, which /proc is.
         let (found, entry) = MountId::find(Path::new("/proc")).unwrap();
         let opened = rustix::fs::open("/proc", OFlags::PATH, Mode::empty()).unwrap();
         assert_eq!(MountId::of(&opened), Some(found.clone()));
         assert_eq!(found.name(&entry.source), MountId::of(&opened).unwrap().name(&entry.source));
         assert_ne!(found.exists(), Some(false));
-        let gone = MountId { unique: Some(u64::MAX - 1), ..found };
-        assert_ne!(gone.exists(), Some(true));
+        let ended = MountId { unique: Some(u64::MAX - 1), ..found };
+        assert_ne!(ended.exists(), Some(true));
     }
 }

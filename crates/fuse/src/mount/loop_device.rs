@@ -1,5 +1,5 @@
-//! Loop devices that the kernel holds for mounts of image files. They carry no I/O. Not here: finding
-//! existing ones (`bifolio`).
+//! Loop devices for mounts of image files. No I/O goes through them. Not here: the search for existing loop devices
+//! (`bifolio`).
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -10,16 +10,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Requests to /dev/loop-control and to loop devices (linux/loop.h), and to block devices (linux/fs.h).
+/// LOOP_CTL_GET_FREE: finds a free loop device (linux/loop.h).
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+/// LOOP_CONFIGURE: attaches a loop device to a file (linux/loop.h).
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+/// BLKROSET: sets or clears a block device's read-only flag (linux/fs.h).
 const BLKROSET: libc::c_ulong = 0x125D;
 /// LO_FLAGS_AUTOCLEAR: the device detaches from its file when its last user closes it.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
-/// Retries when another program takes the free device first.
+/// The maximum number of attempts, since another program may attach the free device first.
 const ATTEMPTS: usize = 16;
 
-/// `struct loop_config`, with the `struct loop_info64` in it.
+/// `struct loop_config`, including its `struct loop_info64`.
 #[repr(C)]
 struct LoopConfig {
     file: u32,
@@ -41,7 +43,7 @@ struct LoopConfig {
 }
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
-/// A loop device over a file. Dropping this detaches it, unless another user has it open.
+/// A loop device attached to a file. Dropping this value detaches it, unless another user has it open.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -49,7 +51,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches a free device to the file `image`, from the byte `offset` on, for reading and writing.
+    /// Attaches a free loop device to the file `image`, from the byte `offset` on, for reading and writing.
     pub fn attach(image: &Path, offset: u64) -> Result<Self, Errno> {
         let open =
             |path: &Path| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -73,11 +75,13 @@ impl LoopDevice {
     }
 }
 
+/// Returns the number of a free loop device.
 fn find_free(control: &OwnedFd) -> Result<i32, Errno> {
     // SAFETY: the request takes no argument and touches no memory of this process.
     done(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })
 }
 
+/// Attaches a loop device to a file, and makes it writable.
 fn configure(device: &OwnedFd, image: &OwnedFd, offset: u64) -> Result<(), Errno> {
     let config = LoopConfig {
         file: image.as_raw_fd() as u32,
@@ -99,19 +103,20 @@ fn configure(device: &OwnedFd, image: &OwnedFd, offset: u64) -> Result<(), Errno
     };
     // SAFETY: the request reads one `struct loop_config`, which lives until the call returns.
     done(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })?;
-    let writable: libc::c_int = 0;
-    // A read-only flag (`blockdev --setro`) outlives the file that the device was attached to. SAFETY: the
-    // request reads one `int`, which lives until the call returns.
-    done(unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET, &raw const writable) })?;
+    // The read-only flag (`blockdev --setro`) may be left from an earlier use of the device.
+    let read_only: libc::c_int = 0;
+    // SAFETY: the request reads one `int`, which lives until the call returns.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET, &raw const read_only) })?;
     Ok(())
 }
 
+/// Returns the result of a system call, or its error.
 fn done(result: libc::c_int) -> Result<libc::c_int, Errno> {
     let failed = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
     if result < 0 { Err(failed()) } else { Ok(result) }
 }
 
-/// Returns the file that the loop device at `node` is attached to, as the kernel names it.
+/// Returns the kernel's path of the file that the loop device at `node` is attached to.
 pub fn backing_file(node: &Path) -> Option<PathBuf> {
     let device = Path::new("/sys/block").join(node.file_name()?);
     let file = std::fs::read(device.join("loop/backing_file")).ok()?;

@@ -1,5 +1,5 @@
-//! Mounts and unmounts of a connection: by system calls where the host allows them, otherwise through
-//! `fusermount3`. Not here: serving the connection.
+//! Mounting and unmounting, by system calls if the host allows them, otherwise through `fusermount3`. Not here: the
+//! service of a mount's connection.
 
 mod claim;
 mod helper;
@@ -27,7 +27,7 @@ pub use options::{MountOptions, Preference};
 pub use system::{Detached, lift_limit_on_writeback};
 pub use table::MountEntry;
 
-/// The subtype that mounts show after "fuse.".
+/// The subtype that the mount table shows after "fuse.".
 pub const SUBTYPE: &str = "bifolio";
 
 /// A request to mount.
@@ -41,42 +41,42 @@ pub struct MountRequest<'a> {
     pub options: &'a MountOptions,
 }
 
-/// How hard to try to unmount.
+/// The treatment of a mount that is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Force {
     /// Fail if the mount is in use.
     None,
-    /// Take it out of the tree at once; it goes away when its last user does.
+    /// Detach the mount from the directory tree at once. It ends with its last user.
     Detach,
 }
 
-/// Why a mount or unmount did not happen.
+/// An error of mounting or unmounting.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// There is no /dev/fuse, or it cannot be opened.
+    /// /dev/fuse does not exist, or cannot be opened.
     #[error("cannot open /dev/fuse: {}; `modprobe fuse` may help", text(.0))]
     Device(Errno),
-    /// The kernel refused.
+    /// The kernel refused to mount.
     #[error("cannot mount: {}", text(.0))]
     Mount(Errno),
     /// The block device is in use.
     #[error("{} is in use: it is mounted, or open exclusively", .0.display())]
     InUse(PathBuf),
-    /// umount(2) refused.
+    /// The kernel refused to unmount.
     #[error("cannot unmount: {}", text(.0))]
     Unmount(Errno),
     /// `fusermount3` could not be run.
-    #[error("cannot run fusermount3: {0}; the package fuse3 has it")]
+    #[error("cannot run fusermount3: {0}; it is in the package fuse3")]
     NoHelper(io::Error),
-    /// `fusermount3` ran and failed; it has said why on standard error.
+    /// `fusermount3` failed. It has printed the reason on standard error.
     #[error("fusermount3 failed: {0}")]
     Helper(String),
-    /// The mount point is one already.
+    /// The mount point already has a bifolio mount, of this source.
     #[error("{0} is mounted on it already")]
     Occupied(String),
 }
 
-/// Refuses a directory that already has a bifolio mount.
+/// Fails with `Occupied` if `directory` already has a bifolio mount.
 pub fn check_free(directory: &Path) -> Result<(), MountError> {
     match table::find(directory).filter(MountEntry::is_ours) {
         Some(entry) => Err(MountError::Occupied(entry.source.to_string_lossy().into_owned())),
@@ -88,7 +88,7 @@ pub fn check_free(directory: &Path) -> Result<(), MountError> {
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() {
         match system::Detached::new(&request.source, request.options, None) {
-            // Root without CAP_SYS_ADMIN, as in a container.
+            // Root has no CAP_SYS_ADMIN, as in a container.
             Err(MountError::Mount(Errno::PERM | Errno::NOSYS)) => {}
             made => return made?.attach(request.directory),
         }
@@ -97,7 +97,7 @@ pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
 }
 
 /// Unmounts `directory`. Fails with `Unmount(EBUSY)` if the mount is in use. If a block device is mounted,
-/// the kernel waits until its server has written everything.
+/// the kernel waits until its server has written all data.
 pub fn unmount(directory: &Path) -> Result<(), MountError> {
     if rustix::process::geteuid().is_root() {
         match system::unmount(directory) {
@@ -108,16 +108,16 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
     helper::unmount(directory, Force::None)
 }
 
-/// Returns whether the mount on `directory` is in use, as far as can be told without unmounting it.
+/// Returns whether the mount on `directory` is in use. Returns false if this cannot be determined without unmounting.
 pub fn is_in_use(directory: &Path) -> bool {
     rustix::process::geteuid().is_root() && system::is_in_use(directory)
 }
 
-/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not there. If a
-/// block device is mounted, the kernel may wait until its server has written everything.
-pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
+/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not mounted there. If a block
+/// device is mounted, the kernel may wait until its server has written all data.
+pub fn detach(directory: &Path, id: &MountId) -> Result<(), MountError> {
     if rustix::process::geteuid().is_root() {
-        match system::take_away(directory, id) {
+        match system::detach(directory, id) {
             Err(MountError::Unmount(Errno::PERM)) => {}
             done => return done,
         }
@@ -130,13 +130,12 @@ pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
     }
 }
 
-/// Returns the mount that `path` is the root of: the topmost one, if there are several.
+/// Returns the mount whose root is `path`: the topmost one if there are several.
 pub fn find_mount(path: &Path) -> Option<MountEntry> {
     table::find(path)
 }
 
-/// Returns the mounts of `image`, a file or block device, in this mount namespace, by any server of this
-/// library.
+/// Returns all bifolio mounts of `image`, a file or block device, in this mount namespace.
 pub fn mounts_of(image: &Path) -> Vec<MountEntry> {
     let identity = |path: &Path| {
         let metadata = path.metadata().ok()?;
@@ -154,8 +153,8 @@ pub fn mounts_of(image: &Path) -> Vec<MountEntry> {
     entries
 }
 
-/// `path` without symbolic links. The last component is not looked at when it cannot be, as the
-/// root of a mount without a server cannot.
+/// Returns `path` without symbolic links. The last component is kept as it is if it cannot be accessed, such as the
+/// root of a mount whose server has ended.
 pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(path), _, _) => Ok(path),
@@ -167,7 +166,7 @@ pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Returns the host's error text without the error number that Rust adds.
+/// Returns the host's text for an error, without the error number that Rust adds.
 pub fn text(errno: &Errno) -> String {
     let text = io::Error::from(*errno).to_string();
     match text.rfind(" (os error ") {

@@ -1,5 +1,5 @@
-//! Mount points by paths without symbolic links. A path that was resolved before may lead elsewhere once a user who
-//! owns a directory on it has replaced that by a symbolic link; root then must not mount or unmount there.
+//! Mount points, accessed by paths without symbolic links. After a path was resolved, a user may replace a directory on
+//! it that this user owns by a symbolic link. Root must not follow it to mount or unmount.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,12 +19,12 @@ pub fn open(path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Returns another path of an open file or directory, which leads nowhere else.
+/// Returns a path that leads to an open file or directory, and never to another one.
 pub fn path_of(opened: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 
-/// A mount point by its name in an open directory. Nothing on the mount is open, so that it is not in use.
+/// A mount point, as a name in an open directory. The mount itself is not opened, and thus not in use.
 #[derive(Debug)]
 pub struct MountPoint {
     parent: OwnedFd,
@@ -42,7 +42,7 @@ impl MountPoint {
         Ok(Self { parent: open(parent, OFlags::PATH)?, name })
     }
 
-    /// Returns its path, of which only the last component can become a symbolic link.
+    /// Returns the path of the mount point. Only its last component can become a symbolic link.
     pub fn path(&self) -> PathBuf {
         path_of(&self.parent).join(&self.name)
     }

@@ -1,17 +1,17 @@
-//! The parser of the `-o` list. Not here: the meaning of the options (`options.rs`).
+//! Parser of the list for `-o`. Not here: the meaning of the options (`options`).
 
 use vfs::AccessTimes;
 
 use super::options::{MountOptions, Preference};
 use crate::owners::IdRange;
 
-/// An error in the list.
+/// An error in a list of options.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OptionError {
-    /// No such option.
+    /// There is no option with this name.
     #[error("unknown mount option `{0}`")]
     Unknown(String),
-    /// The option takes no value, or needs one.
+    /// The option's value is missing, superfluous or invalid, or the option excludes another one.
     #[error("mount option `{0}` {1}")]
     Value(String, &'static str),
 }
@@ -25,7 +25,7 @@ pub fn split_option(option: &str) -> (&str, Option<&str>) {
 }
 
 impl MountOptions {
-    /// Adds the options of a comma-separated list, as it follows `-o`. Later options override earlier ones.
+    /// Sets the options of a comma-separated list, the argument of `-o`. Later options override earlier ones.
     pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = split_option(option);
@@ -40,7 +40,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Sets an option that needs a value. Returns false if `name` is no such option.
+    /// Sets an option that needs a value. Returns false if `name` is not such an option.
     fn set_value(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
         let wrong = |what| OptionError::Value(name.to_owned(), what);
         match name {
@@ -70,10 +70,10 @@ impl MountOptions {
         Ok(true)
     }
 
-    /// Sets an option without a value. `option` is all of its text, for the error.
+    /// Sets an option without a value. `option` is its whole text, for the error message.
     fn set(&mut self, name: &str, option: &str) -> Result<(), OptionError> {
         match name {
-            // Accepted without effect: `owner` alone decides whether the kernel checks access.
+            // Accepted without effect: only `owner` decides whether the kernel checks access.
             "default_permissions" | "defaults" => {}
             "noatime" => self.access.times = AccessTimes::Never,
             "atime" | "relatime" | "norelatime" | "nostrictatime" => {
@@ -112,9 +112,9 @@ impl MountOptions {
     }
 }
 
-/// Adds the range in the value of `uidmap` or `gidmap`.
+/// Adds the range that is the value of `uidmap` or `gidmap`.
 fn add_range(ranges: &mut Vec<IdRange>, value: Option<&str>) -> Result<(), &'static str> {
-    let range = value.and_then(IdRange::parse).ok_or("must be IMAGE:HOST:COUNT, three numbers")?;
+    let range = value.and_then(IdRange::parse).ok_or("must be three numbers: IMAGE:HOST:COUNT")?;
     if ranges.iter().any(|other| other.overlaps(&range)) {
         return Err("maps an id twice");
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_mapped_one_to_one_and_in_one_way() {
+    fn owner_mappings_are_one_to_one_and_do_not_combine() {
         let options = parse("uidmap=0:1000:1,uidmap=1:100000:65535,gidmap=0:7:1").unwrap();
         let owners = options.owners(1, 1);
         let user = |image| owners.users.to_host(image);
@@ -190,10 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_by_name() {
-        for (list, complaint) in [
+    fn invalid_options_are_refused_by_name() {
+        for (list, message) in [
             ("ro,frobnicate", "unknown mount option `frobnicate`"),
-            // The volume's.
+            // An option of the volume, which is parsed elsewhere.
             ("commit=7", "unknown mount option `commit=7`"),
             ("umask=022", "unknown mount option `umask=022`"),
             ("ro=1", "mount option `ro` takes no value"),
@@ -202,12 +202,12 @@ mod tests {
             ("io_uring", "mount option `io_uring` must be `auto`, `off` or `on`"),
             ("io_uring=yes", "mount option `io_uring` must be `auto`, `off` or `on`"),
             ("owner=me", "mount option `owner` must be `image` or `mapped`"),
-            ("uidmap=1:2", "mount option `uidmap` must be IMAGE:HOST:COUNT, three numbers"),
+            ("uidmap=1:2", "mount option `uidmap` must be three numbers: IMAGE:HOST:COUNT"),
             ("uidmap=1:2:3,uidmap=9:4:1", "mount option `uidmap` maps an id twice"),
             ("gidmap=1:2:3,gidmap=3:9:1", "mount option `gidmap` maps an id twice"),
             ("writeback=1", "mount option `writeback` takes no value"),
         ] {
-            assert_eq!(parse(list).unwrap_err().to_string(), complaint);
+            assert_eq!(parse(list).unwrap_err().to_string(), message);
         }
     }
 }

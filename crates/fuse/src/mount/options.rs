@@ -1,5 +1,5 @@
-//! Mount options that the transport obeys, their defaults and their conflicts. Not here: the `-o` list
-//! (`option_list.rs`), passing the options to the kernel or fusermount3, and options that only the volume obeys.
+//! Mount options of the transport, their defaults and their conflicts. Not here: the list for `-o` (`option_list`), the
+//! options' forms for the kernel (`system`) and for fusermount3 (`helper`), and options of the volume.
 
 use rustix::mount::MountAttrFlags;
 use vfs::{AccessOptions, AccessTimes};
@@ -7,56 +7,57 @@ use vfs::{AccessOptions, AccessTimes};
 use super::option_list::OptionError;
 use crate::owners::{IdMap, IdRange, Owners};
 
-/// The use of a feature that not every host has.
+/// The use of a feature that only some hosts support.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Preference {
-    /// If the host has it.
+    /// Use the feature if the host supports it.
     #[default]
     Auto,
-    /// Never.
+    /// Do not use the feature.
     Off,
-    /// Always: without it, mounting fails.
+    /// Use the feature. Mounting fails without it.
     On,
 }
 
 /// Mount options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
-    /// The volume can be written to.
+    /// Whether the volume can be written to.
     pub writable: bool,
-    /// Users other than the one who mounts have access, as far as modes and ACLs allow.
+    /// Whether users other than the mounting user have access, as far as modes and ACLs allow.
     pub allow_other: bool,
-    /// Setuid and setgid bits have an effect. Off by default, since the image is not trusted.
+    /// Whether setuid and setgid bits have an effect. Off by default, since the image is not trusted.
     pub suid: bool,
-    /// Device files can be opened. Off by default.
+    /// Whether device files can be opened. Off by default, since the image is not trusted.
     pub dev: bool,
-    /// Programs can be executed.
+    /// Whether programs can be executed.
     pub exec: bool,
     /// The source that the mount shows instead of the image's path.
     pub fsname: Option<String>,
-    /// Whether requests pass through io_uring.
+    /// Whether requests come through io_uring.
     pub io_uring: Preference,
-    /// The kernel collects writes, and sends them later.
+    /// Whether the kernel collects writes in its cache and sends them later.
     pub writeback: bool,
-    /// Neither the kernel nor the volume caches file data. The caller passes this on to the volume.
+    /// Whether neither the kernel nor the volume caches file data. The caller passes this on to the volume.
     pub uncached: bool,
-    /// The user who mounts is the image's root: files of the image's root are shown as that user's.
+    /// Whether the mounting user is the image's root. Files of the image's root are then shown as files of that user.
     pub owner_mapped: bool,
-    /// Ranges of user ids that are shown as other ids.
+    /// The ranges of user ids that are shown as other ids.
     pub users: Vec<IdRange>,
-    /// Ranges of group ids that are shown as other ids.
+    /// The ranges of group ids that are shown as other ids.
     pub groups: Vec<IdRange>,
-    /// Root can make idmapped mounts of the mount.
+    /// Whether root can make idmapped mounts of this mount.
     pub idmapped: bool,
-    /// The host's processors are kept awake while requests follow each other closely and no other program needs them.
+    /// Whether the host's processors are kept awake while requests follow each other closely and no other program needs
+    /// the processors.
     pub low_latency: Preference,
-    /// Updates of access times. The caller passes this on to the volume; the mount shows it.
+    /// The updates of access times. The caller passes this on to the volume, and the mount table shows it.
     pub access: AccessOptions,
-    /// A loop device is attached to an image file that is mounted for writing, so that the kernel passes
+    /// Whether a loop device is attached to an image file that is mounted for writing, so that the kernel passes
     /// sync(2) on.
     pub loop_device: bool,
-    /// Changes to files are durable before the call returns. The caller passes this on to the volume; the kernel
-    /// writes what it has collected of a write.
+    /// Whether changes to files are durable before the call returns. The caller passes this on to the volume, and the
+    /// kernel sends the data of a write before the write returns.
     pub sync: bool,
 }
 
@@ -111,26 +112,26 @@ impl MountOptions {
                 (!self.groups.is_empty(), "cannot be combined with `gidmap`"),
                 (self.idmapped, "cannot be combined with `idmap`"),
             ];
-            if let Some((_, what)) = others.into_iter().find(|(is_set, _)| *is_set) {
-                return Err(OptionError::Value("owner=mapped".to_owned(), what));
+            if let Some((_, problem)) = others.into_iter().find(|(is_set, _)| *is_set) {
+                return Err(OptionError::Value("owner=mapped".to_owned(), problem));
             }
         }
         Ok(())
     }
 
-    /// Returns how owners are shown on a mount of the user `uid` with the group `gid`.
+    /// Returns the translation of owners for a mount of the user `uid` with the group `gid`.
     pub fn owners(&self, uid: u32, gid: u32) -> Owners {
-        match self.owner_mapped {
-            true => Owners {
+        if self.owner_mapped {
+            return Owners {
                 users: IdMap::root_as(uid),
                 groups: IdMap::root_as(gid),
                 caller_is_root: true,
-            },
-            false => Owners {
-                users: IdMap::new(self.users.clone()),
-                groups: IdMap::new(self.groups.clone()),
-                caller_is_root: false,
-            },
+            };
+        }
+        Owners {
+            users: IdMap::new(self.users.clone()),
+            groups: IdMap::new(self.groups.clone()),
+            caller_is_root: false,
         }
     }
 

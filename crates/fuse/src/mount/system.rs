@@ -1,5 +1,5 @@
-//! Mounts by system calls, for root only. Creating the mount and attaching it to the directory tree are two
-//! steps. Not here: the claim of the device (`claim.rs`).
+//! Mounts by system calls, for root only. A mount is first created, then attached to the directory tree. Not here:
+//! claims of devices (`claim`).
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::mount::{MountError, MountId, MountOptions, SUBTYPE};
 /// S_IFDIR: the type of the root inode.
 const ROOT_MODE: &str = "40000";
 
-/// A mount that is not attached to the directory tree. Dropping it unmounts it.
+/// A mount that is not attached to the directory tree. Dropping this value unmounts it.
 #[derive(Debug)]
 pub struct Detached {
     connection: OwnedFd,
@@ -28,7 +28,7 @@ pub struct Detached {
 
 impl Detached {
     /// Creates a mount that shows `source`. With a `block_size`, in bytes, `source` is a block device, and
-    /// the kernel claims it for the life of the mount. Fails with EBUSY if the device is already claimed.
+    /// the kernel claims it as long as the mount exists. Fails with EBUSY if the device is already claimed.
     pub fn new(
         source: &OsStr,
         options: &MountOptions,
@@ -47,7 +47,7 @@ impl Detached {
             .map_err(MountError::Mount)
     }
 
-    /// Returns the identity of the mount, which attaching does not change.
+    /// Returns the identity of the mount. Attaching does not change it.
     pub fn id(&self) -> Option<MountId> {
         MountId::of(&self.mount)
     }
@@ -63,6 +63,7 @@ impl Detached {
     }
 }
 
+/// Creates a mount of the FUSE `connection`.
 fn create(
     source: &OsStr,
     options: &MountOptions,
@@ -90,7 +91,7 @@ fn create(
         fsconfig_set_flag(&context, "ro")?;
     }
     if options.sync {
-        // What the kernel collects of a write, too, is written before the call returns.
+        // The kernel then sends the data that it has collected of a write before the call returns.
         fsconfig_set_flag(&context, "sync")?;
     }
     if options.access.lazy {
@@ -112,7 +113,7 @@ fn attributes(options: &MountOptions) -> MountAttrFlags {
     attributes
 }
 
-/// Returns whether the connection has no file system.
+/// Returns whether the connection belongs to no file system.
 fn is_unconnected(connection: &OwnedFd) -> Result<bool, Errno> {
     let mut watched = [PollFd::new(connection, PollFlags::IN)];
     rustix::event::poll(&mut watched, Some(&Timespec::default()))?;
@@ -125,8 +126,8 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
 }
 
 fn unmount_with(directory: &Path, flags: UnmountFlags) -> Result<(), Errno> {
-    let place = MountPoint::find(directory)?;
-    rustix::mount::unmount(place.path(), flags | UnmountFlags::NOFOLLOW)
+    let mount_point = MountPoint::find(directory)?;
+    rustix::mount::unmount(mount_point.path(), flags | UnmountFlags::NOFOLLOW)
 }
 
 /// Returns whether the mount on `directory` is in use, or has another mount on it.
@@ -135,8 +136,8 @@ pub fn is_in_use(directory: &Path) -> bool {
     unmount_with(directory, UnmountFlags::EXPIRE) == Err(Errno::BUSY)
 }
 
-/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not there.
-pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
+/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not mounted there.
+pub fn detach(directory: &Path, id: &MountId) -> Result<(), MountError> {
     let Ok(opened) = mount_point::open(directory, OFlags::PATH) else { return Ok(()) };
     if MountId::of(&opened).as_ref() != Some(id) {
         return Ok(());
@@ -146,14 +147,14 @@ pub fn take_away(directory: &Path, id: &MountId) -> Result<(), MountError> {
     rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(MountError::Unmount)
 }
 
-/// Sets the limits for dirty pages of a mount to those of other file systems. By default the kernel writes back, and
-/// throttles writers, at a hundredth of those. `device` is the mount's device number ("major:minor"). Needs root and
-/// Linux 6.2.
+/// Sets the limits for dirty pages of a mount to those of other file systems. By default, the kernel writes back and
+/// throttles writers at a hundredth of these limits. `device` is the mount's device number ("major:minor"). Needs root
+/// and Linux 6.2.
 pub fn lift_limit_on_writeback(device: &str, is_block_device: bool) {
     let suffix = if is_block_device { "-fuseblk" } else { "" };
     let limit = format!("/sys/class/bdi/{device}{suffix}/strict_limit");
     if let Err(error) = std::fs::write(&limit, "0") {
-        tracing::info!("{limit} stays: {error}");
+        tracing::info!("cannot change {limit}: {error}");
     }
 }
 
@@ -168,26 +169,26 @@ mod tests {
         testkit::private_mounts();
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().canonicalize().unwrap();
-        let place = folder.join("elsewhere/place");
-        std::fs::create_dir_all(&place).unwrap();
+        let directory = folder.join("elsewhere/mount");
+        std::fs::create_dir_all(&directory).unwrap();
         symlink("elsewhere", folder.join("link")).unwrap();
-        let swapped = folder.join("link/place");
+        let swapped = folder.join("link/mount");
         let new = || Detached::new("source".as_ref(), &MountOptions::default(), None).unwrap();
         let refused = new().attach(&swapped).unwrap_err();
         assert!(matches!(refused, MountError::Mount(Errno::LOOP)), "{refused}");
 
         let mount = new();
         let id = mount.id();
-        let mounted = || MountId::of(&mount_point::open(&place, OFlags::PATH).unwrap());
-        let _connection = mount.attach(&place).unwrap();
+        let mounted = || MountId::of(&mount_point::open(&directory, OFlags::PATH).unwrap());
+        let _connection = mount.attach(&directory).unwrap();
         let refused = unmount(&swapped).unwrap_err();
         assert!(matches!(refused, MountError::Unmount(Errno::NOTDIR)), "{refused}");
         assert!(!is_in_use(&swapped));
-        take_away(&swapped, id.as_ref().unwrap()).unwrap();
-        // It would be unmounted if it had been marked before.
-        assert!(!is_in_use(&place));
+        detach(&swapped, id.as_ref().unwrap()).unwrap();
+        // The call above has not marked the mount: otherwise this one would unmount it.
+        assert!(!is_in_use(&directory));
         assert_eq!(mounted(), id);
-        unmount(&place).unwrap();
+        unmount(&directory).unwrap();
         assert_ne!(mounted(), id);
     }
 }

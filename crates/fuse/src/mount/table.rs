@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 
 use crate::mount::SUBTYPE;
 
-/// One mount.
+/// A mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
-    /// The mount id, which the kernel reuses after unmounting.
+    /// The mount id. The kernel reuses it after the mount has ended.
     pub id: u32,
-    /// The device number of the mounted file system, as "major:minor". Unique among all mounted file systems.
+    /// The device number of the mounted file system, "major:minor". It is unique among mounted file systems.
     pub device: String,
-    /// The directory on which it is mounted.
+    /// The directory with the mount.
     pub mount_point: PathBuf,
-    /// The options of this mount, not those of its file system: "rw,nosuid".
+    /// The options of the mount, such as "rw,nosuid"; not those of its file system.
     pub options: String,
-    /// The type, such as "fuse.bifolio".
+    /// The type of the file system, such as "fuse.bifolio".
     pub kind: String,
     /// The source.
     pub source: OsString,
-    /// For a FUSE mount, the user who has mounted it.
+    /// The user who has mounted it, for FUSE mounts.
     pub user: Option<u32>,
 }
 
 impl MountEntry {
-    /// Returns whether the mount is one of this library's servers.
+    /// Returns whether this is a bifolio mount.
     pub fn is_ours(&self) -> bool {
         self.kind
             .split_once('.')
@@ -34,7 +34,7 @@ impl MountEntry {
     }
 }
 
-/// Returns all bifolio mounts, the topmost ones first.
+/// Returns all bifolio mounts, later ones first.
 pub fn ours() -> Vec<MountEntry> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let entries = table.split(|&byte| byte == b'\n').rev().filter_map(parse);
@@ -43,17 +43,18 @@ pub fn ours() -> Vec<MountEntry> {
 
 /// Returns the topmost mount on `path`.
 pub fn find(path: &Path) -> Option<MountEntry> {
-    // Not valid UTF-8 when a mount point is not.
+    // Not read as a string, since a mount point may not be valid UTF-8.
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     find_in(&table, path)
 }
 
+/// Returns the topmost mount on `path` in a mount table.
 fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
-    // Later mounts come later.
+    // Later mounts come later in the table.
     table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|e| e.mount_point == path)
 }
 
-/// `id parent major:minor root mount-point options [optional...] - type source super-options`
+/// Parses a line: `id parent major:minor root mount-point options [optional...] - type source super-options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = text(fields.next()?).parse().ok()?;
@@ -63,8 +64,8 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?);
     let source = unescape(fields.next()?);
-    let mut of_what_is_mounted = fields.next()?.split(|&byte| byte == b',');
-    let user = of_what_is_mounted.find_map(|option| option.strip_prefix(b"user_id="));
+    let mut super_options = fields.next()?.split(|&byte| byte == b',');
+    let user = super_options.find_map(|option| option.strip_prefix(b"user_id="));
     let user = user.and_then(|user| text(user).parse().ok());
     Some(MountEntry { id, device, mount_point, options, kind, source, user })
 }
@@ -73,7 +74,7 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
 }
 
-/// Replaces backslashes with three octal digits, which stand for blanks and backslashes.
+/// Replaces the escapes of blanks and backslashes: a backslash and three octal digits.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -85,6 +86,7 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
+/// Returns the value of octal digits, if it fits.
 fn octal(digits: &[u8]) -> Option<u8> {
     digits.iter().try_fold(0_u8, |number, digit| {
         let digit = char::from(*digit).to_digit(8)?;

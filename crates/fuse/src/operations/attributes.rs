@@ -1,4 +1,4 @@
-//! GETATTR, STATX, STATFS, and attributes as the protocol shows them.
+//! GETATTR, STATX and STATFS, and attributes in the protocol's form.
 
 use base::attributes::{Attributes, FileType, Timestamp};
 
@@ -23,7 +23,7 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns the answer with attributes.
+    /// Returns the answer to GETATTR and SETATTR.
     pub(crate) fn attr_out(&self, attributes: &Attributes) -> AttrOut {
         AttrOut {
             valid: self.options.valid.as_secs(),
@@ -76,7 +76,7 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Attributes as LOOKUP and GETATTR show them.
+    /// Returns attributes in the form of LOOKUP and GETATTR.
     pub(crate) fn attr(&self, attributes: &Attributes) -> Attr {
         let (uid, gid) = self.options.owners.shown(attributes);
         Attr {
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Attributes as STATX shows them.
+    /// Returns attributes in the form of STATX.
     fn statx_record(&self, attributes: &Attributes) -> Statx {
         let (uid, gid) = self.options.owners.shown(attributes);
         let mask = STATX_BASIC_STATS | if attributes.created.is_some() { STATX_BTIME } else { 0 };
@@ -123,15 +123,16 @@ impl Server {
         }
     }
 
-    /// Returns the number of allocated blocks that is reported. Programs do not read a file without blocks,
-    /// since it is all holes. So one block is reported while the kernel may hold data of the file.
+    /// Returns the number of allocated blocks to report. Programs do not read a file without blocks, since it is a
+    /// hole. So one block is reported while the kernel may hold data of the file.
     fn blocks(&self, attributes: &Attributes) -> u64 {
         let is_hole = attributes.kind == FileType::Regular && attributes.blocks == 0;
-        // Only a kernel that collects writes knows the file's size.
+        // If the kernel collects writes, the file may have data even if its size is zero here.
         let may_have_data = attributes.size > 0 || self.agreed_on(InitFlags::WRITEBACK_CACHE);
-        match is_hole && may_have_data && self.files.kernel_may_hold_data(attributes.inode) {
-            true => 1,
-            false => attributes.blocks,
+        if is_hole && may_have_data && self.files.kernel_may_hold_data(attributes.inode) {
+            1
+        } else {
+            attributes.blocks
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::request;
 use crate::server::Server;
 
 impl Server {
-    /// SETATTR. The answer is that of GETATTR.
+    /// SETATTR. The answer has the form of GETATTR's.
     pub(crate) fn set_attr(
         &self,
         header: &InHeader,
@@ -32,7 +32,8 @@ impl Server {
         }
         let mut change = self.attribute_change(operation)?;
         if operation.valid & !FATTR_CTIME == 0 {
-            // What is left of chown to neither an owner nor a group, which takes privileges all the same.
+            // This remains of a chown that names neither an owner nor a group. It clears setuid and setgid all the
+            // same.
             change.uid = Some(node.attributes().uid);
         }
         if is_touch(operation) {
@@ -61,8 +62,9 @@ impl Server {
             (0, rest)
         };
         let end = rest.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
-        let (name, value) = (&rest[..end], &rest[end + 1..]);
+        let name = &rest[..end];
         check_namespace(name)?;
+        let value = &rest[end + 1..];
         let value = value.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let flags = XattrFlags::from_bits(operation.flags).ok_or(Errno::INVAL)?;
         let mode = match (flags.contains(XattrFlags::CREATE), flags.contains(XattrFlags::REPLACE)) {
@@ -93,24 +95,30 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns the effect on setuid and setgid that the kernel requests. The kernel passes the caller's primary
-    /// group, not the supplementary ones.
+    /// Returns the effect on setuid and setgid that the kernel requests. The kernel passes only the caller's primary
+    /// group.
     pub(super) fn privileges(&self, header: &InHeader, kill: bool) -> Privileges {
-        match kill {
-            true => Privileges::DropFor(self.options.owners.credentials(header).gid),
-            false => Privileges::Keep,
+        if kill {
+            Privileges::DropFor(self.options.owners.credentials(header).gid)
+        } else {
+            Privileges::Keep
         }
     }
 
-    /// Returns the attributes to change, with owners translated to the image's.
+    /// Returns the attributes to change, with owners translated to those of the image.
     fn attribute_change(&self, operation: &SetAttrIn) -> Result<AttributeChange, Errno> {
         let has = |flag| operation.valid & flag != 0;
-        let time = |flag, seconds: u64, nanoseconds: u32| match has(flag) {
-            true if nanoseconds >= 1_000_000_000 => Err(Errno::INVAL),
-            true => Ok(Some(Timestamp { seconds: seconds as i64, nanoseconds })),
-            false => Ok(None),
+        let time = |flag, seconds: u64, nanoseconds: u32| {
+            if !has(flag) {
+                Ok(None)
+            } else if nanoseconds >= 1_000_000_000 {
+                Err(Errno::INVAL)
+            } else {
+                Ok(Some(Timestamp { seconds: seconds as i64, nanoseconds }))
+            }
         };
-        let (now, owners) = (vfs::now(), &self.options.owners);
+        let now = vfs::now();
+        let owners = &self.options.owners;
         let accessed = time(FATTR_ATIME, operation.accessed, operation.accessed_nanoseconds)?;
         let modified = time(FATTR_MTIME, operation.modified, operation.modified_nanoseconds)?;
         Ok(AttributeChange {
@@ -124,7 +132,7 @@ impl Server {
     }
 }
 
-/// Returns whether nothing is asked for but that both times are now.
+/// Returns whether the only change is to set both times to now.
 fn is_touch(operation: &SetAttrIn) -> bool {
     let now = FATTR_ATIME_NOW | FATTR_MTIME_NOW;
     let other = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_CTIME;

@@ -17,7 +17,7 @@ use crate::request;
 use crate::server::Server;
 
 impl Server {
-    /// MKNOD: anything but directories and symbolic links.
+    /// MKNOD, of all types but directories and symbolic links.
     pub(crate) fn make_node(
         &self,
         header: &InHeader,
@@ -32,11 +32,11 @@ impl Server {
             Some(kind) => kind,
         };
         let (major, minor) = decode_device(operation.device);
-        let what = Creation {
+        let attributes = Creation {
             device: DeviceNumber { major, minor },
             ..creation(kind, operation.mode, operation.umask)
         };
-        self.make(header, name, &what, reply)
+        self.make(header, name, &attributes, reply)
     }
 
     /// MKDIR.
@@ -48,8 +48,8 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let name = request::name(rest)?;
-        let what = creation(FileType::Directory, operation.mode, operation.umask);
-        self.make(header, name, &what, reply)
+        let attributes = creation(FileType::Directory, operation.mode, operation.umask);
+        self.make(header, name, &attributes, reply)
     }
 
     /// SYMLINK: the name and the target follow.
@@ -81,8 +81,7 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// CREATE: makes a regular file and opens it; opens the one that is there, unless the caller
-    /// wants its own.
+    /// CREATE: creates a regular file and opens it. Opens an existing file instead, unless the flags have O_EXCL.
     pub(crate) fn create(
         &self,
         header: &InHeader,
@@ -94,9 +93,9 @@ impl Server {
         need_room::<(EntryOut, OpenOut)>(reply)?;
         let directory = self.known(header.node)?;
         let flags = OFlags::from_bits_retain(operation.flags);
-        let what = self.file_creation(operation);
+        let attributes = self.file_creation(operation);
         let by = self.options.owners.creator(header)?;
-        let made = self.volume.create_in(&directory.node, name, &what, &by);
+        let made = self.volume.create_in(&directory.node, name, &attributes, &by);
         let (node, truncates) = match made {
             Err(Error::Exists) if !flags.contains(OFlags::EXCL) => {
                 (self.volume.lookup(&directory.node, name)?, true)
@@ -108,7 +107,7 @@ impl Server {
         self.answer_created(&node, flags, self.privileges(header, kill), reply)
     }
 
-    /// TMPFILE: makes a regular file without a name and opens it.
+    /// TMPFILE: creates a regular file without a name and opens it.
     pub(crate) fn create_unnamed(
         &self,
         header: &InHeader,
@@ -118,36 +117,38 @@ impl Server {
     ) -> Outcome {
         need_room::<(EntryOut, OpenOut)>(reply)?;
         let directory = self.known(header.node)?;
-        let what = self.file_creation(operation);
+        let attributes = self.file_creation(operation);
         let by = self.options.owners.creator(header)?;
-        let node = self.volume.create_unnamed(&directory.node, &what, &by)?;
+        let node = self.volume.create_unnamed(&directory.node, &attributes, &by)?;
         let flags = OFlags::from_bits_retain(operation.flags) - OFlags::TRUNC;
         self.answer_created(&node, flags, Privileges::Keep, reply)
     }
 
-    /// Returns the attributes of a new regular file. A kernel that collects writes gives files the time of its last
-    /// tick; the time of creation must not be later.
+    /// Returns the attributes of a new regular file. A kernel that collects writes sets times to the time of its last
+    /// tick. The time of creation must not be later than these.
     fn file_creation(&self, operation: &CreateIn) -> Creation<'static> {
-        let what = creation(FileType::Regular, operation.mode, operation.umask);
+        let attributes = creation(FileType::Regular, operation.mode, operation.umask);
         let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
-        Creation { created: keeps_times.then(vfs::tick), ..what }
+        Creation { created: keeps_times.then(vfs::tick), ..attributes }
     }
 
+    /// Creates a file, and answers with its entry.
     fn make(
         &self,
         header: &InHeader,
         name: &[u8],
-        what: &Creation<'_>,
+        attributes: &Creation<'_>,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         need_room::<EntryOut>(reply)?;
         let directory = self.known(header.node)?;
         let by = self.options.owners.creator(header)?;
-        let node = self.volume.create_in(&directory.node, name, what, &by)?;
+        let node = self.volume.create_in(&directory.node, name, attributes, &by)?;
         reply.push(&self.entry_out(&node))?;
         Ok(Answer::Payload)
     }
 
+    /// Opens a file for CREATE or TMPFILE, and answers with its entry and handle.
     fn answer_created(
         &self,
         node: &Arc<Node>,
@@ -159,7 +160,7 @@ impl Server {
         let entry = self.entry_out(node);
         let is_cached = opened.flags & FOPEN_DIRECT_IO == 0;
         if let Some(known) = self.nodes.get(entry.node).filter(|_| is_cached) {
-            known.note_cached();
+            known.mark_cached();
         }
         reply.push(&entry)?;
         reply.push(&opened)?;
@@ -167,12 +168,13 @@ impl Server {
     }
 }
 
+/// Returns the attributes of a new file.
 fn creation(kind: FileType, mode: u32, umask: u32) -> Creation<'static> {
     let bits = |mode: u32| (mode & 0o7777) as u16;
     Creation { umask: bits(umask), ..Creation::of(kind, bits(mode)) }
 }
 
-/// Fails before anything is made when the answer has no room.
+/// Fails if the reply has no room for a `T`. Called before a change, which could not be reported otherwise.
 fn need_room<T>(reply: &Reply<'_>) -> Result<(), Failure> {
     if reply.room() < size_of::<T>() { Err(Errno::RANGE.into()) } else { Ok(()) }
 }

@@ -27,15 +27,15 @@ const SET_IDS: u16 = 0o6000;
 /// The maximum number of bytes to copy for one request. The kernel sends another request for the rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
-/// Time that a handler waits until the kernel has invalidated contents. The kernel may wait for other
-/// requests meanwhile, which other threads serve. If all threads wait here, the time limit lets one of them
-/// go on.
-const PATIENCE_TO_INVALIDATE: Duration = Duration::from_secs(1);
+/// The time for which a handler waits until the kernel has invalidated contents. The kernel may wait for other requests
+/// first, which other threads serve. If all threads wait here, the limit lets one of them go on.
+const INVALIDATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the part of a write that is durable when it returns, by the O_* flags of the open file and of the call.
-fn asked_sync(flags: OFlags) -> WriteSync {
+/// Returns the part of a write that must be durable when the write returns, by the O_* flags of the open file and of
+/// the call.
+fn requested_sync(flags: OFlags) -> WriteSync {
     if flags.contains(OFlags::SYNC) {
-        // Which has the bit of O_DSYNC, too.
+        // O_SYNC contains the bit of O_DSYNC.
         WriteSync::All
     } else if flags.contains(OFlags::DSYNC) {
         WriteSync::Data
@@ -44,17 +44,18 @@ fn asked_sync(flags: OFlags) -> WriteSync {
     }
 }
 
-/// Returns the part of a write to `opened` that the server makes durable. The kernel syncs writes through its cache
-/// itself, but not direct I/O.
+/// Returns the part of a write to `opened` that the server makes durable. The kernel syncs writes through its cache,
+/// but not direct writes.
 fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     let flags = OFlags::from_bits_retain(flags);
-    match opened.is_direct || flags.contains(OFlags::DIRECT) {
-        true => asked_sync(flags),
-        false => WriteSync::None,
+    if opened.is_direct || flags.contains(OFlags::DIRECT) {
+        requested_sync(flags)
+    } else {
+        WriteSync::None
     }
 }
 
-/// Calls a function when it is dropped.
+/// A guard that calls a function when it is dropped.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -75,15 +76,15 @@ impl Server {
         let flags = OFlags::from_bits_retain(operation.flags);
         let known = self.known(header.node)?;
         let opened = if self.volume.is_writable() {
-            self.note_open(header.node, &known, flags);
+            self.record_open(header.node, &known, flags);
             let kill = operation.open_flags & OPEN_KILL_SUIDGID != 0;
             let opened = self.open_node(&known.node, flags, self.privileges(header, kill))?;
             if opened.flags & FOPEN_DIRECT_IO == 0 && flags & ACCESS_MODE != OFlags::RDONLY {
-                known.note_cached();
+                known.mark_cached();
             }
             if self.kernel_may_hold_data(flags) && known.node.attributes().blocks == 0 {
-                // The kernel must ask again for the attributes, which now report a block.
-                self.note_stale(header.node);
+                // The kernel must request the attributes again, which now report a block.
+                self.invalidate_attributes(header.node);
             }
             opened
         } else {
@@ -91,7 +92,7 @@ impl Server {
                 return Err(Errno::ROFS.into());
             }
             known.file()?;
-            // A handle is not needed: the kernel keeps the node for as long as the file is open.
+            // No handle is needed: the kernel keeps the node while the file is open.
             OpenOut { handle: 0, flags: self.open_flags(flags), backing: 0 }
         };
         reply.push(&opened)?;
@@ -114,16 +115,17 @@ impl Server {
         if flags.contains(OFlags::TRUNC) {
             node.set_size(0, privileges)?;
         }
-        let (sync, open_flags) = (asked_sync(flags), self.open_flags(flags));
+        let sync = requested_sync(flags);
+        let open_flags = self.open_flags(flags);
         let is_direct = open_flags & FOPEN_DIRECT_IO != 0;
         let kernel_may_hold_data = self.kernel_may_hold_data(flags);
         let opened = OpenFile { file, sync, is_direct, kernel_may_hold_data };
         Ok(OpenOut { handle: self.files.add(opened), flags: open_flags, backing: 0 })
     }
 
-    /// Returns whether the kernel may hold data that is written through a file opened with `flags`: collected
-    /// writes, or stores to shared mappings, for which the file is open for reading, too. The kernel writes
-    /// all of this data before it releases the file.
+    /// Returns whether the kernel may hold data that programs write through a file opened with `flags`: collected
+    /// writes, or stores to shared mappings. A shared mapping needs a file that is open for reading, too. The kernel
+    /// writes all of this data before it releases the file.
     fn kernel_may_hold_data(&self, flags: OFlags) -> bool {
         match flags & ACCESS_MODE {
             OFlags::RDONLY => false,
@@ -132,26 +134,29 @@ impl Server {
         }
     }
 
-    /// Returns the flags for the kernel of an open file. Files that are open for writing only do not use its cache:
-    /// that saves a copy, and the search for privileges that a write removes, which the server does. A kernel that
-    /// collects writes would have to flush closed files, and would not notice that direct writes change a file's
-    /// times; it supports O_DIRECT itself. Kernels before Linux 6.6 would not drop cached data that is overwritten.
+    /// Returns the kernel's flags (FOPEN_*) for a file that is opened with `flags`. Files that are open for writing
+    /// only bypass the kernel's cache. This saves a copy, and the kernel's search for privileges that a write removes,
+    /// which the server does. There are two exceptions. A kernel that collects writes would have to flush closed files,
+    /// and would not notice that direct writes change a file's times; it supports O_DIRECT itself. Kernels before Linux
+    /// 6.6 would not drop cached data that is overwritten.
     fn open_flags(&self, flags: OFlags) -> u32 {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             return FOPEN_KEEP_CACHE;
         }
-        let asked = flags.contains(OFlags::DIRECT) || self.options.uncached;
-        let direct = match (asked, flags & ACCESS_MODE == OFlags::WRONLY) {
-            _ if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) => 0,
+        let direct = if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) {
+            0
+        } else if flags.contains(OFlags::DIRECT) || self.options.uncached {
             // The server serialises requests as far as programs expect.
-            (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
-            (false, true) => FOPEN_DIRECT_IO,
-            (false, false) => 0,
+            FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES
+        } else if flags & ACCESS_MODE == OFlags::WRONLY {
+            FOPEN_DIRECT_IO
+        } else {
+            0
         };
         FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | direct
     }
 
-    /// READ. The transport fetches the bytes.
+    /// READ. The transport fetches the bytes (see [`Contents`]).
     pub(crate) fn read(
         &self,
         header: &InHeader,
@@ -161,21 +166,21 @@ impl Server {
     ) -> Outcome {
         let known = self.known(header.node)?;
         let file = known.file()?;
-        // What a mapping of a file opened with O_DIRECT reads is for the kernel's cache, and says so by
-        // not naming an owner.
-        let direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT)
+        // A read for a mapping fills the kernel's cache, even if the file was opened with O_DIRECT. Only such a read
+        // names no lock owner.
+        let is_direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT)
             && operation.read_flags & READ_LOCK_OWNER != 0;
-        if !direct {
-            // Before it is read: see `invalidate_contents`.
-            known.note_read();
+        if !is_direct {
+            // Before the data is read: see `invalidate_contents`.
+            known.mark_read();
         }
-        self.note_read(&known, operation.flags);
+        self.record_read(&known, operation.flags);
         let length = reply.room().min(operation.size as usize);
         let offset = FileOffset(operation.offset);
-        Ok(Answer::Contents(Contents { file, offset, length, direct }))
+        Ok(Answer::Contents(Contents { file, offset, length, is_direct }))
     }
 
-    /// WRITE: the data follows. The position is right for files that are opened to append, too.
+    /// WRITE: the data follows. The kernel sends the position for files that are open to append, too.
     pub(crate) fn write(
         &self,
         header: &InHeader,
@@ -186,16 +191,17 @@ impl Server {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let written = self.write_to(header, &opened, operation, data);
-        // What comes out of the kernel's cache is not older than that; and to have it forgotten, the kernel
-        // would wait for this request.
+        // Data from the kernel's cache needs no invalidation, since the cache has the same data. An invalidation would
+        // also wait for this request.
         if opened.is_direct && operation.write_flags & WRITE_CACHE == 0 {
             self.invalidate_contents(header.node);
         }
-        // No more than `operation.size`.
+        // At most `operation.size`.
         reply.push(&WriteOut { size: written? as u32, padding: 0 })?;
         Ok(Answer::Payload)
     }
 
+    /// Writes `data` to an open file. Returns the number of bytes written.
     fn write_to(
         &self,
         header: &InHeader,
@@ -207,25 +213,27 @@ impl Server {
         let flags = RwFlags { sync, ..RwFlags::default() };
         let privileges = self.privileges(header, operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
-        // A mapping of a file that was opened with O_DIRECT writes out of the cache, too.
-        let direct =
+        // A mapping of a file that was opened with O_DIRECT writes from the cache, too.
+        let is_direct =
             OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) && !from_cache;
-        // A kernel that collects writes has told, or will tell, when they were made.
-        let collected = from_cache && self.agreed_on(InitFlags::WRITEBACK_CACHE);
-        // What the kernel took from a program, which may be gone, it cannot give back.
-        let _acting = from_cache.then(|| self.volume.act_for(&Credentials::ROOT));
+        // A kernel that collects writes sends the times of these writes itself.
+        let is_collected = from_cache && self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        // The kernel has accepted data in its cache and cannot return it to the program, which may have ended. So such
+        // writes may use the blocks reserved for root.
+        let _privilege_guard = from_cache.then(|| self.volume.act_for(&Credentials::ROOT));
         let write = |done: usize| {
             let offset = FileOffset(operation.offset + done as u64);
-            let at = if collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
-            if direct {
+            let at =
+                if is_collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
+            if is_direct {
                 return opened.file.write_direct(at, &data[done..], privileges, sync);
             }
             opened.file.write_with(at, &data[done..], privileges, flags)
         };
         let _invalidating = self.invalidating_mode(header.node, opened, privileges);
         let mut written = write(0)?;
-        // Of what comes out of its cache the kernel believes all to be written unless there is an
-        // error. The rest meets that first.
+        // For data from its cache, the kernel ignores short writes: without an error, it takes all of the data as
+        // written. So this writes the rest, or returns the error.
         while from_cache && written < data.len() {
             match write(written)? {
                 0 => return Err(Errno::IO.into()),
@@ -235,34 +243,34 @@ impl Server {
         Ok(written)
     }
 
-    /// Makes the kernel request a file's mode again, when the result is dropped, if the operation until then may
-    /// clear setuid and setgid. Otherwise the kernel would go on running the file with their privileges.
+    /// Makes the kernel request a file's mode again when the result is dropped, if the operation may clear setuid and
+    /// setgid. Otherwise the kernel would still run the file with these privileges.
     fn invalidating_mode(
         &self,
         node: u64,
         opened: &OpenFile,
         privileges: Privileges,
     ) -> Option<impl Drop + use<'_>> {
-        let may_lose = privileges != Privileges::Keep
+        let may_change = privileges != Privileges::Keep
             && opened.file.node().attributes().permissions & SET_IDS != 0;
-        may_lose.then(|| OnDrop(move || self.note_stale(node)))
+        may_change.then(|| OnDrop(move || self.invalidate_attributes(node)))
     }
 
-    /// Makes the kernel invalidate cached data of a file that was written without its cache. The kernel has dropped
-    /// the data before it sent the request, but data that was read in between would stay cached for ever:
+    /// Makes the kernel invalidate cached data of a file after a write that bypassed the kernel's cache. The kernel has
+    /// dropped cached data before it sent the write, but a read after that would leave old data in the cache for ever:
     ///
     /// ```text
-    /// writer   drop cached data ── send ────────────────── change ── invalidate
-    /// reader                             note ── read old data
+    /// writer   drop cached data ── send ───────────────────────── change ── invalidate
+    /// reader                             mark_read ── read old data
     /// ```
     fn invalidate_contents(&self, node: u64) {
         let Some(known) = self.nodes.get(node) else { return };
-        // After the change, which a plain load must not go before.
+        // The load in `take_was_read` must not move before the change.
         fence(Ordering::SeqCst);
-        if known.take_read()
-            && !self.write_and_invalidate(node, FileOffset(0), PATIENCE_TO_INVALIDATE)
+        if known.take_was_read()
+            && !self.write_and_invalidate(node, FileOffset(0), INVALIDATE_TIMEOUT)
         {
-            tracing::warn!("cached data of node {node} was not invalidated in time");
+            tracing::warn!("the kernel did not invalidate cached data of node {node} in time");
         }
     }
 
@@ -278,11 +286,11 @@ impl Server {
         let mode = Fallocate::from_flags(operation.mode).ok_or(Errno::OPNOTSUPP)?;
         let end = operation.offset.checked_add(operation.length).ok_or(Errno::FBIG)?;
         let range = FileOffset(operation.offset)..FileOffset(end);
-        // The kernel does not say whether the caller may leave setuid and setgid.
+        // The kernel does not say whether the caller may keep setuid and setgid.
         let privileges = self.privileges(header, header.uid != 0);
         let _invalidating = self.invalidating_mode(header.node, &opened, privileges);
         opened.file.fallocate(mode, range.clone(), privileges)?;
-        // The kernel syncs nothing after it.
+        // The kernel does not sync after a fallocate.
         opened.file.make_durable(range.start.0..range.end.0, opened.sync)?;
         Ok(Answer::Payload)
     }
@@ -295,7 +303,7 @@ impl Server {
         _rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        // No more than COPY_BYTES_MAX.
+        // At most COPY_BYTES_MAX.
         let size = self.copy(header, operation)? as u32;
         reply.push(&WriteOut { size, padding: 0 })?;
         Ok(Answer::Payload)
@@ -313,19 +321,21 @@ impl Server {
         Ok(Answer::Payload)
     }
 
+    /// Copies a range. Returns the number of bytes copied.
     fn copy(&self, header: &InHeader, operation: &CopyFileRangeIn) -> Result<u64, Failure> {
         if operation.flags != 0 {
             return Err(Errno::INVAL.into());
         }
         let source = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let target = self.files.get(operation.to_handle).ok_or(Errno::BADF)?;
-        let (from, to) = (FileOffset(operation.offset), FileOffset(operation.to_offset));
+        let from = FileOffset(operation.offset);
+        let to = FileOffset(operation.to_offset);
         let length = operation.length.min(COPY_BYTES_MAX);
-        // The kernel does not say whether the caller may leave setuid and setgid.
+        // The kernel does not say whether the caller may keep setuid and setgid.
         let privileges = self.privileges(header, header.uid != 0);
         let _invalidating = self.invalidating_mode(operation.to_node, &target, privileges);
         let copied = source.file.copy_to(from, &target.file, to, length, privileges)?;
-        // The kernel syncs nothing after a copy.
+        // The kernel does not sync after a copy.
         target.file.make_durable(to.0..to.0.saturating_add(copied), target.sync)?;
         Ok(copied)
     }

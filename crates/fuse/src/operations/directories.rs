@@ -6,7 +6,7 @@ use base::attributes::{DirCursor, DirEntry, FileType};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::node_table::Known;
+use crate::node_table::KnownNode;
 use crate::protocol::{
     DirentHeader, EntryOut, FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, InHeader, InitFlags, OpenIn,
     OpenOut, ReadIn, align,
@@ -15,9 +15,8 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
 impl Server {
-    /// OPENDIR. The server keeps no state for open directories, so a kernel that supports this is answered
-    /// ENOSYS. It then asks once per mount, sends no RELEASEDIR either, and opens directories as with the
-    /// flags below.
+    /// OPENDIR. The server keeps no state for open directories. So the answer is ENOSYS, if the kernel supports that:
+    /// it then sends no more OPENDIR and RELEASEDIR, and opens directories as with the flags below.
     pub(crate) fn open_dir(
         &self,
         header: &InHeader,
@@ -29,13 +28,13 @@ impl Server {
         if directory.node.kind() != FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        // The kernel then serves cached listings without a request. That is enough if one access a day
-        // counts.
+        // After ENOSYS, the server does not see when cached listings are read. This is no loss if access times need to
+        // be right only to a day.
         if self.agreed_on(InitFlags::NO_OPENDIR_SUPPORT) && !self.volume.notes_every_listing() {
             return Err(Errno::NOSYS.into());
         }
         if directory.is_cached() {
-            self.note_open(header.node, &directory, OFlags::from_bits_retain(operation.flags));
+            self.record_open(header.node, &directory, OFlags::from_bits_retain(operation.flags));
         }
         let flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;
         reply.push(&OpenOut { handle: 0, flags, backing: 0 })?;
@@ -52,7 +51,7 @@ impl Server {
     ) -> Outcome {
         reply.limit(operation.size as usize);
         let directory = self.known(header.node)?;
-        self.note_listed(&directory, operation);
+        self.record_listing(&directory, operation);
         let end = directory.node.read_dir(DirCursor(operation.offset), &mut |entry| {
             if reply.room() < align(size_of::<DirentHeader>() + entry.name.len()) {
                 return ControlFlow::Break(());
@@ -65,7 +64,7 @@ impl Server {
         finish(end, reply)
     }
 
-    /// READDIRPLUS: entries with the answer to LOOKUP of each.
+    /// READDIRPLUS: entries, each with the answer to its LOOKUP.
     pub(crate) fn read_dir_plus(
         &self,
         header: &InHeader,
@@ -75,8 +74,8 @@ impl Server {
     ) -> Outcome {
         reply.limit(operation.size as usize);
         let directory = self.known(header.node)?;
-        self.note_listed(&directory, operation);
-        // Names first, inodes afterwards: the directory is locked while it is listed.
+        self.record_listing(&directory, operation);
+        // First the names, then the inodes, since the directory is locked during `read_dir`.
         let mut names = Vec::new();
         let mut entries = Vec::new();
         let mut room = reply.room();
@@ -98,22 +97,24 @@ impl Server {
         finish(end, reply)
     }
 
-    fn note_listed(&self, directory: &Known, operation: &ReadIn) {
-        directory.note_cached();
-        self.note_read(directory, operation.flags);
+    /// Records that the kernel reads a listing, which it may cache.
+    fn record_listing(&self, directory: &KnownNode, operation: &ReadIn) {
+        directory.mark_cached();
+        self.record_read(directory, operation.flags);
     }
 
+    /// Adds an entry of READDIRPLUS.
     fn push_entry_plus(
         &self,
         reply: &mut Reply<'_>,
         directory: &vfs::Node,
         entry: &DirEntry<'_>,
     ) -> Result<(), Errno> {
-        // The kernel asks for neither; and an inode that does not load is no reason to hide the
-        // other names: LOOKUP will say what is wrong with it.
+        // No lookup of "." and "..", which the kernel ignores. An entry whose inode cannot be loaded is listed without
+        // it; a later LOOKUP reports the error.
         let node = match entry.name {
             b"." | b".." => None,
-            // What the name stood for when it was listed may be gone by now.
+            // The name may have been removed, or may lead to another inode, since it was listed.
             _ if self.volume.is_writable() => self.volume.lookup(directory, entry.name).ok(),
             _ => self.volume.node(entry.inode).ok(),
         };
@@ -126,6 +127,7 @@ impl Server {
     }
 }
 
+/// Adds an entry of READDIR.
 fn push_entry(
     reply: &mut Reply<'_>,
     entry: &DirEntry<'_>,
@@ -143,7 +145,7 @@ fn push_entry(
     Ok(())
 }
 
-/// Returns entries that were read before a failure; the next call returns the failure.
+/// Returns the answer to a listing. If there are entries, an error is left to the next request.
 fn finish(end: base::Result<()>, reply: &Reply<'_>) -> Outcome {
     match end {
         Err(error) if reply.is_empty() => Err(error.into()),

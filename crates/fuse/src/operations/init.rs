@@ -9,13 +9,15 @@ use crate::protocol::{
 use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
-/// The maximum length of one READ or WRITE, in bytes. Longer ones were not faster.
+/// The maximum length of one READ or WRITE, in bytes. Longer transfers were not faster.
 pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
+/// The maximum number of background requests (readahead, direct I/O) in flight.
 const MAX_BACKGROUND: u16 = 64;
+/// The number of background requests from which on the kernel delays new ones.
 const CONGESTION_THRESHOLD: u16 = 48;
 
-/// The features that the server supports, and for which measurements were best. Not ATOMIC_O_TRUNC: with it, the kernel
-/// truncates files before it checks whether they are being executed.
+/// The features that the server accepts: those with which measurements were best. ATOMIC_O_TRUNC is missing: with it,
+/// the kernel truncates files before it checks whether they are being executed.
 const WANTED: InitFlags = InitFlags(
     InitFlags::ASYNC_READ.0
         | InitFlags::BIG_WRITES.0
@@ -35,8 +37,8 @@ const WANTED: InitFlags = InitFlags(
         | InitFlags::EXPORT_SUPPORT.0,
 );
 
-/// Further features for writable volumes. No other program changes the files, so data that the kernel has cached stays
-/// valid when their times change.
+/// The features for writable volumes. No other program changes the files, so the kernel's cached data stays valid when
+/// their times change.
 const WANTED_TO_WRITE: InitFlags = InitFlags(
     WANTED.0 & !InitFlags::AUTO_INVAL_DATA.0
         | InitFlags::EXPLICIT_INVAL_DATA.0
@@ -53,7 +55,7 @@ pub struct Negotiated {
     pub flags: InitFlags,
 }
 
-/// The kernel's protocol is too old.
+/// An error of the negotiation: the kernel's protocol is too old.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the kernel speaks version {major}.{minor} of the FUSE protocol; at least \
@@ -79,7 +81,7 @@ impl Server {
         match negotiate(init, rest, self.wanted(), self.options.page_bytes) {
             Ok((mut out, negotiated)) => {
                 out.time_granularity = self.volume.time_granularity();
-                // A newer major version asks again with ours: nothing is agreed on before.
+                // A kernel with a newer major version sends a second INIT with ours, and nothing is agreed on before.
                 if let Some(negotiated) = negotiated {
                     let _ = self.negotiated.set(Ok(negotiated));
                 }
@@ -93,29 +95,35 @@ impl Server {
         }
     }
 
+    /// Returns the features that the server accepts.
     fn wanted(&self) -> InitFlags {
-        let wanted = match (self.volume.is_writable(), self.options.writeback_cache) {
-            (false, _) => WANTED,
-            (true, false) => WANTED_TO_WRITE,
-            (true, true) => WANTED_TO_WRITE | InitFlags::WRITEBACK_CACHE,
-        };
-        let with = |wanted, is_so, flag| if is_so { wanted | flag } else { wanted };
-        let wanted = with(wanted, self.options.over_io_uring, InitFlags::OVER_IO_URING);
-        let wanted = with(wanted, self.options.idmapped, InitFlags::ALLOW_IDMAP);
-        // With POSIX_ACL the kernel checks access whatever the mount says.
-        match self.options.owners.caller_is_root {
-            true => wanted.without(InitFlags::POSIX_ACL),
-            false => wanted,
+        let mut wanted = WANTED;
+        if self.volume.is_writable() {
+            wanted = WANTED_TO_WRITE;
+            if self.options.writeback_cache {
+                wanted = wanted | InitFlags::WRITEBACK_CACHE;
+            }
         }
+        if self.options.over_io_uring {
+            wanted = wanted | InitFlags::OVER_IO_URING;
+        }
+        if self.options.idmapped {
+            wanted = wanted | InitFlags::ALLOW_IDMAP;
+        }
+        if self.options.owners.caller_is_root {
+            // With POSIX_ACL, the kernel checks access even on a mount without `default_permissions`.
+            wanted = wanted.without(InitFlags::POSIX_ACL);
+        }
+        wanted
     }
 
-    /// Returns whether both sides have a feature.
+    /// Returns whether a feature is in force.
     pub(crate) fn agreed_on(&self, feature: InitFlags) -> bool {
         matches!(self.negotiated(), Some(Ok(negotiated)) if negotiated.flags.contains(feature))
     }
 }
 
-/// Returns the answer to the kernel's offer.
+/// Returns the answer to the kernel's offer, and the outcome if the negotiation is complete.
 fn negotiate(
     init: &InitIn,
     rest: &[u8],
@@ -169,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_offered_features_are_taken() {
+    fn only_offered_features_are_accepted() {
         let (init, rest) = offer(7, 45, u64::MAX);
         let (out, negotiated) = negotiate(&init, &rest, WANTED, 4096).unwrap();
         assert_eq!(negotiated, Some(Negotiated { minor: 45, flags: WANTED }));
@@ -185,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_half_of_the_flags_counts_only_with_init_ext() {
+    fn the_upper_half_of_the_flags_is_read_only_with_init_ext() {
         let high = InitFlags::DIRECT_IO_ALLOW_MMAP;
         let (init, rest) = offer(7, 45, high.0);
         assert_eq!(negotiate(&init, &rest, WANTED, 4096).unwrap().0.flags2, 0);
@@ -195,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_refused_and_newer_ones_asked_again() {
+    fn old_kernels_are_refused_and_newer_major_versions_negotiate_again() {
         for (major, minor) in [(7, 30), (7, 0), (6, 99), (0, 0)] {
             let (init, rest) = offer(major, minor, 0);
             assert_eq!(

@@ -1,5 +1,5 @@
-//! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io; and the sync of the volume for
-//! `bifolio sync`.
+//! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io, and requests of `bifolio` itself. Not
+//! here: standard requests for the whole volume (`volume_ioctl`).
 
 use base::attributes::Attributes;
 use rustix::io::Errno;
@@ -11,23 +11,24 @@ use crate::protocol::{InHeader, IoctlIn, IoctlOut};
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::server::Server;
 
-/// FS_IOC_GETFLAGS, and as 32-bit programs send it.
+/// FS_IOC_GETFLAGS, and its number in 32-bit programs.
 const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
-/// FS_IOC_GETVERSION, and as 32-bit programs send it.
+/// FS_IOC_GETVERSION, and its number in 32-bit programs.
 const GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
-/// FS_IOC_SETFLAGS. Its number for 32-bit programs is refused: since Linux 5.13 the kernel translates it for them, but
-/// passes it on without any check if a 64-bit program sends it.
+/// FS_IOC_SETFLAGS. Its number in 32-bit programs is refused: since Linux 5.13, the kernel translates it for them, but
+/// does not check permissions if a 64-bit program sends it.
 const SETFLAGS: u32 = 0x4008_6602;
 /// FS_IOC_FSGETXATTR.
 const FSGETXATTR: u32 = 0x801c_581f;
 /// FS_IOC_FSSETXATTR.
 const FSSETXATTR: u32 = 0x401c_5820;
 
-/// `_IO(0xBF, 1)`: makes the whole volume durable. A request of this server's own, since the kernel passes
-/// syncfs(2) only to servers of block devices.
+/// `_IO(0xBF, 1)`, this server's own: makes the whole volume durable. The kernel passes syncfs(2) on only to servers of
+/// block devices.
 pub const SYNC_VOLUME: u32 = 0xBF01;
 
-/// `_IOR(0xBF, 2, u32)`: whether the volume is open for writing, which the mount table does not show after a remount.
+/// `_IOR(0xBF, 2, u32)`, this server's own: whether the volume is open for writing. After a remount, the mount table
+/// does not show this.
 pub const IS_WRITABLE: u32 = 0x8004_BF02;
 
 /// `struct fsxattr`.
@@ -43,7 +44,7 @@ struct FsXattr {
 }
 const _: () = assert!(size_of::<FsXattr>() == 28);
 
-/// FS_*_FL bits and the FS_XFLAG_* bits that say the same.
+/// Pairs of FS_*_FL and FS_XFLAG_* bits with the same meaning.
 const FLAG_PAIRS: [(u32, u32); 7] = [
     (0x8, 0x20),           // sync
     (0x10, 0x8),           // immutable
@@ -82,7 +83,7 @@ impl Server {
         let number;
         let record;
         let is_writable;
-        // The first two are declared as `long` but have always moved an `int`.
+        // The first two are declared with `long`, but transfer an `int`.
         let data = if GETFLAGS.contains(&command) {
             number = attributes.flags;
             number.as_bytes()
@@ -106,22 +107,23 @@ impl Server {
         Ok(Answer::Payload)
     }
 
+    /// Sets an inode's flags on behalf of the caller.
     fn set_flags(&self, header: &InHeader, flags: u32) -> Result<(), Failure> {
-        // Since Linux 5.13 the kernel has checked this, too.
+        // Since Linux 5.13, the kernel checks the permission, too.
         let owners = &self.options.owners;
         let by = match header.uid {
-            // Only the kernel knows the caller.
+            // For NO_ID, only the kernel knows the caller and has checked the permission.
             0 | NO_ID => Credentials::ROOT,
             _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
         };
         self.known(header.node)?.node.set_flags(flags, &by)?;
-        // The time of change is another one, too.
-        self.note_stale(header.node);
+        // The time of change has changed as well.
+        self.invalidate_attributes(header.node);
         Ok(())
     }
 }
 
-/// Returns the flags that an inode, which has `attributes`, is to get; `None` for other commands.
+/// Returns the new flags of an inode with `attributes`. Returns `None` for commands that do not set flags.
 fn flags_to_set(
     command: u32,
     argument: &[u8],
@@ -135,16 +137,17 @@ fn flags_to_set(
         return Ok(None);
     }
     let (wanted, _) = FsXattr::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
-    // As on the kernel's ext4, flags of other file systems have no effect.
     if wanted.project != attributes.project.unwrap_or(0) {
         return Err(Errno::OPNOTSUPP);
     }
-    let set = |pair: &&(u32, u32)| wanted.flags & pair.1 != 0;
-    let set = FLAG_PAIRS.iter().filter(set).fold(0, |flags, (flag, _)| flags | flag);
+    // Flags that ext4 does not have are ignored, as by the kernel's ext4.
+    let is_set = |pair: &&(u32, u32)| wanted.flags & pair.1 != 0;
+    let set = FLAG_PAIRS.iter().filter(is_set).fold(0, |flags, (flag, _)| flags | flag);
     let others = FLAG_PAIRS.iter().fold(attributes.flags, |flags, (flag, _)| flags & !flag);
     Ok(Some(others | set))
 }
 
+/// Returns the answer to FS_IOC_FSGETXATTR.
 fn fs_xattr(attributes: &Attributes) -> FsXattr {
     let set = FLAG_PAIRS.iter().filter(|(flag, _)| attributes.flags & flag != 0);
     FsXattr {

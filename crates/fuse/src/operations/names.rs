@@ -11,13 +11,13 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::request;
 use crate::server::Server;
 
-/// The longest link target that the kernel takes, in bytes: PATH_MAX without the NUL.
+/// The maximum length of a link target that the kernel accepts, in bytes: PATH_MAX without the NUL.
 const TARGET_BYTES_MAX: usize = 4095;
 
 impl Server {
-    /// LOOKUP. A missing name has an answer that the kernel may cache.
+    /// LOOKUP. The kernel may cache the answer for a missing name, too.
     ///
-    /// For file handles (NFS), the kernel looks up "." in nodes that it has forgotten, files included, and
+    /// For file handles (NFS), the kernel looks up names in nodes that it has forgotten: "." in nodes of all types, and
     /// ".." in directories.
     pub(crate) fn lookup(
         &self,
@@ -31,9 +31,9 @@ impl Server {
             return Err(Errno::NAMETOOLONG.into());
         }
         let found = match name {
-            b"." => self.kept_node(header.node),
+            b"." => self.forgotten_node(header.node),
             b".." => self
-                .kept_node(header.node)
+                .forgotten_node(header.node)
                 .and_then(|directory| self.volume.lookup(&directory, name)),
             _ => self.volume.lookup(&self.known(header.node)?.node, name),
         };
@@ -52,9 +52,9 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns the node of an id that the kernel has forgotten. That it has may not be known here yet. Fails with
-    /// `NotFound` if the file is deleted: the kernel knows those that are open itself.
-    fn kept_node(&self, id: u64) -> Result<Arc<vfs::Node>> {
+    /// Returns the node of an id that the kernel has forgotten, even if FORGET was not received yet. Fails with
+    /// `NotFound` if the file is deleted: while a deleted file is open, the kernel finds its node itself.
+    fn forgotten_node(&self, id: u64) -> Result<Arc<vfs::Node>> {
         match self.nodes.get(id) {
             Some(known) if known.node.attributes().links == 0 => Err(Error::NotFound),
             Some(known) => Ok(Arc::clone(&known.node)),
@@ -69,9 +69,10 @@ impl Server {
         self.entry(id, attributes.generation, self.attr(&attributes))
     }
 
+    /// Returns an entry in the protocol's form.
     fn entry(&self, node: u64, generation: u32, attr: Attr) -> EntryOut {
-        let (seconds, nanoseconds) =
-            (self.options.valid.as_secs(), self.options.valid.subsec_nanos());
+        let seconds = self.options.valid.as_secs();
+        let nanoseconds = self.options.valid.subsec_nanos();
         EntryOut {
             node,
             generation: generation.into(),

@@ -70,6 +70,7 @@ impl Server {
         self.move_name(header, operation.directory, rest, flags)
     }
 
+    /// Renames as RENAME and RENAME2 request.
     fn move_name(
         &self,
         header: &InHeader,
@@ -80,11 +81,13 @@ impl Server {
         let (from, to) = request::two_names(rest)?;
         let directory = self.known(header.node)?;
         let to_directory = self.known(to_directory)?;
-        let (from, to) = ((&directory.node, from), (&to_directory.node, to));
-        // RENAME_WHITEOUT creates a device file.
-        let by = match flags.whiteout {
-            true => self.options.owners.creator(header)?,
-            false => self.options.owners.credentials(header),
+        let from = (&directory.node, from);
+        let to = (&to_directory.node, to);
+        let by = if flags.whiteout {
+            // RENAME_WHITEOUT creates a device file.
+            self.options.owners.creator(header)?
+        } else {
+            self.options.owners.credentials(header)
         };
         self.volume.rename_in(from, to, flags, &by)?;
         Ok(Answer::Payload)

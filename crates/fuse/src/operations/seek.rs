@@ -1,4 +1,4 @@
-//! LSEEK for data and holes, also in files with data that the kernel has not written yet.
+//! LSEEK for data and holes, in files with data that the kernel has not written yet as well.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::protocol::{InHeader, InitFlags, LseekIn, LseekOut, SEEK_DATA, SEEK_HO
 use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
-/// Time that a handler waits until the kernel has written its pages, one by one. Other threads serve these
+/// The time for which a handler waits until the kernel has written its pages, one by one. Other threads serve these
 /// requests, unless all of them wait here.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The target of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,7 @@ enum Sought {
 }
 
 impl Sought {
+    /// Returns the next data or hole from `from` on.
     fn find(self, file: &File, from: FileOffset) -> Result<FileOffset> {
         match self {
             Self::Data => file.seek_data(from),
@@ -31,10 +32,10 @@ impl Sought {
 }
 
 impl Server {
-    /// LSEEK. The kernel does the other kinds of seeking by itself.
+    /// LSEEK for SEEK_DATA and SEEK_HOLE. Other kinds of seeking do not reach the server.
     ///
-    /// Answers ENOSYS if the kernel does not write its data in time. The kernel then reports all files of the
-    /// mount as data without holes, until it is unmounted.
+    /// Fails with ENOSYS if the kernel does not write its data in time. The kernel then reports all files of the mount
+    /// as data without holes until it is unmounted.
     pub(crate) fn lseek(
         &self,
         header: &InHeader,
@@ -50,10 +51,10 @@ impl Server {
         let file = self.known(header.node)?.file()?;
         let from = FileOffset(operation.offset);
         if self.files.kernel_may_hold_data(file.node().number())
-            && !self.have_holes_written(header.node, &file, from, sought)?
+            && !self.flush_holes(header.node, &file, from, sought)?
         {
             tracing::warn!(
-                "the kernel took too long to write its data: holes are reported as data from now on"
+                "the kernel took too long to write its data: it reports holes as data from now on"
             );
             return Err(Errno::NOSYS.into());
         }
@@ -61,9 +62,9 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Has the kernel write the data that it holds in holes of `file`, as far as it matters to a search from
-    /// byte `from`. Returns whether the kernel has done so in time.
-    fn have_holes_written(
+    /// Makes the kernel write the data that it holds in holes of `file`, as far as a search from byte `from` depends on
+    /// it. Returns whether the kernel has done so in time.
+    fn flush_holes(
         &self,
         node: u64,
         file: &File,
@@ -72,18 +73,18 @@ impl Server {
     ) -> Result<bool> {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             // The kernel may know a larger size.
-            return Ok(self.write_and_invalidate(node, from, PATIENCE));
+            return Ok(self.write_and_invalidate(node, from, WRITE_TIMEOUT));
         }
         match (sought, sought.find(file, from)) {
-            // Writing cannot turn data into a hole.
+            // A write does not turn data into a hole.
             (Sought::Data, Ok(data)) if data == from => Ok(true),
             (Sought::Data, Ok(_) | Err(Error::NoSuchOffset)) => {
                 let is_past_end = from.0 >= file.node().attributes().size;
-                Ok(is_past_end || self.write_and_invalidate(node, from, PATIENCE))
+                Ok(is_past_end || self.write_and_invalidate(node, from, WRITE_TIMEOUT))
             }
             (Sought::Hole, Ok(hole)) => {
                 let is_end = hole.0 >= file.node().attributes().size;
-                Ok(is_end || self.write_and_invalidate(node, hole, PATIENCE))
+                Ok(is_end || self.write_and_invalidate(node, hole, WRITE_TIMEOUT))
             }
             (Sought::Hole, Err(Error::NoSuchOffset)) => Ok(true),
             (_, Err(error)) => Err(error),

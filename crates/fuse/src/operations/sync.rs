@@ -5,7 +5,7 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
 impl Server {
-    /// FSYNC. Reports a writeback error that this open file has not reported.
+    /// FSYNC. Reports a writeback error that was not reported through this open file yet.
     pub(crate) fn fsync(
         &self,
         header: &InHeader,
@@ -58,12 +58,12 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
-        let holds_no_more = self.files.remove(operation.handle);
+        let was_last_holder = self.files.remove(operation.handle);
         if let Some(known) = self.nodes.get(header.node) {
             known.stop_reading();
-            if holds_no_more && known.node.attributes().blocks == 0 {
-                // A block was reported while the kernel might have held data.
-                self.note_stale(header.node);
+            if was_last_holder && known.node.attributes().blocks == 0 {
+                // While the kernel might have held data, a block was reported.
+                self.invalidate_attributes(header.node);
             }
         }
         Ok(Answer::Payload)

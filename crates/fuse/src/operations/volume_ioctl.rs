@@ -1,6 +1,6 @@
-//! IOCTLs about the whole volume: FITRIM, FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
+//! IOCTL for the whole volume: FITRIM, FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
 //!
-//! The kernel answers FS_IOC_GETFSUUID and FS_IOC_GETFSSYSFSPATH by itself, and does not pass on the mode of
+//! The kernel answers FS_IOC_GETFSUUID and FS_IOC_GETFSSYSFSPATH itself, and does not pass on the mode of
 //! FS_IOC_SHUTDOWN.
 
 use base::Error;
@@ -11,12 +11,13 @@ use crate::protocol::{InHeader, IoctlIn, IoctlOut};
 use crate::reply::{Answer, Failure, Reply};
 use crate::server::Server;
 
+/// FITRIM.
 const FITRIM: u32 = 0xc018_5879;
 /// FS_IOC_GETFSLABEL.
 const GETFSLABEL: u32 = 0x8100_9431;
 /// FS_IOC_SETFSLABEL.
 const SETFSLABEL: u32 = 0x4100_9432;
-/// The size of the callers' buffer for a label, in bytes.
+/// The size of a caller's buffer for a label, in bytes.
 const LABEL_ROOM: usize = 256;
 
 /// `struct fstrim_range`, in bytes.
@@ -30,7 +31,7 @@ struct TrimRange {
 const _: () = assert!(size_of::<TrimRange>() == 24);
 
 impl Server {
-    /// Answers an IOCTL of the whole volume. Returns `None` for other requests.
+    /// Answers an IOCTL for the whole volume. Returns `None` for other commands.
     pub(super) fn volume_ioctl(
         &self,
         header: &InHeader,
@@ -70,6 +71,7 @@ impl Server {
         Ok(Some(Answer::Payload))
     }
 
+    /// Discards free blocks in `range`. Returns the range with the number of bytes discarded.
     fn trim(&self, range: TrimRange) -> Result<TrimRange, Failure> {
         base::waiting::about_to_wait();
         let end = range.start.saturating_add(range.length);
@@ -82,11 +84,12 @@ impl Server {
         }
     }
 
-    /// Refuses callers other than root. FUSE does not pass capabilities.
+    /// Fails with EPERM for callers other than root, since FUSE does not pass capabilities.
     fn require_root(&self, header: &InHeader) -> Result<(), Errno> {
-        match header.uid == 0 || self.options.owners.caller_is_root {
-            true => Ok(()),
-            false => Err(Errno::PERM),
+        if header.uid == 0 || self.options.owners.caller_is_root {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
         }
     }
 }

@@ -10,9 +10,9 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::request;
 use crate::server::Server;
 
-/// Names that only the superuser sees begin so.
+/// The namespace that only the superuser sees.
 const TRUSTED: &[u8] = b"trusted.";
-/// The namespaces of attributes that a file can have. Other names are refused, not reported as missing.
+/// The supported namespaces. Names in other namespaces are refused, not reported as missing.
 const NAMESPACES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"system.posix_acl_"];
 
 impl Server {
@@ -31,7 +31,7 @@ impl Server {
         answer(&value, operation.size, reply)
     }
 
-    /// LISTXATTR: names, each ended by a NUL.
+    /// LISTXATTR: names, each with a NUL at its end.
     pub(crate) fn list_xattr(
         &self,
         header: &InHeader,
@@ -41,7 +41,7 @@ impl Server {
     ) -> Outcome {
         let mut list = Vec::new();
         for name in self.known(header.node)?.node.list_xattrs()? {
-            // Callers without an id may be root. An extra name does less harm than one that is lost in a
+            // A caller without an id may be root. A superfluous name does less harm than an attribute that is lost in a
             // copy.
             if matches!(header.uid, 0 | NO_ID) || !name.starts_with(TRUSTED) {
                 list.extend_from_slice(&name);
@@ -52,15 +52,17 @@ impl Server {
     }
 }
 
-/// Refuses names that no file can carry.
+/// Fails with EOPNOTSUPP for names outside of the supported namespaces.
 pub(super) fn check_namespace(name: &[u8]) -> Result<(), Errno> {
-    match NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
-        true => Ok(()),
-        false => Err(Errno::OPNOTSUPP),
+    if NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
+        Ok(())
+    } else {
+        Err(Errno::OPNOTSUPP)
     }
 }
 
-/// Returns the value, or with no room its size, or ERANGE with too little.
+/// Answers with the value, or with its size if the caller's room, `size`, is zero. Fails with ERANGE if the value does
+/// not fit.
 fn answer(value: &[u8], size: u32, reply: &mut Reply<'_>) -> Outcome {
     if size == 0 {
         let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;

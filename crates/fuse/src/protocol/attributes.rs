@@ -1,8 +1,8 @@
-//! Inodes, names and space as the protocol shows them.
+//! The protocol's records of inodes' attributes, directory entries and free space.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What `stat` reports (`fuse_attr`).
+/// The attributes that `stat` reports (`fuse_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Attr {
@@ -10,9 +10,9 @@ pub struct Attr {
     pub inode: u64,
     /// The size in bytes.
     pub size: u64,
-    /// What is allocated, in units of 512 bytes.
+    /// The allocated space, in units of 512 bytes.
     pub blocks: u64,
-    /// Last access, in seconds: the bits of a signed number.
+    /// Last access, in seconds; the bits of a signed number.
     pub accessed: u64,
     /// Last change of the contents, in seconds.
     pub modified: u64,
@@ -32,16 +32,16 @@ pub struct Attr {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// For special files, as [`encode_device`] has it.
+    /// The device number of a device file, as returned by [`encode_device`].
     pub device: u32,
     /// The preferred size of transfers, in bytes.
     pub block_size: u32,
-    /// For submounts and DAX.
+    /// Flags for submounts and DAX.
     pub flags: u32,
 }
 const _: () = assert!(size_of::<Attr>() == 88);
 
-/// A device number as the protocol has it: the kernel's "new" encoding.
+/// Returns a device number in the protocol's form: the kernel's "new" encoding.
 pub const fn encode_device(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
 }
@@ -50,9 +50,9 @@ pub const fn encode_device(major: u32, minor: u32) -> u32 {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct AttrOut {
-    /// How long the attributes stay valid, in seconds.
+    /// The time for which the attributes are valid, in seconds.
     pub valid: u64,
-    /// And nanoseconds.
+    /// The nanoseconds of that time.
     pub valid_nanoseconds: u32,
     /// Zero.
     pub padding: u32,
@@ -69,13 +69,13 @@ pub struct EntryOut {
     pub node: u64,
     /// The inode's generation.
     pub generation: u64,
-    /// How long the name stays valid, in seconds.
+    /// The time for which the name is valid, in seconds.
     pub entry_valid: u64,
-    /// How long the attributes stay valid, in seconds.
+    /// The time for which the attributes are valid, in seconds.
     pub attr_valid: u64,
-    /// And nanoseconds.
+    /// The nanoseconds of `entry_valid`.
     pub entry_valid_nanoseconds: u32,
-    /// And nanoseconds.
+    /// The nanoseconds of `attr_valid`.
     pub attr_valid_nanoseconds: u32,
     /// The attributes.
     pub attr: Attr,
@@ -94,11 +94,11 @@ pub struct StatxTime {
     pub reserved: i32,
 }
 
-/// What `statx` reports (`fuse_statx`).
+/// The attributes that `statx` reports (`fuse_statx`).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Statx {
-    /// Which fields count (STATX_*).
+    /// The valid fields (STATX_*).
     pub mask: u32,
     /// The preferred size of transfers, in bytes.
     pub block_size: u32,
@@ -118,9 +118,9 @@ pub struct Statx {
     pub inode: u64,
     /// The size in bytes.
     pub size: u64,
-    /// What is allocated, in units of 512 bytes.
+    /// The allocated space, in units of 512 bytes.
     pub blocks: u64,
-    /// Which of `attributes` count.
+    /// The bits of `attributes` that the file system supports.
     pub attributes_mask: u64,
     /// Last access.
     pub accessed: StatxTime,
@@ -130,11 +130,11 @@ pub struct Statx {
     pub changed: StatxTime,
     /// Last change of the contents.
     pub modified: StatxTime,
-    /// For special files.
+    /// The major number of a device file.
     pub device_major: u32,
-    /// For special files.
+    /// The minor number of a device file.
     pub device_minor: u32,
-    /// Ignored: the kernel knows the mount's device.
+    /// Ignored, since the kernel knows the mount's device.
     pub mount_major: u32,
     /// Ignored.
     pub mount_minor: u32,
@@ -143,7 +143,7 @@ pub struct Statx {
 }
 const _: () = assert!(size_of::<Statx>() == 256);
 
-/// STATX_BASIC_STATS: everything that `stat` has.
+/// STATX_BASIC_STATS: all fields that `stat` has.
 pub const STATX_BASIC_STATS: u32 = 0x7ff;
 /// STATX_BTIME: the time of creation.
 pub const STATX_BTIME: u32 = 0x800;
@@ -152,7 +152,7 @@ pub const STATX_BTIME: u32 = 0x800;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct StatxIn {
-    /// Whether `handle` counts.
+    /// Whether `handle` is valid.
     pub getattr_flags: u32,
     /// Zero.
     pub reserved: u32,
@@ -160,7 +160,7 @@ pub struct StatxIn {
     pub handle: u64,
     /// AT_STATX_* flags.
     pub flags: u32,
-    /// The fields asked for (STATX_*).
+    /// The requested fields (STATX_*).
     pub mask: u32,
 }
 const _: () = assert!(size_of::<StatxIn>() == 24);
@@ -169,9 +169,9 @@ const _: () = assert!(size_of::<StatxIn>() == 24);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct StatxOut {
-    /// How long the attributes stay valid, in seconds.
+    /// The time for which the attributes are valid, in seconds.
     pub valid: u64,
-    /// And nanoseconds.
+    /// The nanoseconds of that time.
     pub valid_nanoseconds: u32,
     /// Zero.
     pub flags: u32,
@@ -186,21 +186,21 @@ const _: () = assert!(size_of::<StatxOut>() == 288);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct StatFsOut {
-    /// Blocks in all.
+    /// All blocks.
     pub blocks: u64,
-    /// Blocks not in use.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Blocks that ordinary users can still use.
+    /// Free blocks that are not reserved for root.
     pub blocks_available: u64,
-    /// Inodes in all.
+    /// All inodes.
     pub inodes: u64,
-    /// Inodes not in use.
+    /// Free inodes.
     pub inodes_free: u64,
-    /// Bytes in a block.
+    /// The size of a block, in bytes.
     pub block_size: u32,
-    /// The longest name, in bytes.
+    /// The maximum length of a name, in bytes.
     pub name_bytes_max: u32,
-    /// Bytes in a fragment: the unit of the counts above.
+    /// The size of a fragment, in bytes: the unit of the counts above.
     pub fragment_size: u32,
     /// Zero.
     pub padding: u32,

@@ -1,4 +1,4 @@
-//! The fixed parts of the messages that change something.
+//! The fixed parts of messages that change the volume.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SetAttrIn {
-    /// Which of the other fields count: FATTR_*.
+    /// The valid fields (FATTR_*).
     pub valid: u32,
     /// Zero.
     pub padding: u32,
@@ -14,9 +14,9 @@ pub struct SetAttrIn {
     pub handle: u64,
     /// The size in bytes.
     pub size: u64,
-    /// For mandatory locks.
+    /// The owner for mandatory locks.
     pub lock_owner: u64,
-    /// Last access, in seconds: the bits of a signed number.
+    /// Last access, in seconds; the bits of a signed number.
     pub accessed: u64,
     /// Last change of the contents, in seconds.
     pub modified: u64,
@@ -41,25 +41,25 @@ pub struct SetAttrIn {
 }
 const _: () = assert!(size_of::<SetAttrIn>() == 88);
 
-/// `mode` counts.
+/// `mode` is valid.
 pub const FATTR_MODE: u32 = 1 << 0;
-/// `uid` counts.
+/// `uid` is valid.
 pub const FATTR_UID: u32 = 1 << 1;
-/// `gid` counts.
+/// `gid` is valid.
 pub const FATTR_GID: u32 = 1 << 2;
-/// `size` counts.
+/// `size` is valid.
 pub const FATTR_SIZE: u32 = 1 << 3;
-/// `accessed` counts.
+/// `accessed` is valid.
 pub const FATTR_ATIME: u32 = 1 << 4;
-/// `modified` counts.
+/// `modified` is valid.
 pub const FATTR_MTIME: u32 = 1 << 5;
-/// The last access is now.
+/// Set the time of the last access to now.
 pub const FATTR_ATIME_NOW: u32 = 1 << 7;
-/// The last change of the contents is now.
+/// Set the time of the last change of the contents to now.
 pub const FATTR_MTIME_NOW: u32 = 1 << 8;
-/// `changed` counts.
+/// `changed` is valid.
 pub const FATTR_CTIME: u32 = 1 << 10;
-/// Setuid and setgid go.
+/// Clear setuid and setgid.
 pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 
 /// MKNOD (`fuse_mknod_in`); the name follows.
@@ -68,7 +68,7 @@ pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 pub struct MkNodIn {
     /// Type and permissions.
     pub mode: u32,
-    /// For devices: see [`decode_device`].
+    /// The device number of a device file, for [`decode_device`].
     pub device: u32,
     /// The caller's umask.
     pub umask: u32,
@@ -76,7 +76,7 @@ pub struct MkNodIn {
     pub padding: u32,
 }
 
-/// The major and minor number of a device number as the protocol has it.
+/// Returns the major and minor number of a device number in the protocol's form.
 pub const fn decode_device(device: u32) -> (u32, u32) {
     (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00)
 }
@@ -105,7 +105,7 @@ pub struct CreateIn {
     pub open_flags: u32,
 }
 
-/// For OPEN and CREATE: setuid and setgid go if the file is truncated.
+/// For OPEN and CREATE: clear setuid and setgid if the file is truncated.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 
 /// RENAME (`fuse_rename_in`); the old and the new name follow.
@@ -136,7 +136,8 @@ pub struct LinkIn {
     pub node: u64,
 }
 
-/// SETXATTR as all kernels send it (`fuse_setxattr_in`); name and value follow.
+/// SETXATTR (`fuse_setxattr_in`); the name and the value follow, after [`SetXattrInExtension`] if SETXATTR_EXT is in
+/// force.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SetXattrIn {
@@ -146,7 +147,7 @@ pub struct SetXattrIn {
     pub flags: u32,
 }
 
-/// What comes between that and the names when SETXATTR_EXT was agreed on.
+/// The continuation of `fuse_setxattr_in` if SETXATTR_EXT is in force.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SetXattrInExtension {
@@ -156,7 +157,7 @@ pub struct SetXattrInExtension {
     pub padding: u32,
 }
 
-/// The setgid bit goes when an ACL is set.
+/// Clear setgid when an ACL is set.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// FSYNC and FSYNCDIR (`fuse_fsync_in`).
@@ -165,13 +166,13 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub struct FsyncIn {
     /// The open file.
     pub handle: u64,
-    /// Bit 0: the data only.
+    /// [`FSYNC_FDATASYNC`].
     pub flags: u32,
     /// Zero.
     pub padding: u32,
 }
 
-/// Only what is needed to read the data back.
+/// Sync the data, and only the metadata that is needed to read it.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 
 /// RELEASE and RELEASEDIR (`fuse_release_in`).
@@ -184,7 +185,7 @@ pub struct ReleaseIn {
     pub flags: u32,
     /// FUSE_RELEASE_* flags.
     pub release_flags: u32,
-    /// For locks.
+    /// The owner for locks.
     pub lock_owner: u64,
 }
 
@@ -200,7 +201,7 @@ pub struct WriteIn {
     pub size: u32,
     /// FUSE_WRITE_* flags.
     pub write_flags: u32,
-    /// For mandatory locks.
+    /// The owner for mandatory locks.
     pub lock_owner: u64,
     /// O_* flags of the open file.
     pub flags: u32,
@@ -209,23 +210,23 @@ pub struct WriteIn {
 }
 const _: () = assert!(size_of::<WriteIn>() == 40);
 
-/// The data comes from the page cache: nobody waits for it, and the handle is any one.
+/// The data comes from the kernel's cache. No program waits for the write, and the handle may be any open file of the
+/// node.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// Setuid and setgid go.
+/// Clear setuid and setgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// The reply to WRITE (`fuse_write_out`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct WriteOut {
-    /// The number of bytes that were written.
+    /// The number of bytes written.
     pub size: u32,
     /// Zero.
     pub padding: u32,
 }
 
-/// COPY_FILE_RANGE and COPY_FILE_RANGE_64 (`fuse_copy_file_range_in`); the node of the request is
-/// that of the source.
+/// COPY_FILE_RANGE and COPY_FILE_RANGE_64 (`fuse_copy_file_range_in`). The header has the node of the source.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct CopyFileRangeIn {
@@ -246,11 +247,11 @@ pub struct CopyFileRangeIn {
 }
 const _: () = assert!(size_of::<CopyFileRangeIn>() == 56);
 
-/// The reply to COPY_FILE_RANGE_64 (`fuse_copy_file_range_out`); COPY_FILE_RANGE has that of WRITE.
+/// The reply to COPY_FILE_RANGE_64 (`fuse_copy_file_range_out`). The reply to COPY_FILE_RANGE is [`WriteOut`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct CopyFileRangeOut {
-    /// The number of bytes that were copied.
+    /// The number of bytes copied.
     pub length: u64,
 }
 
@@ -260,7 +261,7 @@ mod tests {
     use crate::protocol::encode_device;
 
     #[test]
-    fn device_numbers_survive_their_encoding() {
+    fn decoding_reverses_the_encoding_of_device_numbers() {
         for (major, minor) in [(0, 0), (8, 1), (259, 0x12345), (0xfff, 0xf_ffff)] {
             assert_eq!(decode_device(encode_device(major, minor)), (major, minor));
         }

@@ -1,4 +1,4 @@
-//! The fixed parts of all messages but INIT.
+//! The fixed parts of messages that do not change the volume, and of FALLOCATE and IOCTL. Not here: INIT (`init`).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct GetAttrIn {
-    /// Whether `handle` counts.
+    /// Whether `handle` is valid.
     pub flags: u32,
     /// Zero.
     pub padding: u32,
@@ -14,18 +14,19 @@ pub struct GetAttrIn {
     pub handle: u64,
 }
 
-/// In the place of an error, with id zero: [`InvalidateInode`] follows (FUSE_NOTIFY_INVAL_INODE).
+/// The code of a notification with an [`InvalidateInode`] (FUSE_NOTIFY_INVAL_INODE). A notification has its code in
+/// place of an error, and the request id zero.
 pub const NOTIFY_INVALIDATE_INODE: i32 = 2;
 
-/// A notice that invalidates an inode (`fuse_notify_inval_inode_out`).
+/// A notification that invalidates an inode in the kernel's cache (`fuse_notify_inval_inode_out`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct InvalidateInode {
     /// The node.
     pub node: u64,
-    /// The first byte of the data that the kernel is to forget; negative: none, only the attributes.
+    /// The first byte of the data to invalidate. If negative, only the attributes are invalidated.
     pub offset: i64,
-    /// The length in bytes; zero means to the end.
+    /// The length in bytes. Zero means up to the end of the file.
     pub length: i64,
 }
 
@@ -33,11 +34,11 @@ pub struct InvalidateInode {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct ForgetIn {
-    /// How many lookups are taken back.
+    /// The number of lookups to forget.
     pub lookups: u64,
 }
 
-/// BATCH_FORGET (`fuse_batch_forget_in`); `count` of [`ForgetOne`] follow.
+/// BATCH_FORGET (`fuse_batch_forget_in`); `count` records [`ForgetOne`] follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct BatchForgetIn {
@@ -47,13 +48,13 @@ pub struct BatchForgetIn {
     pub padding: u32,
 }
 
-/// One record of BATCH_FORGET (`fuse_forget_one`).
+/// A record of BATCH_FORGET (`fuse_forget_one`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct ForgetOne {
     /// The node.
     pub node: u64,
-    /// How many lookups are taken back.
+    /// The number of lookups to forget.
     pub lookups: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct ForgetOne {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct InterruptIn {
-    /// The id of the request whose caller has received a signal.
+    /// The id of the interrupted request, whose caller has received a signal.
     pub unique: u64,
 }
 
@@ -71,7 +72,7 @@ pub struct InterruptIn {
 pub struct OpenIn {
     /// O_* flags of open(2).
     pub flags: u32,
-    /// FUSE_OPEN_* flags (since 7.33).
+    /// FUSE_OPEN_* flags (from 7.33 on).
     pub open_flags: u32,
 }
 
@@ -79,27 +80,27 @@ pub struct OpenIn {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct OpenOut {
-    /// Comes back with each request on the open file.
+    /// The handle. Each request on the open file contains it.
     pub handle: u64,
     /// FOPEN_* flags.
     pub flags: u32,
-    /// For passthrough (since 7.40).
+    /// The backing file, for passthrough (from 7.40 on).
     pub backing: i32,
 }
 const _: () = assert!(size_of::<OpenOut>() == 16);
 
-/// A READ says on whose behalf it is: all do that are not for the page cache.
+/// `ReadIn::lock_owner` is valid. The kernel sets this in every READ that does not fill its cache.
 pub const READ_LOCK_OWNER: u32 = 1 << 1;
 
-/// Reads and writes bypass the page cache.
+/// Reads and writes bypass the kernel's cache.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// The kernel's cached pages of the file stay valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// The kernel may cache the entries of the directory.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
-/// No FLUSH when the file is closed.
+/// The kernel sends no FLUSH when the file is closed.
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
-/// Direct writes that do not make the file grow may be under way at once.
+/// Direct writes that do not extend the file may be in flight concurrently.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// READ, READDIR and READDIRPLUS (`fuse_read_in`).
@@ -108,13 +109,13 @@ pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 pub struct ReadIn {
     /// The open file.
     pub handle: u64,
-    /// The first byte, or the place in the directory.
+    /// The first byte, or the position in the directory.
     pub offset: u64,
-    /// The most bytes that the reply may carry.
+    /// The maximum size of the reply's payload, in bytes.
     pub size: u32,
-    /// Whether `lock_owner` counts.
+    /// [`READ_LOCK_OWNER`].
     pub read_flags: u32,
-    /// For mandatory locks.
+    /// The owner for mandatory locks.
     pub lock_owner: u64,
     /// O_* flags of the open file.
     pub flags: u32,
@@ -129,7 +130,7 @@ const _: () = assert!(size_of::<ReadIn>() == 40);
 pub struct DirentHeader {
     /// The inode number that users see.
     pub inode: u64,
-    /// Where the next entry is.
+    /// The position of the next entry.
     pub next: u64,
     /// The length of the name, in bytes.
     pub name_length: u32,
@@ -142,13 +143,13 @@ const _: () = assert!(size_of::<DirentHeader>() == 24);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct GetXattrIn {
-    /// The caller's room in bytes; zero asks for the size.
+    /// The size of the caller's buffer, in bytes. Zero requests the size of the value.
     pub size: u32,
     /// Zero.
     pub padding: u32,
 }
 
-/// The reply to GETXATTR and LISTXATTR with a size of zero (`fuse_getxattr_out`).
+/// The reply to GETXATTR and LISTXATTR if `size` is zero (`fuse_getxattr_out`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct GetXattrOut {
@@ -164,9 +165,9 @@ pub struct GetXattrOut {
 pub struct FallocateIn {
     /// The open file.
     pub handle: u64,
-    /// Where the range begins.
+    /// The first byte of the range.
     pub offset: u64,
-    /// Its bytes.
+    /// The length of the range, in bytes.
     pub length: u64,
     /// The flags of fallocate(2).
     pub mode: u32,
@@ -181,7 +182,7 @@ const _: () = assert!(size_of::<FallocateIn>() == 32);
 pub struct LseekIn {
     /// The open file.
     pub handle: u64,
-    /// Where to begin.
+    /// The first byte of the search.
     pub offset: u64,
     /// [`SEEK_DATA`] or [`SEEK_HOLE`].
     pub whence: u32,
@@ -190,16 +191,16 @@ pub struct LseekIn {
 }
 const _: () = assert!(size_of::<LseekIn>() == 24);
 
-/// Find data.
+/// Searches for data.
 pub const SEEK_DATA: u32 = 3;
-/// Find a hole.
+/// Searches for a hole.
 pub const SEEK_HOLE: u32 = 4;
 
 /// The reply to LSEEK (`fuse_lseek_out`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct LseekOut {
-    /// The position found.
+    /// The position that was found.
     pub offset: u64,
 }
 
@@ -215,9 +216,9 @@ pub struct IoctlIn {
     pub command: u32,
     /// The argument.
     pub argument: u64,
-    /// Bytes that come in.
+    /// The size of the input data, in bytes.
     pub in_size: u32,
-    /// The most bytes that may go out.
+    /// The maximum size of the output data, in bytes.
     pub out_size: u32,
 }
 const _: () = assert!(size_of::<IoctlIn>() == 32);
@@ -230,9 +231,9 @@ pub struct IoctlOut {
     pub result: i32,
     /// FUSE_IOCTL_* flags.
     pub flags: u32,
-    /// For unrestricted ioctls.
+    /// The number of input vectors, for unrestricted ioctls.
     pub in_vectors: u32,
-    /// For unrestricted ioctls.
+    /// The number of output vectors, for unrestricted ioctls.
     pub out_vectors: u32,
 }
 const _: () = assert!(size_of::<IoctlOut>() == 16);

@@ -1,4 +1,4 @@
-//! The numbers of the operations (`enum fuse_opcode`).
+//! Operation codes (`enum fuse_opcode`).
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal,)*) => {
@@ -9,10 +9,10 @@ macro_rules! opcodes {
         pub enum Opcode { $($name = $number,)* }
 
         impl Opcode {
-            /// Every operation known here.
+            /// All known operations.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The operation of a number, if it is known.
+            /// Returns the operation with a number, if it is known.
             pub const fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }

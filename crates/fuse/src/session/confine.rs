@@ -1,8 +1,8 @@
-//! Confines the calling process, before it has other threads: no file, no network, no process but
-//! itself, no privilege. What it has open stays open.
+//! Confinement of the calling process: no access to files, the network and other processes, and no privileges. Open
+//! files stay open. The process must not have other threads yet.
 //!
-//! Several layers, since each may be missing from a kernel: another user without capabilities,
-//! Landlock, and a filter on system calls. What a kernel lacks is logged, not fatal.
+//! There are several layers, since a kernel may lack some of them: another user without capabilities, Landlock, and a
+//! filter on system calls. A missing layer is logged, and is not an error.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
@@ -19,16 +19,16 @@ use crate::transport::ENABLE_RINGS;
 /// The user and group that root becomes: nobody.
 const NOBODY: u32 = 65_534;
 
-/// What a server needs besides what all of them do.
+/// The needs of a server beyond those of all servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// The image is open for writing.
+    /// Whether the image is open for writing.
     pub writable: bool,
-    /// There are rings, made already, which threads will use.
+    /// Whether there are rings, created already, that threads will enable and use.
     pub rings: bool,
 }
 
-/// Gives up everything that serving does not need.
+/// Confines the process to the needs of serving.
 pub fn confine(needs: Needs) {
     if let Err(error) = drop_privileges() {
         tracing::warn!("cannot drop privileges: {error}");
@@ -43,11 +43,13 @@ pub fn confine(needs: Needs) {
     }
 }
 
+/// Changes root to an ordinary user, and drops all capabilities.
 fn drop_privileges() -> rustix::io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     if rustix::process::geteuid().is_root() {
-        let (user, group) = (rustix::fs::Uid::from_raw(NOBODY), rustix::fs::Gid::from_raw(NOBODY));
-        // Not where this user is not mapped (user namespaces): the capabilities go all the same.
+        let user = rustix::fs::Uid::from_raw(NOBODY);
+        let group = rustix::fs::Gid::from_raw(NOBODY);
+        // Fails if the user is not mapped in a user namespace. The capabilities are dropped all the same.
         let _ = rustix::thread::set_thread_groups(&[])
             .and_then(|()| rustix::thread::set_thread_res_gid(group, group, group))
             .and_then(|()| rustix::thread::set_thread_res_uid(user, user, user));
@@ -57,7 +59,7 @@ fn drop_privileges() -> rustix::io::Result<()> {
     rustix::thread::set_capabilities(None, sets)
 }
 
-/// Denies every access that Landlock knows of: there is no rule that allows any.
+/// Denies every access that Landlock controls: there is no rule that allows any.
 fn restrict_files() -> Result<RulesetStatus, landlock::RulesetError> {
     let abi = ABI::V6;
     let status = Ruleset::default()
@@ -70,9 +72,9 @@ fn restrict_files() -> Result<RulesetStatus, landlock::RulesetError> {
     Ok(status.ruleset)
 }
 
-/// What serving, reading the image, memory, threads and an orderly end need.
+/// The system calls that every server needs to serve, to read the image, for memory and threads, and to end in order.
 const ALLOWED: &[libc::c_long] = &[
-    // What is open.
+    // Open files.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -86,7 +88,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_dup3,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
-    // Waiting, and talking to the guard.
+    // Waits, and messages to the guard.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -117,7 +119,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Time and chance.
+    // Time and random numbers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
     libc::SYS_nanosleep,
@@ -126,11 +128,12 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// The commands of fcntl that serving needs. Others have the kernel send signals to processes of the same user.
+/// The commands of fcntl that every server needs. Others can make the kernel send signals to processes of the same
+/// user.
 const ALLOWED_FCNTL: [libc::c_int; 5] =
     [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
 
-/// What writing to an open image needs besides.
+/// The further system calls that writing to the image needs.
 const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
@@ -142,11 +145,11 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_uname,
 ];
 
-/// What using rings needs besides. They pass nothing on but what travels over /dev/fuse, and no others
-/// can be made.
+/// The further system calls that rings need. The rings accept only commands to open devices, and further rings cannot
+/// be created.
 const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
 
-/// Everything else gets ENOSYS, to which the C library has an answer: it does without.
+/// Makes all other system calls fail with ENOSYS, which the C library can handle.
 fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
     let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
@@ -158,16 +161,17 @@ fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     }
     let commands = ALLOWED_FCNTL.map(|command| masked(1, u64::from(u32::MAX), command as u64));
     rules.push((libc::SYS_fcntl, commands.into_iter().collect::<Result<_, _>>()?));
-    // Memory, but none that can be executed.
+    // Memory, but no executable memory.
     let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
     rules.push((libc::SYS_mmap, vec![not_executable.clone()]));
     rules.push((libc::SYS_mprotect, vec![not_executable]));
-    // Threads, but no processes. The C library asks by clone3 first, whose flags no filter can see.
+    // Threads, but no processes. The C library tries clone3 first, which is refused, since a filter cannot see its
+    // flags.
     let thread = libc::CLONE_THREAD as u64;
     rules.push((libc::SYS_clone, vec![masked(0, thread, thread)?]));
-    // The processors of the calling thread.
+    // The processors of the calling thread only.
     rules.push((libc::SYS_sched_setaffinity, vec![masked(0, u64::from(u32::MAX), 0)?]));
-    // Signals, but only to this process (abort).
+    // Signals, but only to this process (for abort).
     let own = rustix::process::getpid().as_raw_nonzero().get() as u64;
     rules.push((libc::SYS_tgkill, vec![masked(0, u64::from(u32::MAX), own)?]));
     // The names of threads.
@@ -184,6 +188,7 @@ fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// Returns a rule that the bits `mask` of an argument have the value `value`.
 fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     let operator = SeccompCmpOp::MaskedEq(mask);
     let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)?;

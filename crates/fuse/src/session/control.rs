@@ -1,4 +1,4 @@
-//! What guard and server tell each other.
+//! Messages between guard and server, and waits for them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,54 +12,56 @@ use crate::socket;
 /// A message.
 #[derive(Debug)]
 pub enum Message {
-    /// Server to guard: the image is open, and nothing has been read from it.
+    /// Server to guard: the image is open, and nothing was read from it yet.
     Prepared,
-    /// Guard to server: signals are handled now, and the host holds the device.
+    /// Guard to server: the guard handles signals, and the host has claimed the device.
     Watching,
     /// Server to guard: the volume is open.
     Opened,
     /// Guard to server: the volume is mounted, and this is the connection.
     Mounted(OwnedFd),
-    /// Server to guard: INIT is done; the mount can be used.
+    /// Server to guard: INIT is answered, and the mount can be used.
     Serving,
-    /// Server to guard: I was asked to end.
-    Asked,
-    /// Guard to server: there is no mount, or it is out of the tree; end, whoever still uses it, once what
-    /// the kernel has passed on is answered. The second time: at once.
+    /// Server to guard: the server was requested to end.
+    EndRequested,
+    /// Guard to server: there is no mount, or it is detached. The first time, the server ends after it has answered the
+    /// requests that the kernel has sent, even if programs still use the mount. The second time, it ends at once.
     Quit,
 }
 
-/// What there is to react to.
+/// An event that guard or server waits for.
 #[derive(Debug)]
 pub enum Event {
     /// A message.
     Message(Message),
-    /// The other process has gone.
+    /// The other process has closed its end of the socket.
     Closed,
-    /// A signal asks for an end.
+    /// A signal requests the end.
     Signal,
-    /// The third thing that was waited for.
+    /// The caller's own descriptor is ready.
     Other,
-    /// The time is up.
+    /// The timeout has expired.
     Timeout,
 }
 
-/// One end of the socket between them. It keeps messages apart.
+/// One end of the socket between guard and server.
 #[derive(Debug)]
 pub struct Control {
     socket: OwnedFd,
 }
 
 impl Control {
+    /// Creates an end over `socket`.
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// Sends a message; `descriptor` goes with `Mounted`.
+    /// Sends the bytes of a message, and a descriptor with them if there is one.
     fn send_raw(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         socket::send(&self.socket, bytes, descriptor)
     }
 
+    /// Sends a message.
     pub fn send(&self, message: &Message) -> Result<(), Errno> {
         match message {
             Message::Prepared => self.send_raw(b"p", None),
@@ -67,11 +69,12 @@ impl Control {
             Message::Opened => self.send_raw(b"o", None),
             Message::Mounted(connection) => self.send_raw(b"m", Some(connection.as_fd())),
             Message::Serving => self.send_raw(b"s", None),
-            Message::Asked => self.send_raw(b"a", None),
+            Message::EndRequested => self.send_raw(b"a", None),
             Message::Quit => self.send_raw(b"q", None),
         }
     }
 
+    /// Receives a message. Fails with EPROTO for unknown ones.
     fn receive(&self) -> Result<Event, Errno> {
         let mut bytes = [0; 8];
         let (length, descriptor) = socket::receive(&self.socket, &mut bytes)?;
@@ -82,17 +85,17 @@ impl Control {
             (b"w", _) => Message::Watching,
             (b"m", Some(connection)) => Message::Mounted(connection),
             (b"s", _) => Message::Serving,
-            (b"a", _) => Message::Asked,
+            (b"a", _) => Message::EndRequested,
             (b"q", _) => Message::Quit,
-            // The server may have been taken over: whatever else it says is nothing to act on.
+            // A compromised server may send anything.
             _ => return Err(Errno::PROTO),
         };
         Ok(Event::Message(message))
     }
 }
 
-/// What comes next, from the other process, where there is one; at the end of `timeout`, where
-/// there is one, `Timeout`.
+/// Waits for the next event: a message through `control`, a signal, or until `other` is ready for reading. Returns
+/// `Timeout` if there is none within `timeout`.
 pub fn wait(
     control: Option<&Control>,
     signals: &Signals,
@@ -114,7 +117,7 @@ pub fn wait(
         }
         let woken: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
         return match control {
-            // A message first: it may make the signal irrelevant.
+            // The message first, since it may make the signal irrelevant.
             Some(control) if woken[1] => control.receive(),
             _ if woken[0] => {
                 signals.clear();

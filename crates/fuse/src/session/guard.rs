@@ -1,5 +1,4 @@
-//! The guard: mounts for the server, and sees to it that the mount goes when it should. It never
-//! looks at the image.
+//! The guard: mounts for the server, watches it, and unmounts in the end. It never accesses the image.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -12,21 +11,21 @@ use super::peer::announce;
 use super::process::{self, Child};
 use super::signals::Signals;
 use super::task::{self, Task};
-use super::{Plan, SessionError, Sockets, locate, witness};
+use super::{Plan, SessionError, Sockets, kill_check, locate};
 use crate::mount::{self, Claimed, Detached, MountError, MountId, MountRequest};
 
-/// How long the kernel may take to have written what it has collected.
-const PATIENCE_TO_SYNC: Duration = Duration::from_secs(30);
-/// Who asks for an end often asks both processes: what comes so soon after the first is the same wish.
-const SAME_WISH: Duration = Duration::from_secs(1);
-/// How long the server may take to end once the mount has gone.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it may take once it was told to, whoever uses the mount, and once it has hung up.
-const PATIENCE_AT_QUIT: Duration = Duration::from_secs(10);
-/// The same when it may have much to write first.
-pub(super) const PATIENCE_TO_WRITE: Duration = Duration::from_secs(600);
+/// The time within which the kernel has to write the data that it holds.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time for which further requests to end count as the same request. Signals are often sent to both processes.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+/// The time within which the server has to end after the mount has ended.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time within which the server has to end after `Quit`, or after it has closed its end of the socket.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time within which a server that may have much data to write has to end after `Quit`.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The guard's part: see the module above.
+/// Runs the guard: see the parent module.
 pub fn run<E>(
     plan: &Plan,
     sockets: Sockets,
@@ -35,33 +34,32 @@ pub fn run<E>(
 ) -> Result<(), SessionError<E>> {
     process::leave_directory();
     let control = Control::new(sockets.control);
-    let signals = match Signals::take() {
+    let signals = match Signals::install() {
         Ok(signals) => signals,
         Err(errno) => {
             server.kill();
             let _ = server.wait::<E>();
-            return Err(SessionError::Host("take signals", errno));
+            return Err(SessionError::Host("handle signals", errno));
         }
     };
-    // Their threads inherit that signals are blocked.
     locate::start(sockets.locate);
-    witness::start(sockets.witness);
+    kill_check::start(sockets.kill_check);
     let mut guard = Guard { plan, control, signals, server, mount: None, presence: None };
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}
-        Ok(Event::Signal) => return guard.abort(PATIENCE, SessionError::Interrupted),
+        Ok(Event::Signal) => return guard.abort(END_TIMEOUT, SessionError::Interrupted),
         other => return Err(process::failure_of(guard.end(&other))),
     }
     let claimed = match claim(plan) {
         Ok(claimed) => claimed,
-        Err(error) => return guard.abort(PATIENCE, error.into()),
+        Err(error) => return guard.abort(END_TIMEOUT, error.into()),
     };
-    // Should the server have gone, then the wait for its message will tell.
+    // If the server has ended, the wait for its message returns `Closed`.
     let _ = guard.control.send(&Message::Watching);
     match guard.wait() {
         Ok(Event::Message(Message::Opened)) => {}
-        // It is opening the volume, or waits until it may: what is written then outlives a kill.
-        Ok(Event::Signal) => return guard.abort(PATIENCE, SessionError::Interrupted),
+        // The server is opening the volume, or waits to do so. Data that it writes then survives a kill.
+        Ok(Event::Signal) => return guard.abort(END_TIMEOUT, SessionError::Interrupted),
         other => return Err(process::failure_of(guard.end(&other))),
     }
     let (detached, _descriptor) = match claimed {
@@ -71,14 +69,14 @@ pub fn run<E>(
     };
     match guard.attach(detached) {
         Ok(()) => guard.report_and_watch(ready),
-        Err(error) => guard.abort(PATIENCE_TO_WRITE, error.into()),
+        Err(error) => guard.abort(WRITE_TIMEOUT, error.into()),
     }
 }
 
-/// Claims the device or image before anything is read from it.
+/// Claims the device or image before the server reads from it.
 fn claim(plan: &Plan) -> Result<Option<Claimed>, MountError> {
     mount::check_free(&plan.directory)?;
-    plan.claim.as_ref().map_or(Ok(None), |claim| claim.take(&plan.options))
+    plan.claim.as_ref().map_or(Ok(None), |claim| claim.acquire(&plan.options))
 }
 
 struct Guard<'a> {
@@ -86,65 +84,69 @@ struct Guard<'a> {
     control: Control,
     signals: Signals,
     server: Child,
-    /// The mount.
+    /// The mount, once there is one.
     mount: Option<MountId>,
     /// A socket whose name exists while this process runs, so that `umount` can wait for its end.
     presence: Option<UnixListener>,
 }
 
 impl Guard<'_> {
-    /// Waits for the next message of the server, or a signal.
+    /// Waits for a message of the server, or a signal.
     fn wait(&self) -> Result<Event, Errno> {
         wait(Some(&self.control), &self.signals, None, None)
     }
 
-    /// Waits so long at most, however many messages come.
-    fn wait_within(&self, wait_callback: Option<Duration>) -> Result<Event, Errno> {
-        match wait_callback {
+    /// Waits for a message of the server, or a signal, up to `timeout`. If that is zero, returns `Timeout` even if
+    /// there is a message, so that a server that keeps sending cannot outlast its time.
+    fn wait_within(&self, timeout: Option<Duration>) -> Result<Event, Errno> {
+        match timeout {
             Some(Duration::ZERO) => Ok(Event::Timeout),
-            wait_callback => wait(Some(&self.control), &self.signals, None, wait_callback),
+            timeout => wait(Some(&self.control), &self.signals, None, timeout),
         }
     }
 
-    /// Mounts and hands the connection over.
+    /// Mounts, and passes the connection to the server.
     fn attach(&mut self, detached: Option<Detached>) -> Result<(), MountError> {
         let plan = self.plan;
         let is_block_device = detached.is_some();
         let source = plan.options.fsname.as_ref().map_or_else(|| plan.source.clone(), Into::into);
         let connection = match detached {
             Some(detached) => {
-                // Set before the mount can be unmounted.
+                // Before the mount is attached, since other programs can unmount it from then on.
                 self.mount = detached.id();
                 self.presence = self.mount.as_ref().and_then(|id| announce(&id.name(&source)));
                 detached.attach(&plan.directory)?
             }
             None => {
-                let (directory, options) = (&*plan.directory, &plan.options);
-                let request = MountRequest { source: source.clone(), directory, options };
+                let directory = &*plan.directory;
+                let request =
+                    MountRequest { source: source.clone(), directory, options: &plan.options };
                 let connection = mount::mount(&request)?;
                 self.mount = MountId::find(directory).map(|(id, _)| id);
                 self.presence = self.mount.as_ref().and_then(|id| announce(&id.name(&source)));
                 connection
             }
         };
-        if let (true, Some(mount)) = (plan.options.writeback, &self.mount) {
+        if plan.options.writeback
+            && let Some(mount) = &self.mount
+        {
             mount::lift_limit_on_writeback(&mount.device, is_block_device);
         }
-        // The guard keeps no connection: the server's must be the last one.
+        // The guard keeps no copy of the connection, so that the connection ends with the server.
         let _ = self.control.send(&Message::Mounted(connection));
         Ok(())
     }
 
-    /// From the mount on.
+    /// Watches the server after mounting, and unmounts in the end. Writes to `ready` when the mount can be used.
     fn report_and_watch<E>(self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
         match self.wait() {
             Ok(Event::Message(Message::Serving)) => {}
             Ok(Event::Signal) => {
-                self.take_away();
-                return self.abort(PATIENCE_TO_WRITE, SessionError::Interrupted);
+                self.detach();
+                return self.abort(WRITE_TIMEOUT, SessionError::Interrupted);
             }
             other => {
-                self.take_away();
+                self.detach();
                 return self.end(&other);
             }
         }
@@ -152,118 +154,117 @@ impl Guard<'_> {
             self.go_into_background(&ready);
         }
         let last = self.watch();
-        // Whatever happened to the server, nothing of the mount must stay behind.
-        self.take_away();
+        // Whatever has happened to the server, no mount may be left.
+        self.detach();
         self.end(&last)
     }
 
-    /// Waits for the server after the `last` event of it. One that has hung up is about to end. Any other, which may
-    /// have been taken over, is killed.
+    /// Waits for the end of the server after its `last` event. A server that has closed its end of the socket is about
+    /// to end. Any other, which may have been compromised, is killed.
     fn end<E>(self, last: &Result<Event, Errno>) -> Result<(), SessionError<E>> {
         if !matches!(last, Ok(Event::Closed)) {
             self.server.kill();
         }
-        self.server.wait_within(PATIENCE_AT_QUIT)
+        self.server.wait_within(QUIT_TIMEOUT)
     }
 
-    /// Ends a server whose start has failed for a reason that it does not know. The server has `wait_callback` to close its
-    /// volume; another signal ends it sooner.
-    fn abort<E>(
-        self,
-        wait_callback: Duration,
-        error: SessionError<E>,
-    ) -> Result<(), SessionError<E>> {
+    /// Ends a server that has not failed itself, and returns `error`. The server gets the time `timeout` to close its
+    /// volume, unless another signal comes.
+    fn abort<E>(self, timeout: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
         let has_ended = self.plan.options.writable
             && self.control.send(&Message::Quit).is_ok()
-            && self.await_end(wait_callback);
+            && self.await_end(timeout);
         let last = if has_ended { Event::Closed } else { Event::Timeout };
         let _ = self.end::<E>(&Ok(last));
         Err(error)
     }
 
-    /// Waits until the server has let go of its end of the socket, which it does last.
-    fn await_end(&self, wait_callback: Duration) -> bool {
+    /// Waits until the server has closed its end of the socket, which happens at its end. Returns false after
+    /// `timeout`, or after a signal that requests the end again.
+    fn await_end(&self, timeout: Duration) -> bool {
         let begun = Instant::now();
         loop {
-            let left = wait_callback.saturating_sub(begun.elapsed());
+            let left = timeout.saturating_sub(begun.elapsed());
             match self.wait_within(Some(left)) {
                 Ok(Event::Closed) => return true,
                 Ok(Event::Message(_)) => {}
-                Ok(Event::Signal) if begun.elapsed() < SAME_WISH => {}
+                Ok(Event::Signal) if begun.elapsed() < SAME_REQUEST => {}
                 _ => return false,
             }
         }
     }
 
+    /// Detaches from the terminal, and lets the caller return.
     fn go_into_background(&self, ready: &OwnedFd) {
         process::leave_terminal();
         if let Ok(null) = process::open_null() {
             let _ = process::leave_streams(&null);
         }
-        // The caller may have been killed: the mount is there all the same.
+        // The caller may have been killed. The mount exists all the same.
         let _ = rustix::io::write(ready, &[1]);
     }
 
-    /// Watches the server until it has ended or must be killed. Returns the event that says so.
+    /// Watches the server until it has ended or must be killed. Returns the last event.
     fn watch(&self) -> Result<Event, Errno> {
         let mut until: Option<Instant> = None;
-        let mut told = false;
-        let mut asked: Option<Instant> = None;
+        let mut has_sent_quit = false;
+        // The time of the first request to end.
+        let mut requested: Option<Instant> = None;
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let event = self.wait_within(left);
-            let is_wish = matches!(event, Ok(Event::Signal | Event::Message(Message::Asked)));
-            if is_wish && asked.is_some_and(|first| first.elapsed() < SAME_WISH) {
+            let is_request =
+                matches!(event, Ok(Event::Signal | Event::Message(Message::EndRequested)));
+            if is_request && requested.is_some_and(|first| first.elapsed() < SAME_REQUEST) {
                 continue;
             }
             match event {
-                Ok(Event::Signal | Event::Message(Message::Asked)) if until.is_none() => {
-                    let first = *asked.get_or_insert_with(Instant::now);
+                Ok(Event::Signal | Event::Message(Message::EndRequested)) if until.is_none() => {
+                    let first = *requested.get_or_insert_with(Instant::now);
                     if !self.sync(first) {
                         return Ok(Event::Closed);
                     }
-                    let wait_callback = self.unmount();
-                    until = Some(Instant::now() + wait_callback);
+                    let timeout = self.unmount();
+                    until = Some(Instant::now() + timeout);
                 }
-                // The mount has gone from here, but is still in use, or is mounted elsewhere, too;
-                // or somebody insists.
-                Ok(Event::Timeout | Event::Signal | Event::Message(Message::Asked)) if !told => {
-                    told = true;
-                    let wait_callback = match self.plan.options.writable {
-                        true => PATIENCE_TO_WRITE,
-                        false => PATIENCE_AT_QUIT,
-                    };
-                    until = Some(Instant::now() + wait_callback);
+                // The mount is detached, but still in use or mounted elsewhere, too. Or the end was requested again.
+                Ok(Event::Timeout | Event::Signal | Event::Message(Message::EndRequested))
+                    if !has_sent_quit =>
+                {
+                    has_sent_quit = true;
+                    let is_writable = self.plan.options.writable;
+                    let timeout = if is_writable { WRITE_TIMEOUT } else { QUIT_TIMEOUT };
+                    until = Some(Instant::now() + timeout);
                     let _ = self.control.send(&Message::Quit);
                 }
-                // Told again, it waits for nobody.
-                Ok(Event::Signal | Event::Message(Message::Asked)) => {
+                // After a second `Quit`, the server waits for no requests.
+                Ok(Event::Signal | Event::Message(Message::EndRequested)) => {
                     let _ = self.control.send(&Message::Quit);
                 }
-                // It has ended, does not end, or talks nonsense.
+                // The server has ended, does not end in time, or violates the protocol.
                 last => return last,
             }
         }
     }
 
-    /// Has the kernel write what programs have written and it has not passed on yet: their mappings,
-    /// and with `writeback` all that they write. False when the server has ended meanwhile.
-    fn sync(&self, asked: Instant) -> bool {
+    /// Makes the kernel send the data that it holds to the server: data of mappings, and with `writeback` all written
+    /// data. The time limit begins at `requested`. Returns false if the server has ended before.
+    fn sync(&self, requested: Instant) -> bool {
         if !self.plan.options.writable || !self.is_mounted() {
             return true;
         }
         let syncing = match self.start_sync() {
             Ok(syncing) => syncing,
             Err(errno) => {
-                tracing::warn!("cannot have the mount written: {errno}");
+                tracing::warn!("cannot sync the mount: {errno}");
                 return true;
             }
         };
         loop {
-            let left = PATIENCE_TO_SYNC.saturating_sub(asked.elapsed());
+            let left = SYNC_TIMEOUT.saturating_sub(requested.elapsed());
             match wait(Some(&self.control), &self.signals, Some(syncing.as_fd()), Some(left)) {
-                Ok(Event::Signal | Event::Message(Message::Asked))
-                    if asked.elapsed() < SAME_WISH => {}
+                Ok(Event::Signal | Event::Message(Message::EndRequested))
+                    if requested.elapsed() < SAME_REQUEST => {}
                 Ok(Event::Closed) => return false,
                 Ok(Event::Other) => {
                     if let Some(Err(errno)) = syncing.outcome() {
@@ -271,41 +272,45 @@ impl Guard<'_> {
                     }
                     return true;
                 }
-                // Out of patience, or somebody insists.
+                // The timeout has expired, or the end was requested again.
                 _ => {
-                    tracing::warn!("what was written and not synced may be lost");
+                    tracing::warn!(
+                        "the sync of the mount was too slow or was interrupted: data that was not synced \
+                         may be lost"
+                    );
                     return true;
                 }
             }
         }
     }
 
+    /// Starts the sync of the mount.
     fn start_sync(&self) -> Result<Task<Result<(), Errno>>, Errno> {
         let directory = self.plan.directory.clone();
         Task::start(move || task::sync(&directory))
     }
 
-    /// Takes the mount out of the tree, in use or not. Gives the time that its users get to end.
+    /// Detaches the mount, even if it is in use. Returns the time for which the server may go on to serve its users.
     fn unmount(&self) -> Duration {
         if !self.is_mounted() {
-            return PATIENCE;
+            return END_TIMEOUT;
         }
         let is_in_use = mount::is_in_use(&self.plan.directory);
         if is_in_use {
-            tracing::warn!("the mount is in use: what is open on it will fail");
+            tracing::warn!("the mount is in use: accesses to its open files will fail");
         }
-        self.take_away();
-        if is_in_use { Duration::ZERO } else { PATIENCE }
+        self.detach();
+        if is_in_use { Duration::ZERO } else { END_TIMEOUT }
     }
 
-    /// Detaches the mount, if it is still attached. Limits its wait, since the kernel may wait until the
-    /// server has written everything.
-    fn take_away(&self) {
+    /// Detaches the mount if it is still attached. Limits the wait, since the kernel may wait until the server has
+    /// written all data.
+    fn detach(&self) {
         let Some(mount) = self.mount.clone() else { return };
         let directory = self.plan.directory.clone();
-        let taking = Task::start(move || mount::take_away(&directory, &mount));
-        let outcome = match taking {
-            Ok(taking) => taking.outcome_within(PATIENCE).unwrap_or(Ok(())),
+        let detaching = Task::start(move || mount::detach(&directory, &mount));
+        let outcome = match detaching {
+            Ok(detaching) => detaching.outcome_within(END_TIMEOUT).unwrap_or(Ok(())),
             Err(errno) => Err(MountError::Unmount(errno)),
         };
         if let Err(error) = outcome {
@@ -313,7 +318,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Whether the topmost mount on the directory is still the one that was made.
+    /// Returns whether the topmost mount on the directory is still the session's.
     fn is_mounted(&self) -> bool {
         let found = MountId::find(&self.plan.directory).map(|(found, _)| found);
         found.is_some() && found == self.mount

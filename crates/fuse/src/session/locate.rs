@@ -1,4 +1,4 @@
-//! The guard's answers to the confined server, which cannot look up on which processor a client runs.
+//! The processors on which clients run, as answers of the guard. The confined server cannot look them up.
 
 use std::os::fd::OwnedFd;
 
@@ -6,10 +6,10 @@ use super::questions;
 
 /// The answer for a thread that has ended, or that this process cannot see.
 const NOWHERE: u32 = u32::MAX;
-/// The number of the field of /proc/PID/stat that holds the processor, from the state of the process on.
+/// The index of the field with the processor in /proc/PID/stat, counted from the state of the process on.
 const PROCESSOR: usize = 36;
 
-/// Answers, until the other end of `socket` is closed.
+/// Starts a thread that answers until the other end of `socket` is closed.
 pub fn start(socket: OwnedFd) {
     questions::start("fuse-locate", socket, answer);
 }
@@ -23,7 +23,7 @@ fn processor_of(thread: u32) -> Option<u32> {
     processor_in(&std::fs::read(format!("/proc/{thread}/stat")).ok()?)
 }
 
-/// `1234 (name) S 1 …`: the name may contain anything.
+/// Returns the processor in the contents of /proc/PID/stat: `1234 (name) S 1 …`. The name may contain any byte.
 fn processor_in(stat: &[u8]) -> Option<u32> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     let fields = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;
@@ -38,7 +38,7 @@ mod tests {
     use crate::socket;
 
     #[test]
-    fn the_processor_is_a_field_behind_the_name() {
+    fn the_processor_is_a_field_after_the_name() {
         let fields = (0..60).map(|field| format!(" {field}")).collect::<String>();
         assert_eq!(processor_in(format!("12 (a ) 7 b){fields}\n").as_bytes()), Some(36));
         for other in ["", "12 (a", "12 (a)", "12 (a) S 1 2 3"] {
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_located_until_the_server_hangs_up() {
+    fn questions_are_answered_until_the_server_closes_its_end() {
         let (guard, server) = socket::pair().unwrap();
         let ask = |thread: u32| {
             rustix::net::send(&server, &thread.to_ne_bytes(), SendFlags::empty()).unwrap();

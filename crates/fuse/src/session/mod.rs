@@ -1,12 +1,11 @@
-//! A mount from beginning to end, in two processes.
+//! Sessions: the life of a mount, in two processes.
 //!
-//! The *server* opens the image and confines itself before it looks at a single byte of it. From then on it
-//! can read the image, answer the kernel, and do nothing else: it cannot even mount or unmount. That is left
-//! to the *guard*, its parent, which never sees the image. The guard has the kernel claim a block device
-//! before anything is read from it. It mounts once the volume is open, and passes the connection to the
-//! server. It unmounts at a signal, or when the server has died, so that no dead mount stays behind. Before
-//! it unmounts at a signal, it has the kernel write its data of the mount (`sync`), and the server answers
-//! these requests before it ends.
+//! The *server* opens the image and confines itself before it reads any byte of it. From then on, it can only access
+//! the image and answer the kernel. It cannot mount or unmount. Its parent, the *guard*, does this, and never accesses
+//! the image. The guard makes the kernel claim a block device before the server reads from it. It mounts once the
+//! volume is open, and passes the connection to the server. It unmounts after a signal, or when the server has died, so
+//! that no mount without a server is left. Before it unmounts after a signal, it makes the kernel write its data of the
+//! mount (`sync`), and the server answers these requests before it ends.
 //!
 //! ```text
 //! caller   fork ───────────────────────── wait ─────────────────────────────── exit
@@ -14,12 +13,13 @@
 //! server        └─ open image, confine, open volume ──── INIT, serve ───────────────────────── exit
 //! ```
 //!
-//! In the foreground the caller is the guard. The messages between guard and server are in
-//! `control`, and the server's questions about other processes in `witness`.
+//! In the foreground, the caller is the guard. `control` has the messages between guard and server, `questions` the
+//! server's questions about other processes.
 
 mod confine;
 mod control;
 mod guard;
+mod kill_check;
 mod locate;
 mod namespace;
 mod peer;
@@ -31,7 +31,6 @@ mod signals;
 mod sync;
 mod task;
 mod umount;
-mod witness;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -53,56 +52,56 @@ pub use remount::{Remount, RemountError, remount};
 pub use sync::{SyncError, sync};
 pub use umount::{UmountError, umount};
 
-/// What to do.
+/// The description of a session.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What the mount shows as its source: the path of the image.
+    /// The source that the mount table shows: the path of the image.
     pub source: OsString,
-    /// Where to mount: an existing directory, without symbolic links.
+    /// The mount point: an existing directory, as a path without symbolic links.
     pub directory: PathBuf,
     /// The device or image that is claimed while the volume is mounted.
     pub claim: Option<Claim>,
     /// The mount options.
     pub options: MountOptions,
-    /// Stay in the foreground.
+    /// Whether the caller stays in the foreground and is the guard.
     pub foreground: bool,
-    /// Confine the server.
+    /// Whether the server confines itself.
     pub confine: bool,
-    /// The number of threads that serve. Through io_uring there are as many for each processor as
-    /// makes this number together, 4 at least if it is not smaller.
+    /// The number of worker threads. With io_uring, they are distributed evenly over the processors: each gets at least
+    /// 4 (or this number, if it is smaller), so the total may be larger.
     pub threads: NonZeroUsize,
 }
 
-/// How a session failed. `E` is the caller's own error, from opening the image.
+/// An error of a session. `E` is the caller's error type for opening the image.
 #[derive(Debug)]
 pub enum SessionError<E> {
     /// The image or its volume could not be opened.
     Open(E),
     /// The root directory cannot be read.
     Root(base::Error),
-    /// Not everything that was written could be made durable at the end.
+    /// Not all written data could be made durable at the end.
     Close(base::Error),
     /// Mounting or unmounting failed.
     Mount(MountError),
-    /// The kernel is too old.
+    /// The kernel's protocol is too old.
     Init(InitRefused),
-    /// The server failed when the kernel introduced itself; it has said how.
+    /// The server failed to answer INIT, and has reported the error.
     NoInit,
-    /// Requests were to travel through io_uring by all means.
+    /// The options require io_uring, which is not available.
     IoUring(NoRings),
-    /// Another process of this session has failed, with this exit status, and has said why.
+    /// Another process of this session has failed with this exit status, and has reported the error.
     Reported(u8),
-    /// Processors were to be kept awake.
+    /// The options require processors to be kept awake, which is not possible.
     LowLatency(io::Error),
     /// The server was killed by this signal.
     Killed(i32),
     /// A signal came before the mount was ready.
     Interrupted,
-    /// The connection was ended by force.
+    /// The connection was aborted.
     Aborted,
-    /// A thread that served panicked, and took requests with it.
+    /// A worker thread panicked, and its request was lost.
     Panicked,
-    /// The host refused something.
+    /// The host refused an action.
     Host(&'static str, Errno),
 }
 
@@ -121,7 +120,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Killed(signal) => write!(f, "the server was killed by signal {signal}"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Aborted => f.write_str("the connection to the kernel was aborted"),
-            Self::Panicked => f.write_str("a thread that serves has panicked"),
+            Self::Panicked => f.write_str("a worker thread has panicked"),
             Self::Host(action, errno) => {
                 write!(f, "cannot {action}: {}", io::Error::from(*errno))
             }
@@ -137,12 +136,14 @@ impl<E> From<MountError> for SessionError<E> {
     }
 }
 
-/// Mounts and serves. In the foreground this returns when the mount has gone; in the background,
-/// as soon as the mount can be used, or has failed.
+/// Mounts and serves. In the foreground, returns when the mount has ended. In the background, returns as soon as the
+/// mount can be used, or has failed.
 ///
-/// `prepare` opens the image by its name; `open`, confined and with an empty root directory, makes a volume of it. It
-/// **forks**: no other thread may be running, and each of the processes returns from here, so that the caller
-/// should do nothing afterwards but report the error, if any, and exit.
+/// `prepare` opens the image by its path. `open` opens the volume in it; it runs confined, with an empty root
+/// directory.
+///
+/// This function **forks**: no other thread may be running. Each of the processes returns from it, so the caller should
+/// only report the error, if any, and exit.
 pub fn run<P, E>(
     plan: &Plan,
     prepare: impl FnOnce() -> Result<P, E>,
@@ -152,7 +153,7 @@ pub fn run<P, E>(
         return guard_and_serve(plan, None, prepare, open);
     }
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .map_err(|errno| SessionError::Host("make a pipe", errno))?;
+        .map_err(|errno| SessionError::Host("create a pipe", errno))?;
     match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
         Side::Child => {
             drop(reader);
@@ -166,25 +167,29 @@ pub fn run<P, E>(
     }
 }
 
-/// A process's ends of the sockets between guard and server. Each keeps messages apart.
+/// One process's ends of the sockets between guard and server. They preserve message boundaries.
 struct Sockets {
-    /// For `control`.
+    /// The socket for `control`.
     control: OwnedFd,
-    /// For the server's questions to `locate`.
+    /// The socket for the server's questions to `locate`.
     locate: OwnedFd,
-    /// For the server's questions to `witness`.
-    witness: OwnedFd,
+    /// The socket for the server's questions to `kill_check`.
+    kill_check: OwnedFd,
 }
 
 impl Sockets {
-    /// Makes the guard's ends and the server's.
+    /// Creates the sockets. Returns the guard's ends and the server's ends.
     fn pair() -> Result<(Self, Self), Errno> {
-        let (control, locate, witness) = (socket::pair()?, socket::pair()?, socket::pair()?);
-        let guard = Self { control: control.0, locate: locate.0, witness: witness.0 };
-        Ok((guard, Self { control: control.1, locate: locate.1, witness: witness.1 }))
+        let control = socket::pair()?;
+        let locate = socket::pair()?;
+        let kill_check = socket::pair()?;
+        let guard = Self { control: control.0, locate: locate.0, kill_check: kill_check.0 };
+        let server = Self { control: control.1, locate: locate.1, kill_check: kill_check.1 };
+        Ok((guard, server))
     }
 }
 
+/// Forks into guard and server. The guard writes to `ready` when the mount can be used.
 fn guard_and_serve<P, E>(
     plan: &Plan,
     ready: Option<OwnedFd>,
@@ -192,7 +197,7 @@ fn guard_and_serve<P, E>(
     open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
 ) -> Result<(), SessionError<E>> {
     let (ours, theirs) =
-        Sockets::pair().map_err(|errno| SessionError::Host("make a socket", errno))?;
+        Sockets::pair().map_err(|errno| SessionError::Host("create a socket", errno))?;
     match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
         Side::Child => {
             drop((ours, ready));
@@ -205,7 +210,7 @@ fn guard_and_serve<P, E>(
     }
 }
 
-/// Repeats what a signal cuts short.
+/// Calls `call` again as long as a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

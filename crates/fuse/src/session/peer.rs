@@ -1,4 +1,4 @@
-//! The socket by which others find the guard of a mount, and the user who has bound it. Not here: messages.
+//! The socket by which other programs find the guard of a mount, and the user who has bound it. Not here: messages.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,10 +15,10 @@ pub fn announce(name: &str) -> Option<UnixListener> {
 }
 
 /// Connects to the guard of the mount `name`, which runs as one of `users`. Returns `None` if there is no such
-/// socket: the guard was killed, or runs where it cannot be seen.
+/// socket: the guard was killed, or runs in another network namespace.
 ///
-/// Any user can bind the name of a mount that has no guard. Fails with `PermissionDenied` if another user has
-/// bound it, and with `WouldBlock` if too many others have connected, since the guard accepts nobody.
+/// Any user can bind the name of a mount that has no guard. Fails with `PermissionDenied` if another user has bound it,
+/// and with `WouldBlock` if too many programs have connected, since the guard accepts no connection.
 pub fn connect(name: &str, users: &[u32]) -> io::Result<Option<UnixStream>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -29,7 +29,7 @@ pub fn connect(name: &str, users: &[u32]) -> io::Result<Option<UnixStream>> {
         Err(errno) => return Err(errno.into()),
     }
     if !users.contains(&user(&socket)?) {
-        let text = "another user has taken the name of the mount's guard";
+        let text = "another user has bound the name of the mount's guard";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     let stream = UnixStream::from(socket);
@@ -41,13 +41,14 @@ fn abstract_name(name: &str) -> String {
     format!("bifolio-mount-{name}")
 }
 
-/// Returns the effective user of the process that listens at the other end of `socket`, as it was then.
+/// Returns the effective user of the process that listens at the other end of `socket`, at the time it began to listen.
 ///
-/// rustix has this, too, but takes the number of a process that this one cannot see, 0, for one that is not.
+/// Not by rustix's function, which cannot represent the result for a process that is not visible from here: its id is
+/// zero then.
 fn user(socket: &OwnedFd) -> io::Result<u32> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel stores at most `length` bytes, which `found` has.
+    // SAFETY: the kernel stores at most `length` bytes, for which `found` has room.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -74,7 +75,8 @@ mod tests {
 
     #[test]
     fn a_guard_is_found_by_its_name_and_its_user() {
-        let (name, user) = (name("user"), rustix::process::geteuid().as_raw());
+        let name = name("user");
+        let user = rustix::process::geteuid().as_raw();
         assert!(connect(&name, &[user]).unwrap().is_none());
         let listener = announce(&name).unwrap();
         assert!(announce(&name).is_none());
@@ -86,8 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_to_be_accepted() {
-        let (name, user) = (name("full"), rustix::process::geteuid().as_raw());
+    fn connecting_does_not_wait_to_be_accepted() {
+        let name = name("full");
+        let user = rustix::process::geteuid().as_raw();
         let listener = announce(&name).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let first = connect(&name, &[user]).unwrap();

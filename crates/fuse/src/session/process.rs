@@ -1,5 +1,4 @@
-//! Processes: forking, waiting for a child, leaving the terminal and the mount namespace. The only unsafe code of this
-//! crate is here.
+//! Processes: fork, waits for a child, and the separation from the terminal and the mount namespace.
 #![allow(unsafe_code)]
 
 use std::io::IsTerminal;
@@ -12,67 +11,64 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::{SessionError, retry};
 
-/// How often a child that is to end is looked for.
-const LOOK: Duration = Duration::from_millis(10);
+/// The interval at which a wait with a timeout checks the child.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// Which process this is after a fork.
+/// The process in which a fork returns.
 pub enum Side {
-    /// The one that was there before.
+    /// The original process.
     Parent(Child),
-    /// The new one.
+    /// The new process.
     Child,
 }
 
-/// A child that has not been waited for yet.
+/// A child process.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,
 }
 
-/// Forks. EBUSY when other threads are running: whatever locks they hold would stay locked in the
-/// child.
+/// Forks. Fails with EBUSY if other threads are running, since locks that they hold would stay locked in the child.
 pub fn fork() -> Result<Side, Errno> {
-    // Where /proc is not mounted this cannot be told.
+    // Without /proc, the number of threads is unknown.
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(Errno::BUSY);
     }
-    // SAFETY: no other thread is running, so that the child finds every lock, the allocator's
-    // included, as this thread left it, and may do whatever this thread may.
+    // SAFETY: no other thread is running. So the child finds every lock, including the allocator's, as this thread left
+    // it, and may do whatever this thread may.
     let pid = unsafe { libc::fork() };
-    match pid {
-        0 => Ok(Side::Child),
-        pid => match Pid::from_raw(pid).filter(|_| pid > 0) {
-            Some(pid) => Ok(Side::Parent(Child { pid })),
-            None => {
-                Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
-            }
-        },
+    if pid == 0 {
+        return Ok(Side::Child);
+    }
+    match Pid::from_raw(pid).filter(|_| pid > 0) {
+        Some(pid) => Ok(Side::Parent(Child { pid })),
+        None => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
 impl Child {
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(&self) {
-        // It may be gone already.
+        // It may have ended already.
         let _ = rustix::process::kill_process(self.pid, Signal::KILL);
     }
 
-    /// Waits for its end, which is a success or a failure to report.
+    /// Waits for the end of the process. Returns its outcome.
     pub fn wait<E>(self) -> Result<(), SessionError<E>> {
         let status = retry(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty()))
             .map_err(|errno| SessionError::Host("wait for a child", errno))?
             .map(|(_, status)| status);
-        judge(status)
+        outcome_of(status)
     }
 
-    /// Waits for its end like [`wait`](Self::wait), and kills it after `timeout`.
+    /// Waits for the end of the process like [`wait`](Self::wait), and kills it after `timeout`.
     pub fn wait_within<E>(self, timeout: Duration) -> Result<(), SessionError<E>> {
         let until = Instant::now() + timeout;
         while Instant::now() < until {
-            // One that cannot be waited for is an error below.
+            // If waiting fails, `wait` below returns the error.
             match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
-                Ok(None) | Err(Errno::INTR) => std::thread::sleep(LOOK),
-                Ok(Some((_, status))) => return judge(Some(status)),
+                Ok(None) | Err(Errno::INTR) => std::thread::sleep(CHECK_EVERY),
+                Ok(Some((_, status))) => return outcome_of(Some(status)),
                 Err(_) => break,
             }
         }
@@ -80,18 +76,19 @@ impl Child {
         self.wait()
     }
 
-    /// Waits for its end, which can only be a failure.
+    /// Waits for the end of a process that should not have ended. Returns its error.
     pub fn failure<E>(self) -> SessionError<E> {
         failure_of(self.wait())
     }
 }
 
-/// Returns why a process has ended that was to go on.
+/// Returns the error of a process that should not have ended.
 pub fn failure_of<E>(ended: Result<(), SessionError<E>>) -> SessionError<E> {
     ended.err().unwrap_or(SessionError::Reported(1))
 }
 
-fn judge<E>(status: Option<WaitStatus>) -> Result<(), SessionError<E>> {
+/// Returns the outcome of a process with this wait status.
+fn outcome_of<E>(status: Option<WaitStatus>) -> Result<(), SessionError<E>> {
     match status {
         Some(status) => match (status.exit_status(), status.terminating_signal()) {
             (Some(0), _) => Ok(()),
@@ -105,28 +102,29 @@ fn judge<E>(status: Option<WaitStatus>) -> Result<(), SessionError<E>> {
 
 /// Moves the calling thread to a copy of its mount namespace.
 pub fn unshare_mounts() -> Result<(), Errno> {
-    // SAFETY: this separates no file descriptors, which is what can be unsafe.
+    // SAFETY: the flag does not unshare the file descriptors, which would be unsafe.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
 }
 
-/// Leaves the terminal: neither its signals nor its end concern this process any more.
+/// Leaves the terminal's session. The process receives no more signals from the terminal, also when the terminal
+/// closes.
 pub fn leave_terminal() {
-    // Fails only for a process that leads its group, which a forked one does not.
+    // Fails only for the leader of a process group, which a forked process is not.
     let _ = rustix::process::setsid();
 }
 
-/// Leaves the working directory, which would otherwise be kept in use.
+/// Changes to the root directory, since the file system of a working directory cannot be unmounted.
 pub fn leave_directory() {
     let _ = rustix::process::chdir("/");
 }
 
-/// Where output goes that nobody reads.
+/// Opens /dev/null, for output that is to be discarded.
 pub fn open_null() -> Result<std::os::fd::OwnedFd, Errno> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Leaves standard input and output, and reads no terminal any more: if standard error is one, opens it again to be
-/// written only, where that is allowed.
+/// Replaces standard input and output by /dev/null. If standard error is a terminal, reopens it for writing only, if
+/// that is allowed, so that the process cannot read the terminal.
 pub fn leave_input(null: &std::os::fd::OwnedFd) -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(null)?;
     rustix::stdio::dup2_stdout(null)?;
@@ -139,7 +137,7 @@ pub fn leave_input(null: &std::os::fd::OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Leaves standard input, output and error, so that nobody waits for this process to close them.
+/// Replaces standard input, output and error by /dev/null, so that no program waits for this process to close them.
 pub fn leave_streams(null: &std::os::fd::OwnedFd) -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(null)?;
     rustix::stdio::dup2_stdout(null)?;

@@ -1,5 +1,4 @@
-//! Remounts: changes of the options of an existing mount. Not here: options of its server, which cannot
-//! change.
+//! Remounts: changes of a mount's options. Not here: options of the mount's server, which cannot change.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,12 +13,12 @@ use super::sync::{SyncError, sync};
 use crate::mount::{self, MountId};
 use crate::operations::IS_WRITABLE;
 
-/// The options to change; `None` leaves one as it is.
+/// The options to change. `None` leaves an option unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remount {
     /// Whether the mount is writable.
     pub writable: Option<bool>,
-    /// Whether setuid and setgid count.
+    /// Whether setuid and setgid bits have an effect.
     pub suid: Option<bool>,
     /// Whether device files can be opened.
     pub dev: Option<bool>,
@@ -30,13 +29,13 @@ pub struct Remount {
 /// An error of a remount.
 #[derive(Debug, thiserror::Error)]
 pub enum RemountError {
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("{}", .0)]
     Path(io::Error),
-    /// There is no bifolio mount.
+    /// The directory has no bifolio mount.
     #[error("no bifolio mount")]
     NotMounted,
-    /// The volume is open read-only.
+    /// The volume is open read-only, which a remount cannot change.
     #[error("it was mounted read-only: unmount it, and mount it for writing")]
     OpenReadOnly,
     /// The kernel refused.
@@ -52,7 +51,7 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     let path = mount::resolve_mount_point(path).map_err(RemountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, entry) = found.ok_or(RemountError::NotMounted)?;
-    // The path may lead elsewhere by now; an open directory stays on its mount.
+    // The path may lead to another mount by now. An open directory stays on its mount.
     let root = mount::open_root(&path, OFlags::PATH).map_err(RemountError::Refused)?;
     if MountId::of(&root) != Some(id) {
         return Err(RemountError::NotMounted);
@@ -77,7 +76,7 @@ fn is_writable(path: &Path) -> Result<bool, Errno> {
     answer.map(|answer| answer != 0)
 }
 
-/// Returns all flags of the changed mount: the kernel clears flags that are not given.
+/// Returns all flags of the changed mount, including unchanged ones, since the kernel clears missing flags.
 fn flags(options: &str, change: Remount) -> MountFlags {
     let has = |option: &str| options.split(',').any(|other| other == option);
     let mut flags = MountFlags::empty();
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_to_change_stays() {
+    fn options_that_are_not_to_change_are_kept() {
         let change = Remount { writable: Some(false), suid: Some(true), ..Remount::default() };
         let found = flags("rw,nosuid,nodev,relatime", change);
         assert_eq!(found, MountFlags::RDONLY | MountFlags::NODEV | MountFlags::RELATIME);

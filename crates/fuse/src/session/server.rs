@@ -1,4 +1,4 @@
-//! The server's process: opens the image, confines itself, opens the volume, serves.
+//! The server's process: it opens the image, confines itself, opens the volume, and serves.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -12,27 +12,28 @@ use rustix::io::Errno;
 
 use super::confine;
 use super::control::{Control, Event, Message, wait};
+use super::kill_check::KillCheck;
 use super::namespace;
 use super::process;
 use super::signals::Signals;
-use super::witness::Witness;
 use super::{Plan, SessionError, Sockets};
 use crate::mount::Preference;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{
-    Affinity, BusyPoll, Channel, Contention, Crew, End, Invalidator, NoRings, RingCrew, Rings,
-    Wakeful, shake_hands,
+    Affinity, BusyPoll, Channel, Contention, EndReason, Invalidator, KeepAwake, NoRings,
+    RingWorkerPool, Rings, WorkerPool, shake_hands,
 };
 
-/// How long requests are still served after the mount has gone.
-const PATIENCE_TO_DRAIN: Duration = Duration::from_secs(30);
-/// How often a server that is to end looks whether all is answered.
-const LOOK: Duration = Duration::from_millis(10);
-/// So often in a row it must be: a request can be between the kernel and the thread that takes it.
-const IDLE_LOOKS: u32 = 5;
+/// The time for which requests are still served after `Quit`.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval at which a server that is to end checks whether all requests are answered.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+/// The number of checks in a row that must find no request, since a check misses a request that a thread is just
+/// receiving.
+const IDLE_CHECKS: u32 = 5;
 
-/// The server's part: see the module above.
+/// Runs the server: see the parent module.
 pub fn run<P, E>(
     plan: &Plan,
     sockets: Sockets,
@@ -40,55 +41,56 @@ pub fn run<P, E>(
     open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
-    // The guard alone is the terminal's business.
+    // Only the guard receives signals from the terminal.
     process::leave_terminal();
     let prepared = prepare().map_err(SessionError::Open)?;
     process::leave_directory();
     let null = process::open_null().map_err(host("open /dev/null"))?;
     process::leave_input(&null).map_err(host("leave standard input"))?;
-    let signals = Signals::take().map_err(host("take signals"))?;
+    let signals = Signals::install().map_err(host("handle signals"))?;
     let control = Control::new(sockets.control);
-    control.send(&Message::Prepared).map_err(host("talk to the guard"))?;
-    // Until the guard handles signals, a signal ends the guard, and this process would run on without it.
-    // Until the host holds the device, other programs may change its contents.
+    control.send(&Message::Prepared).map_err(host("send to the guard"))?;
+    // Until the guard handles signals, a signal ends the guard, and this process would continue without it. Until the
+    // host has claimed the device, other programs may change its contents.
     match wait(Some(&control), &signals, None, None).map_err(host("wait"))? {
         Event::Message(Message::Watching) => {}
         Event::Signal => return Err(SessionError::Interrupted),
         _ => return Err(SessionError::Reported(1)),
     }
-    // Some facts of the host cannot be read after confinement.
+    // Some properties of the host cannot be read after the confinement.
     let options = server_options(plan);
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let poll = busy_poll(plan, processors, sockets.locate).map_err(SessionError::LowLatency)?;
-    let rings = or_do_without(plan, || Rings::new(plan.threads))?;
-    // Before there is a mount that the namespace could hold.
+    let rings = try_io_uring(plan, || Rings::new(plan.threads))?;
+    // Before mounting, since the namespace would contain the mount.
     if let Err(errno) = namespace::leave() {
-        tracing::debug!("no mount namespace for the server alone: {errno}");
+        tracing::debug!("cannot move the server to its own mount namespace: {errno}");
     }
     if plan.confine {
         let writable = plan.options.writable;
         confine::confine(confine::Needs { writable, rings: rings.is_some() });
     }
     let volume = open(prepared).map_err(SessionError::Open)?;
-    let (server, rings) = match make_server(plan, &volume, rings, options) {
-        Ok(made) => made,
+    let (server, rings) = match create_server(plan, &volume, rings, options) {
+        Ok(created) => created,
         Err(error) => {
             volume.close().map_err(SessionError::Close)?;
             return Err(error);
         }
     };
-    let witness = Witness::new(sockets.witness);
-    server.ask_who_is_killed(move |thread| witness.is_killed(thread));
-    let served = attend(plan, &server, rings, poll, &control, &signals, &null);
-    // The kernel does not say that it has gone, and a mount may not have come about: what is not durable
-    // yet becomes so here, and the volume says that it is sound.
+    let kill_check = KillCheck::new(sockets.kill_check);
+    server.set_kill_check(move |thread| kill_check.is_killed(thread));
+    let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, &null);
+    // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed
+    // here: all changes become durable, and the volume is marked as clean.
     server.close().map_err(SessionError::Close)?;
     served
 }
 
-/// Returns the server's settings from the plan and the host.
+/// Returns the server's options, from the plan and the host.
 fn server_options(plan: &Plan) -> ServerOptions {
-    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let uid = rustix::process::getuid();
+    let gid = rustix::process::getgid();
     ServerOptions {
         writeback_cache: plan.options.writeback,
         uncached: plan.options.uncached,
@@ -99,31 +101,31 @@ fn server_options(plan: &Plan) -> ServerOptions {
     }
 }
 
-/// How the readers wait for requests. They need files of the host for it, which are opened here.
+/// Returns the policy of waiting for requests. Opens files of the host for it.
 fn busy_poll(plan: &Plan, processors: usize, locate: OwnedFd) -> io::Result<BusyPoll> {
-    // Without /proc, other programs' need for the processors is not known.
+    // Without /proc, it is unknown whether other programs need the processors.
     let contention = Contention::open(processors).ok();
-    let wakeful = match plan.options.low_latency {
-        Preference::On => Some(Wakeful::open()?),
-        Preference::Auto if contention.is_some() => Wakeful::open().ok(),
+    let keep_awake = match plan.options.low_latency {
+        Preference::On => Some(KeepAwake::open()?),
+        Preference::Auto if contention.is_some() => KeepAwake::open().ok(),
         Preference::Auto | Preference::Off => None,
     };
-    let poll = BusyPoll::new(processors, wakeful);
+    let poll = BusyPoll::new(processors, keep_awake);
     Ok(match contention {
-        Some(contention) => poll.beside_others(contention, Affinity::new(locate).ok()),
+        Some(contention) => poll.with_contention(contention, Affinity::new(locate).ok()),
         None => poll,
     })
 }
 
-/// A server for the volume, and the threads for its rings, if it is to have some.
-fn make_server<E>(
+/// Creates the server for the volume, and the worker threads for its rings, if there are any.
+fn create_server<E>(
     plan: &Plan,
     volume: &Arc<vfs::Volume>,
     rings: Option<Rings>,
     options: ServerOptions,
-) -> Result<(Arc<Server>, Option<RingCrew>), SessionError<E>> {
+) -> Result<(Arc<Server>, Option<RingWorkerPool>), SessionError<E>> {
     let rings = match rings {
-        Some(rings) => or_do_without(plan, || RingCrew::new(rings))?,
+        Some(rings) => try_io_uring(plan, || RingWorkerPool::new(rings))?,
         None => None,
     };
     let options = ServerOptions { over_io_uring: rings.is_some(), ..options };
@@ -131,29 +133,29 @@ fn make_server<E>(
     Ok((Arc::new(server), rings))
 }
 
-/// From the volume to the end of the mount, or to what keeps it from coming about.
-fn attend<E>(
+/// Makes the guard mount, and serves the mount to its end. Returns the error if there is no mount.
+fn mount_and_serve<E>(
     plan: &Plan,
     server: &Arc<Server>,
-    rings: Option<RingCrew>,
+    rings: Option<RingWorkerPool>,
     poll: BusyPoll,
     control: &Control,
     signals: &Signals,
     null: &OwnedFd,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
-    control.send(&Message::Opened).map_err(host("talk to the guard"))?;
+    control.send(&Message::Opened).map_err(host("send to the guard"))?;
     let connection = match wait(Some(control), signals, None, None).map_err(host("wait"))? {
         Event::Message(Message::Mounted(connection)) => connection,
         Event::Signal => return Err(SessionError::Interrupted),
-        // It is told to quit, or alone: the guard knows why, and has said so.
+        // The guard has sent `Quit` or ended, and has reported the reason.
         _ => return Err(SessionError::Reported(1)),
     };
-    let channel = Channel::new(connection).map_err(host("set /dev/fuse up"))?;
-    let notices = channel.clone();
-    server.tell_of_stale(move |node| notices.invalidate_attributes(node));
+    let channel = Channel::new(connection).map_err(host("set up /dev/fuse"))?;
+    let notifications = channel.clone();
+    server.set_attribute_invalidator(move |node| notifications.invalidate_attributes(node));
     let invalidator = Invalidator::start(channel.clone()).map_err(|error| no_thread(&error))?;
-    server.tell_of_old_contents(move |node, from, timeout| {
+    server.set_contents_invalidator(move |node, from, timeout| {
         invalidator.invalidate_contents(node, from, timeout)
     });
     shake_hands(server, &channel).map_err(failure)?;
@@ -169,32 +171,34 @@ fn attend<E>(
     if !plan.foreground {
         process::leave_streams(null).map_err(host("leave the terminal"))?;
     }
-    let over = Over::new().map_err(host("make an eventfd"))?;
-    // Before the first request is answered: whoever has seen the mount at work may end it by a signal, which
-    // the guard must not take for one that came before there was a mount.
+    let connection_end = ConnectionEnd::new().map_err(host("create an eventfd"))?;
+    // Before the first request is answered. A program that has used the mount may end it by a signal, which the guard
+    // must not treat like a signal during the start.
     let _ = control.send(&Message::Serving);
     let poll = match rings {
         Some(rings) => {
-            let over = over.clone();
-            rings.start(server, &channel, poll.letting_sleep(), move |end| over.set(end));
-            // What still comes over /dev/fuse is not urgent.
+            let failure = connection_end.clone();
+            let poll = poll.without_keep_awake();
+            rings.start(server, &channel, poll, move |end| failure.set(end));
+            // The requests that still come over /dev/fuse are not urgent.
             BusyPoll::default()
         }
         None => poll,
     };
-    serve(plan, server, &channel, poll, &over, control, signals)
+    serve(plan, server, &channel, poll, &connection_end, control, signals)
 }
 
-/// What goes before a mount without io_uring may be made, where one is wanted only with it.
-fn or_do_without<T, E>(
+/// Calls `create` for a part of the transport over io_uring, unless the options exclude io_uring. Fails only if the
+/// options require it.
+fn try_io_uring<T, E>(
     plan: &Plan,
-    make: impl FnOnce() -> Result<T, NoRings>,
+    create: impl FnOnce() -> Result<T, NoRings>,
 ) -> Result<Option<T>, SessionError<E>> {
     if plan.options.io_uring == Preference::Off {
         return Ok(None);
     }
-    match make() {
-        Ok(made) => Ok(Some(made)),
+    match create() {
+        Ok(created) => Ok(Some(created)),
         Err(error) if plan.options.io_uring == Preference::On => Err(SessionError::IoUring(error)),
         Err(error) => {
             tracing::debug!("{error}");
@@ -203,94 +207,99 @@ fn or_do_without<T, E>(
     }
 }
 
-/// How the connection ended, once it has, as something that can be polled.
+/// The end of the connection, with a descriptor that can be polled for it.
 #[derive(Clone, Debug)]
-struct Over {
-    end: Arc<Mutex<Option<End>>>,
+struct ConnectionEnd {
+    reason: Arc<Mutex<Option<EndReason>>>,
     event: Arc<OwnedFd>,
 }
 
-impl Over {
+impl ConnectionEnd {
     fn new() -> Result<Self, Errno> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Self { end: Arc::default(), event: Arc::new(event) })
+        Ok(Self { reason: Arc::default(), event: Arc::new(event) })
     }
 
-    /// The first end counts.
-    fn set(&self, end: End) {
-        self.end.lock().get_or_insert(end);
+    /// Records the end. Later calls do not change the reason.
+    fn set(&self, reason: EndReason) {
+        self.reason.lock().get_or_insert(reason);
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
     }
 }
 
-/// Serves until the mount has gone, or the guard wants an end.
+/// Serves until the mount has ended, or the guard ends the service.
 fn serve<E>(
     plan: &Plan,
     server: &Arc<Server>,
     channel: &Channel,
     poll: BusyPoll,
-    over: &Over,
+    connection_end: &ConnectionEnd,
     control: &Control,
     signals: &Signals,
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
-    let at_end = over.clone();
-    let (requests, client) = (Arc::clone(server), channel.clone());
-    Crew::start(requests, client, plan.threads, poll, move |end| at_end.set(end))
-        .map_err(|error| no_thread(&error))?;
-    let mut guarded = true;
+    let at_end = connection_end.clone();
+    let pool =
+        WorkerPool::start(Arc::clone(server), channel.clone(), plan.threads, poll, move |reason| {
+            at_end.set(reason)
+        });
+    pool.map_err(|error| no_thread(&error))?;
+    let mut has_guard = true;
     loop {
-        let guard = guarded.then_some(control);
-        match wait(guard, signals, Some(over.event.as_fd()), None).map_err(host("wait"))? {
+        let guard = has_guard.then_some(control);
+        match wait(guard, signals, Some(connection_end.event.as_fd()), None)
+            .map_err(host("wait"))?
+        {
             // Only the guard can unmount.
-            Event::Signal if guarded && ask(control).map_err(host("ask"))? => {}
+            Event::Signal
+                if has_guard && request_end(control).map_err(host("send to the guard"))? => {}
             Event::Signal => return Ok(()),
-            // Nothing that is under way can be lost.
+            // Requests in flight change nothing, so nothing can be lost.
             Event::Message(Message::Quit) if !plan.options.writable => return Ok(()),
             Event::Message(Message::Quit) => {
-                return drain(server, channel, over, control, signals).map_err(host("wait"));
+                return drain(server, channel, connection_end, control, signals)
+                    .map_err(host("wait"));
             }
             Event::Other => {
-                let end = over.end.lock().take();
-                return end.map_or(Ok(()), |end| match end {
-                    End::Unmounted => Ok(()),
-                    end => Err(failure(end)),
-                });
+                return match connection_end.reason.lock().take() {
+                    None | Some(EndReason::Unmounted) => Ok(()),
+                    Some(reason) => Err(failure(reason)),
+                };
             }
-            // The guard was killed. The mount is in use, and can still be unmounted.
-            Event::Closed => guarded = false,
+            // The guard was killed. The mount is still served, and other programs can unmount it.
+            Event::Closed => has_guard = false,
             Event::Message(_) | Event::Timeout => {}
         }
     }
 }
 
-/// Waits until everything that the kernel has passed on is answered: writes from its cache, for which
-/// nobody waits any more. While others keep the mount busy this cannot be told, and has an end.
+/// Waits until all requests that the kernel has sent are answered. Among them are writes from its cache, for which no
+/// program waits. The wait has a timeout, since other programs may keep the mount busy.
 fn drain(
     server: &Server,
     channel: &Channel,
-    over: &Over,
+    connection_end: &ConnectionEnd,
     control: &Control,
     signals: &Signals,
 ) -> Result<(), Errno> {
-    let until = Instant::now() + PATIENCE_TO_DRAIN;
+    let until = Instant::now() + DRAIN_TIMEOUT;
     let mut guard = Some(control);
     let mut idle = 0;
-    while idle < IDLE_LOOKS && Instant::now() < until {
-        match wait(guard, signals, Some(over.event.as_fd()), Some(LOOK))? {
+    while idle < IDLE_CHECKS && Instant::now() < until {
+        match wait(guard, signals, Some(connection_end.event.as_fd()), Some(CHECK_EVERY))? {
             Event::Timeout if server.is_idle() && !is_pending(channel)? => idle += 1,
             Event::Timeout => idle = 0,
             Event::Closed => guard = None,
-            // This may be the first one still, which the guard has heard of, too.
+            // This may still be the first signal, which the guard has received, too.
             Event::Signal => {}
-            // Somebody insists, or there is nothing left to wait for.
+            // A second `Quit`, or the end of the connection.
             Event::Message(_) | Event::Other => break,
         }
     }
     Ok(())
 }
 
-/// Whether a request has not been taken yet.
+/// Returns whether there are requests that no thread has received yet.
 fn is_pending(channel: &Channel) -> Result<bool, Errno> {
     let mut watched = [PollFd::new(channel, PollFlags::IN)];
     match rustix::event::poll(&mut watched, Some(&Timespec::default())) {
@@ -300,26 +309,28 @@ fn is_pending(channel: &Channel) -> Result<bool, Errno> {
     }
 }
 
-/// Asks the guard for an end. False if there is no guard any more.
-fn ask(control: &Control) -> Result<bool, Errno> {
-    match control.send(&Message::Asked) {
+/// Requests the end of the session from the guard. Returns false if the guard has ended.
+fn request_end(control: &Control) -> Result<bool, Errno> {
+    match control.send(&Message::EndRequested) {
         Ok(()) => Ok(true),
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
 
+/// Returns the error for a thread that cannot be started.
 fn no_thread<E>(error: &std::io::Error) -> SessionError<E> {
     SessionError::Host("start a thread", Errno::from_io_error(error).unwrap_or(Errno::AGAIN))
 }
 
-fn failure<E>(end: End) -> SessionError<E> {
-    match end {
-        End::Unmounted => SessionError::Interrupted,
-        End::Aborted => SessionError::Aborted,
-        End::Panicked => SessionError::Panicked,
-        End::Failed(errno) => SessionError::Host("read /dev/fuse", errno),
-        End::RingFailed(errno) => SessionError::Host("answer through io_uring", errno),
+/// Returns the error for the end of the connection.
+fn failure<E>(reason: EndReason) -> SessionError<E> {
+    match reason {
+        EndReason::Unmounted => SessionError::Interrupted,
+        EndReason::Aborted => SessionError::Aborted,
+        EndReason::Panicked => SessionError::Panicked,
+        EndReason::Failed(errno) => SessionError::Host("read /dev/fuse", errno),
+        EndReason::RingFailed(errno) => SessionError::Host("answer through io_uring", errno),
     }
 }
 
@@ -328,19 +339,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_the_connection_is_said() {
-        let said = |end| failure::<base::Error>(end).to_string();
-        assert!(said(End::Failed(Errno::IO)).contains("read /dev/fuse"));
-        assert!(said(End::RingFailed(Errno::IO)).contains("io_uring"));
-        assert!(said(End::Panicked).contains("panicked"));
+    fn errors_name_the_reason_for_the_end_of_the_connection() {
+        let text = |reason| failure::<base::Error>(reason).to_string();
+        assert!(text(EndReason::Failed(Errno::IO)).contains("read /dev/fuse"));
+        assert!(text(EndReason::RingFailed(Errno::IO)).contains("io_uring"));
+        assert!(text(EndReason::Panicked).contains("panicked"));
     }
 
     #[test]
-    fn a_guard_that_has_just_gone_is_not_asked() {
+    fn an_ended_guard_is_detected() {
         let (guard, server) = crate::socket::pair().unwrap();
         let control = Control::new(server);
-        assert_eq!(ask(&control), Ok(true));
+        assert_eq!(request_end(&control), Ok(true));
         drop(guard);
-        assert_eq!(ask(&control), Ok(false));
+        assert_eq!(request_end(&control), Ok(false));
     }
 }

@@ -1,4 +1,4 @@
-//! The signals that ask for an end, as something that can be polled.
+//! Signals that request the end of the process, as a descriptor that can be polled.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -9,15 +9,15 @@ use rustix::net::RecvFlags;
 /// SIGHUP, SIGINT and SIGTERM.
 const SIGNALS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 
-/// From its making on, the signals do nothing to this process but wake it.
+/// A handler of the signals. From [`install`](Self::install) on, they only make its descriptor readable.
 #[derive(Debug)]
 pub struct Signals {
     receiver: UnixStream,
 }
 
 impl Signals {
-    /// Takes the signals over.
-    pub fn take() -> Result<Self, Errno> {
+    /// Installs the handler.
+    pub fn install() -> Result<Self, Errno> {
         let of = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let (receiver, sender) = UnixStream::pair().map_err(of)?;
         for signal in SIGNALS {
@@ -27,7 +27,7 @@ impl Signals {
         Ok(Self { receiver })
     }
 
-    /// Forgets the signals that have come.
+    /// Clears the signals that have come.
     pub fn clear(&self) {
         let mut bytes = [0; 64];
         while matches!(rustix::net::recv(&self.receiver, &mut bytes, RecvFlags::DONTWAIT), Ok((n, _)) if n > 0)

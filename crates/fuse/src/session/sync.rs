@@ -1,5 +1,5 @@
-//! Syncs of a mount from outside: data that the kernel holds, then data that the server holds. Where the
-//! kernel passes sync(2) and syncfs(2) on to servers, these calls do the same.
+//! Syncs of a mount by other programs: first of data that the kernel holds, then of data that the server holds. If the
+//! kernel passes sync(2) and syncfs(2) on to the server, these calls do the same.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,13 +15,13 @@ use crate::operations::SYNC_VOLUME;
 /// An error of [`sync`].
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// There is no such directory, or it cannot be opened.
+    /// The directory does not exist, or cannot be opened.
     #[error("{}", mount::text(.0))]
     Path(Errno),
-    /// There is no bifolio mount.
+    /// The directory has no bifolio mount.
     #[error("no bifolio mount")]
     NotMounted,
-    /// Not everything could be made durable.
+    /// Not all written data could be made durable.
     #[error("not all written data could be made durable: {}", mount::text(.0))]
     Failed(Errno),
 }
@@ -34,8 +34,8 @@ pub fn sync(path: &Path) -> Result<(), SyncError> {
     mount::find_mount(&path).filter(|entry| entry.is_ours()).ok_or(SyncError::NotMounted)?;
     let root = mount::open_root(&path, OFlags::RDONLY).map_err(SyncError::Path)?;
     // First the kernel sends its data to the server.
-    let passed_on = rustix::fs::syncfs(&root);
+    let sent = rustix::fs::syncfs(&root);
     // SAFETY: the request has no argument.
     let synced = unsafe { rustix::ioctl::ioctl(&root, NoArg::<SYNC_VOLUME>::new()) };
-    passed_on.and(synced).map_err(SyncError::Failed)
+    sent.and(synced).map_err(SyncError::Failed)
 }

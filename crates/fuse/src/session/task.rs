@@ -1,5 +1,5 @@
-//! Tasks on threads of their own, for calls that block until the server answers. The caller can wait for a
-//! task together with other events. Not here: how long the caller waits.
+//! Tasks on separate threads, for calls that block until the server answers. The caller can wait for a task together
+//! with other events, and with a timeout.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use crate::mount;
 
-/// A task that runs on its own thread. It ends, at the latest, with the connection to the kernel.
+/// A task on a separate thread. It ends with the server's connection to the kernel at the latest.
 pub struct Task<T> {
-    /// The other end is closed when the task ends.
-    over: UnixStream,
+    /// A socket whose other end is closed when the task ends.
+    ended: UnixStream,
     outcome: mpsc::Receiver<T>,
 }
 
@@ -23,7 +23,7 @@ impl<T: Send + 'static> Task<T> {
     /// Starts a task.
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Result<Self, Errno> {
         let of = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        let (over, theirs) = UnixStream::pair().map_err(of)?;
+        let (ended, theirs) = UnixStream::pair().map_err(of)?;
         let (sender, outcome) = mpsc::channel();
         let thread = std::thread::Builder::new().name("fuse-task".into());
         let thread = thread.spawn(move || {
@@ -31,7 +31,7 @@ impl<T: Send + 'static> Task<T> {
             drop(theirs);
         });
         thread.map_err(of)?;
-        Ok(Self { over, outcome })
+        Ok(Self { ended, outcome })
     }
 
     /// Returns the outcome, if the task has ended.
@@ -39,21 +39,21 @@ impl<T: Send + 'static> Task<T> {
         self.outcome.try_recv().ok()
     }
 
-    /// Waits up to `time` for the task to end, and returns its outcome.
-    pub fn outcome_within(&self, time: Duration) -> Option<T> {
-        self.outcome.recv_timeout(time).ok()
+    /// Waits up to `timeout` for the end of the task, and returns its outcome.
+    pub fn outcome_within(&self, timeout: Duration) -> Option<T> {
+        self.outcome.recv_timeout(timeout).ok()
     }
 }
 
 impl<T> AsFd for Task<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.over.as_fd()
+        self.ended.as_fd()
     }
 }
 
-/// Has the kernel write all data that it holds of the mount on `directory`.
+/// Makes the kernel send all data that it holds of the mount on `directory` to the server.
 pub fn sync(directory: &Path) -> Result<(), Errno> {
-    // Closed when this returns: an open directory keeps the mount in use.
+    // An open directory keeps the mount in use, so it is closed when this function returns.
     let root = mount::open_root(directory, OFlags::RDONLY)?;
     rustix::fs::syncfs(&root)
 }

@@ -1,85 +1,90 @@
-//! Unmounting from outside: takes the mount away, and waits until its server has ended.
+//! Unmounting by another program, including the wait for the end of the mount's server.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::guard::PATIENCE_TO_WRITE;
+use super::guard::WRITE_TIMEOUT;
 use super::peer::connect;
 use super::task::Task;
 use crate::mount::{self, MountEntry, MountError, MountId};
-use crate::server::PATIENCE_TO_CLOSE;
+use crate::server::CLOSE_TIMEOUT;
 
-/// How long the server may take: for the requests that it has, and to write what is not written yet.
-const PATIENCE: Duration =
-    Duration::from_secs(2 * PATIENCE_TO_CLOSE.as_secs() + PATIENCE_TO_WRITE.as_secs());
-/// After so long somebody wants to know what is waited for.
-const PATIENCE_OF_USERS: Duration = Duration::from_secs(2);
+/// The time within which the server has to end. It answers requests in flight, and may have much data to write.
+const END_TIMEOUT: Duration =
+    Duration::from_secs(2 * CLOSE_TIMEOUT.as_secs() + WRITE_TIMEOUT.as_secs());
+/// The time after which users want to know the reason for a wait.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
 
-/// Why a mount was not unmounted.
+/// An error of unmounting.
 #[derive(Debug, thiserror::Error)]
 pub enum UmountError {
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("{}", .0)]
     Path(io::Error),
-    /// Nothing of ours is mounted there.
+    /// The directory has no bifolio mount.
     #[error("no bifolio mount")]
     NotMounted,
-    /// It could not be unmounted.
+    /// The mount could not be unmounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// Another file system was mounted on the directory meanwhile.
-    #[error("something else was mounted on it meanwhile, and that was unmounted")]
+    /// Another file system was mounted on the directory in the meantime, and was unmounted instead.
+    #[error("another file system was mounted on it in the meantime, and was unmounted instead")]
     Another,
-    /// It was unmounted, but whether its server has ended cannot be told.
-    #[error("unmounted, but its server cannot be waited for: {}", .0)]
+    /// The mount was unmounted, but waiting for its server has failed.
+    #[error("unmounted, but cannot wait for its server: {}", .0)]
     Waiting(io::Error),
-    /// It was unmounted, but its server does not end.
+    /// The mount was unmounted, but its server does not end.
     #[error(
-        "unmounted, but the server is still running: not all that was written may be on the image"
+        "unmounted, but the server is still running: data may be missing in the image until it ends"
     )]
     StillRunning,
 }
 
-/// Unmounts what is mounted on `path` and waits for its server, for 11 minutes and 2 s at
-/// most, since it may have much to write. `before_long` is called before a wait of more than a moment.
+/// Unmounts the bifolio mount on `path` and waits for its server, which may have much data to write, for up to 11
+/// minutes and 2 s. Calls `before_long` if the wait takes longer than 2 s.
 pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, entry) = found.ok_or(UmountError::NotMounted)?;
-    // Connected before, to be told by the hang-up that the guard has ended.
+    // Connected first: the socket reports the end of the guard.
     let guard = connect(&id.name(&entry.source), &trusted(&entry));
     let begun = Instant::now();
-    // On a thread, since the kernel may wait for the server.
+    // On another thread, since the kernel may wait for the server.
     let unmounting = Task::start(move || mount::unmount(&path));
     let unmounting = unmounting.map_err(|errno| UmountError::Waiting(errno.into()))?;
     let mut before_long = Some(before_long);
-    let outcome = unmounting.outcome_within(PATIENCE_OF_USERS).or_else(|| {
-        before_long.take().into_iter().for_each(|tell| tell());
-        unmounting.outcome_within(PATIENCE)
+    let outcome = unmounting.outcome_within(SILENT_WAIT).or_else(|| {
+        if let Some(before_long) = before_long.take() {
+            before_long();
+        }
+        unmounting.outcome_within(END_TIMEOUT)
     });
     outcome.ok_or(UmountError::StillRunning)??;
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
     }
     let Some(guard) = guard.map_err(UmountError::Waiting)? else { return Ok(()) };
-    if ends_within(&guard, PATIENCE_OF_USERS.saturating_sub(begun.elapsed()))? {
+    if ends_within(&guard, SILENT_WAIT.saturating_sub(begun.elapsed()))? {
         return Ok(());
     }
-    before_long.into_iter().for_each(|tell| tell());
-    if ends_within(&guard, PATIENCE)? { Ok(()) } else { Err(UmountError::StillRunning) }
+    if let Some(before_long) = before_long {
+        before_long();
+    }
+    if ends_within(&guard, END_TIMEOUT)? { Ok(()) } else { Err(UmountError::StillRunning) }
 }
 
-/// The users as whom the guard of a mount may run: root, this process's, and the one who has mounted.
+/// Returns the users as whom the guard of a mount may run: root, the user of this process, and the user who has
+/// mounted.
 fn trusted(entry: &MountEntry) -> Vec<u32> {
     let own = rustix::process::geteuid().as_raw();
     [Some(0), Some(own), entry.user].into_iter().flatten().collect()
 }
 
-/// Whether the guard hangs up within so much time.
-fn ends_within(mut guard: &UnixStream, time: Duration) -> Result<bool, UmountError> {
-    let until = Instant::now() + time;
+/// Returns whether the guard closes its end of the socket within `timeout`.
+fn ends_within(mut guard: &UnixStream, timeout: Duration) -> Result<bool, UmountError> {
+    let until = Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -87,12 +92,12 @@ fn ends_within(mut guard: &UnixStream, time: Duration) -> Result<bool, UmountErr
         }
         guard.set_read_timeout(Some(left)).map_err(UmountError::Waiting)?;
         match guard.read(&mut [0]) {
-            // Its end. It says nothing before.
+            // The other end is closed. The guard sends nothing before.
             Ok(0) => return Ok(true),
             Ok(_) => {}
             Err(error) => match error.kind() {
                 io::ErrorKind::ConnectionReset => return Ok(true),
-                // Stopped and continued, or the time is over.
+                // The process was stopped and continued, or the timeout has expired.
                 io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
                 _ => return Err(UmountError::Waiting(error)),
             },

@@ -1,12 +1,11 @@
-//! Affinity of the reader to its client: where no processor is idle, the thread that reads requests moves to the
-//! processor of the process that sends them. Two threads on one processor hand over to each other by a switch of
-//! context. On two, each wakes the other by an interrupt, which takes several times as long, on virtual machines above
-//! all.
+//! Affinity of the leader to its client: while no processor is idle, the thread that receives requests moves to the
+//! processor of the thread that sends them. Two threads on one processor alternate by context switches. On two
+//! processors, each wakes the other by an interrupt, which takes several times as long, especially on virtual machines.
 //!
-//! Where processors are idle, the scheduler moves a client that is woken to one of them, and this gains nothing.
+//! While processors are idle, the scheduler moves a woken client to one of them, and the affinity gains nothing.
 //!
-//! /dev/fuse says which process sent a request, but not where it runs. The confined server cannot look that up, so it
-//! asks another process (the guard), through a socket. Not here: the answers (`session::locate`).
+//! /dev/fuse names the thread that sent a request, but not its processor. The confined server cannot look that up, so
+//! it asks another process (the guard) through a socket. Not here: the answers (`session::locate`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,74 +18,74 @@ use rustix::thread::CpuSet;
 
 use super::interval::Interval;
 
-/// The time between two questions. The scheduler leaves threads where they are for longer, mostly.
+/// The interval of questions. The scheduler usually leaves a thread on its processor for longer.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
-/// What the readers of a channel know of their clients' processors.
+/// The affinity of the threads that receive a connection's requests to their clients.
 #[derive(Debug)]
 pub struct Affinity {
-    /// A socket that keeps messages apart: the id of a thread goes out, the number of a processor comes back, both as
-    /// `u32`.
+    /// A socket that preserves message boundaries. A question is the id of a thread, the answer the number of its
+    /// processor, both as `u32`.
     socket: OwnedFd,
     /// The processors on which this process may run.
     allowed: CpuSet,
     questions: Interval,
-    /// A question has not been answered yet.
-    is_asked: AtomicBool,
+    /// Whether a question has not been answered yet.
+    is_pending: AtomicBool,
 }
 
 impl Affinity {
-    /// Creates an affinity for clients whose processors are asked for through `socket`.
+    /// Creates an affinity that asks for the clients' processors through `socket`.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             socket,
             allowed: rustix::thread::sched_getaffinity(None)?,
             questions: Interval::new(ASK_EVERY),
-            is_asked: AtomicBool::new(false),
+            is_pending: AtomicBool::new(false),
         })
     }
 
-    /// Moves the calling thread to the processor of the client, a thread that has sent a request, now and then. Does
-    /// not wait: the processor is that of the last answer.
+    /// Moves the calling thread at intervals to the processor of `client`, a thread that has sent a request. Does not
+    /// wait for answers, but uses the answer to an earlier question.
     pub fn follow(&self, client: u32) {
         let order = Ordering::Relaxed;
-        if self.is_asked.load(order) {
+        if self.is_pending.load(order) {
             let mut answer = [0; size_of::<u32>()];
             match rustix::net::recv(&self.socket, &mut answer, RecvFlags::DONTWAIT) {
                 Ok((length, _)) if length == answer.len() => {
-                    self.is_asked.store(false, order);
+                    self.is_pending.store(false, order);
                     self.move_to(u32::from_ne_bytes(answer));
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // The guard has gone, and is not asked again.
+                // The guard has ended. No further question is asked.
                 _ => {
                     self.questions.stop();
-                    self.is_asked.store(false, order);
+                    self.is_pending.store(false, order);
                 }
             }
             return;
         }
         if self.questions.has_ended() {
-            let asked = rustix::net::send(
+            let sent = rustix::net::send(
                 &self.socket,
                 &client.to_ne_bytes(),
                 SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
             );
-            self.is_asked.store(asked.is_ok(), order);
+            self.is_pending.store(sent.is_ok(), order);
         }
     }
 
-    /// Moves the calling thread, if it is elsewhere and may run on `processor`. It may leave again: the scheduler sees
-    /// more than one client.
+    /// Moves the calling thread to `processor`, if it may run there. It is not bound to the processor: the scheduler,
+    /// which knows all clients, may move it again.
     fn move_to(&self, processor: u32) {
         let processor = processor as usize;
         let is_allowed = processor < CpuSet::MAX_CPU && self.allowed.is_set(processor);
         if !is_allowed || rustix::thread::sched_getcpu() == processor {
             return;
         }
-        let mut there = CpuSet::new();
-        there.set(processor);
-        if rustix::thread::sched_setaffinity(None, &there).is_ok() {
+        let mut target = CpuSet::new();
+        target.set(processor);
+        if rustix::thread::sched_setaffinity(None, &target).is_ok() {
             let _ = rustix::thread::sched_setaffinity(None, &self.allowed);
         }
     }
@@ -102,7 +101,7 @@ mod tests {
         (Affinity::new(here).unwrap(), there)
     }
 
-    /// Returns the next question, of which there must be one.
+    /// Returns the next question. Panics if there is none.
     fn question(there: &OwnedFd) -> u32 {
         let mut bytes = [0; 4];
         assert_eq!(rustix::net::recv(there, &mut bytes, RecvFlags::DONTWAIT).unwrap().0, 4);
@@ -110,11 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_moves_to_the_processor_that_it_is_told() {
+    fn the_thread_moves_to_the_processor_in_the_answer() {
         let (affinity, there) = pair();
         let allowed: Vec<_> = (0..1024).filter(|&number| affinity.allowed.is_set(number)).collect();
         for &processor in allowed.iter().cycle().take(20) {
-            // The scheduler, too, moves a thread now and then.
+            // The scheduler may move the thread as well.
             while rustix::thread::sched_getcpu() != processor {
                 affinity.questions.end();
                 affinity.follow(77);
@@ -128,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn one_question_is_asked_at_a_time_and_none_of_a_guard_that_has_gone() {
+    fn only_one_question_is_pending_and_none_is_asked_after_the_guard_has_ended() {
         let (affinity, there) = pair();
         affinity.follow(1);
         affinity.questions.end();
         affinity.follow(2);
         assert_eq!(question(&there), 1);
-        // Processors that there are not.
+        // Processors that do not exist.
         for processor in [u32::MAX, 1_000, 70_000] {
             rustix::net::send(&there, &processor.to_ne_bytes(), SendFlags::empty()).unwrap();
             affinity.follow(3);
@@ -146,6 +145,6 @@ mod tests {
         for _ in 0..3 {
             affinity.follow(5);
         }
-        assert!(!affinity.questions.has_ended() && !affinity.is_asked.load(Ordering::Relaxed));
+        assert!(!affinity.questions.has_ended() && !affinity.is_pending.load(Ordering::Relaxed));
     }
 }

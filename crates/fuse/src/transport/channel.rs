@@ -1,4 +1,5 @@
-//! One connection to the kernel: requests come by read, answers go by writev. Not here: threads.
+//! The connection to the kernel over /dev/fuse: a read receives a request, and a writev sends an answer. Not here:
+//! threads.
 
 use std::io::IoSlice;
 use std::ops::Deref;
@@ -15,47 +16,47 @@ use zerocopy::IntoBytes;
 use crate::protocol::{InvalidateInode, NOTIFY_INVALIDATE_INODE, OutHeader};
 use crate::transport::busy_poll::BusyPoll;
 
-/// The greatest error number that the kernel takes in an answer.
+/// The greatest error number that the kernel accepts in an answer.
 const ERRNO_MAX: i32 = 511;
 
-/// The most pieces of a payload: one less than what writev takes (IOV_MAX).
+/// The maximum number of pieces of a payload: one less than writev accepts (IOV_MAX), for the header.
 pub const PIECES_MAX: usize = 1023;
 
-/// Why no more requests come.
+/// The reason why no more requests come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum EndReason {
     /// The file system was unmounted.
     Unmounted,
-    /// Somebody ended the connection by force; the mount stands, but every access to it fails.
+    /// The connection was aborted. The mount still exists, but every access to it fails.
     Aborted,
     /// Reading failed.
     Failed(Errno),
-    /// A ring failed with answers in it.
+    /// A ring failed while it held an answer.
     RingFailed(Errno),
-    /// A thread that had a ring panicked.
+    /// A thread with a ring panicked.
     Panicked,
 }
 
-/// An open /dev/fuse, or whatever else keeps messages apart.
+/// An open /dev/fuse, or another file that preserves message boundaries, such as a socket.
 #[derive(Clone, Debug)]
 pub struct Channel {
     device: Arc<OwnedFd>,
 }
 
 impl Channel {
-    /// A channel over a descriptor, which reads of it no longer wait for.
+    /// Creates a channel over `device`, and makes the descriptor nonblocking.
     pub fn new(device: OwnedFd) -> Result<Self, Errno> {
         let flags = rustix::fs::fcntl_getfl(&device)?;
         rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
         Ok(Self { device: Arc::new(device) })
     }
 
-    /// Waits for a request and puts it into `buffer`. Gives its length.
-    pub fn receive(&self, buffer: &mut [u8], poll: &BusyPoll) -> Result<usize, End> {
+    /// Waits for a request and reads it into `buffer`. Returns its length.
+    pub fn receive(&self, buffer: &mut [u8], poll: &BusyPoll) -> Result<usize, EndReason> {
         let mut wait = None;
         loop {
             match rustix::io::read(&*self.device, &mut *buffer) {
-                Ok(0) | Err(Errno::NODEV) => return Err(End::Unmounted),
+                Ok(0) | Err(Errno::NODEV) => return Err(EndReason::Unmounted),
                 Ok(length) => {
                     if let Some(wait) = &wait {
                         poll.end(wait);
@@ -63,31 +64,30 @@ impl Channel {
                     return Ok(length);
                 }
                 Err(Errno::AGAIN) => {
-                    if !poll.look_again(wait.get_or_insert_with(|| poll.begin())) {
+                    if !poll.poll_again(wait.get_or_insert_with(|| poll.begin())) {
                         self.sleep(poll)?;
                     }
                 }
-                // NOENT: the request was withdrawn while it was being handed over.
+                // NOENT: the kernel withdrew the request during the read.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::CONNABORTED) => return Err(End::Aborted),
-                Err(errno) => return Err(End::Failed(errno)),
+                Err(Errno::CONNABORTED) => return Err(EndReason::Aborted),
+                Err(errno) => return Err(EndReason::Failed(errno)),
             }
         }
     }
 
     /// Sleeps until there may be a request.
-    fn sleep(&self, poll: &BusyPoll) -> Result<(), End> {
+    fn sleep(&self, poll: &BusyPoll) -> Result<(), EndReason> {
         let mut device = [PollFd::new(&*self.device, PollFlags::IN)];
-        match rustix::event::poll(&mut device, poll.sleep()) {
-            Ok(0) => poll.slept_long(),
+        match rustix::event::poll(&mut device, poll.sleep_timeout()) {
+            Ok(0) => poll.let_sleep(),
             Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => return Err(End::Failed(errno)),
+            Err(errno) => return Err(EndReason::Failed(errno)),
         }
         Ok(())
     }
 
-    /// Answers request `unique` with success and a payload, which may lie in pieces: at most
-    /// `PIECES_MAX`.
+    /// Answers the request `unique` with success and a payload in at most [`PIECES_MAX`] pieces.
     pub fn succeed<P: Deref<Target = [u8]>>(&self, unique: u64, payload: &[P]) {
         let length = payload.iter().fold(size_of::<OutHeader>(), |sum, piece| sum + piece.len());
         let Ok(length) = u32::try_from(length) else { return self.fail(unique, Errno::IO) };
@@ -96,51 +96,51 @@ impl Channel {
         slices.push(IoSlice::new(header.as_bytes()));
         slices.extend(payload.iter().map(|piece| IoSlice::new(piece)));
         if let Err(errno) = self.write(&slices) {
-            tracing::warn!("an answer of {length} bytes was not taken: {errno}");
+            tracing::warn!("the kernel refused an answer of {length} bytes: {errno}");
             self.fail(unique, Errno::IO);
         }
     }
 
-    /// Answers request `unique` with an error.
+    /// Answers the request `unique` with an error.
     pub fn fail(&self, unique: u64, errno: Errno) {
         let length = size_of::<OutHeader>() as u32;
         let header = OutHeader { length, error: -error_number(errno), unique };
         if let Err(errno) = self.write(&[IoSlice::new(header.as_bytes())]) {
-            tracing::warn!("an error was not taken: {errno}");
+            tracing::warn!("the kernel refused an error as an answer: {errno}");
         }
     }
 
-    /// Invalidates the attributes of `node` in the kernel's cache. A handler may call this.
+    /// Invalidates the attributes of `node` in the kernel's cache. Handlers of requests may call this.
     pub fn invalidate_attributes(&self, node: u64) {
         self.invalidate(InvalidateInode { node, offset: -1, length: 0 });
     }
 
     /// Invalidates the attributes of `node`, and its contents from byte `from` on, in the kernel's cache. The
-    /// kernel writes dirty contents first, and waits for requests for contents that are in flight. So a
-    /// handler must not call this (an `Invalidator` may).
+    /// kernel writes dirty contents first, and waits for requests in flight that read or write the contents. So a
+    /// handler of requests must not call this (an `Invalidator` may).
     pub fn invalidate_contents(&self, node: u64, from: FileOffset) {
         let offset = i64::try_from(from.0).unwrap_or(i64::MAX);
         self.invalidate(InvalidateInode { node, offset, length: 0 });
     }
 
-    fn invalidate(&self, what: InvalidateInode) {
+    fn invalidate(&self, message: InvalidateInode) {
         let length = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         let header = OutHeader { length, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
-        // NOENT: it knows none.
+        // NOENT: the kernel does not know the node.
         if let Err(errno) =
-            self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(what.as_bytes())])
+            self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(message.as_bytes())])
         {
-            tracing::debug!("a notice was not taken: {errno}");
+            tracing::debug!("the kernel refused a notification: {errno}");
         }
     }
 
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
         loop {
             match rustix::io::writev(&*self.device, slices) {
-                // NOENT, NODEV: nobody waits for the answer any more.
+                // NOENT, NODEV: the request was aborted, or the connection has ended.
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // /dev/fuse has room always, what else keeps messages apart may not.
+                // /dev/fuse always has room. A socket may be full.
                 Err(Errno::AGAIN) => self.await_room()?,
                 Err(errno) => return Err(errno),
             }
@@ -157,7 +157,7 @@ impl Channel {
     }
 }
 
-/// The number that an answer can carry.
+/// Returns the number of `errno` in an answer: EIO's if an answer cannot contain its own.
 pub fn error_number(errno: Errno) -> i32 {
     let number = errno.raw_os_error();
     if (1..=ERRNO_MAX).contains(&number) { number } else { Errno::IO.raw_os_error() }

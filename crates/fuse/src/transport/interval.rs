@@ -1,24 +1,24 @@
-//! Intervals that several threads share: what is due at the end of each, one of them does.
+//! Intervals that several threads share: exactly one thread observes the end of each interval.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// An interval. The first one has ended.
+/// A sequence of intervals of equal length. The first interval has ended already.
 #[derive(Debug)]
 pub struct Interval {
     length: Duration,
     begin: Instant,
-    /// When the next one ends, in microseconds from the beginning.
+    /// The end of the current interval, in microseconds since `begin`.
     next: AtomicU64,
 }
 
 impl Interval {
-    /// Creates an interval of this length.
+    /// Creates intervals of this length.
     pub fn new(length: Duration) -> Self {
         Self { length, begin: Instant::now(), next: AtomicU64::new(0) }
     }
 
-    /// Returns whether the interval has ended, to one of the threads that ask, and begins the next one.
+    /// Returns whether the interval has ended, and begins the next one. Only one thread gets true for each interval.
     pub fn has_ended(&self) -> bool {
         let order = Ordering::Relaxed;
         let now = self.begin.elapsed().as_micros() as u64;
@@ -27,12 +27,12 @@ impl Interval {
         now >= due && self.next.compare_exchange(due, next, order, order).is_ok()
     }
 
-    /// Has the interval never end.
+    /// Makes the current interval endless.
     pub fn stop(&self) {
         self.next.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Has the interval end now.
+    /// Ends the current interval now.
     #[cfg(test)]
     pub fn end(&self) {
         self.next.store(0, Ordering::Relaxed);
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_an_interval_is_told_once() {
+    fn the_end_of_an_interval_is_reported_once() {
         let interval = Interval::new(Duration::from_secs(3600));
         assert!(interval.has_ended() && !interval.has_ended());
         interval.end();

@@ -1,7 +1,8 @@
-//! Thread that invalidates contents in the kernel's cache on behalf of handlers. Not here: when.
+//! The thread that invalidates files' contents in the kernel's cache for the handlers of requests. Not here: the
+//! decision to invalidate.
 //!
-//! The kernel waits for requests in flight for those contents, and such a request may wait for a handler. So this
-//! thread serves no requests.
+//! The kernel waits for requests in flight that read or write the contents, and such a request may wait for a handler.
+//! So this thread serves no requests.
 
 use std::io;
 use std::sync::mpsc;
@@ -11,13 +12,13 @@ use base::FileOffset;
 
 use super::channel::Channel;
 
-/// A handle of the thread.
+/// A handle to the thread.
 #[derive(Debug)]
 pub struct Invalidator {
     queue: mpsc::Sender<Invalidation>,
 }
 
-/// A node whose contents are to be invalidated.
+/// A request to invalidate the contents of a node.
 #[derive(Debug)]
 struct Invalidation {
     node: u64,
@@ -28,28 +29,23 @@ struct Invalidation {
 impl Invalidator {
     /// Starts the thread. It ends when the handle is dropped.
     pub fn start(channel: Channel) -> io::Result<Self> {
-        let (queue, all) = mpsc::channel::<Invalidation>();
+        let (queue, requests) = mpsc::channel::<Invalidation>();
         std::thread::Builder::new().name("fuse-invalidate".to_owned()).spawn(move || {
-            for Invalidation { node, from, done } in all {
+            for Invalidation { node, from, done } in requests {
                 channel.invalidate_contents(node, from);
-                // The handler may have stopped waiting.
+                // The handler may no longer wait.
                 let _ = done.send(());
             }
         })?;
         Ok(Self { queue })
     }
 
-    /// Has the kernel write and invalidate the contents of `node` from byte `from` on. Returns whether it has
-    /// done so within `wait_callback`.
-    pub fn invalidate_contents(
-        &self,
-        node: u64,
-        from: FileOffset,
-        wait_callback: Duration,
-    ) -> bool {
+    /// Makes the kernel write and invalidate the contents of `node` from byte `from` on. Returns whether it has done so
+    /// within `timeout`.
+    pub fn invalidate_contents(&self, node: u64, from: FileOffset, timeout: Duration) -> bool {
         base::waiting::about_to_wait();
         let (done, is_done) = mpsc::channel();
         self.queue.send(Invalidation { node, from, done }).is_ok()
-            && is_done.recv_timeout(wait_callback).is_ok()
+            && is_done.recv_timeout(timeout).is_ok()
     }
 }

@@ -1,23 +1,23 @@
-//! How requests come and answers go: over /dev/fuse, one message per read and per write, or through
-//! rings of io_uring; and the threads that serve.
+//! Transports for requests and answers, and the threads that serve: over /dev/fuse, with one message in each read and
+//! write, or through rings of io_uring.
 
 mod affinity;
+mod buffers;
 mod busy_poll;
 mod channel;
 mod contention;
-mod crew;
-mod desk;
 mod interval;
 mod invalidator;
-mod post;
+mod leadership;
 mod ring;
-mod waits;
+mod wait_times;
+mod worker_pool;
 
 pub use affinity::Affinity;
-pub use busy_poll::{BusyPoll, Wakeful};
-pub use channel::{Channel, End};
+pub use buffers::shake_hands;
+pub use busy_poll::{BusyPoll, KeepAwake};
+pub use channel::{Channel, EndReason};
 pub use contention::Contention;
-pub use crew::{Crew, THREADS_DEFAULT};
-pub use desk::shake_hands;
 pub use invalidator::Invalidator;
-pub use ring::{ENABLE_RINGS, NoRings, RingCrew, Rings};
+pub use ring::{ENABLE_RINGS, NoRings, RingWorkerPool, Rings};
+pub use worker_pool::{THREADS_DEFAULT, WorkerPool};

@@ -1,5 +1,5 @@
-//! What is served in the tests, and a kernel's side of the protocol.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! Servers for the tests, and the kernel's side of the protocol.
+#![allow(dead_code, reason = "each test file uses only some functions")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use testkit::toy::ROOT;
 
-/// How long anything may take that should happen soon.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for all waits of the tests.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Inode numbers of what is served.
+/// The inode numbers of the files.
 pub const FILE: u64 = 11;
 pub const SPARSE: u64 = 12;
 pub const LINK: u64 = 13;
@@ -27,32 +27,35 @@ pub const NODE_ONE: u64 = 1;
 pub const FIFO: u64 = 15;
 pub const BROKEN: u64 = 16;
 pub const PANICS: u64 = 17;
-/// Three files whose reading waits at the gate.
-pub const WAITS: [u64; 3] = [18, 19, 20];
-/// A file of which each use waits at the gate, and one of which each does without saying so before, as
-/// at a lock.
+/// Three files whose reads wait at the gate, and announce it (`base::waiting`).
+pub const WAITING: [u64; 3] = [18, 19, 20];
+/// A file each use of which waits at the gate, and announces it.
 pub const SLOW: u64 = 21;
+/// A file each use of which waits at the gate without announcing it, as at a lock.
 pub const LOCKED: u64 = 22;
 pub const MISSING: u64 = 99;
 
-/// Entries of the big directory.
+/// The number of entries in the big directory.
 pub const BIG: u64 = 1000;
-/// The contents of the file.
+/// The contents of FILE and of the files that wait.
 pub const CONTENTS: &[u8] = b"twelve bytes";
 
-/// Where reads of the inodes WAITS wait.
+/// A gate at which uses of some files wait while it is closed.
 #[derive(Debug, Default)]
 pub struct Gate {
+    /// The number of threads that have arrived, and whether the gate is open.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
 
 impl Gate {
+    /// Waits until the gate is open, and announces the wait.
     fn pass(&self) {
         base::waiting::about_to_wait();
         self.pass_silently();
     }
 
+    /// Waits until the gate is open.
     fn pass_silently(&self) {
         let mut state = self.state.lock();
         state.0 += 1;
@@ -62,28 +65,28 @@ impl Gate {
         }
     }
 
-    /// Waits until `count` readers wait.
+    /// Waits until `count` threads have arrived.
     pub fn wait_for(&self, count: usize) {
         let mut state = self.state.lock();
         while state.0 < count {
-            let waited = self.changed.wait_for(&mut state, PATIENCE);
-            assert!(!waited.timed_out(), "{} readers, not {count}", state.0);
+            let waited = self.changed.wait_for(&mut state, TIMEOUT);
+            assert!(!waited.timed_out(), "{} threads have arrived, not {count}", state.0);
         }
     }
 
-    /// Lets nobody through from now on.
+    /// Closes the gate.
     pub fn close(&self) {
         self.state.lock().1 = false;
     }
 
-    /// Lets everyone through from now on.
+    /// Opens the gate.
     pub fn open(&self) {
         self.state.lock().1 = true;
         self.changed.notify_all();
     }
 }
 
-/// A server for a toy that has something of everything, and the gate in it.
+/// Returns a server for a toy with all kinds of files, and the gate in it.
 pub fn server_and_gate() -> (Arc<Server>, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let mut data = vec![0xee; 3 * BLOCK_BYTES as usize];
@@ -108,18 +111,18 @@ fn inodes(gate: &Arc<Gate>) -> BTreeMap<u64, Content> {
         (BROKEN, Content::Corrupt),
         (PANICS, Content::Regular(panics)),
     ]);
-    for number in WAITS {
+    for number in WAITING {
         let gate = Arc::clone(gate);
-        let waits = Data { before_mapping: Hook::new(move || gate.pass()), ..file.clone() };
-        inodes.insert(number, Content::Regular(waits));
+        let waiting = Data { before_mapping: Hook::new(move || gate.pass()), ..file.clone() };
+        inodes.insert(number, Content::Regular(waiting));
     }
-    let at = |action: fn(&Gate)| {
+    let at_gate = |action: fn(&Gate)| {
         let gate = Arc::clone(gate);
         let before_use = Hook::new(move || action(&gate));
         Content::Regular(Data { before_use, ..file.clone() })
     };
-    inodes.insert(SLOW, at(Gate::pass));
-    inodes.insert(LOCKED, at(Gate::pass_silently));
+    inodes.insert(SLOW, at_gate(Gate::pass));
+    inodes.insert(LOCKED, at_gate(Gate::pass_silently));
     let mut names = vec![(b".".to_vec(), BIG_DIRECTORY), (b"..".to_vec(), ROOT)];
     for number in 0..BIG {
         names.push((format!("entry-{number:04}").into_bytes(), 1000 + number));
@@ -141,21 +144,22 @@ fn root() -> Content {
         ("fifo", FIFO),
         ("broken", BROKEN),
         ("panics", PANICS),
-        ("waits-0", WAITS[0]),
-        ("waits-1", WAITS[1]),
-        ("waits-2", WAITS[2]),
+        ("waiting-0", WAITING[0]),
+        ("waiting-1", WAITING[1]),
+        ("waiting-2", WAITING[2]),
         ("slow", SLOW),
         ("locked", LOCKED),
         ("missing", MISSING),
     ])
 }
 
-/// A server for an empty volume that can be written to, of a kernel that offers these features.
+/// Returns a server for an empty writable volume, after INIT of a kernel that offers the features `flags`. Also returns
+/// the file system.
 pub fn writable_server(flags: u64) -> (Server, Arc<MemoryFileSystem>) {
     writable_server_with(flags, ServerOptions::default())
 }
 
-/// The same with options.
+/// Returns a server like [`writable_server`] with options.
 pub fn writable_server_with(
     flags: u64,
     server_options: ServerOptions,
@@ -172,12 +176,12 @@ pub fn writable_server_with(
     (server, file_system)
 }
 
-/// The bytes of a request by root.
+/// Returns the bytes of a request by root.
 pub fn request(opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
     request_as(0, opcode as u32, node, parts)
 }
 
-/// The bytes of a request by a user.
+/// Returns the bytes of a request by a user.
 pub fn request_as(uid: u32, opcode: u32, node: u64, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let header = InHeader {
@@ -194,7 +198,7 @@ pub fn request_as(uid: u32, opcode: u32, node: u64, parts: &[&[u8]]) -> Vec<u8> 
     [header.as_bytes(), &body].concat()
 }
 
-/// What comes back: the error number, or the payload; `None` for no answer.
+/// Serves a request. Returns the payload or the error number, or `None` if there is no answer.
 pub fn exchange(server: &Server, request: &[u8]) -> Option<Result<Vec<u8>, i32>> {
     let request = Request::parse(request)?;
     let mut memory = vec![0xaa; 1024 * 1024];
@@ -210,24 +214,24 @@ pub fn exchange(server: &Server, request: &[u8]) -> Option<Result<Vec<u8>, i32>>
     }
 }
 
-/// A successful answer's payload.
+/// Serves a request. Returns the payload of the answer; panics if it is an error.
 pub fn ask(server: &Server, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
     let answer = exchange(server, &request(opcode, node, parts)).expect("an answer");
     answer.unwrap_or_else(|errno| panic!("{opcode:?} failed: {errno}"))
 }
 
-/// A failure's error number.
+/// Serves a request. Returns the error number of the answer; panics if it is a success.
 pub fn fail(server: &Server, opcode: Opcode, node: u64, parts: &[&[u8]]) -> i32 {
     let answer = exchange(server, &request(opcode, node, parts)).expect("an answer");
     answer.expect_err("a failure")
 }
 
-/// The record at the front of a payload.
+/// Returns the record at the front of a payload.
 pub fn record<T: FromBytes + Immutable + zerocopy::KnownLayout>(payload: &[u8]) -> T {
     T::read_from_prefix(payload).expect("a whole record").0
 }
 
-/// Takes a reply apart.
+/// Splits a reply into its header and its payload.
 pub fn take_reply(bytes: &[u8]) -> (OutHeader, &[u8]) {
     let (header, payload) = OutHeader::read_from_prefix(bytes).expect("a header");
     assert_eq!(header.length as usize, bytes.len());

@@ -1,13 +1,13 @@
-//! One request on its way through an entry of a ring: from what the kernel put there to the answer
-//! that it takes from there. Not here: giving entries to the kernel (`entry`).
+//! The service of one request in an entry of a ring: from the parts that the kernel stored there to the answer. Not
+//! here: passing entries to the kernel (`entry`).
 //!
 //! ```text
 //! 0          288           4096 - n            4096            4096 + payload
 //! ├ RingHeader ┤ ... unused ┤ header, fixed part ┤ payload ...... ┤
 //! ```
 //!
-//! The kernel delivers a request in three parts. The first two are put in front of the payload: then
-//! it looks as it does when it comes through /dev/fuse, and no name or data is copied.
+//! The kernel delivers a request in three parts. The first two are copied in front of the payload. Then the request has
+//! the same layout as from /dev/fuse, and no name or data is copied.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,24 +19,26 @@ use crate::request::Request;
 use crate::server::Server;
 use crate::transport::channel::error_number;
 
-/// Where the payload begins in an entry's memory.
+/// The offset of the payload in an entry's memory.
 pub const PAYLOAD_AT: usize = 4096;
 /// The size of an entry's memory.
 pub const ENTRY_BYTES: usize = PAYLOAD_AT + TRANSFER_BYTES_MAX as usize;
-/// The most bytes of an answer to a request with a payload of its own: an attribute's value.
+/// The maximum size of an answer to a request that has a payload itself: an attribute's value.
 pub const SPARE_BYTES: usize = 68 * 1024;
 
-/// Serves the request in `entry`, of [`ENTRY_BYTES`], and leaves the answer there. Gives what it is
-/// to be committed by. `spare` is memory for the answer as long as the request's payload is in its
-/// place.
+/// Serves the request in `entry`, which has [`ENTRY_BYTES`], and stores the answer there. Returns the commit id. The
+/// answer is built in `spare` if the request's payload is in its location.
 pub fn serve(server: &Server, entry: &mut [u8], spare: &mut [u8]) -> u64 {
-    let _at_work = server.begin();
+    let _in_flight = server.begin_request();
     let Ok((header, _)) = RingHeader::read_from_prefix(entry) else { return 0 };
     let Ok((message, _)) = InHeader::read_from_prefix(&header.message) else { return 0 };
-    let outcome = match Delivered::put_together(&header, &message, entry) {
-        Some(delivered) => delivered.answer(server, entry, spare),
+    let outcome = match Assembled::new(&header, &message, entry) {
+        Some(request) => request.answer(server, entry, spare),
         None => {
-            tracing::warn!("an entry that holds no request: {message:?}, {:?}", header.entry);
+            tracing::warn!(
+                "received a ring entry without a valid request: {message:?}, {:?}",
+                header.entry
+            );
             Err(Errno::IO)
         }
     };
@@ -49,20 +51,20 @@ pub fn serve(server: &Server, entry: &mut [u8], spare: &mut [u8]) -> u64 {
     let mut reply = header;
     reply.message[..size_of::<OutHeader>()].copy_from_slice(answer.as_bytes());
     reply.entry.payload_bytes = length;
-    // There is room: it was read from here.
+    // It fits, since it was read from here.
     let _ = reply.write_to_prefix(entry);
     header.entry.commit
 }
 
-/// Where a request lies in an entry's memory.
-struct Delivered {
+/// A request in consecutive bytes of an entry's memory.
+struct Assembled {
     start: usize,
     end: usize,
 }
 
-impl Delivered {
-    /// Puts a request together. `None` when the lengths contradict each other.
-    fn put_together(header: &RingHeader, message: &InHeader, entry: &mut [u8]) -> Option<Self> {
+impl Assembled {
+    /// Assembles a request from its parts. Returns `None` if the lengths contradict each other.
+    fn new(header: &RingHeader, message: &InHeader, entry: &mut [u8]) -> Option<Self> {
         let payload = usize::try_from(header.entry.payload_bytes).ok()?;
         let length = usize::try_from(message.length).ok()?;
         let fixed = length.checked_sub(size_of::<InHeader>() + payload)?;
@@ -75,7 +77,7 @@ impl Delivered {
         Some(Self { start, end })
     }
 
-    /// Has the request served, and gives the length of the answer's payload, which is in its place.
+    /// Serves the request, stores the answer's payload in `entry`, and returns its length.
     fn answer(&self, server: &Server, entry: &mut [u8], spare: &mut [u8]) -> Result<u32, Errno> {
         if self.end == PAYLOAD_AT {
             let (front, payload) = entry.split_at_mut(PAYLOAD_AT);
@@ -90,7 +92,7 @@ impl Delivered {
 const _: () =
     assert!(size_of::<RingHeader>() + size_of::<InHeader>() + RING_PART_BYTES <= PAYLOAD_AT);
 
-/// Answers into `payload` and gives the length.
+/// Stores the answer to `request` in `payload`, and returns its length.
 fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, Errno> {
     let request = Request::parse(request).ok_or(Errno::IO)?;
     let mut reply = Reply::new(payload);
@@ -98,7 +100,7 @@ fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, 
         Answer::Payload => Ok(reply.bytes().len()),
         Answer::Contents(contents) => contents.fetch(payload),
         Answer::Error(errno) => Err(errno),
-        // What wants no answer does not come this way; the entry must be given back all the same.
+        // Such requests do not come through rings. If one does, the entry must be returned all the same.
         Answer::Silent => Err(Errno::NOSYS),
     }
 }
@@ -136,7 +138,8 @@ mod tests {
             Self { server, entry: vec![0xa5; ENTRY_BYTES], spare: vec![0; SPARE_BYTES], commits: 7 }
         }
 
-        /// Puts a request into the entry as the kernel does; `lie` says more payload than there is.
+        /// Stores a request in the entry as the kernel does. The header claims `lie` more bytes of payload than there
+        /// are.
         fn deliver(&mut self, opcode: Opcode, node: u64, fixed: &[u8], payload: &[u8], lie: u32) {
             self.commits += 1;
             let length = size_of::<InHeader>() + fixed.len() + payload.len();
@@ -159,7 +162,7 @@ mod tests {
             self.entry[PAYLOAD_AT..][..payload.len()].copy_from_slice(payload);
         }
 
-        /// The answer: the payload, or the error number.
+        /// Serves the request. Returns the answer's payload, or the error number.
         fn answer(&mut self) -> Result<&[u8], i32> {
             assert_eq!(serve(&self.server, &mut self.entry, &mut self.spare), self.commits);
             let (header, _) = RingHeader::read_from_prefix(&self.entry).unwrap();
@@ -180,14 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_parts_are_answered_in_place() {
+    fn requests_in_parts_are_assembled_and_answered() {
         let mut kernel = Kernel::new();
         let create = CreateIn { flags: 2, mode: 0o644, ..CreateIn::new_zeroed() };
         let made = kernel.ask(Opcode::Create, ROOT_NODE, create.as_bytes(), b"name\0");
         let (entry, rest) = EntryOut::read_from_prefix(made).unwrap();
         let (opened, rest) = OpenOut::read_from_prefix(rest).unwrap();
         assert!(rest.is_empty());
-        let (node, handle) = (entry.node, opened.handle);
+        let node = entry.node;
+        let handle = opened.handle;
         let data: Vec<u8> = (0..50_000_usize).map(|at| (at % 251) as u8).collect();
         let write = WriteIn { handle, size: data.len() as u32, ..WriteIn::new_zeroed() };
         let written = kernel.ask(Opcode::Write, node, write.as_bytes(), &data);
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_as_large_as_any_fits() {
+    fn the_largest_attribute_fits() {
         let mut kernel = Kernel::new();
         let value = vec![0x5a; 60_000];
         let set = SetXattrIn { size: value.len() as u32, ..SetXattrIn::new_zeroed() };
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_requests_that_contradict_themselves_are_answered() {
+    fn failed_and_contradictory_requests_are_answered_with_errors() {
         let mut kernel = Kernel::new();
         kernel.deliver(Opcode::Unlink, ROOT_NODE, &[], b"absent\0", 0);
         assert_eq!(kernel.answer(), Err(-2));
@@ -220,13 +224,13 @@ mod tests {
             kernel.deliver(Opcode::Unlink, ROOT_NODE, &[], b"absent\0", lie);
             assert_eq!(kernel.answer(), Err(-5), "{lie}");
         }
-        // A fixed part that is larger than there is room for one.
+        // A fixed part that is larger than its room in the header.
         kernel.deliver(Opcode::Write, ROOT_NODE, &[0; 40], &[], 0);
         let mut header = RingHeader::read_from_prefix(&kernel.entry).unwrap().0;
         header.message[..4].copy_from_slice(&300_u32.to_ne_bytes());
         header.write_to_prefix(&mut kernel.entry).unwrap();
         assert_eq!(kernel.answer(), Err(-5));
-        // What is never answered elsewhere gives its entry back.
+        // The entry is returned even for a request that needs no answer.
         kernel.deliver(Opcode::Forget, ROOT_NODE, &[0; 8], &[], 0);
         assert_eq!(kernel.answer(), Err(-38));
     }

@@ -1,9 +1,9 @@
-//! A ring of io_uring with one entry that travels between the kernel and this process. Not here:
-//! what is in the entry (`delivery`), who waits for it (`crew`).
+//! A ring of io_uring with one entry, which the kernel and this process own in turns. Not here: the contents of the
+//! entry (`delivery`), the thread that waits for it (`worker_pool`).
 //!
-//! The kernel touches an entry's memory only while the thread that the ring belongs to is in
-//! `io_uring_enter`, where it takes an answer and leaves the next request (SINGLE_ISSUER and
-//! DEFER_TASKRUN). Between two calls the memory is this thread's alone.
+//! The kernel accesses an entry's memory only while the ring's thread is in `io_uring_enter`: there it takes the answer
+//! and stores the next request (SINGLE_ISSUER and DEFER_TASKRUN). Between two calls, only this thread accesses the
+//! memory.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -21,20 +21,20 @@ use super::delivery::{ENTRY_BYTES, PAYLOAD_AT};
 use crate::protocol::{RING_COMMIT_AND_FETCH, RING_REGISTER, RING_VECTORS, RingCommand};
 use crate::transport::busy_poll::BusyPoll;
 
-/// `IORING_REGISTER_ENABLE_RINGS`: the one thing that can still be asked of a ring by
-/// `io_uring_register` once it is made.
+/// `IORING_REGISTER_ENABLE_RINGS`: the only operation of `io_uring_register` that is permitted on a ring after
+/// [`Ring::new`].
 pub const ENABLE_RINGS: u8 = 12;
-/// `IORING_ENTER_GETEVENTS`: completions that are there are handed over.
+/// `IORING_ENTER_GETEVENTS`: makes the kernel process completions.
 const GET_EVENTS: u32 = 1;
-/// Where the number of vectors lies in a submission (`sqe->len`).
+/// The byte offset of the number of vectors in a submission (`sqe->len`).
 const SUBMISSION_LENGTH_AT: usize = 24;
 
-/// What is wanted from the kernel before it leaves the next request.
+/// A command to the kernel, which then stores the next request in the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// To take the entry for the first time.
+    /// Register the entry. It holds no answer.
     Register,
-    /// To take the answer to what is to be committed by this number.
+    /// Take the answer to the request with this commit id.
     Commit(u64),
 }
 
@@ -46,8 +46,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring for a queue. It does nothing before it is enabled, and then it passes on
-    /// commands to open devices, and nothing else. Fails where io_uring is missing or forbidden.
+    /// Creates a ring for a queue. It is disabled. Once enabled, it accepts nothing but commands to open devices.
+    ///
+    /// Errors: that of the host if io_uring is missing or forbidden.
     pub fn new(queue: u16) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_r_disabled()
@@ -62,18 +63,18 @@ impl Ring {
         Ok(Self { ring, queue, memory: Memory::new()? })
     }
 
-    /// The queue.
+    /// Returns the queue.
     pub fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// Makes the ring the calling thread's.
+    /// Enables the ring for the calling thread alone.
     pub fn enable(&self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Gives the entry to the kernel and waits until it is back, with a request. Only the thread
-    /// that has enabled the ring may. After a failure the entry is of no more use.
+    /// Passes the entry to the kernel, waits until it is back with a request, and returns its memory. Only the thread
+    /// that has enabled the ring may call this. After an error, the entry cannot be used again.
     pub fn exchange(
         &mut self,
         device: BorrowedFd<'_>,
@@ -82,26 +83,26 @@ impl Ring {
     ) -> Result<&mut [u8], Errno> {
         let submission = self.submission(device, command);
         // SAFETY: the vectors, which the kernel reads on submission, live as long as the ring, and
-        // so does the memory that they name. Nobody has a reference to it: that would borrow `self`.
+        // so does the memory that they describe. No reference to it exists: that would borrow `self`.
         let pushed = unsafe { self.ring.submission().push(&submission) };
-        // Its only entry is not with the kernel.
+        // The kernel does not have the ring's only entry.
         assert!(pushed.is_ok(), "the submission queue is full");
         let mut wait = poll.begin();
-        let mut looking = true;
+        let mut is_polling = true;
         let result = loop {
-            // Even without waiting, this is what has the kernel fill the entry.
-            self.enter(usize::from(!looking))?;
+            // Needed even without a wait: the kernel fills the entry during this call.
+            self.enter(usize::from(!is_polling))?;
             if let Some(completion) = self.ring.completion().next() {
                 break completion.result();
             }
-            looking = looking && poll.look_again(&mut wait);
+            is_polling = is_polling && poll.poll_again(&mut wait);
         };
         poll.end(&wait);
         if result < 0 {
             return Err(Errno::from_raw_os_error(-result));
         }
-        // SAFETY: the entry is back, and the kernel leaves it alone until it is given to it again,
-        // for which `self` must not be borrowed any more.
+        // SAFETY: the entry is back, and the kernel does not access it until the next call of this method, which
+        // needs `self` not to be borrowed any more.
         Ok(unsafe { self.memory.bytes() })
     }
 
@@ -117,8 +118,8 @@ impl Ring {
             .cmd(bytes)
             .addr(Some(self.memory.vectors.as_ptr() as u64))
             .build();
-        // SAFETY: a submission is 128 bytes of plain numbers, laid out as the kernel has it; the
-        // crate has no setter for this one.
+        // SAFETY: a submission is 128 bytes of plain numbers in the kernel's layout. The crate has no setter for this
+        // number.
         unsafe {
             (&raw mut submission)
                 .cast::<u8>()
@@ -129,11 +130,11 @@ impl Ring {
         submission
     }
 
-    /// Submits what has not been submitted yet, and waits for so many completions.
+    /// Submits pending submissions, and waits for `count` completions.
     fn enter(&mut self, count: usize) -> Result<(), Errno> {
         loop {
             let submissions = self.ring.submission().len() as u32;
-            // SAFETY: no argument is passed, and what is submitted is valid (see `exchange`).
+            // SAFETY: no argument is passed, and the submissions are valid (see `exchange`).
             let entered = unsafe {
                 self.ring.submitter().enter::<()>(submissions, count as u32, GET_EVENTS, None)
             };
@@ -151,20 +152,21 @@ impl Ring {
 }
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// The memory of an entry. What is not touched of it takes no memory.
+/// The memory of an entry. Untouched pages take no memory.
 struct Memory {
     start: NonNull<u8>,
-    /// As the kernel wants to have it described. Boxed, so that it does not move.
+    /// The description for the kernel. Boxed, so that it does not move.
     vectors: Box<[libc::iovec; RING_VECTORS as usize]>,
 }
 
-// SAFETY: the pointers are to memory that only the owner uses.
+// SAFETY: the pointers lead to memory that only the owner uses.
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Maps the memory.
     fn new() -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, where there was none.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -183,22 +185,22 @@ impl Memory {
         Ok(Self { start, vectors })
     }
 
-    /// All of it.
+    /// Returns all of the memory.
     ///
     /// # Safety
     ///
-    /// The kernel does not write to it meanwhile.
+    /// The kernel must not write to the memory while the result is in use.
     unsafe fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: all of the mapping, zeroes at first, and borrowed as `self` is.
+        // SAFETY: the slice is the whole mapping, which is zeroes at first, and borrows `self`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), ENTRY_BYTES) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nothing is borrowed from it. Should the kernel still have the entry, then it finds
-        // that its memory has gone, or, since it writes only on behalf of a thread that has left,
-        // does not look.
+        // SAFETY: nothing borrows from the memory. If the kernel still has the entry, it accesses the memory only
+        // within calls of the ring's thread, of which there are no more; otherwise it would find the memory unmapped,
+        // and fail.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), ENTRY_BYTES) };
     }
 }

@@ -1,11 +1,10 @@
-//! The transport over io_uring, which Linux has from 6.14 on: a request and the answer to the one
-//! before travel in a single system call, to a thread on the client's own processor. FORGET and
-//! INTERRUPT keep coming through /dev/fuse.
+//! The transport over io_uring (from Linux 6.14 on). One system call sends an answer and receives the next request, in
+//! a thread on the client's own processor. FORGET and INTERRUPT still come through /dev/fuse.
 
-mod crew;
 mod delivery;
 mod entry;
 mod processors;
+mod worker_pool;
 
-pub use crew::{NoRings, RingCrew, Rings};
 pub use entry::ENABLE_RINGS;
+pub use worker_pool::{NoRings, RingWorkerPool, Rings};

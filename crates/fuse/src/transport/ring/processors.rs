@@ -1,12 +1,12 @@
-//! How many queues there are, and how many entries each gets.
+//! The number of queues, and the number of entries in each.
 
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-/// The most entries, which bounds the memory: each is 1 MiB and 4 KiB.
+/// The maximum number of entries. It bounds the memory: an entry takes 1 MiB and 4 KiB.
 pub const ENTRIES_MAX: usize = 512;
-/// As many entries as each queue gets at least: while one waits for the device, the others serve.
+/// The minimum number of entries in a queue, so that other requests are served while one waits for the device.
 const ENTRIES_MIN: usize = 4;
 
 const FOLDER: &str = "/sys/devices/system/cpu";
@@ -14,14 +14,14 @@ const FOLDER: &str = "/sys/devices/system/cpu";
 /// The host's processors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Processors {
-    /// The number of those that there may ever be. The kernel has a queue for each.
+    /// The number of processors that can ever be online. The kernel has a queue for each.
     possible: usize,
-    /// Those that there are.
+    /// The numbers of the processors that are online.
     online: Vec<usize>,
 }
 
 impl Processors {
-    /// Asks the host.
+    /// Returns the processors of this host.
     pub fn of_host() -> io::Result<Self> {
         let list = |name| {
             let text = std::fs::read_to_string(Path::new(FOLDER).join(name))?;
@@ -30,8 +30,8 @@ impl Processors {
         Ok(Self { possible: list("possible")?.len(), online: list("online")? })
     }
 
-    /// The queue of each entry, for so many `threads` in all, or a few more: as many for every
-    /// processor, and one for each that there is not. `None` where these are too many.
+    /// Returns the queue of each entry, for at least `threads` entries. Each queue of an online processor gets the same
+    /// number, and each other queue gets one. Returns `None` if there would be more than [`ENTRIES_MAX`].
     pub fn entries(&self, threads: NonZeroUsize) -> Option<Vec<u16>> {
         let share = threads.get().div_ceil(self.online.len().max(1));
         let each = share.max(ENTRIES_MIN.min(threads.get()));
@@ -47,12 +47,13 @@ impl Processors {
     }
 }
 
-/// Parses "0-2,5".
+/// Parses a list of ranges such as "0-2,5".
 fn parse(list: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        let first: usize = first.parse().ok()?;
+        let last: usize = last.parse().ok()?;
         if last > 65_535 || first > last {
             return None;
         }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_queue_has_an_entry_and_those_in_use_have_as_many_as_there_are_threads_for() {
+    fn every_queue_has_an_entry_and_online_queues_share_the_threads() {
         assert_eq!(entries(2, "0-1", 5), Some(vec![0, 0, 0, 0, 1, 1, 1, 1]));
         assert_eq!(entries(2, "0-1", 10).unwrap().len(), 10);
         assert_eq!(entries(2, "0-1", 1), Some(vec![0, 1]));

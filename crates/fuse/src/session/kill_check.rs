@@ -1,4 +1,5 @@
-//! Whether a thread of the host is being killed. The confined server sees no other process: it asks the guard.
+//! Checks whether a thread of the host is being killed. The confined server sees no other process, so it asks the
+//! guard.
 
 use std::os::fd::OwnedFd;
 
@@ -8,22 +9,23 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::questions;
 use crate::socket;
 
-/// The time within which the guard answers, which reads one file. A guard that does not is not asked again.
-const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The time within which the guard has to answer, for which it reads one file. If it does not, it is not asked again.
+const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// SIGKILL in a set of signals. The kernel adds it to each thread of a process that any signal kills.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
-/// The server's end of the socket, as long as there is a guard that answers.
+/// The server's side of the check: its end of the socket, as long as a guard answers.
 #[derive(Debug)]
-pub struct Witness(Mutex<Option<OwnedFd>>);
+pub struct KillCheck(Mutex<Option<OwnedFd>>);
 
-impl Witness {
+impl KillCheck {
+    /// Creates a check that asks through `socket`.
     pub fn new(socket: OwnedFd) -> Self {
         Self(Mutex::new(Some(socket)))
     }
 
-    /// Returns whether the thread is being killed. False if the guard does not know.
+    /// Returns whether the thread is being killed. Returns false if the guard does not answer.
     pub fn is_killed(&self, thread: u32) -> bool {
         let mut socket = self.0.lock();
         let answer = socket.as_ref().and_then(|socket| ask(socket, thread));
@@ -34,10 +36,13 @@ impl Witness {
     }
 }
 
+/// Asks the guard. Returns `None` if it does not answer.
 fn ask(socket: &OwnedFd, thread: u32) -> Option<bool> {
     socket::send(socket, &thread.to_ne_bytes(), None).ok()?;
     let mut ready = [PollFd::new(socket, PollFlags::IN)];
-    super::retry(|| rustix::event::poll(&mut ready, Some(&PATIENCE))).ok().filter(|&n| n > 0)?;
+    super::retry(|| rustix::event::poll(&mut ready, Some(&ANSWER_TIMEOUT)))
+        .ok()
+        .filter(|&n| n > 0)?;
     let mut answer = [0; size_of::<u32>()];
     match socket::receive(socket, &mut answer) {
         Ok((length, None)) if length == answer.len() => Some(u32::from_ne_bytes(answer) != 0),
@@ -45,9 +50,9 @@ fn ask(socket: &OwnedFd, thread: u32) -> Option<bool> {
     }
 }
 
-/// Answers in the guard, until the other end of `socket` is closed.
+/// Starts a thread of the guard that answers until the other end of `socket` is closed.
 pub fn start(socket: OwnedFd) {
-    questions::start("fuse-witness", socket, answer);
+    questions::start("fuse-kill-check", socket, answer);
 }
 
 fn answer(thread: u32) -> u32 {
@@ -55,7 +60,7 @@ fn answer(thread: u32) -> u32 {
     status.is_ok_and(|status| has_kill_pending(&status)).into()
 }
 
-/// Whether the status of a thread, as /proc shows it, has SIGKILL among the thread's pending signals.
+/// Returns whether SIGKILL is pending for a thread with this status (the contents of /proc/PID/status).
 fn has_kill_pending(status: &str) -> bool {
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
@@ -77,21 +82,21 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_live_or_do_not_exist_are_not_being_killed() {
+    fn running_and_missing_threads_are_not_being_killed() {
         let (ours, theirs) = socket::pair().unwrap();
         start(theirs);
-        let witness = Witness::new(ours);
-        assert!(!witness.is_killed(std::process::id()));
-        assert!(!witness.is_killed(u32::MAX));
-        assert!(witness.0.lock().is_some(), "it answers");
+        let check = KillCheck::new(ours);
+        assert!(!check.is_killed(std::process::id()));
+        assert!(!check.is_killed(u32::MAX));
+        assert!(check.0.lock().is_some(), "the guard answers");
     }
 
     #[test]
-    fn a_guard_that_has_gone_is_not_asked_again() {
+    fn a_guard_that_has_ended_is_not_asked_again() {
         let (ours, theirs) = socket::pair().unwrap();
         drop(theirs);
-        let witness = Witness::new(ours);
-        assert!(!witness.is_killed(1));
-        assert!(witness.0.lock().is_none());
+        let check = KillCheck::new(ours);
+        assert!(!check.is_killed(1));
+        assert!(check.0.lock().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The threads, over a socket that keeps messages apart as /dev/fuse does.
+//! Tests of the worker pool, over a socket that preserves message boundaries as /dev/fuse does.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
 use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
-use fuse::{BusyPoll, Channel, Crew, End};
+use fuse::{BusyPoll, Channel, EndReason, WorkerPool};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
@@ -26,9 +26,9 @@ fn send(kernel: &OwnedFd, unique: u64, mut request: Vec<u8>) {
 }
 
 fn receive(kernel: &OwnedFd) -> (u64, i32, Vec<u8>) {
-    let wait_callback = rustix::event::Timespec::try_from(PATIENCE).unwrap();
+    let timeout = rustix::event::Timespec::try_from(TIMEOUT).unwrap();
     let mut ready = [rustix::event::PollFd::new(kernel, rustix::event::PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut ready, Some(&wait_callback)), Ok(1), "an answer");
+    assert_eq!(rustix::event::poll(&mut ready, Some(&timeout)), Ok(1), "an answer");
     let mut buffer = vec![0; 1 << 20];
     let length = rustix::io::read(kernel, &mut buffer).unwrap();
     let (header, payload) = take_reply(&buffer[..length]);
@@ -44,15 +44,14 @@ fn read_all() -> ReadIn {
 }
 
 #[test]
-fn requests_are_answered_by_number_until_the_connection_ends() {
+fn requests_are_answered_until_the_connection_ends() {
     let (server, _gate) = server_and_gate();
     let (kernel, device) = pair();
     let (ended, end) = mpsc::channel();
     let threads = NonZeroUsize::new(3).unwrap();
-    let crew = Crew::start(server, channel(device), threads, BusyPoll::new(2, None), move |end| {
-        ended.send(end).unwrap()
-    });
-    let crew = crew.unwrap();
+    let poll = BusyPoll::new(2, None);
+    let at_end = move |end| ended.send(end).unwrap();
+    let pool = WorkerPool::start(server, channel(device), threads, poll, at_end).unwrap();
     for unique in 1..=100 {
         send(&kernel, unique, request(Opcode::Lookup, ROOT_NODE, &[b"file\0"]));
         let (answered, error, payload) = receive(&kernel);
@@ -61,26 +60,26 @@ fn requests_are_answered_by_number_until_the_connection_ends() {
     send(&kernel, 7, request(Opcode::Write, FILE, &[&[0; 40]]));
     assert_eq!(receive(&kernel), (7, -30, Vec::new()));
     drop(kernel);
-    assert_eq!(end.recv_timeout(PATIENCE), Ok(End::Unmounted));
-    crew.join();
+    assert_eq!(end.recv_timeout(TIMEOUT), Ok(EndReason::Unmounted));
+    pool.join();
 }
 
 #[test]
-fn a_request_that_waits_for_the_device_holds_up_no_other() {
+fn a_request_that_waits_for_the_device_does_not_delay_others() {
     let (server, gate) = server_and_gate();
     let (kernel, device) = pair();
     let threads = NonZeroUsize::new(4).unwrap();
-    let crew =
-        Crew::start(server, channel(device), threads, BusyPoll::new(2, None), |_| ()).unwrap();
-    for name in [&b"waits-0\0"[..], b"waits-1\0", b"waits-2\0"] {
+    let poll = BusyPoll::new(2, None);
+    let pool = WorkerPool::start(server, channel(device), threads, poll, |_| ()).unwrap();
+    for name in [&b"waiting-0\0"[..], b"waiting-1\0", b"waiting-2\0"] {
         send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[name]));
         assert_eq!(receive(&kernel).0, 1);
     }
-    for (unique, node) in (2..).zip(WAITS) {
+    for (unique, node) in (2..).zip(WAITING) {
         send(&kernel, unique, request(Opcode::Read, node, &[read_all().as_bytes()]));
     }
     gate.wait_for(3);
-    // Three of four threads wait; the last one serves.
+    // Three of the four threads wait, and the fourth serves.
     for unique in 10..20 {
         send(&kernel, unique, request(Opcode::StatFs, ROOT_NODE, &[]));
         assert_eq!(receive(&kernel).0, unique);
@@ -91,18 +90,18 @@ fn a_request_that_waits_for_the_device_holds_up_no_other() {
     let expected: Vec<_> = (2..=4).map(|unique| (unique, 0, CONTENTS.to_vec())).collect();
     assert_eq!(answered, expected);
     drop(kernel);
-    crew.join();
+    pool.join();
 }
 
 #[test]
-fn with_one_thread_everything_is_served_in_turn() {
+fn a_single_thread_serves_requests_in_order() {
     let (server, gate) = server_and_gate();
     let (kernel, device) = pair();
-    let crew =
-        Crew::start(server, channel(device), NonZeroUsize::MIN, BusyPoll::new(1, None), |_| ())
-            .unwrap();
-    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waits-0\0"]));
-    send(&kernel, 2, request(Opcode::Read, WAITS[0], &[read_all().as_bytes()]));
+    let threads = NonZeroUsize::MIN;
+    let poll = BusyPoll::new(1, None);
+    let pool = WorkerPool::start(server, channel(device), threads, poll, |_| ()).unwrap();
+    send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[b"waiting-0\0"]));
+    send(&kernel, 2, request(Opcode::Read, WAITING[0], &[read_all().as_bytes()]));
     send(&kernel, 3, request(Opcode::StatFs, ROOT_NODE, &[]));
     gate.wait_for(1);
     gate.open();
@@ -110,17 +109,17 @@ fn with_one_thread_everything_is_served_in_turn() {
         assert_eq!(receive(&kernel).0, unique);
     }
     drop(kernel);
-    crew.join();
+    pool.join();
 }
 
 #[test]
-fn a_request_that_takes_longer_than_ever_before_holds_up_no_other() {
+fn a_request_that_takes_unexpectedly_long_does_not_delay_others() {
     for (name, node) in [(&b"slow\0"[..], SLOW), (b"locked\0", LOCKED)] {
         let (server, gate) = server_and_gate();
         let (kernel, device) = pair();
         let threads = NonZeroUsize::new(4).unwrap();
-        let crew =
-            Crew::start(server, channel(device), threads, BusyPoll::default(), |_| ()).unwrap();
+        let poll = BusyPoll::default();
+        let pool = WorkerPool::start(server, channel(device), threads, poll, |_| ()).unwrap();
         send(&kernel, 1, request(Opcode::Lookup, ROOT_NODE, &[name]));
         assert_eq!(receive(&kernel).0, 1);
         gate.open();
@@ -129,7 +128,7 @@ fn a_request_that_takes_longer_than_ever_before_holds_up_no_other() {
             send(&kernel, unique, read());
             assert_eq!(receive(&kernel).0, unique);
         }
-        // Three of four threads wait, each of which has read until then.
+        // One after the other, three of the four threads become the leader and wait.
         gate.close();
         for (unique, waiting) in [(201, 1), (202, 2), (203, 3)] {
             send(&kernel, unique, read());
@@ -146,12 +145,12 @@ fn a_request_that_takes_longer_than_ever_before_holds_up_no_other() {
             assert_eq!(receive(&kernel).0, unique);
         }
         drop(kernel);
-        crew.join();
+        pool.join();
     }
 }
 
 #[test]
-fn an_answer_for_which_there_is_no_room_is_waited_for_asleep() {
+fn a_thread_sleeps_until_there_is_room_for_its_answer() {
     const ANSWERS: u64 = 2000;
     let (kernel, device) = pair();
     let channel = channel(device);
@@ -162,7 +161,7 @@ fn an_answer_for_which_there_is_no_room_is_waited_for_asleep() {
     });
     let stat = format!("/proc/self/task/{}/stat", id.recv().unwrap());
     wait_until("the writer sleeps", || {
-        // Its state comes after the name, in parentheses.
+        // The state follows the name, which is in parentheses.
         let found = std::fs::read_to_string(&stat).unwrap();
         found.rsplit(')').next().unwrap().trim_start().starts_with('S')
     });
