@@ -38,7 +38,7 @@ pub enum Claim {
 pub enum Claimed {
     /// Claimed by a mount that is not attached yet.
     ByMount(Detached),
-    /// Claimed by an exclusive descriptor, where the host refuses `fuseblk` mounts.
+    /// Claimed by an exclusive descriptor, since the host refuses `fuseblk` mounts.
     ByDescriptor(OwnedFd),
 }
 
@@ -87,6 +87,7 @@ fn claim_image(path: &Path, offset: u64, options: &MountOptions) -> Result<Detac
     }
 }
 
+/// Claims a block device by an exclusive descriptor.
 fn open_exclusively(device: &Path, options: &MountOptions) -> Result<Claimed, MountError> {
     let access = if options.writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;

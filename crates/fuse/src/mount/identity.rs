@@ -69,8 +69,7 @@ impl MountId {
         })
     }
 
-    /// Returns whether the mount is still attached. `None` if the kernel does not
-    /// support this.
+    /// Returns whether the mount is still attached, or `None` if the kernel does not support this.
     pub fn exists(&self) -> Option<bool> {
         match stat(self.unique?) {
             Ok(_) => Some(true),

@@ -1,5 +1,5 @@
-//! Mount points, accessed by paths without symbolic links. After a path was resolved, a user may replace a directory on
-//! it that this user owns by a symbolic link. Root must not follow it to mount or unmount.
+//! Mount points, accessed by paths without symbolic links. After a path was resolved, the owner of a directory on it may
+//! replace that directory by a symbolic link. Root must not follow the link to mount or unmount.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
