@@ -87,7 +87,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Answers the request `unique` with success and a payload in at most [`PIECES_MAX`] pieces.
+    /// Answers the request `unique` with success and a payload in at most `PIECES_MAX` pieces.
     pub fn succeed<P: Deref<Target = [u8]>>(&self, unique: u64, payload: &[P]) {
         let length = payload.iter().fold(size_of::<OutHeader>(), |sum, piece| sum + piece.len());
         let Ok(length) = u32::try_from(length) else { return self.fail(unique, Errno::IO) };
