@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::barrier::{Barrier, Entered, WritesHeld};
-use crate::direct::DirectEnds;
+use crate::direct::DirectEndIo;
 use crate::errors::WritebackErrors;
 use crate::file::{EndIoGuard, WritableFile};
 use crate::mapping::FinishedRange;
@@ -52,7 +52,7 @@ pub struct EndIo {
     /// ended.
     _thread: Worker,
     /// The threads that complete direct requests.
-    pub(crate) direct: DirectEnds,
+    pub(crate) direct: DirectEndIo,
     /// The errors of all files.
     errors: WritebackErrors,
     /// What writeback and direct writes pass through.
@@ -84,7 +84,7 @@ impl EndIo {
         let theirs = Arc::clone(&queue);
         let thread = Worker::start("end of I/O", move || theirs.work());
         let thread = thread.map_err(|error| Error::thread_spawn(&error))?;
-        let (direct, errors) = (DirectEnds::default(), WritebackErrors::default());
+        let (direct, errors) = (DirectEndIo::default(), WritebackErrors::default());
         let barrier = Arc::default();
         Ok(Arc::new(Self { queue, _thread: thread, direct, errors, barrier }))
     }

@@ -13,7 +13,7 @@ use device::SharedDevice;
 use pagecache::Mapping;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::direct::{DirectTail, EndedCalls, InFlight};
+use crate::direct::{EndedRequests, InFlightCount, ZeroedTail};
 use crate::end_io::{EndIo, Ended};
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
@@ -31,10 +31,10 @@ pub struct WritableFile {
     /// Taken after `end_io_lock`, before the locks of the mapping; the format is not called under it. Ends of
     /// I/O that wait in it hold a reference to this file.
     pub(crate) progress: Mutex<Progress<Ended>>,
-    /// Direct requests.
-    pub(crate) direct: InFlight,
-    pub(crate) direct_ended: EndedCalls,
-    pub(crate) direct_tail: DirectTail,
+    /// The number of direct requests in flight, and the requests that have ended but are not completed.
+    pub(crate) direct_in_flight: InFlightCount,
+    pub(crate) direct_ended: EndedRequests,
+    pub(crate) zeroed_tail: ZeroedTail,
     /// The number of reservations that writeback has cancelled, since it found no blocks for their data, or could
     /// not write to new blocks. Grows while the folio with the data is locked or under writeback.
     cancelled_reservations: AtomicU64,
@@ -61,7 +61,7 @@ impl WritableFile {
         let (reader, size) = (Arc::clone(&mapper) as Arc<dyn MapRead>, AtomicU64::new(size));
         let errors = WritebackErrors::default();
         let end_io_lock = Mutex::default();
-        let (direct, direct_ended, direct_tail) = Default::default();
+        let (direct_in_flight, direct_ended, zeroed_tail) = Default::default();
         Arc::new(Self {
             mapping,
             reader,
@@ -70,9 +70,9 @@ impl WritableFile {
             end_io,
             errors,
             progress,
-            direct,
+            direct_in_flight,
             direct_ended,
-            direct_tail,
+            zeroed_tail,
             cancelled_reservations: AtomicU64::new(0),
             end_io_lock,
             size,
@@ -126,7 +126,7 @@ impl WritableFile {
 
     /// Returns whether direct requests are in flight.
     pub fn has_direct_requests(&self) -> bool {
-        self.direct.any()
+        self.direct_in_flight.any()
     }
 
     /// Returns the errors of writeback.

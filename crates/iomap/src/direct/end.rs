@@ -1,7 +1,6 @@
-//! The end of direct requests: calls the format for the data that was written, invalidates the cache's copies of
-//! it, and calls the requests' callers. All ended requests of one file are completed with one call of the format;
-//! several threads complete those of different files.
-//! Not here: the submission (`batch.rs`), and the state of a request until then (`call.rs`).
+//! The end of direct requests: one call of the format for all ended requests of a file, invalidation of the cache's
+//! copies of the data, and the requests' callbacks. Several threads complete the requests of different files.
+//! Not here: the submission (`submit.rs`), and the state of a request in flight (`request.rs`).
 //!
 //! The completing thread may start transactions, and locks folios. So it must be no thread for which the holder
 //! of a folio's lock may wait: neither a device's, nor that of `end_io.rs`.
@@ -18,7 +17,7 @@ use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use super::forget;
+use super::invalidate;
 use super::request::DirectDone;
 use crate::barrier::Entered;
 use crate::end_io::merge;
@@ -30,21 +29,21 @@ const THREADS_MAX: usize = 4;
 
 /// A request whose bios have ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedRequest {
     /// The bytes that were written; empty for a read.
     pub written: Range<u64>,
-    /// The blocks of a write.
+    /// The whole blocks of a write.
     pub ranges: SmallVec<[FinishedRange; 2]>,
     /// The size of the file with this write.
     pub reached: u64,
     pub result: Result<usize>,
-    /// Whether the request counts as in flight.
-    pub counts: bool,
+    /// Whether the request is counted as in flight.
+    pub is_counted: bool,
     /// Held until the format was called.
     pub entered: Option<Arc<Entered>>,
 }
 
-impl Ended {
+impl EndedRequest {
     /// Returns the end of a request that was never submitted.
     pub(super) fn refused(result: Result<usize>) -> Self {
         Self {
@@ -52,13 +51,13 @@ impl Ended {
             ranges: SmallVec::new(),
             reached: 0,
             result,
-            counts: false,
+            is_counted: false,
             entered: None,
         }
     }
 
     /// Returns whether the format must be called for the request.
-    fn is_news(&self, file: &WritableFile) -> bool {
+    fn needs_format(&self, file: &WritableFile) -> bool {
         let is_unwritten = |range: &FinishedRange| range.kind == IomapKind::Unwritten;
         self.is_placed()
             || self.result.is_ok()
@@ -71,64 +70,76 @@ impl Ended {
         self.ranges.iter().any(|range| range.token.is_some())
     }
 
-    /// Returns whether the end of the request needs more than a call of its caller.
+    /// Returns whether the end of the request needs more than its callback.
     pub(super) fn needs_thread(&self, file: &WritableFile) -> bool {
-        !self.written.is_empty() && (super::is_cached(file, &self.written) || self.is_news(file))
+        !self.written.is_empty() && (super::is_cached(file, &self.written) || self.needs_format(file))
     }
 }
 
 /// Completes one request. Returns its result.
-pub(super) fn end(file: Option<&Arc<WritableFile>>, ended: Ended) -> Result<usize> {
+pub(super) fn complete(file: Option<&Arc<WritableFile>>, ended: EndedRequest) -> Result<usize> {
     let Some(file) = file else { return ended.result };
     let mut result = Ok(0);
-    end_all(file, vec![(ended, &mut |told| result = told)]);
+    complete_all(file, vec![(ended, &mut |ended| result = ended)]);
     result
 }
 
-/// Completes a request that needs only the call of its caller ([`Ended::needs_thread`]), on any thread.
-pub(super) fn end_at_once(file: Option<&WritableFile>, mut ended: Ended, done: DirectDone) {
+/// Completes a request that needs only its callback ([`EndedRequest::needs_thread`]), on any thread.
+pub(super) fn complete_here(
+    file: Option<&WritableFile>,
+    mut ended: EndedRequest,
+    done: DirectDone,
+) {
     if let Some(file) = file {
-        file.end_io.direct.note(&ended);
-        if ended.counts {
-            file.direct.end();
+        file.end_io.direct.record(&ended);
+        if ended.is_counted {
+            file.direct_in_flight.end();
         }
     }
     // The caller may wait for a thread that waits at the barrier.
     drop(ended.entered.take());
-    guarded(done)(ended.result);
+    catching_panics(done)(ended.result);
 }
 
 /// Completes requests of one file, and calls the callback of each.
-fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, mut calls: Vec<(Ended, F)>) {
-    let is_news: Vec<bool> = calls.iter().map(|(ended, _)| ended.is_news(file)).collect();
-    let ended = calls.iter().map(|(ended, _)| ended).zip(&is_news);
-    let news: Vec<&Ended> =
-        ended.filter(|(_, is_news)| **is_news).map(|(ended, _)| ended).collect();
-    let called = match news.is_empty() {
-        true => Ok(()),
+fn complete_all<F: FnOnce(Result<usize>)>(
+    file: &Arc<WritableFile>,
+    mut requests: Vec<(EndedRequest, F)>,
+) {
+    let need_format: Vec<bool> =
+        requests.iter().map(|(ended, _)| ended.needs_format(file)).collect();
+    let for_format: Vec<&EndedRequest> = requests
+        .iter()
+        .zip(&need_format)
+        .filter(|(_, needs_format)| **needs_format)
+        .map(|((ended, _), _)| ended)
+        .collect();
+    let called = if for_format.is_empty() {
+        Ok(())
+    } else {
         // After a panic the data is lost, not written.
-        false => catch_unwind(AssertUnwindSafe(|| call_format(file, &news))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| call_format(file, &for_format))).unwrap_or_else(|_| {
             let operation = "the end of a direct write";
             file.mapper.panicked(operation);
             Err(Error::Lost(Arc::new(Error::Panicked(operation))))
-        }),
+        })
     };
     // The rest is done even after a panic, which the panic hook has reported: callers wait for it.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        for (ended, _) in &calls {
+        for (ended, _) in &requests {
             if !ended.written.is_empty() && super::is_cached(file, &ended.written) {
-                // It was read into the cache while it was written.
-                forget(file, &ended.written);
+                // The range was read into the cache during the write.
+                invalidate(file, &ended.written);
             }
         }
     }));
     // Before the callbacks, which may wait for threads that wait for these requests.
-    calls.iter().filter(|(ended, _)| ended.counts).for_each(|_| file.direct.end());
-    calls.iter().for_each(|(ended, _)| file.end_io.direct.note(ended));
-    calls.iter_mut().for_each(|(ended, _)| drop(ended.entered.take()));
-    for ((ended, done), is_news) in calls.into_iter().zip(is_news) {
+    requests.iter().filter(|(ended, _)| ended.is_counted).for_each(|_| file.direct_in_flight.end());
+    requests.iter().for_each(|(ended, _)| file.end_io.direct.record(ended));
+    requests.iter_mut().for_each(|(ended, _)| drop(ended.entered.take()));
+    for ((ended, done), needs_format) in requests.into_iter().zip(need_format) {
         let result = match &called {
-            Err(error) if is_news => ended.result.and(Err(error.clone())),
+            Err(error) if needs_format => ended.result.and(Err(error.clone())),
             _ => ended.result,
         };
         done(result);
@@ -136,9 +147,9 @@ fn end_all<F: FnOnce(Result<usize>)>(file: &Arc<WritableFile>, mut calls: Vec<(E
 }
 
 /// Calls the format for the data that was written.
-fn call_format(file: &WritableFile, news: &[&Ended]) -> Result<()> {
-    let (written, failed): (Vec<&Ended>, Vec<&Ended>) =
-        news.iter().partition(|ended| ended.result.is_ok());
+fn call_format(file: &WritableFile, requests: &[&EndedRequest]) -> Result<()> {
+    let (written, failed): (Vec<&EndedRequest>, Vec<&EndedRequest>) =
+        requests.iter().partition(|ended| ended.result.is_ok());
     let finished = merge(written.iter().flat_map(|ended| ended.ranges.iter().copied()).collect());
     let reached = written.iter().map(|ended| ended.reached).max().unwrap_or(0);
     if reached > file.size() {
@@ -152,39 +163,39 @@ fn call_format(file: &WritableFile, news: &[&Ended]) -> Result<()> {
 
 /// Requests of one file that wait for a thread to complete them.
 #[derive(Default)]
-pub(crate) struct EndedCalls(Mutex<Waiting>);
+pub(crate) struct EndedRequests(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    calls: Vec<(Ended, DirectDone)>,
+    requests: Vec<(EndedRequest, DirectDone)>,
     /// Whether a thread works on the file, or the file is queued for one.
     is_queued: bool,
 }
 
-impl EndedCalls {
+impl EndedRequests {
     /// Returns the waiting requests. If there are none, the thread leaves the file.
-    fn take(&self) -> Option<Vec<(Ended, DirectDone)>> {
+    fn take(&self) -> Option<Vec<(EndedRequest, DirectDone)>> {
         let mut waiting = self.0.lock();
-        let calls = std::mem::take(&mut waiting.calls);
-        waiting.is_queued = !calls.is_empty();
-        (!calls.is_empty()).then_some(calls)
+        let requests = std::mem::take(&mut waiting.requests);
+        waiting.is_queued = !requests.is_empty();
+        (!requests.is_empty()).then_some(requests)
     }
 }
 
-impl std::fmt::Debug for EndedCalls {
+impl std::fmt::Debug for EndedRequests {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "EndedCalls({})", self.0.lock().calls.len())
+        write!(f, "EndedRequests({})", self.0.lock().requests.len())
     }
 }
 
 /// The threads that complete the direct requests of some files, usually those of one volume.
 #[derive(Debug, Default)]
-pub(crate) struct DirectEnds {
+pub(crate) struct DirectEndIo {
     queue: Arc<Queue>,
     /// Started when there is work for them; waited for when this is dropped. The last file may be dropped by
     /// one of them, when the last of its requests has ended.
     threads: OnceLock<Result<Vec<Worker>>>,
-    /// A write has ended since the last call of [`DirectEnds::take_written`].
+    /// Whether a write has ended since the last call of [`DirectEndIo::take_written`].
     has_written: AtomicBool,
 }
 
@@ -200,9 +211,9 @@ struct Files {
     closed: bool,
 }
 
-impl DirectEnds {
-    /// Notes the end of a request, before its caller is told.
-    fn note(&self, ended: &Ended) {
+impl DirectEndIo {
+    /// Records the end of a request. Called before its callback.
+    fn record(&self, ended: &Ended) {
         if !ended.written.is_empty() {
             self.has_written.store(true, Ordering::Release);
         }
@@ -232,10 +243,10 @@ impl DirectEnds {
         threads.as_ref().map(drop).map_err(Error::clone)
     }
 
-    /// Has a thread end a request.
-    pub(super) fn push(&self, file: &Arc<WritableFile>, ended: Ended, done: DirectDone) {
+    /// Queues a request for a thread that completes it.
+    pub(super) fn push(&self, file: &Arc<WritableFile>, ended: EndedRequest, done: DirectDone) {
         let mut waiting = file.direct_ended.0.lock();
-        waiting.calls.push((ended, done));
+        waiting.requests.push((ended, done));
         if std::mem::replace(&mut waiting.is_queued, true) {
             return;
         }
@@ -245,7 +256,7 @@ impl DirectEnds {
     }
 }
 
-impl Drop for DirectEnds {
+impl Drop for DirectEndIo {
     fn drop(&mut self) {
         self.queue.files.lock().closed = true;
         self.queue.changed.notify_all();
@@ -259,9 +270,10 @@ impl Queue {
         loop {
             if let Some(file) = files.waiting.pop_front() {
                 drop(files);
-                while let Some(calls) = file.direct_ended.take() {
-                    let calls = calls.into_iter().map(|(ended, done)| (ended, guarded(done)));
-                    end_all(&file, calls.collect());
+                while let Some(requests) = file.direct_ended.take() {
+                    let requests = requests.into_iter();
+                    let requests = requests.map(|(ended, done)| (ended, catching_panics(done)));
+                    complete_all(&file, requests.collect());
                 }
                 drop(file);
                 files = self.files.lock();
@@ -274,8 +286,8 @@ impl Queue {
     }
 }
 
-/// `done`, whose panics, which were reported, leave this thread to others.
-fn guarded(done: DirectDone) -> impl FnOnce(Result<usize>) {
+/// Returns `done` with its panics caught, which the panic hook has reported: other requests need this thread.
+fn catching_panics(done: DirectDone) -> impl FnOnce(Result<usize>) {
     move |result| {
         let _ = catch_unwind(AssertUnwindSafe(|| done(result)));
     }

@@ -1,69 +1,60 @@
-//! Direct I/O: between the device and the caller's memory, around the cache, with as many requests of
-//! a caller in flight as it likes (ARCHITECTURE.md, invariant 9).
+//! Direct I/O between the device and the caller's memory, around the cache, with any number of requests in flight
+//! (ARCHITECTURE.md, invariant 9). Here: calls that wait for their request, and the cache's part.
 //!
-//! - `request.rs`: one request of a caller, and waiting for it
-//! - `plan.rs`: which runs of the device a request covers, and in what state
-//! - `admit.rs`: which writes may go, over which runs, and what is done before
-//! - `batch.rs`: the bios of some requests, submitted together
-//! - `call.rs`: a request under way
-//! - `waited.rs`: reads and overwrites that their caller waits for
-//! - `alone.rs`: writes that need the inode's lock alone
-//! - `tail.rs`: what is known of the device past the end of a file
-//! - `end.rs`: what has ended: the format hears of it, the cache forgets it, the caller is told
-//! - `in_flight.rs`: requests that have not ended
+//! - `plan.rs`: the runs of a request on the device, and whether it may be submitted
+//! - `submit.rs`: the bios of a batch of requests
+//! - `request.rs`: requests, from the caller through flight to the callback
+//! - `end.rs`: the end of requests: the format, the cache, the callbacks
 //!
-//! The caller holds the inode's lock, together with others or alone, until its requests are submitted.
-//! They need no lock after that: whoever takes blocks away, moves them, or writes to the cache waits for
-//! them (`wait_for_direct`). Of direct writes to the same bytes any may win.
-//! Not here: which lock a request needs, and who may do what.
+//! The caller holds the inode's lock, shared or alone, until its requests are submitted. In flight, they need no lock:
+//! operations that free or move blocks, or write to the cache, wait for them (`wait_for_direct`). Of direct writes
+//! to the same bytes any may win.
+//! Not here: which lock a request needs, and permissions.
 
-mod admit;
-mod alone;
-mod batch;
-mod call;
 mod end;
-mod in_flight;
 mod plan;
 mod request;
-mod tail;
-mod waited;
+mod submit;
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use base::{Error, FileOffset, Result};
+use device::Segment;
 use pagecache::PAGE_SHIFT;
 
-pub use self::admit::Refused;
-pub use self::alone::write_direct_alone;
-pub use self::batch::DirectBatch;
-pub(crate) use self::end::{DirectEnds, EndedCalls};
-pub(crate) use self::in_flight::InFlight;
+pub(crate) use self::end::{DirectEndIo, EndedRequests};
+pub use self::plan::Refused;
+pub(crate) use self::plan::ZeroedTail;
+pub(crate) use self::request::InFlightCount;
 pub use self::request::{DirectDone, DirectRequest};
-pub(crate) use self::tail::DirectTail;
-pub use self::waited::{overwrite_direct, read_direct};
+pub use self::submit::DirectBatch;
 use crate::barrier::Entered;
 use crate::file::WritableFile;
-use crate::truncate::for_each_folio;
+use crate::read::{ReadContext, SIZE_MAX};
+use crate::truncate::{for_each_folio, write_back_from};
+use crate::write::zero_tail;
 use crate::writeback::{write_back_and_wait, write_back_entered};
 
-/// What positions and lengths of direct requests are multiples of, in bytes: the sector of a device.
+/// The alignment of positions and lengths of direct requests, in bytes: the sector of a device.
 pub const DIRECT_ALIGNMENT: u64 = 512;
 
-/// When the extents of preallocated blocks are split of which a part is written.
+/// The time at which preallocated extents are split for writes to a part of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitExtents {
-    /// At the end of I/O, out of what the volume keeps for that; before it while that is low.
+    /// At the end of I/O, with blocks that the volume reserves for that; before the I/O while few are left.
     #[default]
     AtEnd,
     /// Before the I/O.
     Before,
 }
 
-/// How direct writes are done.
+/// Options of direct writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectOptions {
-    /// Overwrites of blocks that the file has, written or preallocated, hold the inode's lock together
-    /// with others. Otherwise alone, until they have ended.
+    /// Whether overwrites of existing blocks, written or preallocated, hold the inode's lock shared. Otherwise they
+    /// hold it alone, until they have ended.
     pub shared_overwrites: bool,
     /// When extents are split.
     pub split: SplitExtents,
@@ -75,34 +66,115 @@ impl Default for DirectOptions {
     }
 }
 
+/// Reads from byte `at` into `buffer`, up to the end of the file. `file` is the file's state for writing, if it has
+/// one. The caller holds the inode's lock, which is `lock`: it is dropped before the wait for the read.
+pub fn read_direct<L>(
+    context: &ReadContext<'_>,
+    file: Option<&Arc<WritableFile>>,
+    at: FileOffset,
+    buffer: &mut [u8],
+    lock: L,
+) -> Result<Result<usize>, Refused> {
+    let start = NonNull::from(&mut *buffer).cast();
+    // SAFETY: the buffer is borrowed until this function returns, which waits until the request has ended.
+    let memory = unsafe { Segment::new(start, buffer.len()) };
+    let (request, wait) = DirectRequest::waited_for(at, memory);
+    let mut batch = DirectBatch::default();
+    batch.read(context, file, request, false).map_err(|(refused, _)| refused)?;
+    drop(lock);
+    Ok(batch.submit_and_wait(&**context.device, wait, file))
+}
+
+/// Writes `data` at byte `at` to existing blocks. The caller holds the inode's lock, shared or alone, which is `lock`:
+/// it is dropped before the wait for the write.
+pub fn overwrite_direct<L>(
+    file: &Arc<WritableFile>,
+    at: FileOffset,
+    data: &[u8],
+    split: SplitExtents,
+    lock: L,
+) -> Result<Result<usize>, Refused> {
+    let start = NonNull::from(data).cast();
+    // SAFETY: the data is borrowed until this function returns, which waits until the request has ended. The bios of
+    // a write only read it.
+    let memory = unsafe { Segment::new(start, data.len()) };
+    let (request, wait) = DirectRequest::waited_for(at, memory);
+    let mut batch = DirectBatch::default();
+    batch.overwrite(file, request, split, false).map_err(|(refused, _)| refused)?;
+    drop(lock);
+    Ok(batch.submit_and_wait(&*file.device, wait, Some(file)))
+}
+
+/// Writes `data` at byte `at` and waits for it: a write that extends the file, fills holes, or covers parts of blocks
+/// without data. Allocates missing blocks. Returns `None` if the write has to go through the cache, to which nothing
+/// was written. The caller holds the inode's lock alone, and no transaction.
+pub fn write_direct_alone(
+    file: &Arc<WritableFile>,
+    at: FileOffset,
+    data: &[u8],
+    split: SplitExtents,
+) -> Result<Option<usize>> {
+    let end = at.0.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX);
+    let end = end.ok_or(Error::FileTooLarge)?;
+    if data.is_empty() {
+        return Ok(Some(0));
+    }
+    wait_for_direct(file);
+    let size = file.size();
+    if at.0 > size {
+        zero_tail(file, at.0)?;
+    }
+    // Written blocks must not lie past the size on the disk, so the data before them is written first.
+    write_back_from(file, file.size_on_disk());
+    let block = u64::from(file.mapping().block_size().bytes());
+    let blocks = at.0 / block * block..end.next_multiple_of(block);
+    if !file.mapper.allocate(FileOffset(blocks.start)..FileOffset(blocks.end))?
+        || !clear_cache(file, &blocks, None)
+    {
+        return Ok(None);
+    }
+    let start = NonNull::from(data).cast();
+    // SAFETY: as in `overwrite_direct`.
+    let memory = unsafe { Segment::new(start, data.len()) };
+    let (request, wait) = DirectRequest::waited_for(at, memory);
+    let mut batch = DirectBatch::default();
+    if batch.write_alone(file, request, split).is_err() {
+        return Ok(None);
+    }
+    file.zeroed_tail.clear();
+    let written = batch.submit_and_wait(&*file.device, wait, Some(file))?;
+    if end > size {
+        file.zeroed_tail.set(end, blocks.end);
+    }
+    Ok(Some(written))
+}
+
 /// Waits until no direct request of the file is in flight. The caller holds the inode's lock alone, so
 /// that none begins.
 pub fn wait_for_direct(file: &WritableFile) {
-    file.direct.wait_none();
+    file.direct_in_flight.wait_none();
 }
 
-/// Whether the cache has anything of these bytes.
-pub(crate) fn is_cached(file: &WritableFile, range: &Range<u64>) -> bool {
+/// Returns whether the cache has any folio of these bytes.
+fn is_cached(file: &WritableFile, range: &Range<u64>) -> bool {
     file.mapping().has_cached(range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT))
 }
 
-/// Has the device have what the cache has of these bytes, before they are read from it. An error in
-/// writing is not repeated here.
-pub(crate) fn clean_cache(
-    file: &Arc<WritableFile>,
-    range: &Range<u64>,
-    entered: Option<&Arc<Entered>>,
-) {
+/// Writes back cached dirty data of these bytes before they are read from the device. The file's errors have the
+/// errors of that.
+fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Arc<Entered>>) {
+    if !is_cached(file, range) {
+        return;
+    }
     match entered {
-        _ if !is_cached(file, range) => {}
         Some(entered) => write_back_entered(file, range.clone(), Arc::clone(entered)),
         None => write_back_and_wait(file, range.clone()),
     }
 }
 
-/// Takes these bytes out of the cache, once they are on the device, before they are written around it.
-/// Whether all of them are: what somebody writes meanwhile stays.
-pub(crate) fn clear_cache(
+/// Writes back these bytes and removes them from the cache, before they are written on the device. Returns whether all
+/// are removed: data that other threads write concurrently stays.
+fn clear_cache(
     file: &Arc<WritableFile>,
     range: &Range<u64>,
     entered: Option<&Arc<Entered>>,
@@ -111,19 +183,20 @@ pub(crate) fn clear_cache(
         return true;
     }
     clean_cache(file, range, entered);
-    forget(file, range)
+    invalidate(file, range)
 }
 
-/// Takes what is not dirty of these bytes out of the cache; whether that was all. Waits for whoever fills
-/// folios, or writes them back.
-fn forget(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
-    let mut all = true;
+/// Removes clean folios of these bytes from the cache. Returns whether all were clean. Waits for folios that are locked
+/// or under writeback.
+fn invalidate(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
+    let mut all_clean = true;
     for_each_folio(file, range.clone(), |folio| {
         let length = folio.folio().len();
-        match folio.folio().dirty_run(0, length, false) == length {
-            true => file.mapping.remove(folio),
-            false => all = false,
+        if folio.folio().dirty_run(0, length, false) == length {
+            file.mapping.remove(folio);
+        } else {
+            all_clean = false;
         }
     });
-    all
+    all_clean
 }

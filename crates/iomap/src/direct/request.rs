@@ -1,97 +1,107 @@
-//! One direct request as its caller makes it, and how the caller hears of its end.
-//! Not here: doing it.
+//! Direct requests: from the caller, through flight, to the caller's callback or wait.
+//! Not here: plans (`plan.rs`), bios (`submit.rs`), and what the end of a request does (`end.rs`).
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use base::{FileOffset, Result};
+use base::{Error, FileOffset, Result};
 use device::Segment;
 use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
 
-use super::end::{Ended, end};
+use super::end::{EndedRequest, complete, complete_here};
+use crate::barrier::Entered;
 use crate::file::WritableFile;
+use crate::mapping::FinishedRange;
 
-/// What is told of a request: the number of bytes that were moved, of a read up to the end of the file.
-/// An error leaves some of the bytes of a write written. Called once, on any thread, without locks; other
-/// requests may need that thread, so that it must not wait for any.
+/// The callback of a request. Its argument is the number of bytes that were moved; a read ends at the end of the file.
+/// After an error, some bytes of a write may be written. Called once, on any thread, without locks. It must not wait
+/// for other requests, which may need that thread.
 pub type DirectDone = Box<dyn FnOnce(Result<usize>) + Send>;
 
-/// A range of a file and the memory that its bytes go to or come from.
+/// A range of a file, and the memory that its bytes are read to or written from.
 #[derive(Debug)]
 pub struct DirectRequest {
-    pub(super) at: u64,
-    /// Kept until all bios with parts of it have ended.
-    pub(super) memory: Segment,
-    pub(super) done: Done,
+    at: u64,
+    /// Held until all bios with parts of it have ended.
+    memory: Segment,
+    pub(super) completion: Completion,
 }
 
-/// Who hears of the end.
-pub(super) enum Done {
+/// The receiver of a request's end.
+pub(super) enum Completion {
     Callback(DirectDone),
-    /// Somebody who waits, and ends it.
+    /// A waiting thread, which completes the request itself.
     Waiter(Arc<Waiter>),
 }
 
 impl DirectRequest {
-    /// A request for all of `memory`, from byte `at` of the file on, multiples of
+    /// Creates a request for all of `memory`, from byte `at` of the file on. Both are multiples of
     /// [`DIRECT_ALIGNMENT`](super::DIRECT_ALIGNMENT).
     pub fn new(at: FileOffset, memory: Segment, done: DirectDone) -> Self {
-        Self { at: at.0, memory, done: Done::Callback(done) }
+        Self { at: at.0, memory, completion: Completion::Callback(done) }
     }
 
-    /// The same with memory that is the request's until `done` gets it back.
+    /// Creates a request that owns its memory until `done` gets it back.
     pub fn owning(
         at: FileOffset,
         mut memory: Vec<u8>,
         done: impl FnOnce(Vec<u8>, Result<usize>) + Send + 'static,
     ) -> Self {
         let start = NonNull::from(memory.as_mut_slice()).cast();
-        // SAFETY: the closure keeps the memory, which does not move with it and which nobody touches,
-        // until it is called or dropped, and that is when all bios have ended.
+        // SAFETY: the closure owns the vector until it is called or dropped, and by then all bios have ended. The
+        // memory does not move with the vector, and nothing else accesses it.
         let segment = unsafe { Segment::new(start, memory.len()) };
         Self::new(at, segment, Box::new(move |result| done(memory, result)))
     }
 
-    /// The same for somebody who submits it and waits for it at once.
+    /// Creates a request whose caller submits it and waits for it at once.
     pub(super) fn waited_for(at: FileOffset, memory: Segment) -> (Self, DirectWait) {
         let waiter = Arc::new(Waiter::default());
-        let done = Done::Waiter(Arc::clone(&waiter));
-        (Self { at: at.0, memory, done }, DirectWait(waiter))
+        let completion = Completion::Waiter(Arc::clone(&waiter));
+        (Self { at: at.0, memory, completion }, DirectWait(waiter))
     }
 
-    /// The first byte in the file.
+    /// Returns the first byte in the file.
     pub fn at(&self) -> FileOffset {
         FileOffset(self.at)
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn length(&self) -> usize {
         self.memory.len()
     }
 
-    /// The bytes of a write.
+    /// Returns the bytes of the file.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.at..self.at.saturating_add(self.length() as u64)
+    }
+
+    /// Returns the bytes of a write.
     pub fn bytes(&self) -> &[u8] {
         self.memory.bytes()
     }
 
-    /// Has `read` fill the memory of a read.
+    /// Calls `read` with the memory of a read.
     pub fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<usize> {
-        // SAFETY: the memory of a read is for the reader alone until it has ended, and no bio has it.
+        // SAFETY: the memory of a read is the request's alone until the request has ended, and no bio has it.
         read(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.memory.len()) })
     }
 
-    /// Ends a request that was not added to any batch, or that was refused. The caller holds no locks.
+    /// Ends a request that was not added to a batch, or was refused. The caller holds no locks.
     pub fn end(self, result: Result<usize>) {
-        match self.done {
-            Done::Callback(done) => done(result),
-            Done::Waiter(waiter) => waiter.put(Ended::refused(result)),
+        match self.completion {
+            Completion::Callback(done) => done(result),
+            Completion::Waiter(waiter) => waiter.notify(EndedRequest::refused(result)),
         }
     }
 }
 
-impl fmt::Debug for Done {
+impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Callback(_) => "Callback",
@@ -100,20 +110,20 @@ impl fmt::Debug for Done {
     }
 }
 
-/// Where a request that somebody waits for ends.
+/// A slot for the end of a request, and the thread that waits for it.
 #[derive(Default)]
 pub(super) struct Waiter {
-    ended: Mutex<Option<Ended>>,
+    ended: Mutex<Option<EndedRequest>>,
     has_ended: Condvar,
 }
 
 impl Waiter {
-    pub(super) fn put(&self, ended: Ended) {
+    fn notify(&self, ended: EndedRequest) {
         *self.ended.lock() = Some(ended);
         self.has_ended.notify_one();
     }
 
-    fn wait(&self) -> Ended {
+    fn wait(&self) -> EndedRequest {
         let mut guard = self.ended.lock();
         loop {
             match guard.take() {
@@ -124,30 +134,186 @@ impl Waiter {
     }
 }
 
-/// The end of a request that is waited for.
-#[derive(Debug)]
-#[must_use = "the memory is in use until the request has ended"]
-pub(super) struct DirectWait(Arc<Waiter>);
-
 impl fmt::Debug for Waiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Waiter")
     }
 }
 
+/// The wait for the end of a request.
+#[derive(Debug)]
+#[must_use = "the memory is in use until the request has ended"]
+pub(super) struct DirectWait(Arc<Waiter>);
+
 impl DirectWait {
-    /// Has `submit` submit the request, waits until it has ended, also if that panics, and ends it. `file`
-    /// is the one that it was for, if that is written to. Gives what its end is told.
+    /// Calls `submit`, which submits the request, waits until the request has ended, also if `submit` panics, and
+    /// completes it. Returns the request's result. `file` is the file's state for writing, if it has one.
     pub(super) fn wait_for(
         self,
         file: Option<&Arc<WritableFile>>,
         submit: impl FnOnce(),
     ) -> Result<usize> {
         let submitted = catch_unwind(AssertUnwindSafe(submit));
-        let result = end(file, self.0.wait());
+        let result = complete(file, self.0.wait());
         match submitted {
             Ok(()) => result,
             Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+/// A request in flight. Its bios and its batch share it; it ends when the last of them drops it.
+pub(super) struct InFlightRequest {
+    file: Option<Arc<WritableFile>>,
+    /// Taken at the end.
+    request: Mutex<Option<DirectRequest>>,
+    /// The bytes of a write; empty for a read.
+    written: Range<u64>,
+    ranges: SmallVec<[FinishedRange; 2]>,
+    /// The number of bytes that are moved if there is no error.
+    length: usize,
+    failure: Mutex<Option<Error>>,
+    /// The entry of a write through the barrier.
+    entered: Option<Arc<Entered>>,
+}
+
+impl fmt::Debug for InFlightRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InFlightRequest({:?})", self.request.lock())
+    }
+}
+
+impl InFlightRequest {
+    /// Creates a read of `length` bytes. `file` is the file's state for writing, if it has one.
+    pub(super) fn read(
+        file: Option<&Arc<WritableFile>>,
+        request: DirectRequest,
+        length: usize,
+    ) -> Arc<Self> {
+        Self::begin(file, request, 0..0, SmallVec::new(), length, None)
+    }
+
+    /// Creates a write of all of `request`, to blocks in these ranges.
+    pub(super) fn write(
+        file: &Arc<WritableFile>,
+        request: DirectRequest,
+        ranges: SmallVec<[FinishedRange; 2]>,
+        entered: Arc<Entered>,
+    ) -> Arc<Self> {
+        let (written, length) = (request.range(), request.length());
+        Self::begin(Some(file), request, written, ranges, length, Some(entered))
+    }
+
+    /// Creates a request that moves no bytes, and ends with an error.
+    pub(super) fn failed(request: DirectRequest, error: Error) -> Arc<Self> {
+        let failed = Self::begin(None, request, 0..0, SmallVec::new(), 0, None);
+        failed.fail(error);
+        failed
+    }
+
+    fn begin(
+        file: Option<&Arc<WritableFile>>,
+        request: DirectRequest,
+        written: Range<u64>,
+        ranges: SmallVec<[FinishedRange; 2]>,
+        length: usize,
+        entered: Option<Arc<Entered>>,
+    ) -> Arc<Self> {
+        if let Some(file) = file {
+            file.direct_in_flight.begin();
+        }
+        Arc::new(Self {
+            file: file.cloned(),
+            request: Mutex::new(Some(request)),
+            written,
+            ranges,
+            length,
+            failure: Mutex::new(None),
+            entered,
+        })
+    }
+
+    /// Records an error. The request ends with the first one.
+    pub(super) fn fail(&self, error: Error) {
+        self.failure.lock().get_or_insert(error);
+    }
+
+    /// Returns a part of the memory, for a bio that holds this request.
+    pub(super) fn part(&self, range: Range<u64>) -> Segment {
+        let (start, length) = (range.start as usize, (range.end - range.start) as usize);
+        let request = self.request.lock();
+        let memory = &request.as_ref().expect("taken at the end only").memory;
+        // SAFETY: the bio holds this request until the bio has ended, and this request holds the memory. Parts do not
+        // overlap, and the whole is not accessed.
+        unsafe { memory.part(start, length) }
+    }
+
+    /// Zeroes a part of the memory of a read.
+    pub(super) fn fill_zeroes(&self, range: Range<u64>) {
+        let part = self.part(range);
+        // SAFETY: the memory of a read is the request's alone until the request has ended, and no bio has this part.
+        unsafe { part.as_ptr().write_bytes(0, part.len()) };
+    }
+}
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        let Some(request) = self.request.get_mut().take() else { return };
+        let ended = EndedRequest {
+            written: self.written.clone(),
+            ranges: std::mem::take(&mut self.ranges),
+            reached: self.written.end,
+            result: self.failure.get_mut().take().map_or(Ok(self.length), Err),
+            is_counted: self.file.is_some(),
+            entered: self.entered.take(),
+        };
+        match (request.completion, &self.file) {
+            (Completion::Waiter(waiter), _) => waiter.notify(ended),
+            (Completion::Callback(done), Some(file)) if ended.needs_thread(file) => {
+                file.end_io.direct.push(file, ended, done);
+            }
+            (Completion::Callback(done), file) => complete_here(file.as_deref(), ended, done),
+        }
+    }
+}
+
+/// The number of direct requests of a file in flight.
+#[derive(Debug, Default)]
+pub(crate) struct InFlightCount {
+    count: AtomicUsize,
+    lock: Mutex<()>,
+    none: Condvar,
+}
+
+impl InFlightCount {
+    /// Adds a request. The caller holds the inode's lock.
+    fn begin(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Subtracts a request that has ended: the format was called, and the cache has no data from before the request.
+    pub(super) fn end(&self) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // A thread that found the last request in flight waits by now.
+            drop(self.lock.lock());
+            self.none.notify_all();
+        }
+    }
+
+    /// Returns whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until there are none. The caller holds the inode's lock alone.
+    pub(super) fn wait_none(&self) {
+        if !self.any() {
+            return;
+        }
+        base::waiting::about_to_wait();
+        let mut guard = self.lock.lock();
+        while self.any() {
+            self.none.wait(&mut guard);
         }
     }
 }
