@@ -31,7 +31,7 @@ const WAITING_MAX: usize = 1024;
 
 /// The data of one bio that has ended, or data that could not be submitted.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedWrite {
     pub(crate) file: Arc<WritableFile>,
     /// The folios, which are under writeback until this is dropped.
     pub(crate) _pieces: Pieces,
@@ -67,7 +67,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    ended: Vec<Ended>,
+    ended: Vec<EndedWrite>,
     closed: bool,
 }
 
@@ -103,8 +103,8 @@ impl EndIo {
     }
 
     /// Queues the end of a bio, on any thread. `wake` is false if the caller completes it itself
-    /// ([`ending`](Self::ending)).
-    pub(crate) fn push(&self, ended: Ended, wake: bool) {
+    /// ([`complete_on_drop`](Self::complete_on_drop)).
+    pub(crate) fn push(&self, ended: EndedWrite, wake: bool) {
         self.queue.waiting.lock().ended.push(ended);
         if wake {
             self.queue.changed.notify_one();
@@ -119,7 +119,7 @@ impl EndIo {
         if waiting.ended.len() > WAITING_MAX {
             let batch = std::mem::take(&mut waiting.ended);
             drop(waiting);
-            end_all(batch);
+            complete_all(batch);
         }
     }
 
@@ -130,22 +130,22 @@ impl EndIo {
     }
 
     /// Returns a guard that completes all waiting ends in this thread when it is dropped.
-    pub(crate) fn ending(&self) -> Ending<'_> {
-        Ending(&self.queue)
+    pub(crate) fn complete_on_drop(&self) -> CompletionGuard<'_> {
+        CompletionGuard(&self.queue)
     }
 }
 
 /// Completes waiting ends when it is dropped. The thread may start transactions.
-pub(crate) struct Ending<'q>(&'q Queue);
+pub(crate) struct CompletionGuard<'q>(&'q Queue);
 
-impl Drop for Ending<'_> {
+impl Drop for CompletionGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.changed.notify_one();
             return;
         }
         let batch = std::mem::take(&mut self.0.waiting.lock().ended);
-        end_all(batch);
+        complete_all(batch);
     }
 }
 
@@ -170,16 +170,16 @@ impl Queue {
             }
             let batch = std::mem::take(&mut waiting.ended);
             drop(waiting);
-            end_all(batch);
+            complete_all(batch);
         }
     }
 }
 
 /// Completes writes, file by file.
-fn end_all(batch: Vec<Ended>) {
+fn complete_all(batch: Vec<EndedWrite>) {
     for of_file in grouped_by(batch, |ended| Arc::as_ptr(&ended.file)) {
         let file = Arc::clone(&of_file[0].file);
-        end(&file, of_file);
+        complete(&file, of_file);
     }
 }
 
@@ -200,7 +200,7 @@ fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> V
 
 /// Completes writes of one file, and writes that waited for them: calls the format once for all of them, then
 /// ends the folios' writeback. Writes that have to wait for others are completed with these.
-fn end(file: &WritableFile, batch: Vec<Ended>) {
+fn complete(file: &WritableFile, batch: Vec<EndedWrite>) {
     let guard = file.lock_end_io();
     let batch = {
         let mut progress = file.progress.lock();
@@ -234,7 +234,7 @@ fn end(file: &WritableFile, batch: Vec<Ended>) {
 }
 
 /// Calls the format for the data that was written. Returns the first error, of the device before the format's.
-fn call_format(guard: &EndIoGuard<'_>, batch: &[Ended]) -> Result<()> {
+fn call_format(guard: &EndIoGuard<'_>, batch: &[EndedWrite]) -> Result<()> {
     let written = batch.iter().filter(|ended| ended.result.is_ok());
     let reached = written.clone().map(|ended| ended.reached).max().unwrap_or(0);
     let finished = merge(written.flat_map(|ended| ended.ranges.iter().copied()).collect());

@@ -14,7 +14,7 @@ use pagecache::Mapping;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::direct::{EndedRequests, InFlightCount, ZeroedTail};
-use crate::end_io::{EndIo, Ended};
+use crate::end_io::{EndIo, EndedWrite};
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
 use crate::progress::Progress;
@@ -30,7 +30,7 @@ pub struct WritableFile {
     errors: WritebackErrors,
     /// Taken after `end_io_lock`, before the locks of the mapping; the format is not called under it. Ends of
     /// I/O that wait in it hold a reference to this file.
-    pub(crate) progress: Mutex<Progress<Ended>>,
+    pub(crate) progress: Mutex<Progress<EndedWrite>>,
     /// The number of direct requests in flight, and the requests that have ended but are not completed.
     pub(crate) direct_in_flight: InFlightCount,
     pub(crate) direct_ended: EndedRequests,

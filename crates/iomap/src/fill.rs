@@ -1,6 +1,6 @@
-//! Fills locked folios from wherever the file's mapping says: zeroes, inline data, or the device,
-//! with one request for each run of device bytes.
-//! Not here: which folios, and waiting for the requests.
+//! Reading into locked folios. A file's mapping says whether they are filled with zeroes, inline data, or data from the
+//! device. One bio reads all pieces that are contiguous on the device.
+//! Not here: which folios, and waiting for the bios.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::mapping::{Iomap, IomapKind, LastMap};
 use crate::read::ReadContext;
 use crate::transform::Transform;
 
-/// The first error of some requests.
+/// The first error of some bios.
 #[derive(Debug, Default)]
 pub(crate) struct Failure(Mutex<Option<Error>>);
 
@@ -24,63 +24,71 @@ impl Failure {
     }
 }
 
-/// Fills folios, in the order of the file.
+/// Fills folios in the order of the file.
 pub(crate) struct Fill<'c, 'a> {
     context: &'c ReadContext<'a>,
-    /// The byte up to which mappings are worth knowing.
+    /// The byte up to which mappings are useful.
     horizon: u64,
     failure: Option<Arc<Failure>>,
-    /// Whether somebody will wait for what is added, and so might as well do the reading.
+    /// Whether the caller will wait for the folios that are added. Then the device may read in the caller's thread.
     waited_for: bool,
     transform: Option<Arc<dyn Transform>>,
     map: LastMap,
     inline: Option<Vec<u8>>,
-    run: Option<Run>,
+    /// The bio that is being collected.
+    pending: Option<PendingRead>,
     batch: Vec<Bio>,
 }
 
-/// Pieces that lie one after the other on the device.
-struct Run {
+/// A bio that is being collected: pieces that are contiguous on the device.
+struct PendingRead {
     address: DeviceOffset,
     length: u64,
     pieces: SmallVec<[DevicePiece; 4]>,
 }
 
-/// A piece to be read from the device.
+/// A piece that is read from the device.
 struct DevicePiece {
     piece: FillPiece,
     /// The first byte in the file.
     at: FileOffset,
-    /// How many bytes are read.
+    /// The number of bytes that are read.
     read: usize,
-    /// How many of them belong to the file; the rest is zeroed.
+    /// The number of those that belong to the file. The rest of the piece is zeroed.
     valid: usize,
 }
 
 impl<'c, 'a> Fill<'c, 'a> {
-    /// Fills folios before page `end`, which the caller will wait for. `failure` learns of a failed
-    /// request before its folios are unlocked.
+    /// Creates a fill of folios before page `end`, which the caller will wait for. `failure` has the error of a failed
+    /// bio before its folios are unlocked.
     pub(crate) fn new(
         context: &'c ReadContext<'a>,
         end: u64,
         failure: Option<Arc<Failure>>,
     ) -> Self {
-        let (map, inline, run, batch) = (LastMap::default(), None, None, Vec::new());
-        let (horizon, waited_for) = (end << PAGE_SHIFT, true);
-        let transform = context.mapper.transform();
-        Self { context, horizon, failure, waited_for, transform, map, inline, run, batch }
+        Self {
+            context,
+            horizon: end << PAGE_SHIFT,
+            failure,
+            waited_for: true,
+            transform: context.mapper.transform(),
+            map: LastMap::default(),
+            inline: None,
+            pending: None,
+            batch: Vec::new(),
+        }
     }
 
-    /// Says that nobody will wait for what is added from now on.
-    pub(crate) fn go_ahead(&mut self) {
+    /// Records that the caller will not wait for folios that are added from now on.
+    pub(crate) fn start_readahead(&mut self) {
         if self.waited_for {
-            self.end_run();
+            self.finish_pending();
             self.waited_for = false;
         }
     }
 
-    /// Adds the blocks of `folio` from its cursor to its byte `until` that are not uptodate. When
-    /// it fails, what was added so far stays added.
+    /// Adds the blocks of `folio` that are not uptodate, from its cursor to its byte `until`. After an error, the
+    /// blocks before it stay added.
     pub(crate) fn add(&mut self, folio: &mut LockedFolio, until: usize) -> Result<()> {
         let block = self.context.mapping.block_size().len();
         while folio.cursor() < until {
@@ -94,7 +102,7 @@ impl<'c, 'a> Fill<'c, 'a> {
         Ok(())
     }
 
-    /// Adds the blocks at `folio`'s cursor that one mapping covers, at most `left` bytes.
+    /// Adds the blocks from `folio`'s cursor on that one mapping covers, at most `left` bytes.
     fn add_piece(&mut self, folio: &mut LockedFolio, left: usize) -> Result<()> {
         let options = self.context.options;
         let at = folio.folio().position() + folio.cursor() as u64;
@@ -104,7 +112,7 @@ impl<'c, 'a> Fill<'c, 'a> {
             return Ok(());
         }
         let map = self.map_at(at)?;
-        // The piece that holds the end of the file goes on to the end of the folio.
+        // A piece with the end of the file includes the rest of the folio.
         let mut length = if map.end() >= size || map.kind == IomapKind::Inline {
             left
         } else {
@@ -121,13 +129,14 @@ impl<'c, 'a> Fill<'c, 'a> {
             IomapKind::Mapped => {
                 let address = device_address(&map, at)?;
                 let piece = folio.take(length, options.skip_folio_state);
-                self.add_to_run(address, at, piece);
+                self.add_to_pending(address, at, piece);
             }
         }
         Ok(())
     }
 
-    /// The mapping at byte `at`, which reaches to a block's end.
+    /// Returns the mapping that contains byte `at`, and ends with a block. Errors: `Corrupt` if the format returns
+    /// another one.
     fn map_at(&mut self, at: u64) -> Result<Iomap> {
         let (mapper, length) = (self.context.mapper, self.horizon.saturating_sub(at).max(1));
         let map = self.map.at(mapper, at, || mapper.map_read(FileOffset(at), length))?;
@@ -156,42 +165,46 @@ impl<'c, 'a> Fill<'c, 'a> {
         Ok(())
     }
 
-    /// Adds a piece that is the file's from byte `at` on, and lies at `address` on the device.
-    fn add_to_run(&mut self, address: DeviceOffset, at: u64, piece: FillPiece) {
+    /// Adds a piece with the file's data from byte `at` on, which is at `address` on the device.
+    fn add_to_pending(&mut self, address: DeviceOffset, at: u64, piece: FillPiece) {
         let size = self.context.size();
         let valid = usize::try_from(size - at).unwrap_or(usize::MAX).min(piece.len());
-        // What lies past the file's last block is not read, and what lies past the file's end need
-        // not be there: the device may end within the block.
+        // Bytes after the file's last block are not read. Bytes after the file's end may not exist: the device may end
+        // within the block.
         let block = self.context.mapping.block_size().len();
         let mut read = valid.next_multiple_of(block);
         let room = self.context.device.size().saturating_sub(address.0);
         if (valid as u64..read as u64).contains(&room) {
             read = room as usize;
         }
-        let follows = |run: &Run| run.address.checked_add(run.length) == Some(address);
-        if !self.run.as_ref().is_some_and(follows) {
-            self.end_run();
-            self.run = Some(Run { address, length: 0, pieces: SmallVec::new() });
+        let can_continue =
+            |pending: &PendingRead| pending.address.checked_add(pending.length) == Some(address);
+        if !self.pending.as_ref().is_some_and(can_continue) {
+            self.finish_pending();
         }
-        if let Some(run) = &mut self.run {
-            run.length += read as u64;
-            run.pieces.push(DevicePiece { piece, at: FileOffset(at), read, valid });
-        }
+        let pending = self.pending.get_or_insert_with(|| PendingRead {
+            address,
+            length: 0,
+            pieces: SmallVec::new(),
+        });
+        pending.length += read as u64;
+        pending.pieces.push(DevicePiece { piece, at: FileOffset(at), read, valid });
     }
 
-    /// Makes a request of the run.
-    fn end_run(&mut self) {
-        let Some(mut run) = self.run.take() else { return };
-        let segments: SmallVec<[Segment; 4]> = run
+    /// Adds the pending bio to the batch.
+    fn finish_pending(&mut self) {
+        let Some(mut pending) = self.pending.take() else { return };
+        let segments: SmallVec<[Segment; 4]> = pending
             .pieces
             .iter_mut()
-            // SAFETY: the memory is the piece's until the piece is done, and the piece is not
-            // touched until the request's end.
+            // SAFETY: the memory is the piece's until the piece is dropped, and the piece is not accessed before the
+            // end of the bio.
             .map(|part| unsafe { Segment::new(part.piece.as_ptr(), part.read) })
             .collect();
-        let (pieces, failure) = (run.pieces, self.failure.clone());
+        let pieces = pending.pieces;
+        let failure = self.failure.clone();
         let transform = self.transform.clone();
-        let bio = Bio::new(BioOperation::Read, run.address, segments, move |result| {
+        let bio = Bio::new(BioOperation::Read, pending.address, segments, move |result| {
             let note = |error| {
                 if let Some(failure) = &failure {
                     failure.0.lock().get_or_insert(error);
@@ -203,18 +216,18 @@ impl<'c, 'a> Fill<'c, 'a> {
                         piece.finish(transform.as_deref()).unwrap_or_else(note);
                     }
                 }
-                // Dropping the pieces leaves them without data.
+                // The dropped pieces are not uptodate.
                 Err(error) => note(error.into()),
             }
         });
         self.batch.push(if self.waited_for { bio.waited_for() } else { bio });
     }
 
-    /// Starts reading.
+    /// Submits all bios.
     pub(crate) fn submit(mut self) {
-        self.end_run();
+        self.finish_pending();
         if !self.batch.is_empty() {
-            // The submitter does what is waited for.
+            // The caller's thread may read what the caller waits for.
             if self.batch.iter().any(Bio::is_waited_for) {
                 base::waiting::about_to_wait();
             }
@@ -224,7 +237,7 @@ impl<'c, 'a> Fill<'c, 'a> {
 }
 
 impl DevicePiece {
-    /// Ends the reading of the piece. If the transform fails, the piece stays without data.
+    /// Makes the piece uptodate after the read. If the transform fails, the piece is not uptodate.
     fn finish(mut self, transform: Option<&dyn Transform>) -> Result<()> {
         if let Some(transform) = transform {
             transform.load(self.at, &mut self.piece.bytes_mut()[..self.read])?;
@@ -238,7 +251,7 @@ impl DevicePiece {
     }
 }
 
-/// Where byte `at` of the file lies on the device, by a mapping that contains it.
+/// Returns the device offset of byte `at` of the file, which `map` contains. Errors: `Corrupt` if `map` has no address.
 pub(crate) fn device_address(map: &Iomap, at: u64) -> Result<DeviceOffset> {
     let address = map.address.and_then(|address| address.checked_add(at - map.offset.0));
     address.ok_or_else(|| {

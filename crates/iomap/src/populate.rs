@@ -49,7 +49,7 @@ pub(crate) fn populate<'a>(
             locked.set_dropbehind();
         }
         if index >= ahead {
-            fill.go_ahead();
+            fill.start_readahead();
         }
         let end = index + locked.folio().pages();
         if wanted.is_some_and(|wanted| (index..end).contains(&wanted)) {

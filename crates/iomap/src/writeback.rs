@@ -13,7 +13,7 @@ use pagecache::{LockedFolio, PAGE_SHIFT, Runs, WritebackFolio};
 use smallvec::SmallVec;
 
 use crate::barrier::Entered;
-use crate::end_io::Ended;
+use crate::end_io::EndedWrite;
 use crate::file::WritableFile;
 use crate::fill::device_address;
 use crate::mapping::{FinishedRange, Iomap, IomapKind, LastMap, Placement, WritePolicy, place};
@@ -149,7 +149,8 @@ struct Collector<'f> {
     /// The byte up to which mappings are useful.
     horizon: u64,
     map: LastMap,
-    run: Option<Run>,
+    /// The bio that is being collected.
+    pending: Option<PendingWrite>,
     /// The folio that is being added, and the ranges past the size on the disk that have begun and are in no bio yet.
     current: Option<Arc<WritebackFolio>>,
     begun: Ranges,
@@ -181,8 +182,8 @@ enum Start {
     After(u64),
 }
 
-/// Pieces that are contiguous on the device.
-struct Run {
+/// A bio that is being collected: pieces of folios that are contiguous on the device.
+struct PendingWrite {
     address: DeviceOffset,
     length: u64,
     pieces: Pieces,
@@ -196,8 +197,8 @@ impl<'f> Collector<'f> {
     }
 
     fn entered(file: &'f Arc<WritableFile>, horizon: u64, entered: Arc<Entered>) -> Self {
-        let (map, run, current, begun, batch) = Default::default();
-        Self { file, horizon, map, run, current, begun, batch, waiter: None, entered }
+        let (map, pending, current, begun, batch) = Default::default();
+        Self { file, horizon, map, pending, current, begun, batch, waiter: None, entered }
     }
 
     /// Starts the writeback of a locked folio: of its dirty data up to the end of the file. Past it nothing is dirty,
@@ -251,11 +252,11 @@ impl<'f> Collector<'f> {
                         break;
                     }
                 };
-                if is_new && !self.goes_on_at(at) {
-                    self.end_run();
+                if is_new && !self.pending_ends_at(at) {
+                    self.finish_pending();
                 }
                 let part = start..start + range.length as usize;
-                self.add_to_run(address, range, (Arc::clone(&folio), part), size);
+                self.add_to_pending(address, range, (Arc::clone(&folio), part), size);
                 at = range.end();
             }
         }
@@ -267,7 +268,7 @@ impl<'f> Collector<'f> {
         let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().collect());
         let (end_io, entered) = (Arc::clone(&file.end_io), self.entered.clone());
         end_io.push(
-            Ended {
+            EndedWrite {
                 file,
                 _pieces: pieces,
                 ranges,
@@ -312,52 +313,52 @@ impl<'f> Collector<'f> {
         Ok((map, device_address(&map, at)?))
     }
 
-    /// Returns whether the run ends with the byte of the file before `at`. Past the size on the disk a bio covers one
+    /// Returns whether the pending bio ends with the byte of the file before `at`. Past the size on the disk a bio covers one
     /// range: all of it ends together, since no part counts as written before the parts before it.
-    fn goes_on_at(&self, at: u64) -> bool {
-        let last = self.run.as_ref().and_then(|run| run.ranges.last());
+    fn pending_ends_at(&self, at: u64) -> bool {
+        let last = self.pending.as_ref().and_then(|pending| pending.ranges.last());
         last.is_some_and(|last| last.end() == at)
     }
 
-    fn add_to_run(
+    fn add_to_pending(
         &mut self,
         address: DeviceOffset,
         range: FinishedRange,
         piece: (Arc<WritebackFolio>, Range<usize>),
         size: u64,
     ) {
-        let follows = |run: &Run| {
-            run.address.checked_add(run.length) == Some(address)
-                && run.length + range.length <= BIO_BYTES_MAX
-                && run.pieces.len() < BIO_PIECES_MAX
+        let can_continue = |pending: &PendingWrite| {
+            pending.address.checked_add(pending.length) == Some(address)
+                && pending.length + range.length <= BIO_BYTES_MAX
+                && pending.pieces.len() < BIO_PIECES_MAX
         };
-        if !self.run.as_ref().is_some_and(follows) {
-            self.end_run();
+        if !self.pending.as_ref().is_some_and(can_continue) {
+            self.finish_pending();
         }
-        let run = self.run.get_or_insert_with(|| Run {
+        let pending = self.pending.get_or_insert_with(|| PendingWrite {
             address,
             length: 0,
             pieces: SmallVec::new(),
             ranges: SmallVec::new(),
             reached: 0,
         });
-        run.length += range.length;
-        run.pieces.push(piece);
-        run.reached = run.reached.max(range.end().min(size));
-        match run.ranges.last_mut() {
+        pending.length += range.length;
+        pending.pieces.push(piece);
+        pending.reached = pending.reached.max(range.end().min(size));
+        match pending.ranges.last_mut() {
             Some(last) if last.is_continued_by(&range) => last.length += range.length,
-            _ => run.ranges.push(range),
+            _ => pending.ranges.push(range),
         }
     }
 
-    /// Returns the data of a run as it is stored, if the file has a transform.
-    fn stored_form(&self, run: &Run) -> Result<Option<Box<[u8]>>> {
+    /// Returns the data of a bio as it is stored, if the file has a transform.
+    fn stored_form(&self, pending: &PendingWrite) -> Result<Option<Box<[u8]>>> {
         let Some(transform) = self.file.mapper.transform() else { return Ok(None) };
-        let mut stored = vec![0; run.length as usize].into_boxed_slice();
+        let mut stored = vec![0; pending.length as usize].into_boxed_slice();
         let mut done = 0;
-        for (folio, range) in &run.pieces {
-            // SAFETY: the folio stays in memory and is not written to while it is under writeback, which `run` keeps
-            // it.
+        for (folio, range) in &pending.pieces {
+            // SAFETY: `pending` keeps the folio under writeback. Until that ends, the folio stays in memory and is not
+            // written to.
             let data =
                 unsafe { std::slice::from_raw_parts(folio.memory(range).as_ptr(), range.len()) };
             let at = FileOffset(folio.folio().position() + range.start as u64);
@@ -367,16 +368,16 @@ impl<'f> Collector<'f> {
         Ok(Some(stored))
     }
 
-    /// Makes a bio of the run.
-    fn end_run(&mut self) {
-        let Some(run) = self.run.take() else { return };
-        let stored = match self.stored_form(&run) {
+    /// Adds the pending bio to the batch.
+    fn finish_pending(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        let stored = match self.stored_form(&pending) {
             Ok(stored) => stored,
             Err(error) => {
-                for range in &run.ranges {
+                for range in &pending.ranges {
                     self.begun.remove(range.bytes());
                 }
-                return self.fail(run.ranges, run.pieces, error);
+                return self.fail(pending.ranges, pending.pieces, error);
             }
         };
         let segments: SmallVec<[Segment; 4]> = match &stored {
@@ -384,7 +385,7 @@ impl<'f> Collector<'f> {
             Some(stored) => SmallVec::from_iter([unsafe {
                 Segment::new(NonNull::from(&**stored).cast(), stored.len())
             }]),
-            None => run
+            None => pending
                 .pieces
                 .iter()
                 // SAFETY: the folio stays in memory and is not written to while it is under writeback, that is,
@@ -392,20 +393,20 @@ impl<'f> Collector<'f> {
                 .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
                 .collect(),
         };
-        let Run { pieces, ranges, reached, .. } = run;
+        let PendingWrite { address, pieces, ranges, reached, .. } = pending;
         let entered = self.entered.clone();
         for range in &ranges {
             self.begun.remove(range.bytes());
         }
         let (file, waiter) = (Arc::clone(self.file), self.waiter);
-        self.batch.push(Bio::new(BioOperation::Write, run.address, segments, move |result| {
+        self.batch.push(Bio::new(BioOperation::Write, address, segments, move |result| {
             drop(stored);
             let end_io = Arc::clone(&file.end_io);
             // The waiter looks for itself when it has submitted.
             let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
             let result = result.map_err(Error::from);
             end_io.push(
-                Ended { file, _pieces: pieces, ranges, reached, result, _entered: entered },
+                EndedWrite { file, _pieces: pieces, ranges, reached, result, _entered: entered },
                 !is_waiter,
             );
         }));
@@ -419,15 +420,15 @@ impl<'f> Collector<'f> {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
         base::waiting::about_to_wait();
-        let ending = self.waiter.map(|_| self.file.end_io.ending());
+        let guard = self.waiter.map(|_| self.file.end_io.complete_on_drop());
         self.file.device.submit(std::mem::take(&mut self.batch));
-        drop(ending);
+        drop(guard);
         self.file.end_io.catch_up();
     }
 
     /// Starts I/O of all added data.
     fn submit_all(&mut self) {
-        self.end_run();
+        self.finish_pending();
         self.submit();
     }
 }
@@ -439,8 +440,8 @@ impl Drop for Collector<'_> {
             // Before the thread is woken that ends all this: the waiter will not.
             self.batch.clear();
             let cause = Error::Panicked("writeback");
-            let (mut pieces, placed) = match self.run.take() {
-                Some(run) => (run.pieces, run.ranges),
+            let (mut pieces, placed) = match self.pending.take() {
+                Some(pending) => (pending.pieces, pending.ranges),
                 None => Default::default(),
             };
             for range in &placed {
