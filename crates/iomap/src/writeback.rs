@@ -151,6 +151,8 @@ struct Collector<'f> {
     map: LastMap,
     /// The bio that is being collected.
     pending: Option<PendingWrite>,
+    /// The range that is being added to `pending`. It may have a token.
+    adding: Option<FinishedRange>,
     /// The folio that is being added, and the ranges past the size on the disk that have begun and are in no bio yet.
     current: Option<Arc<WritebackFolio>>,
     begun: Ranges,
@@ -197,8 +199,18 @@ impl<'f> Collector<'f> {
     }
 
     fn entered(file: &'f Arc<WritableFile>, horizon: u64, entered: Arc<Entered>) -> Self {
-        let (map, pending, current, begun, batch) = Default::default();
-        Self { file, horizon, map, pending, current, begun, batch, waiter: None, entered }
+        Self {
+            file,
+            horizon,
+            map: LastMap::default(),
+            pending: None,
+            adding: None,
+            current: None,
+            begun: Ranges::default(),
+            batch: Vec::new(),
+            waiter: None,
+            entered,
+        }
     }
 
     /// Starts the writeback of a locked folio: of its dirty data up to the end of the file. Past it nothing is dirty,
@@ -252,6 +264,7 @@ impl<'f> Collector<'f> {
                         break;
                     }
                 };
+                self.adding = Some(range);
                 if is_new && !self.pending_ends_at(at) {
                     self.finish_pending();
                 }
@@ -349,6 +362,7 @@ impl<'f> Collector<'f> {
             Some(last) if last.is_continued_by(&range) => last.length += range.length,
             _ => pending.ranges.push(range),
         }
+        self.adding = None;
     }
 
     /// Returns the data of a bio as it is stored, if the file has a transform.
@@ -370,8 +384,13 @@ impl<'f> Collector<'f> {
 
     /// Adds the pending bio to the batch.
     fn finish_pending(&mut self) {
+        // It stays in `self` while the transform runs: if that panics, `drop` ends its data, and returns its tokens.
+        let stored = match &self.pending {
+            Some(pending) => self.stored_form(pending),
+            None => return,
+        };
         let Some(pending) = self.pending.take() else { return };
-        let stored = match self.stored_form(&pending) {
+        let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
                 for range in &pending.ranges {
@@ -440,16 +459,17 @@ impl Drop for Collector<'_> {
             // Before the thread is woken that ends all this: the waiter will not.
             self.batch.clear();
             let cause = Error::Panicked("writeback");
-            let (mut pieces, placed) = match self.pending.take() {
+            let (mut pieces, mut mapped) = match self.pending.take() {
                 Some(pending) => (pending.pieces, pending.ranges),
                 None => Default::default(),
             };
-            for range in &placed {
+            mapped.extend(self.adding.take());
+            for range in &mapped {
                 self.begun.remove(range.bytes());
             }
             pieces.extend(self.current.take().map(|folio| (folio, 0..0)));
             let begun = std::mem::take(&mut self.begun);
-            let ranges = placed.into_iter().chain(begun.iter().map(unplaced));
+            let ranges = mapped.into_iter().chain(begun.iter().map(unplaced));
             self.fail(ranges, pieces, Error::Lost(Arc::new(cause)));
         }
     }

@@ -2,15 +2,16 @@
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
-use base::{Error, FileOffset};
+use base::{Error, FileOffset, Result};
 use device::{FaultDevice, FaultPlan};
 use iomap::{
-    EndIo, IomapKind, Refused, SplitExtents, WritableFile, overwrite_direct, truncate_cache,
-    wait_for_writeback, write, write_back, write_direct_alone,
+    EndIo, IomapKind, Refused, SplitExtents, Transform, WritableFile, overwrite_direct,
+    truncate_cache, wait_for_writeback, write, write_back, write_direct_alone,
 };
 use support::format::{Format, Mode};
 use support::gate::{Setup, setup_of, writable};
@@ -196,6 +197,81 @@ fn a_placement_is_taken_back_when_the_next_one_fails() {
     let failed = overwrite_direct(&file, FileOffset(0), &data, SplitExtents::AtEnd, ());
     assert_eq!(failed, Ok(Err(Error::NoSpace)));
     assert_eq!((format.free_blocks(), format.placements()), (free, 0));
+}
+
+/// Asserts that `work` panics.
+fn assert_panics(work: impl FnOnce()) {
+    assert!(catch_unwind(AssertUnwindSafe(work)).is_err(), "no panic");
+}
+
+#[test]
+fn placements_are_taken_back_when_the_next_one_panics() {
+    let format = Format::with_mode(block_size(BLOCK), 16, 1, MODE);
+    let (cache, end_io) = (cache(32 << 20, 9), EndIo::start().expect("a thread"));
+    let file = writable(&cache, &format, format.device(), BLOCK, end_io);
+    let data = [1; 4 * BLOCK as usize];
+    assert_eq!(write(&file, FileOffset(0), &data), Ok(data.len()));
+    sync(&file);
+    let (free, addresses) = (format.free_blocks(), format.addresses());
+    for after in 0..4 {
+        format.fail(after, || panic!("as the test has it"));
+        assert_panics(|| {
+            let _ = overwrite_direct(&file, FileOffset(0), &data, SplitExtents::AtEnd, ());
+        });
+        assert_eq!((format.free_blocks(), format.placements()), (free, 0), "direct, {after}");
+        assert_eq!(write(&file, FileOffset(0), &data), Ok(data.len()));
+        format.fail(after, || panic!("as the test has it"));
+        assert_panics(|| write_back(&file, 0..u64::MAX));
+        wait_for_writeback(&file, 0..u64::MAX);
+        assert_eq!((format.free_blocks(), format.placements()), (free, 0), "writeback, {after}");
+    }
+    let mut after = format.addresses();
+    after.sort_unstable();
+    assert_eq!(after, addresses);
+}
+
+/// A transform that changes nothing, and panics once, after so many blocks.
+#[derive(Debug, Default)]
+struct Panicking(AtomicI64);
+
+impl Transform for Panicking {
+    fn store(&self, _at: FileOffset, data: &[u8], stored: &mut [u8]) -> Result<()> {
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "as the test has it");
+        stored.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn load(&self, _at: FileOffset, _stored: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn placements_are_taken_back_when_a_transform_panics() {
+    for (after, appends) in [(0, false), (1, false), (3, false), (0, true), (1, true), (3, true)] {
+        let transform = Arc::new(Panicking::default());
+        let stored: Arc<dyn Transform> = Arc::clone(&transform) as _;
+        let format = Format::with_transform(block_size(BLOCK), 16, 1, MODE, Some(stored));
+        let (cache, end_io) = (cache(32 << 20, 9), EndIo::start().expect("a thread"));
+        let file = writable(&cache, &format, format.device(), BLOCK, end_io);
+        transform.0.store(-1, Ordering::Relaxed);
+        // Freed blocks are used again in reverse order: each block of the third write is a bio of its own.
+        for _ in 0..2 {
+            let data = [1; 4 * BLOCK as usize];
+            assert_eq!(write(&file, FileOffset(0), &data), Ok(data.len()));
+            sync(&file);
+        }
+        let (on_disk, free) = (format.on_disk(), format.free_blocks());
+        let at = if appends { 4 * BLOCK } else { 0 };
+        let data = [9; 4 * BLOCK as usize];
+        assert_eq!(write(&file, FileOffset(at), &data), Ok(data.len()));
+        transform.0.store(after, Ordering::Relaxed);
+        assert_panics(|| write_back(&file, 0..u64::MAX));
+        wait_for_writeback(&file, 0..u64::MAX);
+        assert!(file.errors().check(&file.errors().cursor()).is_err());
+        assert_eq!((format.free_blocks(), format.placements()), (free, 0), "{after} {appends}");
+        assert_eq!(format.on_disk(), on_disk);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! Not here: the bios (`submit.rs`).
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use base::{DeviceOffset, Error, FileOffset, Result};
@@ -263,31 +264,36 @@ fn must_split(file: &WritableFile, runs: &[PlannedRun], split: SplitExtents) -> 
         && (split == SplitExtents::Before || !file.mapper.may_split_at_end())
 }
 
-/// Returns new blocks for a range of a file, whole blocks of `block` bytes that are written out of place.
+/// Returns new blocks for a range of a file, whole blocks of `block` bytes that are written out of place. After an error
+/// or a panic of the format, it has all placements back.
 fn place_range(mapper: &dyn MapWrite, range: Range<u64>, block: u64) -> Result<PlannedRuns> {
     let mut runs = PlannedRuns::new();
+    let placed = catch_unwind(AssertUnwindSafe(|| place_all(mapper, range, &mut runs)));
+    if !matches!(placed, Ok(Ok(()))) && !runs.is_empty() {
+        let unused: Vec<FinishedRange> = runs.iter().map(|run| run.finished(block)).collect();
+        mapper.unplace(&unused);
+    }
+    match placed {
+        Ok(placed) => placed.map(|()| runs),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Adds the placements of `range` to `runs`, up to the first error.
+fn place_all(mapper: &dyn MapWrite, range: Range<u64>, runs: &mut PlannedRuns) -> Result<()> {
     let mut at = range.start;
     while at < range.end {
-        match place(mapper, at..range.end) {
-            Ok(placed) => {
-                runs.push(PlannedRun {
-                    at,
-                    length: placed.length,
-                    kind: IomapKind::Mapped,
-                    address: Some(placed.address),
-                    token: Some(placed.token),
-                });
-                at += placed.length;
-            }
-            Err(error) => {
-                let placed: Vec<FinishedRange> =
-                    runs.iter().map(|run| run.finished(block)).collect();
-                mapper.unplace(&placed);
-                return Err(error);
-            }
-        }
+        let placement = place(mapper, at..range.end)?;
+        runs.push(PlannedRun {
+            at,
+            length: placement.length,
+            kind: IomapKind::Mapped,
+            address: Some(placement.address),
+            token: Some(placement.token),
+        });
+        at += placement.length;
     }
-    Ok(runs)
+    Ok(())
 }
 
 /// The zeroes on the device after the end of a file, as far as they are known: the size, and the end of its block.
