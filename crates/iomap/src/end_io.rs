@@ -32,9 +32,9 @@ const WAITING_MAX: usize = 1024;
 /// The data of one bio that has ended, or data that could not be submitted.
 #[derive(Debug)]
 pub(crate) struct EndedWrite {
+    /// The folios, which are under writeback until this is dropped. Dropped before the file.
+    pub(crate) pieces: Pieces,
     pub(crate) file: Arc<WritableFile>,
-    /// The folios, which are under writeback until this is dropped.
-    pub(crate) _pieces: Pieces,
     /// The ranges that were written, or should have been.
     pub(crate) ranges: SmallVec<[FinishedRange; 2]>,
     /// The size of the file when the data was submitted, at most the end of the ranges.
@@ -156,6 +156,14 @@ impl Drop for EndIo {
     }
 }
 
+impl Drop for Queue {
+    /// The folios of waiting ends would be released though the format does not know that they were written.
+    fn drop(&mut self) {
+        let is_empty = self.waiting.get_mut().ended.is_empty();
+        debug_assert!(is_empty || thread::panicking(), "ended writes are dropped");
+    }
+}
+
 impl Queue {
     /// Completes ends until the queue is closed and empty. All that wait are one batch, so that a slow format
     /// gets larger batches.
@@ -201,6 +209,9 @@ fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> V
 /// Completes writes of one file, and writes that waited for them: calls the format once for all of them, then
 /// ends the folios' writeback. Writes that have to wait for others are completed with these.
 fn complete(file: &WritableFile, batch: Vec<EndedWrite>) {
+    // A folio that is not under writeback may have been evicted, or written to.
+    let folios = batch.iter().flat_map(|ended| &ended.pieces);
+    debug_assert!(folios.into_iter().all(|(folio, _)| folio.folio().is_under_writeback()));
     let guard = file.lock_end_io();
     let batch = {
         let mut progress = file.progress.lock();
@@ -245,14 +256,14 @@ fn call_format(guard: &EndIoGuard<'_>, batch: &[EndedWrite]) -> Result<()> {
     batch.iter().find_map(|ended| ended.result.clone().err()).map_or(called, Err)
 }
 
-/// Sorts ranges and joins neighbours of the same kind (ARCHITECTURE.md, invariant 7).
+/// Sorts ranges, and merges those of the same kind that are adjacent, or overlap because of direct writes of the same
+/// blocks (ARCHITECTURE.md, invariant 7).
 pub(crate) fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
     ranges.sort_unstable_by_key(|range| range.offset);
     let mut merged: Vec<FinishedRange> = Vec::with_capacity(ranges.len());
     for range in ranges {
-        match merged.last_mut() {
-            Some(last) if last.is_continued_by(&range) => last.length += range.length,
-            _ => merged.push(range),
+        if !merged.last_mut().is_some_and(|last| last.merge(&range)) {
+            merged.push(range);
         }
     }
     merged
@@ -299,5 +310,17 @@ mod tests {
         let merged = ranges(&[(0, 20, Unwritten), (20, 10, Mapped), (40, 15, Unwritten)]);
         assert_eq!(merge(ended), merged);
         assert_eq!(merge(Vec::new()), []);
+    }
+
+    #[test]
+    fn ranges_of_one_kind_that_overlap_become_one() {
+        let ended = ranges(&[
+            (10, 20, Unwritten),
+            (0, 20, Unwritten),
+            (5, 5, Unwritten),
+            (30, 10, Mapped),
+            (30, 10, Mapped),
+        ]);
+        assert_eq!(merge(ended), ranges(&[(0, 30, Unwritten), (30, 10, Mapped)]));
     }
 }

@@ -172,10 +172,28 @@ impl EndIoGuard<'_> {
     /// Tells the format that the device has `finished`, and that the size on the disk may grow to `reached`: all
     /// data before that is on the device, or is lost and recorded in the file's errors.
     pub(crate) fn end_io(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
+        let block = u64::from(self.file.mapping.block_size().bytes());
+        debug_assert!(finished.iter().all(|range| range.is_valid(block)), "{finished:?}");
+        debug_assert!(finished.is_sorted_by_key(|range| range.offset), "{finished:?}");
         let size = self.file.size_on_disk().max(reached);
         self.file.mapper.end_io(finished, FileOffset(size))?;
         self.file.progress.lock().grew(size);
         Ok(())
+    }
+}
+
+impl Drop for WritableFile {
+    /// Requests and writes in flight hold a reference to the file, so there are none. Dirty data may be left: a file
+    /// that is deleted loses it. Lent bytes have references of their own.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        debug_assert!(!self.direct_in_flight.any(), "direct requests are in flight");
+        debug_assert!(self.direct_ended.is_empty(), "direct requests are not completed");
+        debug_assert!(self.progress.get_mut().is_idle(), "writes have not ended");
+        let pages = 0..u64::MAX;
+        debug_assert!(self.mapping.next_under_writeback(pages).is_none(), "I/O is in flight");
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a format says about a range of a file: where it is, and in what state.
+//! Mappings of file ranges, and the traits that a format implements to return them.
 //!
-//! No lock of the format is held between mapping a range and using the mapping. So a mapping is used
-//! for a folio only under that folio's lock, and if nothing has changed since it was asked for
-//! (`LastMap`); otherwise it is asked for again.
+//! No lock of the format is held between mapping a range and using the mapping. So a mapping is used for a folio only
+//! under that folio's lock, and only while the format's generation is still the one from before the call (`LastMap`).
+//! Otherwise the range is mapped again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::transform::Transform;
 /// The state of a mapped range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IomapKind {
-    /// Nothing is allocated: it reads as zeroes.
+    /// Nothing is allocated. The range reads as zeroes.
     Hole,
-    /// Nothing is allocated yet, but space is reserved for data that the cache holds. Blocks of
-    /// which the cache has none read as zeroes.
+    /// Nothing is allocated yet, but space is reserved for data that the cache holds. Blocks that are not cached read
+    /// as zeroes.
     Delalloc,
     /// Blocks on the device hold the data.
     Mapped,
-    /// Blocks are allocated but hold no data yet: it reads as zeroes.
+    /// Blocks are allocated but hold no data yet. The range reads as zeroes.
     Unwritten,
-    /// The data lies within metadata; see [`MapRead::inline_data`].
+    /// The data is within metadata; see [`MapRead::inline_data`].
     Inline,
 }
 
-/// More about a mapped range. All false by default.
+/// Flags of a mapped range. All are false by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MapFlags {
-    /// The blocks may belong to other files too (ext4 `shared_blocks`).
+    /// Whether the blocks may belong to other files, too (ext4 `shared_blocks`).
     pub shared: bool,
-    /// The data on the device is encoded (encrypted or compressed).
+    /// Whether the data on the device is encoded (encrypted or compressed).
     pub encoded: bool,
-    /// No allocated range follows in this file.
+    /// Whether no allocated range follows in this file.
     pub last: bool,
 }
 
-/// One range of a file and where it lies.
+/// A range of a file, its state, and its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Iomap {
     /// The first byte in the file.
@@ -47,28 +47,27 @@ pub struct Iomap {
     pub length: u64,
     /// The state.
     pub kind: IomapKind,
-    /// The first byte on the device; `None` for a hole, and for inline data of unknown place.
+    /// The first byte on the device; `None` without blocks, and for inline data whose address is unknown.
     pub address: Option<DeviceOffset>,
-    /// More about the range.
+    /// The flags.
     pub flags: MapFlags,
 }
 
 impl Iomap {
-    /// The byte after the last one.
+    /// Returns the byte of the file after the last one.
     pub fn end(&self) -> u64 {
         self.offset.0.saturating_add(self.length)
     }
 }
 
-/// A format's side of reading a file.
+/// The part of a format that maps a file for reading.
 pub trait MapRead: Send + Sync {
-    /// The range that contains byte `at`. It starts at or before `at` and is not empty; formats
-    /// give the longest run they can tell cheaply, so that one call can serve many folios, and
-    /// need look no further than `at + length`. Never called at or past the end of the file, save
-    /// for reporting preallocated blocks there.
+    /// Returns the range that contains byte `at`. It starts at or before `at` and is not empty. A format returns the
+    /// longest range that it finds cheaply, so that one call serves many folios. It need not look beyond
+    /// `at + length`. Called at or past the end of the file only to report preallocated blocks there.
     fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
-    /// The whole data of a file that [`IomapKind::Inline`] maps.
+    /// Returns all data of a file whose mapping is [`IomapKind::Inline`].
     fn inline_data(&self) -> Result<Vec<u8>>;
 
     /// Returns the transform of the file's data, if it has one. Inline data has none.
@@ -76,14 +75,14 @@ pub trait MapRead: Send + Sync {
         None
     }
 
-    /// The range that contains `at`, if that is known without reading from the device.
+    /// Returns the range that contains `at`, or `None` if that takes a read from the device.
     fn map_known(&self, at: FileOffset) -> Option<Iomap> {
         let _ = at;
         None
     }
 
-    /// A number that is another one once a mapping given out before does not hold any more, since
-    /// blocks became written, or were taken from the file. For files that nobody writes, always 0.
+    /// Returns the generation, which changes when a mapping that was returned may be stale: blocks became written, or
+    /// were removed from the file. Always 0 for files that are only read.
     fn sequence(&self) -> u64 {
         0
     }
@@ -94,11 +93,11 @@ pub trait MapRead: Send + Sync {
 pub enum WritePolicy {
     /// Data is written to the blocks that the range has. New blocks are unwritten until the end of I/O.
     InPlace,
-    /// Data is written to new blocks each time. At the end of I/O they replace the blocks that the range had.
+    /// Data is written to new blocks each time. At the end of I/O, they replace the blocks that the range had.
     OutOfPlace,
 }
 
-/// A format's name for a [`Placement`]. The format gets it back exactly once.
+/// A format's identifier of a [`Placement`]. The format gets it back exactly once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token(pub u64);
 
@@ -109,28 +108,25 @@ pub struct Placement {
     pub length: u64,
     /// The first byte on the device.
     pub address: DeviceOffset,
-    /// Given back to the format by [`MapWrite::end_io`] or [`MapWrite::unplace`].
+    /// The token, which returns to the format by [`MapWrite::end_io`] or [`MapWrite::unplace`].
     pub token: Token,
 }
 
-/// A format's side of writing a file. Blocks are allocated late. Written in place, they are unwritten until
-/// their data is on the device, so that no crash uncovers what they held before (ARCHITECTURE.md,
-/// invariant 3); written out of place, they belong to the file only from then on. Past the block that
-/// holds the end of the file no block is a written one.
+/// The part of a format that maps a file for writing. Blocks are allocated late. In place, they are unwritten until
+/// their data is on the device, so that no crash exposes what they held before (ARCHITECTURE.md, invariant 3). Out of
+/// place, they belong to the file only from then on. Behind the block with the end of the file, no block is written.
 pub trait MapWrite: MapRead {
-    /// Sees to it that all of `length` bytes from `at` on can be written: reserves space for the
-    /// blocks that have none. Gives the range that contains `at`, like [`MapRead::map_read`]; never
-    /// inline data, which the format has moved into a block by then. Called with no folio locked, and no
-    /// transaction: it starts one where something has to be moved, or taken away, first.
+    /// Reserves space for all blocks of the `length` bytes from `at` on that have none. Returns the range that contains
+    /// `at`, like [`MapRead::map_read`]; never inline data, which the format moves to a block before. The caller has
+    /// no folio locked, and no transaction: the format starts one if blocks must be moved or freed first.
     fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
-    /// Gives up what is reserved for blocks that have bytes in `unused`: nothing was written there.
+    /// Releases the reservation of blocks that have bytes in `unused`, to which nothing was written.
     fn end_write(&self, unused: Range<FileOffset>);
 
-    /// The range that contains `at`, with blocks: written ones, or unwritten ones, which are
-    /// allocated where there are none, as many at once as it can of what is reserved from `at` on,
-    /// looking no further than `length` bytes. May start a transaction. Called with a folio
-    /// locked, so it waits for no folio.
+    /// Returns the range that contains `at`, with written or unwritten blocks. Allocates unwritten blocks where there
+    /// are none: as many reserved blocks from `at` on as it can at once, but none beyond `length` bytes. May start a
+    /// transaction. The caller has a folio locked, so this waits for no folio.
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
     /// Returns the policy for all of `range`, which is dirty or about to be written directly.
@@ -139,80 +135,83 @@ pub trait MapWrite: MapRead {
         WritePolicy::InPlace
     }
 
-    /// Allocates new blocks for the first bytes of `dirty`, whole blocks for which the policy is
-    /// [`OutOfPlace`](WritePolicy::OutOfPlace), as many as follow one another on the device. The file keeps the
-    /// blocks that it has until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a
-    /// delayed range if it has none. The placement is used once, for these bytes. Blocks that are reserved use up
-    /// the reservation; for others, the format keeps room for as many as can be on their way. May start a
-    /// transaction. Called with a folio locked, so it waits for no folio.
+    /// Allocates new blocks for the first bytes of `dirty`, which are whole blocks with the policy
+    /// [`OutOfPlace`](WritePolicy::OutOfPlace): as many blocks as are contiguous on the device. The file keeps its old
+    /// blocks until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a delayed range if there
+    /// are none. The placement is used once, for these bytes. Reserved blocks use up their reservation; for other
+    /// blocks, the format has room for as many as can be in flight. May start a transaction. The caller has a folio
+    /// locked, so this waits for no folio. A placement that is empty, longer than `dirty`, or not whole blocks makes
+    /// the caller panic.
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let _ = dirty;
         Err(Unsupported::Operation("writing out of place").into())
     }
 
-    /// Takes placements back whose data did not reach the device: the file keeps the blocks that it had. May start
-    /// transactions, and waits for no folio.
+    /// Ends placements whose data did not reach the device. The file keeps its old blocks. May start transactions, and
+    /// waits for no folio.
     fn unplace(&self, failed: &[FinishedRange]) {
         let _ = failed;
     }
 
     /// Returns whether the size on the disk grows only over data that is on the device (ARCHITECTURE.md,
-    /// invariant 4). Otherwise the size may pass data that is still on its way, which reads as zeroes after a crash.
+    /// invariant 4). Otherwise the size may pass data in flight, which reads as zeroes after a crash.
     fn orders_size(&self) -> bool {
         true
     }
 
-    /// Gives all blocks that have bytes of `range` a place, past the file's end, too: unwritten ones where
-    /// there were none. All or, with `NoSpace`, nothing. Whether it can: not every kind of map has
-    /// unwritten blocks. May start transactions. The caller holds the inode's lock alone.
+    /// Allocates unwritten blocks where `range` has none, also past the file's end. Returns false if the file's map
+    /// cannot have unwritten blocks. Errors: `NoSpace`, and nothing is allocated. May start transactions. The caller
+    /// holds the inode's lock alone.
     fn allocate(&self, range: Range<FileOffset>) -> Result<bool> {
         let _ = range;
         Ok(false)
     }
 
-    /// Sees to it that making `range`, whole blocks, written at the end of I/O splits no extents. May start
-    /// a transaction.
+    /// Splits extents at both ends of `range`, whole blocks, so that the end of I/O need not split any. May start a
+    /// transaction.
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let _ = range;
         Ok(())
     }
 
-    /// Whether there is so much space for splitting extents that it can be left to the end of I/O.
+    /// Returns whether enough blocks are reserved to split extents at the end of I/O.
     fn may_split_at_end(&self) -> bool {
         true
     }
 
-    /// Notes that `finished`, sorted, is on the device: unwritten blocks become written. The size on
-    /// the disk may grow to `size`; it shrinks here never. Where this takes several transactions, `finished` becomes
-    /// written in order, and the size grows with each as far as all before is written: a crash may come in
-    /// between. Ranges with a token replace the blocks that the file has there; only these may overlap, for
-    /// direct writes of the same bytes, of which any may win. May start transactions, and waits for no folio. Called for failed writes, too, with what is
-    /// left of the batch, perhaps nothing.
+    /// Records that `finished`, sorted by offset, is on the device. Unwritten blocks become written, and ranges with a
+    /// token replace the old blocks. The size on the disk may grow to `size`; it never shrinks here. If this takes
+    /// several transactions, `finished` becomes written in order, and the size grows with each transaction as far as
+    /// all data before it is written: a crash may come in between.
+    ///
+    /// Ranges without a token and of one kind do not overlap. Others may, after direct writes of the same bytes, of
+    /// which any may win. Called after failed writes, too, with the rest of the batch, which may be empty. May start
+    /// transactions, and waits for no folio.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
-    /// Called after a panic in writing data or at the end of a write, perhaps in [`end_io`](Self::end_io), which the
-    /// panic hook has reported: the state in memory may be inconsistent. `operation` is the operation that panicked,
-    /// as in [`Error::Panicked`](base::Error::Panicked).
+    /// Called after a panic in writeback or at the end of a write, perhaps in [`end_io`](Self::end_io): the state in
+    /// memory may be inconsistent. The panic hook has reported the panic. `operation` is the operation that panicked, as
+    /// in [`Error::Panicked`](base::Error::Panicked).
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }
 }
 
-/// A range of a file, whole blocks, whose data is on the device now.
+/// A range of a file, whole blocks, whose write has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FinishedRange {
     /// The first byte in the file.
     pub offset: FileOffset,
     /// The number of bytes.
     pub length: u64,
-    /// [`IomapKind::Mapped`] or [`IomapKind::Unwritten`]: what the blocks were mapped as.
+    /// The state of the blocks when they were mapped: [`IomapKind::Mapped`] or [`IomapKind::Unwritten`].
     pub kind: IomapKind,
     /// The token of the placement, for data that was written out of place.
     pub token: Option<Token>,
 }
 
 impl FinishedRange {
-    /// The byte after the last one.
+    /// Returns the byte of the file after the last one.
     pub fn end(&self) -> u64 {
         self.offset.0.saturating_add(self.length)
     }
@@ -223,70 +222,94 @@ impl FinishedRange {
 
     /// Returns whether `next`, also written in place, is of the same kind and begins where this one ends.
     pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
-        let in_place = self.token.is_none() && next.token.is_none();
-        in_place && self.kind == next.kind && self.end() == next.offset.0
+        self.is_like(next) && self.end() == next.offset.0
+    }
+
+    /// Adds `next`, which begins at or after this range's start, to this range. Returns false if they are not alike, or
+    /// not adjacent.
+    pub(crate) fn merge(&mut self, next: &Self) -> bool {
+        let can_merge = self.is_like(next) && next.offset.0 <= self.end();
+        if can_merge {
+            self.length = self.end().max(next.end()) - self.offset.0;
+        }
+        can_merge
+    }
+
+    /// Returns whether `other` has the same kind, and both are written in place.
+    fn is_like(&self, other: &Self) -> bool {
+        self.token.is_none() && other.token.is_none() && self.kind == other.kind
+    }
+
+    /// Returns whether the range is what a format gets at the end of I/O: whole blocks of `block` bytes, at least one,
+    /// which had an address.
+    pub(crate) fn is_valid(&self, block: u64) -> bool {
+        self.length > 0
+            && self.offset.0 % block == 0
+            && self.length % block == 0
+            && matches!(self.kind, IomapKind::Mapped | IomapKind::Unwritten)
     }
 }
 
-/// Returns what `mapper` gives as a placement of the first bytes of `dirty`, if that is what [`MapWrite::place`]
-/// promises.
-pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>) -> Result<Placement> {
+/// Returns a placement of the first bytes of `dirty`, whole blocks of `block` bytes.
+///
+/// Panics if the placement is not what [`MapWrite::place`] promises. An image cannot cause that, since a format chooses
+/// placements itself, and data would be written to blocks that belong to other data.
+pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>, block: u64) -> Result<Placement> {
+    debug_assert!(!dirty.is_empty() && dirty.start % block == 0 && dirty.end % block == 0);
     let placement = mapper.place(FileOffset(dirty.start)..FileOffset(dirty.end))?;
-    let max = dirty.end - dirty.start;
-    if placement.length == 0 || placement.length > max {
-        let found = placement.length;
-        unplace(mapper, dirty.start, &placement);
-        let problem = Problem::Range { field: "length of a placement", found, min: 1, max };
-        return Err(Error::corrupt("file mapping", Location::default(), problem));
+    let Placement { length, address, token } = placement;
+    let is_inside = length > 0 && length <= dirty.end - dirty.start;
+    let is_aligned = length % block == 0 && address.0 % block == 0;
+    if !is_inside || !is_aligned {
+        mapper.unplace(&[FinishedRange {
+            offset: FileOffset(dirty.start),
+            length,
+            kind: IomapKind::Mapped,
+            token: Some(token),
+        }]);
     }
+    assert!(is_inside, "{placement:?} is not inside the dirty bytes {dirty:?}");
+    assert!(is_aligned, "{placement:?} is not whole blocks of {block} bytes");
     Ok(placement)
 }
 
-/// Takes back a placement that was never submitted.
-fn unplace(mapper: &dyn MapWrite, at: u64, placement: &Placement) {
-    mapper.unplace(&[FinishedRange {
-        offset: FileOffset(at),
-        length: placement.length,
-        kind: IomapKind::Mapped,
-        token: Some(placement.token),
-    }]);
-}
-
-/// The mapping used last.
+/// The mapping that was used last.
 #[derive(Debug, Default)]
 pub(crate) struct LastMap {
     map: Option<Iomap>,
+    /// The generation before the mapping was returned ([`MapRead::sequence`]).
     sequence: u64,
 }
 
 impl LastMap {
-    /// The mapping that contains byte `at`: the last one if it does and still holds, or what `ask`
-    /// gives. The caller has the folio with that byte locked.
+    /// Returns the mapping that contains byte `at`: the last one if it contains the byte and is not stale, or else the
+    /// result of `map`. The caller has the folio with that byte locked. Errors: `Corrupt` if the result does not
+    /// contain the byte.
     pub(crate) fn at(
         &mut self,
         mapper: &dyn MapRead,
         at: u64,
-        ask: impl FnOnce() -> Result<Iomap>,
+        map: impl FnOnce() -> Result<Iomap>,
     ) -> Result<Iomap> {
-        // Before asking: what changes meanwhile makes the answer one that is not used again.
+        // Before the call: if the generation changes during it, the result is not used a second time.
         let sequence = mapper.sequence();
         let contains = |map: &Iomap| map.offset.0 <= at && at < map.end();
         if let Some(map) = self.map.filter(contains).filter(|_| self.sequence == sequence) {
             return Ok(map);
         }
-        let map = check(ask()?, FileOffset(at))?;
+        let map = check(map()?, FileOffset(at))?;
         *self = Self { map: Some(map), sequence };
         Ok(map)
     }
 }
 
-/// The range of `mapper` that contains byte `at`, held to what [`MapRead`] promises: the loops over
-/// a file must not depend on a format being right about images that lie.
+/// Returns the range of `mapper` that contains byte `at`. Errors: `Corrupt` if the range does not contain it, since a
+/// format may pass on what a damaged image says, and loops over a file must end.
 pub(crate) fn map_at(mapper: &dyn MapRead, at: FileOffset, length: u64) -> Result<Iomap> {
     check(mapper.map_read(at, length)?, at)
 }
 
-/// `map`, if it contains byte `at`.
+/// Returns `map` if it contains byte `at`.
 fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
     if map.offset > at || map.end() <= at.0 {
         let problem = Problem::Disorder { field: "range", previous: at.0, found: map.offset.0 };
@@ -297,11 +320,12 @@ fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
-    /// A file of one hole, and how often that changed.
+    /// A file of one hole, and its generation.
     #[derive(Default)]
     struct Changing(AtomicU64);
 
@@ -320,16 +344,77 @@ mod tests {
         }
     }
 
+    /// A format that returns one placement for everything, and counts the placements that it gets back.
+    struct Placing {
+        placement: Placement,
+        unplaced: AtomicU64,
+    }
+
+    impl MapRead for Placing {
+        fn map_read(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
+            Err(Error::NotFound)
+        }
+
+        fn inline_data(&self) -> Result<Vec<u8>> {
+            Err(Error::NotFound)
+        }
+    }
+
+    impl MapWrite for Placing {
+        fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+            self.map_read(at, length)
+        }
+
+        fn end_write(&self, _unused: Range<FileOffset>) {}
+
+        fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+            self.map_read(at, length)
+        }
+
+        fn place(&self, _dirty: Range<FileOffset>) -> Result<Placement> {
+            Ok(self.placement)
+        }
+
+        fn unplace(&self, failed: &[FinishedRange]) {
+            self.unplaced.fetch_add(failed.len() as u64, Ordering::Relaxed);
+        }
+
+        fn end_io(&self, _finished: &[FinishedRange], _size: FileOffset) -> Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn a_mapping_is_used_again_until_something_changes() {
-        let (file, mut map, mut asked) = (Changing::default(), LastMap::default(), 0);
-        let mut at = |at, changes_meanwhile| {
-            let ask = || {
-                asked += 1;
-                file.0.fetch_add(u64::from(changes_meanwhile), Ordering::Relaxed);
+    fn a_placement_outside_the_dirty_bytes_or_of_parts_of_blocks_panics() {
+        for (length, address, is_valid) in [
+            (4096, 512 << 10, true),
+            (1024, 1024, true),
+            (0, 1024, false),
+            (5120, 1024, false),
+            (1000, 1024, false),
+            (1024, 1000, false),
+        ] {
+            let placement = Placement { length, address: DeviceOffset(address), token: Token(1) };
+            let format = Placing { placement, unplaced: AtomicU64::new(0) };
+            let placed = catch_unwind(AssertUnwindSafe(|| place(&format, 8192..12_288, 1024)));
+            assert_eq!(placed.is_ok_and(|placed| placed == Ok(placement)), is_valid, "{length}");
+            let unplaced = format.unplaced.load(Ordering::Relaxed);
+            assert_eq!(unplaced, u64::from(!is_valid), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_used_again_until_the_generation_changes() {
+        let file = Changing::default();
+        let mut map = LastMap::default();
+        let mut calls = 0;
+        let mut at = |at, changes_during_call| {
+            let map_again = || {
+                calls += 1;
+                file.0.fetch_add(u64::from(changes_during_call), Ordering::Relaxed);
                 file.map_read(FileOffset(at), 100)
             };
-            map.at(&file, at, ask).map(|_| asked)
+            map.at(&file, at, map_again).map(|_| calls)
         };
         assert_eq!((at(0, false), at(99, false)), (Ok(1), Ok(1)));
         file.0.fetch_add(1, Ordering::Relaxed);

@@ -71,6 +71,7 @@ impl<E> Progress<E> {
     /// Notes that the file is about to be given the size `size`, in memory and on the disk. Nothing
     /// past it is on its way to the device, and nothing before it that the old size waits for.
     pub(crate) fn set_size(&mut self, size: u64) {
+        debug_assert!(self.under_way.iter().all(|range| range.start < size), "I/O past the size");
         self.on_disk = size;
     }
 }

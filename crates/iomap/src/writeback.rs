@@ -248,6 +248,7 @@ impl<'f> Collector<'f> {
     /// Maps the dirty blocks of a locked folio, and adds them to the bios.
     fn add(&mut self, started: Option<Started>) {
         let Some(Started { folio, position, runs, size, is_new }) = started else { return };
+        debug_assert!(folio.folio().is_under_writeback());
         self.current = Some(Arc::clone(&folio));
         for run in runs {
             let end = position + run.end as u64;
@@ -264,6 +265,8 @@ impl<'f> Collector<'f> {
                         break;
                     }
                 };
+                debug_assert!(range.is_valid(self.file.mapping.block_size().bytes().into()));
+                debug_assert!(range.offset.0 == at && range.end() <= end, "{range:?} of {at}..{end}");
                 self.adding = Some(range);
                 if is_new && !self.pending_ends_at(at) {
                     self.finish_pending();
@@ -283,7 +286,7 @@ impl<'f> Collector<'f> {
         end_io.push(
             EndedWrite {
                 file,
-                _pieces: pieces,
+                pieces,
                 ranges,
                 reached: 0,
                 result: Err(error),
@@ -305,7 +308,8 @@ impl<'f> Collector<'f> {
                 Ok((FinishedRange { offset, length, kind: map.kind, token: None }, address))
             }
             WritePolicy::OutOfPlace => {
-                let Placement { length, address, token } = place(mapper, at..end)?;
+                let block = self.file.mapping.block_size().bytes().into();
+                let Placement { length, address, token } = place(mapper, at..end, block)?;
                 let (kind, token) = (IomapKind::Mapped, Some(token));
                 Ok((FinishedRange { offset, length, kind, token }, address))
             }
@@ -321,6 +325,10 @@ impl<'f> Collector<'f> {
         let map = self.map.at(reader, at, || mapper.map_writeback(FileOffset(at), length))?;
         if !matches!(map.kind, IomapKind::Mapped | IomapKind::Unwritten) {
             let problem = Problem::Invalid { field: "no block to write to at", found: at };
+            return Err(Error::corrupt("file mapping", Location::default(), problem));
+        }
+        if map.end().min(end) % u64::from(self.file.mapping.block_size().bytes()) > 0 {
+            let problem = Problem::Invalid { field: "end of range", found: map.end() };
             return Err(Error::corrupt("file mapping", Location::default(), problem));
         }
         Ok((map, device_address(&map, at)?))
@@ -412,7 +420,10 @@ impl<'f> Collector<'f> {
                 .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
                 .collect(),
         };
-        let PendingWrite { address, pieces, ranges, reached, .. } = pending;
+        let PendingWrite { address, length, pieces, ranges, reached } = pending;
+        let in_pieces: u64 = pieces.iter().map(|(_, range)| range.len() as u64).sum();
+        let in_ranges: u64 = ranges.iter().map(|range| range.length).sum();
+        debug_assert_eq!((in_pieces, in_ranges), (length, length), "one bio, its data and its ranges");
         let entered = self.entered.clone();
         for range in &ranges {
             self.begun.remove(range.bytes());
@@ -425,7 +436,7 @@ impl<'f> Collector<'f> {
             let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
             let result = result.map_err(Error::from);
             end_io.push(
-                EndedWrite { file, _pieces: pieces, ranges, reached, result, _entered: entered },
+                EndedWrite { file, pieces, ranges, reached, result, _entered: entered },
                 !is_waiter,
             );
         }));

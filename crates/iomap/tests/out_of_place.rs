@@ -1,11 +1,10 @@
-//! Writing out of place: placements and their tokens, failed writes, direct writes, and the barrier.
+//! Writes out of place: placements and their tokens, failed writes, and direct writes.
 
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use base::{Error, FileOffset, Result};
 use device::{FaultDevice, FaultPlan};
@@ -15,7 +14,7 @@ use iomap::{
 };
 use support::format::{Format, Mode};
 use support::gate::{Setup, setup_of, writable};
-use support::{block_size, cache, wait_until};
+use support::{block_size, cache};
 
 const BLOCK: u64 = 4096;
 const MODE: Mode = Mode::OutOfPlace { orders_size: true };
@@ -272,35 +271,4 @@ fn placements_are_taken_back_when_a_transform_panics() {
         assert_eq!((format.free_blocks(), format.placements()), (free, 0), "{after} {appends}");
         assert_eq!(format.on_disk(), on_disk);
     }
-}
-
-#[test]
-fn held_writes_have_ended_and_none_begin() {
-    let setup = four_blocks(MODE);
-    setup.gate.hold_above(0);
-    setup.write(0, &[9; BLOCK as usize]);
-    write_back(&setup.file, 0..u64::MAX);
-    let (released, begun) = (AtomicBool::new(false), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let holder = scope.spawn(|| {
-            let held = setup.end_io.hold_writes();
-            assert!(released.load(Ordering::Acquire), "a write was on its way");
-            assert_eq!(setup.format.placements(), 0);
-            held
-        });
-        released.store(true, Ordering::Release);
-        setup.release();
-        let held = holder.join().expect("no panic");
-        setup.write(BLOCK, &[8; BLOCK as usize]);
-        setup.gate.take_log();
-        let writer = scope.spawn(|| {
-            begun.store(true, Ordering::Release);
-            setup.sync();
-        });
-        wait_until("the writer begins", || begun.load(Ordering::Acquire));
-        assert_eq!(setup.gate.take_log(), []);
-        drop(held);
-        writer.join().expect("no panic");
-    });
-    assert_eq!(setup.format.on_disk()[BLOCK as usize], 8);
 }

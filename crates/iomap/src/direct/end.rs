@@ -173,6 +173,11 @@ struct Waiting {
 }
 
 impl EndedRequests {
+    /// Returns whether no request waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().requests.is_empty()
+    }
+
     /// Returns the waiting requests. If there are none, the thread leaves the file.
     fn take(&self) -> Option<Vec<(EndedRequest, DirectDone)>> {
         let mut waiting = self.0.lock();

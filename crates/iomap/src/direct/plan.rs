@@ -65,7 +65,8 @@ pub(super) struct PlannedRun {
 }
 
 impl PlannedRun {
-    fn end(&self) -> u64 {
+    /// Returns the byte of the file after the last one.
+    pub(super) fn end(&self) -> u64 {
         self.at + self.length
     }
 
@@ -268,7 +269,7 @@ fn must_split(file: &WritableFile, runs: &[PlannedRun], split: SplitExtents) -> 
 /// or a panic of the format, it has all placements back.
 fn place_range(mapper: &dyn MapWrite, range: Range<u64>, block: u64) -> Result<PlannedRuns> {
     let mut runs = PlannedRuns::new();
-    let placed = catch_unwind(AssertUnwindSafe(|| place_all(mapper, range, &mut runs)));
+    let placed = catch_unwind(AssertUnwindSafe(|| place_all(mapper, range, block, &mut runs)));
     if !matches!(placed, Ok(Ok(()))) && !runs.is_empty() {
         let unused: Vec<FinishedRange> = runs.iter().map(|run| run.finished(block)).collect();
         mapper.unplace(&unused);
@@ -280,10 +281,15 @@ fn place_range(mapper: &dyn MapWrite, range: Range<u64>, block: u64) -> Result<P
 }
 
 /// Adds the placements of `range` to `runs`, up to the first error.
-fn place_all(mapper: &dyn MapWrite, range: Range<u64>, runs: &mut PlannedRuns) -> Result<()> {
+fn place_all(
+    mapper: &dyn MapWrite,
+    range: Range<u64>,
+    block: u64,
+    runs: &mut PlannedRuns,
+) -> Result<()> {
     let mut at = range.start;
     while at < range.end {
-        let placement = place(mapper, at..range.end)?;
+        let placement = place(mapper, at..range.end, block)?;
         runs.push(PlannedRun {
             at,
             length: placement.length,

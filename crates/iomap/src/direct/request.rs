@@ -293,7 +293,9 @@ impl InFlightCount {
 
     /// Subtracts a request that has ended: the format was called, and the cache has no data from before the request.
     pub(super) fn end(&self) {
-        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let before = self.count.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a request ends twice");
+        if before == 1 {
             // A thread that found the last request in flight waits by now.
             drop(self.lock.lock());
             self.none.notify_all();

@@ -67,6 +67,7 @@ impl DirectBatch {
             Err(no_plan) => return self.add_failed(request, no_plan),
         };
         let length = range.end - range.start;
+        check_runs(&runs, &(0..length));
         let request = InFlightRequest::read(file, request, length as usize);
         self.add(BioOperation::Read, &request, &runs, 0..length);
         self.requests.push(request);
@@ -133,6 +134,7 @@ impl DirectBatch {
         own: Range<u64>,
         entered: Arc<Entered>,
     ) {
+        check_runs(runs, &own);
         let block = u64::from(file.mapping().block_size().bytes());
         let ranges = runs.iter().map(|run| run.finished(block)).collect();
         let request = InFlightRequest::write(file, request, ranges, entered);
@@ -229,6 +231,14 @@ impl DirectBatch {
         }
         wait.wait_for(file, || self.submit(device))
     }
+}
+
+/// Asserts that `runs` follow one another, and that the bytes `own` of them, from the start of the first, exist.
+/// Otherwise a request would report bytes that were not moved.
+fn check_runs(runs: &[PlannedRun], own: &Range<u64>) {
+    let is_contiguous = runs.windows(2).all(|two| two[0].end() == two[1].at);
+    let length: u64 = runs.iter().map(|run| run.length).sum();
+    assert!(is_contiguous && own.end <= length, "{runs:?} have not all of the bytes {own:?}");
 }
 
 fn push_zeroes(segments: &mut SmallVec<[Segment; 4]>, mut length: u64) {
