@@ -1,4 +1,4 @@
-//! The barrier that keeps writes from beginning, for checkpoints that need all of them to have ended.
+//! The barrier of writes: while it is held, none is in flight and none begins. Formats hold it for checkpoints.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ pub(crate) struct Barrier {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of writes on their way.
+    /// The number of writes in flight.
     entered: usize,
     /// The number of threads that hold the barrier, or wait for it.
     holders: usize,
 }
 
 impl Barrier {
-    /// Lets a write begin. Waits while the barrier is held.
+    /// Counts a write as in flight until the result is dropped. Waits while the barrier is held or a holder waits.
     pub(crate) fn enter(self: &Arc<Self>) -> Entered {
         let mut state = self.state.lock();
         if state.holders > 0 {
@@ -31,7 +31,7 @@ impl Barrier {
         Entered(Arc::clone(self))
     }
 
-    /// Lets a write begin, unless the barrier is held.
+    /// Counts a write as in flight until the result is dropped. Returns `None` where [`enter`](Self::enter) would wait.
     pub(crate) fn try_enter(self: &Arc<Self>) -> Option<Entered> {
         let mut state = self.state.lock();
         if state.holders > 0 {
@@ -41,7 +41,7 @@ impl Barrier {
         Some(Entered(Arc::clone(self)))
     }
 
-    /// Waits until all writes have ended, and lets none begin until the result is dropped.
+    /// Waits until all writes have ended. None begins from now on until the result is dropped.
     pub(crate) fn hold(self: &Arc<Self>) -> WritesHeld {
         let mut state = self.state.lock();
         state.holders += 1;
@@ -53,7 +53,7 @@ impl Barrier {
     }
 }
 
-/// A write on its way.
+/// The entry of writes through the barrier. They count as in flight until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Entered(Arc<Barrier>);
 
@@ -67,7 +67,7 @@ impl Drop for Entered {
     }
 }
 
-/// A barrier that is held; see [`EndIo::hold_writes`](crate::EndIo::hold_writes).
+/// The held barrier of writes; see [`EndIo::hold_writes`](crate::EndIo::hold_writes).
 #[derive(Debug)]
 pub struct WritesHeld(Arc<Barrier>);
 
@@ -89,9 +89,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_waits_for_writes_that_have_begun() {
+    fn a_holder_waits_for_writes_in_flight() {
         let barrier = Arc::new(Barrier::default());
-        let (first, second) = (barrier.enter(), barrier.enter());
+        let first = barrier.enter();
+        let second = barrier.enter();
         let ended = AtomicBool::new(false);
         thread::scope(|scope| {
             let holder = scope.spawn(|| {
@@ -113,7 +114,8 @@ mod tests {
     #[test]
     fn no_write_begins_while_the_barrier_is_held() {
         let barrier = Arc::new(Barrier::default());
-        let (one, other) = (barrier.hold(), barrier.hold());
+        let one = barrier.hold();
+        let other = barrier.hold();
         let held = AtomicBool::new(true);
         thread::scope(|scope| {
             let writer = scope.spawn(|| {

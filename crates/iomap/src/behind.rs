@@ -45,13 +45,13 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Bytes of a file that were written. The file may have been dropped, with all of its data.
+/// A range of a file that was written. The file may have been dropped, with all of its data.
 struct Chunk {
     file: Weak<WritableFile>,
     range: Range<u64>,
 }
 
-/// The last bytes written to a file, while they are few.
+/// A short range at the end of recent writes to a file.
 struct Tail {
     chunk: Chunk,
     /// The start of the last folio if that is not full, or else the end of the chunk.
@@ -69,9 +69,9 @@ struct Queue {
     tails_since: Option<Instant>,
     /// Ranges under writeback.
     started: VecDeque<Chunk>,
-    /// Bytes in all of those.
+    /// The number of bytes in all of these ranges.
     bytes: u64,
-    /// Bytes in the tails.
+    /// The number of bytes in the tails.
     tail_bytes: u64,
     closed: bool,
 }
@@ -110,16 +110,16 @@ impl WriteBehind {
     /// `Interrupted`.
     pub fn throttle(&self) -> Result<()> {
         loop {
-            let oldest = self.shared.queue.lock().take_beyond(self.bytes_max);
+            let oldest = self.shared.queue.lock().take_oldest_beyond(self.bytes_max);
             let Some(oldest) = oldest else { return Ok(()) };
             let Some(file) = oldest.file.upgrade() else { continue };
             base::waiting::about_to_wait();
-            // Its writeback may not have been started, or only in part.
+            // The writeback of the chunk may not have been started, or only in part.
             write_back(&file, oldest.range.clone());
             let waited = wait_for_writeback_cancellable(&file, oldest.range.clone());
             if waited.is_err() {
-                // The next writer waits for it.
-                self.shared.queue.lock().put_back(oldest);
+                // The next writer waits for the chunk.
+                self.shared.queue.lock().return_oldest(oldest);
                 return waited;
             }
         }
@@ -148,15 +148,15 @@ impl Shared {
                 return;
             }
             if queue.tails_since.is_some_and(|since| since.elapsed() >= TAIL_AGE) {
-                queue.take_tails();
+                queue.queue_tails();
             }
             if let Some(next) = queue.start() {
                 drop(queue);
                 write_back_guarded(&next);
-                self.queue.lock().forget_arrived();
+                self.queue.lock().remove_written();
                 continue;
             }
-            if queue.forget_arrived() {
+            if queue.remove_written() {
                 self.changed.wait(&mut queue);
             } else {
                 let since = queue.tails_since.unwrap_or_else(Instant::now);
@@ -193,7 +193,7 @@ impl Chunk {
     }
 
     /// Returns whether all of the chunk is on the device.
-    fn has_arrived(&self) -> bool {
+    fn is_written(&self) -> bool {
         let pages = self.range.start >> PAGE_SHIFT..self.range.end.div_ceil(1 << PAGE_SHIFT);
         self.file.upgrade().is_none_or(|file| {
             file.mapping.next_dirty(pages.clone()).is_none()
@@ -203,8 +203,8 @@ impl Chunk {
 }
 
 impl Queue {
-    /// Adds bytes that were written, of which those from `whole_until` on are left alone for a moment, as are
-    /// all if they are few, until there are more than `many` of them. Whether the thread has something to do.
+    /// Adds a range that was written. Its bytes from `whole_until` on become a tail, and so do all of them if they are
+    /// few, until the tails have more than `many` bytes. Returns whether to wake the thread.
     fn push(
         &mut self,
         file: &Arc<WritableFile>,
@@ -218,23 +218,23 @@ impl Queue {
             range.start = before.range.start;
         }
         let whole_until = whole_until.max(range.start);
-        self.leave(
+        self.split_tail(
             Tail { chunk: Chunk { file: Arc::downgrade(file), range }, whole_until },
             CHUNK_BYTES,
         );
         if self.tail_bytes > many {
             let tails = std::mem::take(&mut self.tails);
             self.tail_bytes = 0;
-            tails.into_iter().for_each(|tail| self.leave(tail, 1));
+            tails.into_iter().for_each(|tail| self.split_tail(tail, 1));
         }
-        // Ends of many files.
+        // Last folios of many files.
         if self.tail_bytes > many {
-            self.take_tails();
+            self.queue_tails();
         }
         was_idle || !self.waiting.is_empty()
     }
 
-    /// Takes out the tail of `file` that ends at byte `at`, if it is one of the last.
+    /// Removes and returns the tail of `file` that ends at byte `at`, if it is one of the most recent.
     fn take_tail(&mut self, file: &Arc<WritableFile>, at: u64) -> Option<Chunk> {
         let last = self.tails.len().saturating_sub(TAILS_LOOKED_AT);
         let index =
@@ -244,8 +244,8 @@ impl Queue {
         Some(chunk)
     }
 
-    /// Has the whole folios of a tail written back if they are at least so many bytes; the rest stays a tail.
-    fn leave(&mut self, tail: Tail, bytes_min: u64) {
+    /// Queues the whole folios of a tail for writeback if they have at least `bytes_min` bytes. The rest stays a tail.
+    fn split_tail(&mut self, tail: Tail, bytes_min: u64) {
         let Tail { chunk: Chunk { file, mut range }, whole_until } = tail;
         if whole_until - range.start >= bytes_min {
             let whole = range.start..whole_until;
@@ -261,7 +261,7 @@ impl Queue {
         }
     }
 
-    /// Returns the next one to be written back.
+    /// Returns the next chunk to write back, and moves it to the started ones.
     fn start(&mut self) -> Option<Chunk> {
         let next = self.waiting.pop_front()?;
         let same = Chunk { file: Weak::clone(&next.file), range: next.range.clone() };
@@ -270,34 +270,35 @@ impl Queue {
     }
 
     /// Queues the tails for writeback.
-    fn take_tails(&mut self) {
+    fn queue_tails(&mut self) {
         self.waiting.extend(self.tails.drain(..).map(|tail| tail.chunk));
-        (self.tails_since, self.tail_bytes) = (None, 0);
+        self.tails_since = None;
+        self.tail_bytes = 0;
     }
 
-    /// Returns the oldest one, if there are more than `bytes_max` bytes.
-    fn take_beyond(&mut self, bytes_max: u64) -> Option<Chunk> {
+    /// Removes and returns the oldest chunk, if there are more than `bytes_max` bytes.
+    fn take_oldest_beyond(&mut self, bytes_max: u64) -> Option<Chunk> {
         if self.bytes <= bytes_max {
             return None;
         }
         if self.started.is_empty() && self.waiting.is_empty() {
-            self.take_tails();
+            self.queue_tails();
         }
         let oldest = self.started.pop_front().or_else(|| self.waiting.pop_front())?;
         self.bytes -= oldest.len();
         Some(oldest)
     }
 
-    /// Puts back a chunk from [`take_beyond`](Self::take_beyond), whose writeback was started.
-    fn put_back(&mut self, oldest: Chunk) {
+    /// Returns a chunk from [`take_oldest_beyond`](Self::take_oldest_beyond), whose writeback was started, to the queue.
+    fn return_oldest(&mut self, oldest: Chunk) {
         self.bytes += oldest.len();
         self.started.push_front(oldest);
     }
 
     /// Removes the oldest chunks that are on the device. Returns whether none are left.
-    fn forget_arrived(&mut self) -> bool {
-        while self.started.front().is_some_and(Chunk::has_arrived) {
-            self.bytes -= self.started.pop_front().map_or(0, |arrived| arrived.len());
+    fn remove_written(&mut self) -> bool {
+        while self.started.front().is_some_and(Chunk::is_written) {
+            self.bytes -= self.started.pop_front().map_or(0, |chunk| chunk.len());
         }
         let is_empty =
             self.started.is_empty() && self.waiting.is_empty() && self.tails.is_empty();

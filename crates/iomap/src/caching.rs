@@ -1,29 +1,27 @@
-//! What becomes of the folios that a read or a write makes. Not here: either.
+//! The choice whether folios that a read or a write adds stay in the cache. Not here: reads and writes.
 
 use std::ops::Range;
 
 use pagecache::Mapping;
 
-/// Whether what is read and written stays in the cache.
+/// The choice whether folios that a read or a write adds stay in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Caching {
-    /// It does, as long as there is room. Folios that uncached reads and writes have made become like
-    /// others when they are used.
+    /// They stay while there is room. Such a read or write also keeps dropbehind folios that it finds.
     #[default]
     Kept,
-    /// Folios that this makes leave when what was asked for has been copied out of them, or has been
-    /// written back; those that are there already stay. They are cached until then, like others: all
-    /// that reads and writes through the cache goes together.
+    /// They are *dropbehind*: they leave the cache after their data was copied to the reader, or written back. Until
+    /// then, other reads and writes find them in the cache. Folios that were cached before stay.
     Dropbehind,
 }
 
-/// Has folios that end in `pages`, and that [`Caching::Dropbehind`] has made, leave the cache.
-pub(crate) fn leave(mapping: &Mapping, mut pages: Range<u64>) {
-    // No folio is smaller.
+/// Removes dropbehind folios that end in `pages` from the cache, once they have no other references.
+pub(crate) fn drop_behind(mapping: &Mapping, mut pages: Range<u64>) {
+    // Whole folios of the smallest size.
     pages.end = pages.end.next_multiple_of(1 << mapping.order_min());
     while let Some(page) = mapping.next_cached(pages.clone()) {
         pages.start = page + 1;
-        // One that is not found has left, or comes just now.
+        // If the folio is not found, it was removed, or is just being inserted.
         if let Some(folio) = mapping.get(page) {
             let end = folio.index() + folio.pages();
             if end <= pages.end {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_taken_before_a_change_stay_as_they_were() {
+    fn contents_from_before_a_change_stay_the_same() {
         let changed = empty();
         assert!(changed.change(BLOCK, |_| ()).is_none());
         changed.insert_if_absent(BLOCK, &[1, 2]);
@@ -159,11 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_written_is_forgotten() {
+    fn only_contents_that_were_written_are_removed() {
         let changed = empty();
         changed.insert(BLOCK, &[1]);
         let written = changed.get(BLOCK).unwrap();
-        // While it is written, others change it to something else and back.
+        // During the write, other threads change the block to other contents and back.
         changed.change(BLOCK, |bytes| bytes[0] = 2).unwrap();
         changed.change(BLOCK, |bytes| bytes[0] = 1).unwrap();
         changed.remove_if_same(BLOCK, &written);

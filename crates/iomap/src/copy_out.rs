@@ -1,5 +1,5 @@
-//! Puts a copy of a file's data into blocks of the device that are none of the file's yet.
-//! Not here: whose they are.
+//! Copies of a file's data in new blocks of the device, for formats that move files.
+//! Not here: the allocation of the blocks.
 
 use std::ops::Range;
 
@@ -10,14 +10,15 @@ use crate::file::WritableFile;
 use crate::read::read;
 use crate::readahead::Readahead;
 
-/// What is copied at once, in bytes.
+/// The number of bytes that are copied at once.
 const PART_BYTES: u64 = 1 << 20;
 
-/// Writes what the file has in `range`, and zeroes past its end, to the device from byte `to` on. What is
-/// cached is taken from there, and what is not does not stay in the cache. Not durable when it returns.
-/// The caller holds the inode's lock.
+/// Writes the file's data in `range`, and zeroes after the file's end, to the device from byte `to` on. Cached data is
+/// copied from the cache; other data does not stay in the cache. The copy is not durable before the next flush. The
+/// caller holds the inode's lock.
 pub fn copy_out(file: &WritableFile, range: Range<FileOffset>, to: DeviceOffset) -> Result<()> {
-    let (mut context, readahead) = (file.read_context(), Readahead::default());
+    let readahead = Readahead::default();
+    let mut context = file.read_context();
     context.options.caching = Caching::Dropbehind;
     let mut buffer = Vec::new();
     let mut at = range.start.0;

@@ -29,7 +29,7 @@ use crate::writeback::Pieces;
 /// itself. A bound in bytes is not enough: 100,000 small files fit into the limit of bytes under writeback.
 const WAITING_MAX: usize = 1024;
 
-/// The data of one bio that has ended, or data that could not be submitted.
+/// A write whose bio has ended, or whose data could not be submitted.
 #[derive(Debug)]
 pub(crate) struct EndedWrite {
     /// The folios, which are under writeback until this is dropped. Dropped before the file.
@@ -37,10 +37,10 @@ pub(crate) struct EndedWrite {
     pub(crate) file: Arc<WritableFile>,
     /// The ranges that were written, or should have been.
     pub(crate) ranges: SmallVec<[FinishedRange; 2]>,
-    /// The size of the file when the data was submitted, at most the end of the ranges.
+    /// The end of the ranges, or the size of the file when they were submitted if that is less.
     pub(crate) reached: u64,
     pub(crate) result: Result<()>,
-    /// Held until the format was called.
+    /// The entry through the barrier. Held until the format was called.
     pub(crate) _entered: Arc<Entered>,
 }
 
@@ -55,7 +55,7 @@ pub struct EndIo {
     pub(crate) direct: DirectEndIo,
     /// The errors of all files.
     errors: WritebackErrors,
-    /// What writeback and direct writes pass through.
+    /// The barrier that writeback and direct writes pass.
     pub(crate) barrier: Arc<Barrier>,
 }
 
@@ -84,9 +84,13 @@ impl EndIo {
         let theirs = Arc::clone(&queue);
         let thread = Worker::start("end of I/O", move || theirs.work());
         let thread = thread.map_err(|error| Error::thread_spawn(&error))?;
-        let (direct, errors) = (DirectEndIo::default(), WritebackErrors::default());
-        let barrier = Arc::default();
-        Ok(Arc::new(Self { queue, _thread: thread, direct, errors, barrier }))
+        Ok(Arc::new(Self {
+            queue,
+            _thread: thread,
+            direct: DirectEndIo::default(),
+            errors: WritebackErrors::default(),
+            barrier: Arc::default(),
+        }))
     }
 
     /// Returns the errors of all files, for syncs of a whole volume. Open files report those of their own file.
@@ -94,10 +98,10 @@ impl EndIo {
         &self.errors
     }
 
-    /// Waits until no writeback and no direct write of these files is on its way, and lets none begin until the
-    /// result is dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format
-    /// waits for when it places data or is called at the end of I/O. It does not commit meanwhile: a commit may wait
-    /// for writeback that has not begun.
+    /// Waits until no writeback and no direct write of these files is in flight. None begins until the result is
+    /// dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format waits for when it
+    /// places data or is called at the end of I/O. While it holds the result, it must not commit: a commit may wait for
+    /// writeback that has not begun.
     pub fn hold_writes(&self) -> WritesHeld {
         self.barrier.hold()
     }
@@ -195,19 +199,19 @@ fn complete_all(batch: Vec<EndedWrite>) {
 /// linear in the number of items.
 fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
-    let mut places = HashMap::new();
+    let mut indexes = HashMap::new();
     for item in items {
-        let place = *places.entry(key(&item)).or_insert_with(|| {
+        let index = *indexes.entry(key(&item)).or_insert_with(|| {
             groups.push(Vec::new());
             groups.len() - 1
         });
-        groups[place].push(item);
+        groups[index].push(item);
     }
     groups
 }
 
 /// Completes writes of one file, and writes that waited for them: calls the format once for all of them, then
-/// ends the folios' writeback. Writes that have to wait for others are completed with these.
+/// ends the folios' writeback. A write that must wait for earlier data of the file is completed with that data.
 fn complete(file: &WritableFile, batch: Vec<EndedWrite>) {
     // A folio that is not under writeback may have been evicted, or written to.
     let folios = batch.iter().flat_map(|ended| &ended.pieces);
@@ -288,18 +292,18 @@ mod tests {
 
     #[test]
     fn ends_are_grouped_by_file_in_one_pass() {
-        let mut looks = 0;
+        let mut calls = 0;
         let groups = grouped_by(vec![(7, 'a'), (3, 'b'), (7, 'c'), (9, 'd'), (3, 'e')], |item| {
-            looks += 1;
+            calls += 1;
             item.0
         });
         assert_eq!(groups, [vec![(7, 'a'), (7, 'c')], vec![(3, 'b'), (3, 'e')], vec![(9, 'd')]]);
-        assert_eq!(looks, 5);
+        assert_eq!(calls, 5);
         assert!(grouped_by(Vec::<u8>::new(), |item| *item).is_empty());
     }
 
     #[test]
-    fn neighbours_of_one_kind_are_one_range_in_whatever_order_they_end() {
+    fn adjacent_ranges_of_one_kind_become_one_in_any_order() {
         let ended = ranges(&[
             (40, 10, Unwritten),
             (0, 10, Unwritten),

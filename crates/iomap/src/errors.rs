@@ -15,7 +15,7 @@ pub struct WritebackErrors {
 
 #[derive(Debug, Default)]
 struct Latest {
-    /// How many errors were kept so far.
+    /// The number of errors that were kept so far.
     number: u64,
     error: Option<Error>,
     /// Whether an open file has reported the error.
@@ -55,7 +55,7 @@ impl WritebackErrors {
     /// Marks the error as reported and returns it, unless the open file with this cursor has reported it before.
     pub fn check(&self, cursor: &ErrorCursor) -> Result<()> {
         let mut latest = self.latest.lock();
-        // Cursors change under the lock only.
+        // Cursors change only under the lock.
         if cursor.0.swap(latest.number, Ordering::Relaxed) == latest.number {
             return Ok(());
         }
@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn each_open_file_reports_the_first_error_once() {
         let errors = WritebackErrors::default();
-        let (one, other) = (errors.cursor(), errors.cursor());
+        let one = errors.cursor();
+        let other = errors.cursor();
         assert_eq!(errors.check(&one), Ok(()));
         errors.record(FIRST);
         errors.record(SECOND);
@@ -100,7 +101,8 @@ mod tests {
     #[test]
     fn an_error_after_a_reported_one_is_reported() {
         let errors = WritebackErrors::default();
-        let (one, slow) = (errors.cursor(), errors.cursor());
+        let one = errors.cursor();
+        let slow = errors.cursor();
         errors.record(FIRST);
         assert_eq!(errors.check(&one), Err(FIRST));
         errors.record(SECOND);

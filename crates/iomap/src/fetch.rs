@@ -1,4 +1,4 @@
-//! A miss: has the wanted part of a file read into the cache, and waits for it.
+//! Cache misses: a part of a file is read into the cache, and waited for.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use crate::populate::populate;
 use crate::read::ReadContext;
 use crate::readahead::{Readahead, exact_window};
 
-/// How often a folio that is evicted before it could be used is read again. In a cache with next to
-/// no memory, reading past it gets further.
+/// How often a folio is read again that is evicted before it is used. In a cache with almost no memory, a read without
+/// the cache is better.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// Where a miss found its data.
+/// The data of a miss.
 #[derive(Debug)]
 pub(crate) enum Fetched<'a> {
-    /// In a folio. At least the block that was asked for is uptodate.
+    /// A folio. At least the requested block is uptodate.
     Folio(FolioRef<'a>),
-    /// Nowhere in the cache, all of whose memory is in use: a copy, from the byte asked for on.
+    /// A copy from the requested byte on, since all of the cache's memory is in use.
     Uncached(Vec<u8>),
 }
 
-/// Gets the data at byte `at` of the file, which lies before its end, and as much of the `length`
-/// bytes from there on as is near. An error is about the block of `at`, and this reader's own: what
-/// others tried to read ahead has no errors, and nothing remembers this one.
+/// Returns the data at byte `at` of the file, which is before its end. Reads as much of the `length` bytes from there on
+/// as is cheap. Errors: those of the block with `at`, for this reader only. Errors of readahead are not reported, and
+/// no error is kept.
 #[cold]
 pub(crate) fn fetch<'a>(
     context: &ReadContext<'a>,
@@ -52,26 +52,26 @@ pub(crate) fn fetch<'a>(
                 }
             }
         };
-        if !has(&folio, at) {
+        if !is_uptodate(&folio, at) {
             folio.wait_unlocked();
         }
-        if !has(&folio, at) {
+        if !is_uptodate(&folio, at) {
             fill_again(context, &folio, at, length)?;
         }
-        if has(&folio, at) {
+        if is_uptodate(&folio, at) {
             return Ok(Fetched::Folio(folio));
         }
     }
-    read_past_cache(context, at).map(Fetched::Uncached)
+    read_without_cache(context, at).map(Fetched::Uncached)
 }
 
-/// Whether byte `at` of the file can be read from `folio`.
-fn has(folio: &FolioRef<'_>, at: u64) -> bool {
+/// Returns whether byte `at` of the file is uptodate in `folio`.
+fn is_uptodate(folio: &FolioRef<'_>, at: u64) -> bool {
     folio.uptodate_len((at - folio.position()) as usize, 1) > 0
 }
 
-/// Reads the blocks of `folio` that have bytes in `at..at + length` and are not uptodate, for this
-/// reader alone, and waits for them. An error if the first one cannot be read.
+/// Reads the blocks of `folio` that have bytes in `at..at + length` and are not uptodate, and waits for them. Errors:
+/// those of the first block.
 fn fill_again(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,
@@ -83,14 +83,14 @@ fn fill_again(
     let start = within / block * block;
     let end = folio.len().min(within + length).next_multiple_of(block);
     match fill_blocks(context, folio, at, start..end) {
-        // They were asked for together; what cannot be read may lie further on.
+        // The block that cannot be read may be a later one.
         Err(_) if end - start > block => fill_blocks(context, folio, at, start..start + block),
         filled => filled,
     }
 }
 
-/// Reads those of the blocks in `range` of `folio` that are not uptodate, and waits for them. An
-/// error if that does not give byte `at` of the file.
+/// Reads the blocks in `range` of `folio` that are not uptodate, and waits for them. Errors: those of the reads, if byte
+/// `at` of the file is not uptodate afterwards.
 pub(crate) fn fill_blocks(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,
@@ -107,16 +107,15 @@ pub(crate) fn fill_blocks(
     drop(locked);
     fill.submit();
     folio.wait_unlocked();
-    if has(folio, at) {
+    if is_uptodate(folio, at) {
         return Ok(());
     }
     filled?;
     failure.take().map_or(Ok(()), Err)
 }
 
-/// Reads the smallest folio's worth of bytes around `at` without the cache; gives those from `at`
-/// on.
-fn read_past_cache(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>> {
+/// Reads as many bytes around `at` as the smallest folio has, without the cache. Returns those from `at` on.
+fn read_without_cache(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>> {
     let length = PAGE_SIZE << context.mapping.order_min();
     let start = at / length as u64 * length as u64;
     let mut bytes = vec![0; length];

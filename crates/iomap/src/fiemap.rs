@@ -1,4 +1,4 @@
-//! A file's extents as the FIEMAP ioctl reports them.
+//! The list of a file's extents for the FIEMAP ioctl.
 
 use std::ops::{ControlFlow, Range};
 
@@ -6,38 +6,38 @@ use base::{DeviceOffset, FileOffset, Result};
 
 use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead, map_at};
 
-/// One extent as FIEMAP has it.
+/// An extent, as FIEMAP reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FiemapExtent {
     /// The first byte in the file.
     pub logical: FileOffset,
-    /// The first byte on the device; zero for inline data whose place is not known.
+    /// The first byte on the device; zero for inline data whose address is unknown.
     pub physical: DeviceOffset,
     /// The number of bytes.
     pub length: u64,
-    /// More about it.
+    /// The flags.
     pub flags: FiemapFlags,
 }
 
 /// The flags of a [`FiemapExtent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FiemapFlags {
-    /// The last extent of the file (FIEMAP_EXTENT_LAST).
+    /// Whether this is the last extent of the file (FIEMAP_EXTENT_LAST).
     pub last: bool,
-    /// Not allocated yet (FIEMAP_EXTENT_DELALLOC and UNKNOWN).
+    /// Whether it is not allocated yet (FIEMAP_EXTENT_DELALLOC and UNKNOWN).
     pub delalloc: bool,
-    /// Allocated, without data yet (FIEMAP_EXTENT_UNWRITTEN).
+    /// Whether it is allocated, but has no data yet (FIEMAP_EXTENT_UNWRITTEN).
     pub unwritten: bool,
-    /// Within metadata (FIEMAP_EXTENT_DATA_INLINE and NOT_ALIGNED).
+    /// Whether it is within metadata (FIEMAP_EXTENT_DATA_INLINE and NOT_ALIGNED).
     pub inline: bool,
-    /// Shared with other files (FIEMAP_EXTENT_SHARED).
+    /// Whether it is shared with other files (FIEMAP_EXTENT_SHARED).
     pub shared: bool,
-    /// The data on the device is encoded (FIEMAP_EXTENT_ENCODED).
+    /// Whether the data on the device is encoded (FIEMAP_EXTENT_ENCODED).
     pub encoded: bool,
 }
 
 impl FiemapFlags {
-    /// The flags as the ioctl numbers them (`linux/fiemap.h`).
+    /// Returns the flags as the bits of the ioctl (`linux/fiemap.h`).
     pub fn bits(self) -> u32 {
         [
             (self.last, 0x0001),
@@ -52,8 +52,8 @@ impl FiemapFlags {
     }
 }
 
-/// Calls `emit` for each extent that touches `range`, in order, whole extents at a time, until it
-/// breaks. Neighbours that continue one another on the device are one extent.
+/// Calls `emit` for each extent that has bytes of `range`, in order, until `emit` breaks. Extents are reported as a
+/// whole. Adjacent ranges that are contiguous on the device are one extent.
 pub fn fiemap(
     mapper: &dyn MapRead,
     range: Range<FileOffset>,
@@ -61,7 +61,7 @@ pub fn fiemap(
 ) -> Result<()> {
     let mut pending: Option<FiemapExtent> = None;
     let mut here = range.start;
-    // Past the range, one more look tells whether the extent at its end goes on or is the last.
+    // After the range, one more mapping shows whether its last extent continues, or is the last of the file.
     while here < range.end || pending.is_some() {
         let map = map_at(mapper, here, range.end.0.saturating_sub(here.0).max(1))?;
         let found = extent(&map);
@@ -87,7 +87,7 @@ pub fn fiemap(
     }
     if let Some(mut extent) = pending {
         extent.flags.last = true;
-        // Nothing follows that a break could prevent.
+        // A break has no effect here: nothing follows.
         let _ = emit(extent);
     }
     Ok(())
@@ -106,7 +106,7 @@ fn extent(map: &Iomap) -> Option<FiemapExtent> {
     })
 }
 
-/// Whether `next` continues `extent` in the file and on the device, in the same state.
+/// Returns whether `next` continues `extent` in the file and on the device, with the same flags.
 fn continues(extent: &FiemapExtent, next: &FiemapExtent) -> bool {
     extent.flags == next.flags
         && !extent.flags.inline
@@ -119,7 +119,7 @@ fn continues(extent: &FiemapExtent, next: &FiemapExtent) -> bool {
 mod tests {
     use super::*;
 
-    /// A file of ranges of (kind, length, address), one after the other, then a hole.
+    /// A file of adjacent ranges of (kind, length, address), and then a hole.
     #[derive(Debug)]
     struct File(Vec<(IomapKind, u64, u64)>);
 
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What fiemap gives as (logical, length, physical, last).
+    /// Returns the extents as (logical, length, physical, last).
     fn extents(file: &File, range: Range<u64>) -> Vec<(u64, u64, u64, bool)> {
         let mut extents = Vec::new();
         let range = FileOffset(range.start)..FileOffset(range.end);
@@ -165,7 +165,7 @@ mod tests {
     use IomapKind::{Hole, Inline, Mapped, Unwritten};
 
     #[test]
-    fn neighbours_that_continue_one_another_are_one_extent() {
+    fn adjacent_ranges_that_are_contiguous_on_the_device_are_one_extent() {
         let file = File(vec![
             (Mapped, 10, 100),
             (Mapped, 20, 110),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_extent_is_the_last_even_before_a_hole() {
+    fn the_last_extent_before_a_hole_has_the_flag() {
         let file = File(vec![(Hole, 5, 0), (Mapped, 10, 100), (Hole, 50, 0)]);
         assert_eq!(extents(&file, 0..65), [(5, 10, 100, true)]);
         assert_eq!(extents(&file, 0..15), [(5, 10, 100, true)]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_break_ends_it_and_flags_have_their_bits() {
+    fn a_break_ends_the_list_and_flags_have_their_bits() {
         let file = File(vec![(Unwritten, 10, 100), (Mapped, 10, 500), (Inline, 10, 0)]);
         let mut seen = Vec::new();
         fiemap(&file, FileOffset(0)..FileOffset(u64::MAX), &mut |extent| {

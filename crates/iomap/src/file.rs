@@ -1,4 +1,4 @@
-//! The state of a file that writers share with writeback. Not here: writing, and writeback.
+//! The state of a file that writers and writeback share. Not here: writes, and writeback.
 //!
 //! The caller holds the inode's lock: shared to read, to lend and for direct overwrites; alone to write to the
 //! cache, to zero and to truncate. Writeback takes no such lock.
@@ -57,25 +57,21 @@ impl WritableFile {
         size: u64,
         options: ReadOptions,
     ) -> Arc<Self> {
-        let progress = Mutex::new(Progress::new(size));
-        let (reader, size) = (Arc::clone(&mapper) as Arc<dyn MapRead>, AtomicU64::new(size));
-        let errors = WritebackErrors::default();
-        let end_io_lock = Mutex::default();
-        let (direct_in_flight, direct_ended, zeroed_tail) = Default::default();
+        let reader: Arc<dyn MapRead> = Arc::clone(&mapper) as _;
         Arc::new(Self {
             mapping,
             reader,
             mapper,
             device,
             end_io,
-            errors,
-            progress,
-            direct_in_flight,
-            direct_ended,
-            zeroed_tail,
+            errors: WritebackErrors::default(),
+            progress: Mutex::new(Progress::new(size)),
+            direct_in_flight: InFlightCount::default(),
+            direct_ended: EndedRequests::default(),
+            zeroed_tail: ZeroedTail::default(),
             cancelled_reservations: AtomicU64::new(0),
-            end_io_lock,
-            size,
+            end_io_lock: Mutex::default(),
+            size: AtomicU64::new(size),
             options,
         })
     }
@@ -91,12 +87,12 @@ impl WritableFile {
         self.mapping.set_mapped_size(size);
     }
 
-    /// Returns the size on the disk that this file has told its format.
+    /// Returns the size on the disk, as far as the format was called for it.
     pub fn size_on_disk(&self) -> u64 {
         self.progress.lock().on_disk()
     }
 
-    /// Takes the right to call the format's `end_io`, which one thread has at a time.
+    /// Locks the format's `end_io`, which one thread calls at a time.
     pub(crate) fn lock_end_io(&self) -> EndIoGuard<'_> {
         EndIoGuard { file: self, _alone: self.end_io_lock.lock() }
     }
@@ -152,14 +148,14 @@ impl WritableFile {
     }
 }
 
-/// The right to call the format's `end_io` for a file.
+/// The lock for calls of the format's `end_io`.
 pub(crate) struct EndIoGuard<'f> {
     file: &'f WritableFile,
     _alone: MutexGuard<'f, ()>,
 }
 
 impl EndIoGuard<'_> {
-    /// Has the format take back the placements among `failed`, whose data did not reach the device.
+    /// Returns the placements among `failed`, whose data did not reach the device, to the format.
     pub(crate) fn unplace<'r>(&self, failed: impl IntoIterator<Item = &'r FinishedRange>) {
         let placed = failed.into_iter().filter(|range| range.token.is_some());
         let placed: Vec<FinishedRange> = placed.copied().collect();
@@ -169,8 +165,8 @@ impl EndIoGuard<'_> {
         }
     }
 
-    /// Tells the format that the device has `finished`, and that the size on the disk may grow to `reached`: all
-    /// data before that is on the device, or is lost and recorded in the file's errors.
+    /// Calls the format for ranges that are on the device. The size on the disk may grow to `reached`: all data before
+    /// it is on the device, or is lost and recorded in the file's errors.
     pub(crate) fn end_io(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
         let block = u64::from(self.file.mapping.block_size().bytes());
         debug_assert!(finished.iter().all(|range| range.is_valid(block)), "{finished:?}");

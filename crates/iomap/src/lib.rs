@@ -1,4 +1,4 @@
-//! The file I/O path over folios, for any format that can map a file range to the device.
+//! The file I/O path over folios, for any format that maps ranges of files to the device.
 //! Not here: the formats and their maps.
 
 mod barrier;

@@ -1,5 +1,5 @@
-//! How much of a cache may be dirty: when writeback should start, and when writers should wait.
-//! Not here: the threads that do so.
+//! Limits of dirty data: when writeback starts, and when writers wait.
+//! Not here: the threads that write back.
 
 use pagecache::DirtyStats;
 
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_on_its_way_counts_against_the_hard_limit_only() {
+    fn data_under_writeback_counts_against_the_hard_limit_only() {
         let limits = DirtyLimits::of_shares(1000, 10, 20);
         assert_eq!(limits, DirtyLimits { background: 100, hard: 200 });
         for (bytes_dirty, bytes_writeback, flush, throttle) in [
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn no_shares_let_all_of_the_cache_be_dirty() {
+    fn the_limits_are_less_than_the_cache_for_any_shares() {
         let limits = DirtyLimits::of_shares(1000, 255, 255);
         assert_eq!(limits, DirtyLimits { background: 450, hard: 900 });
     }

@@ -1,4 +1,4 @@
-//! The cache of a volume's metadata blocks, with a mark for those whose checksum was verified.
+//! The cache of a volume's metadata blocks, with a mark for blocks whose checksum was verified.
 //! Not here: changed blocks (`changed.rs`), and when they are written (the format).
 
 use std::ops::{Deref, Range};
@@ -14,7 +14,7 @@ use crate::populate::populate;
 use crate::read::{FolioSlice, ReadContext, ReadOptions, lend_with};
 use crate::readahead::ReadaheadWindow;
 
-/// Changed blocks should take one part in so many of the cache.
+/// The share of the cache that changed blocks should take at most is one part in so many.
 const CHANGED_SHARE: u64 = 4;
 
 /// The metadata blocks of one volume. They share the memory of a [`PageCache`] with the data.
@@ -47,13 +47,13 @@ impl MetadataCache {
         self.block_size
     }
 
-    /// Returns the block, from the cache or the device. A block outside the device is a corrupt
-    /// reference to `structure` from `place`.
+    /// Returns the block, from the cache or the device. Errors: `Corrupt` for a block outside the device, since the
+    /// reference to `structure` at `location` is corrupt.
     pub fn read(
         &self,
         block: FsBlock,
         structure: &'static str,
-        place: Location,
+        location: Location,
     ) -> Result<MetadataBuffer> {
         if let Some(contents) = self.changed.get(block) {
             return Ok(MetadataBuffer { block, memory: Memory::Changed(contents) });
@@ -63,7 +63,7 @@ impl MetadataCache {
             self.block_size.device_offset(block).filter(|_| block.0 < blocks).ok_or_else(|| {
                 let max = blocks.saturating_sub(1);
                 let problem = Problem::Range { field: "block", found: block.0, min: 0, max };
-                Error::corrupt(structure, place, problem)
+                Error::corrupt(structure, location, problem)
             })?;
         let slice =
             lend_with(&self.read_context(), None, FileOffset(offset.0), self.block_size.len())?;
@@ -77,8 +77,9 @@ impl MetadataCache {
     /// memory. Does not wait, and returns no errors: a later reader of a block gets its error.
     pub fn read_ahead(&self, block: FsBlock, around: Range<FsBlock>) {
         let page_of = |block| Some(self.block_size.device_offset(block)?.0 / PAGE_SIZE as u64);
-        let pages = (page_of(block), page_of(around.start), page_of(around.end));
-        let (Some(page), Some(start), Some(end)) = pages else { return };
+        let Some(page) = page_of(block) else { return };
+        let Some(start) = page_of(around.start) else { return };
+        let Some(end) = page_of(around.end) else { return };
         if self.changed.get(block).is_some() || self.mapping.get(page).is_some() {
             return;
         }
@@ -100,13 +101,13 @@ impl MetadataCache {
     }
 
     /// Changes a block in memory. Buffers of the block keep its previous contents. The change stays in memory
-    /// until [`written`](Self::written) or [`discard`](Self::discard) is called for it. `change` is called under a
-    /// lock, and must not read metadata. Errors: those of [`read`](Self::read).
+    /// until [`written`](Self::written) or [`discard`](Self::discard) is called for the block. `change` is called under
+    /// a lock, and must not read metadata. Errors: those of [`read`](Self::read).
     pub fn change<R>(
         &self,
         block: FsBlock,
         structure: &'static str,
-        place: Location,
+        location: Location,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         let mut change = Some(change);
@@ -115,7 +116,7 @@ impl MetadataCache {
             if let Some(Some(result)) = done {
                 return Ok(result);
             }
-            let before = self.read(block, structure, place)?;
+            let before = self.read(block, structure, location)?;
             self.changed.insert_if_absent(block, &before);
         }
     }
@@ -134,19 +135,19 @@ impl MetadataCache {
     /// Records that the device has `contents` of the block. If the block was not changed since they were taken, it
     /// is clean.
     pub fn written(&self, block: FsBlock, contents: &BlockContents) {
-        // Before the block can be read from there: what is cached of the device is out of date.
-        self.forget_folio(block);
+        // Before the block is read from the device again: the folio has its old contents.
+        self.invalidate_folio(block);
         self.changed.remove_if_same(block, contents);
     }
 
-    /// Discards the block's contents, which are not needed any more.
+    /// Discards the block's contents in memory.
     pub fn discard(&self, block: FsBlock) {
-        self.forget_folio(block);
+        self.invalidate_folio(block);
         self.changed.remove(block);
     }
 
     /// Removes the folio with the block, and its marks, from the cache.
-    fn forget_folio(&self, block: FsBlock) {
+    fn invalidate_folio(&self, block: FsBlock) {
         if let Some(offset) = self.block_size.device_offset(block) {
             let page = offset.0 / PAGE_SIZE as u64;
             self.mapping.forget(page, page + 1);
@@ -154,7 +155,7 @@ impl MetadataCache {
     }
 }
 
-/// The bytes of one block at the time when it was read. They stay in memory while this exists.
+/// The bytes of a block at the time when it was read. They stay in memory while the buffer exists.
 #[derive(Clone, Debug)]
 pub struct MetadataBuffer {
     block: FsBlock,
@@ -166,7 +167,7 @@ enum Memory {
     /// The contents on the device.
     Cached {
         slice: FolioSlice,
-        /// The folio's mark that says that this block was verified.
+        /// The number of the folio's mark for a verified block.
         mark: u32,
     },
     Changed(BlockContents),
@@ -178,8 +179,8 @@ impl MetadataBuffer {
         self.block
     }
 
-    /// Runs `verify`, unless it has succeeded for this block since it was read, or the block was changed in memory,
-    /// which leaves it valid. Only for blocks with one meaning (bitmaps, extent nodes, directory blocks of one
+    /// Calls `verify`, unless it has succeeded for this block since the block was read, or the block was changed in
+    /// memory, which leaves it valid. Only for blocks with one meaning (bitmaps, extent nodes, directory blocks of one
     /// inode …).
     pub fn verify_once(&self, verify: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         let Memory::Cached { slice, mark } = &self.memory else { return Ok(()) };

@@ -1,6 +1,6 @@
-//! Faults in mapped files. A page is read into the cache if necessary, and shown. Before a store, space is
-//! reserved for it, and it becomes dirty.
-//! Not here: the windows (`pagecache`), and receiving faults (`vfs`).
+//! Faults in mapped files. A page is read into the cache if necessary, and mapped into the window. Before a store, space
+//! is reserved for the page, and it becomes dirty.
+//! Not here: the windows (`pagecache`), and the reception of faults (`vfs`).
 //!
 //! The caller holds the inode's lock: shared to show pages, alone for stores. So no page of a range is shown while
 //! the range is truncated or moved.
@@ -21,11 +21,11 @@ use crate::write::{cancel_reservation, unlent};
 /// How often a fault is tried again because its folio has changed.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// The bytes that are read at once for a page without readahead.
+/// The number of bytes that a fault with readahead wants.
 const READ_AROUND: usize = 64 << 10;
 
-/// Shows `page` of a file, and the pages behind it in the same folio. If it is not cached, it is read, with
-/// others if there is a `readahead`. Returns the page after the last one shown. Errors: `NoSuchOffset` past the
+/// Shows `page` of a file, and the pages behind it in the same folio. If the page is not cached, it is read, with
+/// other pages if there is a `readahead`. Returns the page after the last one shown. Errors: `NoSuchOffset` past the
 /// end of the file, `OutOfMemory` if all of the cache is in use.
 pub fn show(
     context: &ReadContext<'_>,
@@ -43,7 +43,7 @@ pub fn show(
     Err(Error::OutOfMemory)
 }
 
-/// Shows `page` of a file for stores, and those of the next `pages` that are in the same folio: reserves space
+/// Shows `page` of a file for stores, and the pages behind it in the same folio, at most `pages` in all: reserves space
 /// and makes their blocks dirty. Returns the page after the last one that can be stored to. Errors: those of
 /// [`show`], and of the reservation.
 ///
@@ -57,7 +57,7 @@ pub fn show_for_stores(
     pages: u64,
     dirtied: impl Fn(),
 ) -> Result<u64> {
-    // As for any writer (`write_as`).
+    // As every writer (`write_as`).
     wait_for_direct(file);
     let context = file.read_context();
     let block = u64::from(file.mapping.block_size().bytes());
@@ -90,8 +90,8 @@ struct Reserved {
     cancelled_reservations: u64,
 }
 
-/// Tries [`show_for_stores`] once. Returns `None` if the folio has changed, or space was reserved first. Adds
-/// that to `reserved`.
+/// Tries [`show_for_stores`] once. Returns `None` if the folio has changed, or space was reserved first, which is added
+/// to `reserved`.
 fn store_page(
     context: &ReadContext<'_>,
     file: &Arc<WritableFile>,
@@ -108,7 +108,7 @@ fn store_page(
     let block = mapping.block_size().len();
     let shown = page..shown_end(context, window, &folio, page);
     let stored = page..pages.end.min(shown.end);
-    // Whole blocks, but none past the end of the file, where pages may have some.
+    // Whole blocks, but none past the end of the file, where the page may have some.
     let start = ((page << PAGE_SHIFT) - position) as usize / block * block;
     let end = (stored.end << PAGE_SHIFT).min(context.size()) - position;
     let blocks = start..(end as usize).next_multiple_of(block);
@@ -131,13 +131,13 @@ fn store_page(
     mapping.set_dirty(&folio, blocks);
     dirtied();
     mapping.allow_stores(&folio);
-    // All of a block that is dirty can be stored to.
+    // Pages of a block that is dirty can be stored to.
     let stored = page..stored.end.max(bytes.end >> PAGE_SHIFT).min(shown.end);
     window.show(&folio, &shown, &stored)?;
     Ok(Some(stored.end))
 }
 
-/// Returns the folio with `page`, all of which is uptodate, locked. `None`: look again.
+/// Returns the locked folio with `page`, if all of the page is uptodate. Returns `None` if the caller has to try again.
 fn lock_page(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,

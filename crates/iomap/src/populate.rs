@@ -1,5 +1,5 @@
-//! Makes the folios of a window and starts reading them.
-//! Not here: which window (`readahead.rs`), where the data comes from (`fill.rs`).
+//! Insertion of the folios of a readahead window, and the submission of their reads.
+//! Not here: the choice of the window (`readahead.rs`), and the source of the data (`fill.rs`).
 
 use pagecache::{FolioRef, Insertion};
 
@@ -8,18 +8,17 @@ use crate::fill::Fill;
 use crate::read::ReadContext;
 use crate::readahead::ReadaheadWindow;
 
-/// What became of a window.
+/// The result of [`populate`].
 #[derive(Debug)]
 pub(crate) struct Populated<'a> {
-    /// The folio with the wanted page, if this call made it.
+    /// The folio with the wanted page, if this call inserted it.
     pub(crate) wanted: Option<FolioRef<'a>>,
     /// Whether memory ran out before the end of the window.
     pub(crate) out_of_memory: bool,
 }
 
-/// Inserts folios where `window` has none, and submits what it takes to fill them. Does not wait
-/// for the device, and gives no errors: who wants one of these folios and finds it empty reads it
-/// again, and has the error to itself.
+/// Inserts folios where `window` has none, and submits the reads that fill them. Does not wait for the device, and
+/// returns no errors: a reader of a folio that was not filled reads it again, and gets the error.
 pub(crate) fn populate<'a>(
     context: &ReadContext<'a>,
     window: &ReadaheadWindow,
@@ -27,12 +26,12 @@ pub(crate) fn populate<'a>(
 ) -> Populated<'a> {
     let mut populated = Populated { wanted: None, out_of_memory: false };
     let mut fill = Fill::new(context, window.end, None);
-    // What lies before the mark was asked for.
+    // The reader waits for the folios before the mark.
     let ahead = if wanted.is_some() { window.mark.unwrap_or(window.end) } else { window.start };
     let mut mark = window.mark;
     let mut index = window.start;
     while index < window.end {
-        // The order that the rest of the window has room for.
+        // The largest order that fits into the rest of the window.
         let room = (window.end - index).ilog2() as u8;
         let mut locked = match context.mapping.insert(index, window.order.min(room)) {
             Insertion::New(locked) => locked,
@@ -61,7 +60,7 @@ pub(crate) fn populate<'a>(
         }
         let length = locked.left();
         if fill.add(&mut locked, length).is_err() {
-            // The mapping cannot be told from here on; nobody may want to know.
+            // The rest of the window has no mapping. Its readers, if any, get the error.
             break;
         }
         index = end;

@@ -1,77 +1,76 @@
-//! Which writes of a file are on their way to the device past the size on the disk, and in which order
-//! their ends count: the size on the disk follows the data, and passes nothing that is still on its way
-//! (ARCHITECTURE.md, invariant 4).
-//! Not here: writing the size (the format's end of I/O).
+//! The order in which writes past the size on the disk complete: the size follows the data, and does not pass data in
+//! flight (ARCHITECTURE.md, invariant 4).
+//! Not here: the write of the size (the format's end of I/O).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use base::Ranges;
 
-/// The progress of one file, in bytes from its start. `E` is the end of a write.
+/// The progress of one file, in bytes from its start. `E` is a write that has ended.
 #[derive(Debug)]
 pub(crate) struct Progress<E> {
     /// The size on the disk.
     on_disk: u64,
-    /// What is on its way to the device, and did not lie before the size on the disk when it set out.
-    under_way: Ranges,
-    /// Writes that have ended and were not taken, by the byte after the last of each, and a number.
+    /// Ranges in flight that ended behind the size on the disk when they were submitted.
+    in_flight: Ranges,
+    /// Writes that have ended and were not taken, by the byte after the last of each, and a sequence number.
     ended: BTreeMap<(u64, u64), E>,
-    /// How many writes ever waited in there.
+    /// The last sequence number.
     number: u64,
 }
 
 impl<E> Progress<E> {
     pub(crate) fn new(size: u64) -> Self {
-        Self { on_disk: size, under_way: Ranges::default(), ended: BTreeMap::new(), number: 0 }
+        Self { on_disk: size, in_flight: Ranges::default(), ended: BTreeMap::new(), number: 0 }
     }
 
-    /// The size on the disk.
+    /// Returns the size on the disk.
     pub(crate) fn on_disk(&self) -> u64 {
         self.on_disk
     }
 
-    /// Notes that `range` is on its way to the device. Until it has ended, no write behind it counts as
-    /// ended, unless that lies before the size on the disk.
+    /// Records that `range` is in flight. Until its write has ended, no later data of the file completes, except data
+    /// before the size on the disk.
     pub(crate) fn begin(&mut self, range: Range<u64>) {
         if range.end > self.on_disk {
-            self.under_way.insert(range);
+            self.in_flight.insert(range);
         }
     }
 
-    /// Whether a write that has ended now has nothing to wait for, and nothing waits for it.
+    /// Returns whether a write that has ended completes at once, and no other write waits for it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.first().is_none() && self.ended.is_empty()
+        self.in_flight.first().is_none() && self.ended.is_empty()
     }
 
-    /// Notes that the write of `ranges` has ended, which may have failed.
+    /// Records that the write of `ranges` has ended. It may have failed.
     pub(crate) fn end(&mut self, ranges: impl IntoIterator<Item = Range<u64>>, ended: E) {
         let mut last = 0;
         for range in ranges {
             last = last.max(range.end);
-            self.under_way.remove(range);
+            self.in_flight.remove(range);
         }
         self.number += 1;
         self.ended.insert((last, self.number), ended);
     }
 
-    /// Takes those writes that have ended of which nothing lies behind what is on its way. The size on
-    /// the disk may grow with them.
+    /// Removes and returns the ended writes that have no data behind the first byte in flight. The size on the disk may
+    /// grow with them.
     pub(crate) fn take_ended(&mut self) -> Vec<E> {
-        let until = self.under_way.first().unwrap_or(u64::MAX).max(self.on_disk);
+        let until = self.in_flight.first().unwrap_or(u64::MAX).max(self.on_disk);
         let left = self.ended.split_off(&(until.saturating_add(1), 0));
         std::mem::replace(&mut self.ended, left).into_values().collect()
     }
 
-    /// Notes that the format has let the size on the disk grow to `size`, if it was less.
+    /// Records that the size on the disk has grown to `size`, if it was less.
     pub(crate) fn grew(&mut self, size: u64) {
         self.on_disk = self.on_disk.max(size);
     }
 
-    /// Notes that the file is about to be given the size `size`, in memory and on the disk. Nothing
-    /// past it is on its way to the device, and nothing before it that the old size waits for.
+    /// Records that the caller is about to set the size of the file to `size`, in memory and on the disk. No data behind
+    /// it is in flight, and no data before it for which the old size waits.
     pub(crate) fn set_size(&mut self, size: u64) {
-        debug_assert!(self.under_way.iter().all(|range| range.start < size), "I/O past the size");
+        debug_assert!(self.in_flight.iter().all(|range| range.start < size), "I/O past the size");
         self.on_disk = size;
     }
 }
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_count_in_the_order_of_the_file() {
+    fn writes_complete_in_the_order_of_the_file() {
         let mut progress = Progress::new(0);
         for range in [0..4096, 4096..8192, 8192..12_288] {
             progress.begin(range);
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_for_what_lies_before_the_size_on_the_disk() {
+    fn no_write_waits_for_data_before_the_size_on_the_disk() {
         let mut progress = Progress::new(8192);
         progress.begin(0..8192);
         progress.begin(8192..9000);
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn all_waits_for_the_block_that_the_size_on_the_disk_ends_in() {
+    fn writes_wait_for_the_block_with_the_size_on_the_disk() {
         let mut progress = Progress::new(1500);
         progress.begin(1024..2048);
         progress.begin(8192..9216);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_the_size_on_the_disk_waits_for_nothing() {
+    fn writes_before_the_size_on_the_disk_do_not_wait() {
         let mut progress = Progress::new(8192);
         progress.begin(8192..12_288);
         assert_eq!(end(&mut progress, 0..4096, 0), [0]);
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_several_places_waits_for_what_lies_before_the_last() {
+    fn a_write_of_several_ranges_waits_for_the_data_before_the_last() {
         let mut progress = Progress::new(0);
         for range in [0..1024, 4096..5120, 8192..9216] {
             progress.begin(range);

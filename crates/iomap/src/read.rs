@@ -1,5 +1,5 @@
-//! Buffered reads: copied into the caller's buffer, or lent from the cache.
-//! Not here: what happens on a miss (`fetch.rs`).
+//! Buffered reads, which copy data to the caller's buffer or lend it from the cache.
+//! Not here: cache misses (`fetch.rs`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,20 +14,19 @@ use crate::mapping::MapRead;
 use crate::populate::populate;
 use crate::readahead::Readahead;
 
-/// The greatest size of a file, in bytes: what a signed 64-bit offset can name.
+/// The maximum size of a file, in bytes, as offsets are signed 64-bit numbers.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// Switches and bounds of the read path.
+/// Options of the read path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadOptions {
-    /// Bytes of a read in flight are added to the folio's count once per mapped run, not once per
-    /// block.
+    /// Whether the bytes of a read in flight are added to the folio's count once per mapped range, not once per block.
     pub batch_pending_accounting: bool,
-    /// A folio that one mapping in one request covers gets no per-block state.
+    /// Whether a folio that one mapping and one bio cover gets no per-block state.
     pub skip_folio_state: bool,
-    /// The most bytes that are read ahead at a time. Small caches read ahead less.
+    /// The maximum of bytes in a readahead window. Windows of small caches are smaller.
     pub readahead_bytes_max: u32,
-    /// What becomes of the folios that are made.
+    /// Whether folios that reads add stay in the cache.
     pub caching: Caching,
 }
 
@@ -42,40 +41,40 @@ impl Default for ReadOptions {
     }
 }
 
-/// What a read needs to know of its file.
+/// The file of a read.
 #[derive(Clone, Copy)]
 pub struct ReadContext<'a> {
     /// The cached folios.
     pub mapping: &'a Mapping,
-    /// Where the file's ranges lie.
+    /// The mappings of the file's ranges.
     pub mapper: &'a dyn MapRead,
-    /// The device they lie on.
+    /// The device with the file's blocks.
     pub device: &'a SharedDevice,
     /// The size in bytes.
     pub size: u64,
-    /// Switches and bounds.
+    /// The options.
     pub options: ReadOptions,
 }
 
 impl ReadContext<'_> {
-    /// The size in bytes, as far as offsets go.
+    /// Returns the size in bytes, at most [`SIZE_MAX`].
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.size.min(SIZE_MAX)
     }
 
-    /// How many of `length` bytes from `at` on the file has.
+    /// Returns how many of `length` bytes from `at` on are in the file.
     #[inline]
     fn length_at(&self, at: FileOffset, length: usize) -> usize {
         usize::try_from(self.size().saturating_sub(at.0)).unwrap_or(usize::MAX).min(length)
     }
 }
 
-/// Reads from byte `at`. Gives the number of bytes: less than the buffer's only at the end of the
-/// file, zero at or past it. When part of the range cannot be read, all of it fails.
+/// Reads from byte `at`. Returns the number of bytes: less than the length of the buffer only at the end of the
+/// file, zero at or past it. If a part of the range cannot be read, the whole read fails.
 ///
 /// A cached read calls no format, allocates nothing and takes no exclusive lock (ARCHITECTURE.md,
-/// invariant 1): it is this loop, with `fetch` and `populate` never called.
+/// invariant 1): it is this loop, without calls of `fetch` and `populate`.
 pub fn read(
     context: &ReadContext<'_>,
     readahead: &Readahead,
@@ -105,9 +104,9 @@ pub fn read(
     Ok(length)
 }
 
-/// Lends at most `length_max` bytes from byte `at`, out of the cache and without a copy. The slice
-/// is empty only if that is zero, or `at` lies at or past the end of the file; it can be shorter
-/// than asked for, since it ends with its folio, or before a part that cannot be read.
+/// Lends at most `length_max` bytes from byte `at` on, from the cache and without a copy. The slice is empty only if
+/// `length_max` is zero, or `at` is at or past the end of the file. It may be shorter than `length_max`, since it ends
+/// with its folio, or before a part that cannot be read.
 pub fn lend(
     context: &ReadContext<'_>,
     readahead: &Readahead,
@@ -117,8 +116,8 @@ pub fn lend(
     lend_with(context, Some(readahead), at, length_max)
 }
 
-/// [`lend`]; with no `readahead` nothing is read ahead, and the bytes are metadata, whose cached blocks never
-/// change.
+/// [`lend`], with a choice: without `readahead`, nothing is read ahead, and the bytes are metadata, whose cached blocks
+/// never change.
 pub(crate) fn lend_with(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -158,7 +157,7 @@ pub(crate) fn lend_with(
     Ok(FolioSlice { memory, start, length })
 }
 
-/// Copies what `folio` has from byte `at` of the file on; gives the number of bytes.
+/// Copies the uptodate bytes of `folio` from byte `at` of the file on. Returns their number.
 #[inline]
 fn copy(
     context: &ReadContext<'_>,
@@ -177,8 +176,8 @@ fn copy(
     length
 }
 
-/// Has a folio leave the cache that an uncached read has copied up to byte `end`: unless it made none of
-/// it, or the rest is likely to be asked for next.
+/// Removes a dropbehind folio from the cache after an uncached read has copied it up to byte `end`, unless its rest is
+/// likely to be read next.
 #[inline]
 fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>, end: u64) {
     if context.options.caching == Caching::Dropbehind && folio.is_dropbehind() {
@@ -189,8 +188,9 @@ fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRe
     }
 }
 
-/// Counts the visit of a read that keeps what it finds, and starts the next window of readahead if `folio` is
-/// marked for that, unless the page read before lies in the same folio: reading one folio bit by bit is one visit.
+/// Counts the visit of a read that keeps folios in the cache, and starts the next readahead window if `folio` has the
+/// mark for that. Does neither if the previous page of the reader is in the same folio: reads of small parts of a folio
+/// are one visit.
 #[inline]
 pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
     let is_kept = context.options.caching == Caching::Kept;
@@ -209,8 +209,8 @@ pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio
     }
 }
 
-/// Bytes of a file, lent from the cache. While it is held they stay in memory, as they were when they
-/// were lent whatever is written since, and there is so much less to be used by others.
+/// Bytes of a file, lent from the cache. While the slice exists, they stay in memory, and do not change when the file is
+/// written to. The cache cannot use the memory for other data.
 #[derive(Clone, Debug)]
 pub struct FolioSlice {
     memory: Memory,
@@ -220,16 +220,16 @@ pub struct FolioSlice {
 
 #[derive(Clone, Debug)]
 enum Memory {
-    /// File data, which writers leave alone while it is lent.
+    /// File data, which writers do not change while it is lent.
     Lent(LentFolio),
     /// Metadata.
     Folio(Folio),
-    /// What was read while all of the cache's memory was in use.
+    /// A copy, since all of the cache's memory was in use.
     Heap(Arc<[u8]>),
 }
 
 impl FolioSlice {
-    /// The folio that the bytes lie in, if they are cached metadata.
+    /// Returns the folio with the bytes, if they are cached metadata.
     pub(crate) fn folio(&self) -> Option<&Folio> {
         match &self.memory {
             Memory::Folio(folio) => Some(folio),

@@ -1,5 +1,5 @@
-//! What to read ahead: decides windows from how a file has been read so far.
-//! Not here: reading them (`populate.rs`).
+//! Readahead windows, which follow from the reads of a file so far.
+//! Not here: the reads of a window (`populate.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,56 +7,55 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pagecache::{Mapping, ORDER_MAX, PAGE_SHIFT};
 use parking_lot::Mutex;
 
-use crate::caching::{Caching, leave};
+use crate::caching::{Caching, drop_behind};
 use crate::read::ReadContext;
 
-/// The smallest window, in pages: 128 KiB.
+/// The smallest readahead window, in pages: 128 KiB.
 const PAGES_MIN: u64 = 32;
-/// The first window of a file read in order is so many times what was asked for.
+/// The first readahead window of a sequence is so many times as long as the request.
 const FIRST: u64 = 4;
-/// One window takes at most one part in so many of the cache.
+/// The share of the cache that a readahead window takes at most is one part in so many.
 const CACHE_SHARE: u64 = 8;
 
-/// How one open file has been read so far, and so what to read ahead. Shared by the threads that
-/// read through the same open file.
+/// The state of readahead of one open file. The threads that read through the open file share it.
 #[derive(Debug)]
 pub struct Readahead {
-    /// The last page that was read. Threads that race leave either's.
+    /// The last page that was read. If threads race, the page of any of them.
     previous: AtomicU64,
     /// Locked on misses and marked folios only.
     recent: Mutex<Recent>,
 }
 
-/// The window that was read last, in pages; empty when reads jump about.
+/// The last readahead window, in pages; empty while reads are random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Recent {
     start: u64,
     end: u64,
-    /// From this page to the window's end there may be folios that an uncached read has yet to come
-    /// to. Nobody else would have them leave the cache soon.
+    /// The first page of the window that an uncached read has not reached. From there on, the window may have dropbehind
+    /// folios, which only the reader or this state removes from the cache soon.
     unread: Option<u64>,
 }
 
-/// Pages to be read.
+/// A readahead window: pages to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReadaheadWindow {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// The first folio from here on starts the next window.
+    /// A page. The first folio from there on gets the mark that starts the next window.
     pub(crate) mark: Option<u64>,
-    /// The greatest order of its folios.
+    /// The maximum order of its folios.
     pub(crate) order: u8,
 }
 
 impl Default for Readahead {
     fn default() -> Self {
-        // So that page 0 follows the previous one.
+        // Page 0 follows this page.
         Self { previous: AtomicU64::new(u64::MAX), recent: Mutex::default() }
     }
 }
 
 impl Readahead {
-    /// The last page that was read.
+    /// Returns the last page that was read.
     #[inline]
     pub(crate) fn previous(&self) -> u64 {
         self.previous.load(Ordering::Relaxed)
@@ -67,7 +66,7 @@ impl Readahead {
         self.previous.store(page, Ordering::Relaxed);
     }
 
-    /// What to read when `pages` pages from `page` on are wanted and the first is not cached.
+    /// Returns the window for a request of `pages` pages from `page` on, of which the first is not cached.
     pub(crate) fn window(
         &self,
         context: &ReadContext<'_>,
@@ -77,26 +76,26 @@ impl Readahead {
         let limits = Limits::of(context);
         let previous = self.previous();
         let window = self
-            .go_to(context, page, |recent| recent.miss(page, pages, previous, limits.pages_max));
+            .advance(context, page, |recent| recent.miss(page, pages, previous, limits.pages_max));
         limits.fit(window)
     }
 
-    /// What to read when the reader has come to the marked folio that begins at `page`; nothing at
-    /// the end of the file.
+    /// Returns the window after the one whose marked folio begins at `page`, which the reader has reached. Returns
+    /// `None` at the end of the file.
     pub(crate) fn next_window(
         &self,
         context: &ReadContext<'_>,
         page: u64,
     ) -> Option<ReadaheadWindow> {
         let limits = Limits::of(context);
-        let window = self.go_to(context, page, |recent| recent.go_on(page, limits.pages_max));
+        let window = self.advance(context, page, |recent| recent.advance(page, limits.pages_max));
         let window = limits.fit(window);
         (window.start < window.end).then_some(window)
     }
 
-    /// Makes the next window for a reader who has come to `page`, and has leave the cache what an
-    /// uncached read has passed by, or will not come to any more.
-    fn go_to(
+    /// Returns the window of `next` for a reader that has reached `page`. Removes dropbehind folios from the cache that
+    /// an uncached read has passed, or will not reach any more.
+    fn advance(
         &self,
         context: &ReadContext<'_>,
         page: u64,
@@ -107,27 +106,26 @@ impl Readahead {
         let window = next(&mut recent);
         let passed = recent.pass(&before, page, context.options.caching);
         drop(recent);
-        leave(context.mapping, passed);
+        drop_behind(context.mapping, passed);
         window
     }
 
-    /// Whether `page` is likely to be read next.
+    /// Returns whether `page` is likely to be read next.
     pub(crate) fn expects(&self, page: u64) -> bool {
         let recent = self.recent.lock();
         (recent.unread.unwrap_or(recent.start)..recent.end).contains(&page)
     }
 
-    /// Has what was read ahead of uncached reads leave the cache of the file, whose cached folios are
-    /// `mapping`: nobody will come to it any more.
+    /// Ends readahead: removes folios that were read ahead of uncached reads from `mapping`, the file's cache.
     pub fn stop(&self, mapping: &Mapping) {
         let recent = std::mem::take(&mut *self.recent.lock());
         if let Some(unread) = recent.unread {
-            leave(mapping, unread..recent.end);
+            drop_behind(mapping, unread..recent.end);
         }
     }
 }
 
-/// What is read when `pages` pages from `page` on are wanted, and no more.
+/// Returns the window of only the `pages` pages from `page` on.
 pub(crate) fn exact_window(context: &ReadContext<'_>, page: u64, pages: u64) -> ReadaheadWindow {
     Limits::of(context).fit(exact(page, pages))
 }
@@ -137,9 +135,9 @@ impl Recent {
         self.end - self.start
     }
 
-    /// The window for a miss.
+    /// Returns the window for a miss.
     fn miss(&mut self, page: u64, pages: u64, previous: u64, pages_max: u64) -> ReadaheadWindow {
-        // Several readers, or one that reads from several threads, may come a little out of order.
+        // Requests of several threads may be a little out of order.
         let reach = self.start..self.end.saturating_add(self.pages());
         let in_order = previous == page || previous.wrapping_add(1) == page;
         if !in_order && !reach.contains(&page) {
@@ -153,16 +151,16 @@ impl Recent {
         self.window(Some(page.saturating_add(pages)))
     }
 
-    /// The window after this one.
-    fn go_on(&mut self, page: u64, pages_max: u64) -> ReadaheadWindow {
+    /// Returns the window after this one.
+    fn advance(&mut self, page: u64, pages_max: u64) -> ReadaheadWindow {
         let start = if (self.start..self.end).contains(&page) { self.end } else { page };
         let end = window_end(start, self.grown(pages_max), pages_max);
         *self = Self { start, end, ..*self };
         self.window(Some(start))
     }
 
-    /// Makes what was left unread of the window `before` this one this one's, for a reader who has come
-    /// to `page`. Gives the pages that were passed by.
+    /// Moves the unread part of the previous window, `before`, to this one, for a reader that has reached `page`. Returns
+    /// the pages that the reader has passed, or will not reach any more.
     fn pass(&mut self, before: &Self, page: u64, caching: Caching) -> Range<u64> {
         let is_next = self.pages() > 0 && self.start <= before.end && page <= before.end;
         let unread = before.unread.filter(|unread| is_next && *unread <= page);
@@ -185,7 +183,7 @@ impl Recent {
     }
 
     fn window(&self, mark: Option<u64>) -> ReadaheadWindow {
-        // Two folios at least, so that one can be read while the other is on its way.
+        // At least two folios, so that one can be copied while the other is read.
         let order = self.pages().checked_ilog2().map_or(0, |log| log.saturating_sub(1));
         ReadaheadWindow {
             start: self.start,
@@ -196,8 +194,8 @@ impl Recent {
     }
 }
 
-/// The end of a window of about `size` pages from `start` on: at a multiple of the size, so that the
-/// windows that follow have room for folios as large as they may be.
+/// Returns the end of a window of about `size` pages from `start` on. It is a multiple of the size, so that folios of the
+/// maximum order fit into the next windows.
 fn window_end(start: u64, size: u64, pages_max: u64) -> u64 {
     let end = start.saturating_add(size);
     let unit = 1 << size.ilog2();
@@ -209,19 +207,19 @@ fn window_end(start: u64, size: u64, pages_max: u64) -> u64 {
     }
 }
 
-/// A window for a read that is not part of a sequence.
+/// Returns the window for a read that is not part of a sequence.
 fn exact(page: u64, pages: u64) -> ReadaheadWindow {
     let order = pages.checked_ilog2().unwrap_or(0).min(ORDER_MAX.into()) as u8;
     ReadaheadWindow { start: page, end: page.saturating_add(pages.max(1)), mark: None, order }
 }
 
-/// What bounds a window.
+/// The bounds of a window.
 struct Limits {
-    /// The most pages.
+    /// The maximum number of pages.
     pages_max: u64,
-    /// The index of the page after the file's last one.
+    /// The page after the file's last one.
     pages_end: u64,
-    /// Pages in the smallest folio.
+    /// The number of pages in the smallest folio.
     pages_min: u64,
 }
 
@@ -237,7 +235,7 @@ impl Limits {
         }
     }
 
-    /// The part of `window` that lies in the file, in whole folios of the smallest size.
+    /// Returns the part of `window` that is in the file, in whole folios of the smallest size.
     fn fit(&self, window: ReadaheadWindow) -> ReadaheadWindow {
         let start = window.start / self.pages_min * self.pages_min;
         let end = window.end.min(self.pages_end).next_multiple_of(self.pages_min);
@@ -260,18 +258,18 @@ mod tests {
     fn a_file_read_from_its_start_is_read_ahead_from_the_first_page() {
         let mut recent = Recent::default();
         assert_eq!(miss(&mut recent, 0, 1, u64::MAX), (0, 32, Some(1)));
-        let window = recent.go_on(16, MAX);
+        let window = recent.advance(16, MAX);
         assert_eq!((window.start, window.end, window.mark), (32, 128, Some(32)));
     }
 
     #[test]
-    fn a_jump_reads_what_is_wanted_and_forgets_the_sequence() {
+    fn a_random_read_reads_only_the_request_and_ends_the_sequence() {
         let mut recent = Recent::default();
         miss(&mut recent, 0, 1, u64::MAX);
         assert_eq!(miss(&mut recent, 500, 3, 0), (500, 503, None));
         assert_eq!(recent, Recent::default());
         assert_eq!(miss(&mut recent, 900, 5000, 502), (900, 900 + MAX, None));
-        // But what follows such a read is a sequence again.
+        // A read that continues it starts a sequence.
         assert_eq!(miss(&mut recent, 1924, 1, 1923).2, Some(1925));
     }
 
@@ -283,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn windows_grow_to_the_limit_and_settle_at_aligned_starts() {
+    fn windows_grow_to_the_limit_and_become_aligned() {
         let mut recent = Recent::default();
         miss(&mut recent, 0, 1, u64::MAX);
         let mut last = recent;
         for round in 0..12 {
-            let window = recent.go_on(last.start, MAX);
+            let window = recent.advance(last.start, MAX);
             assert_eq!(window.start, last.end);
             assert!((32..=MAX).contains(&recent.pages()), "{recent:?}");
             if round > 6 {
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_one_open_file_that_overtake_one_another_stay_in_sequence() {
+    fn reads_of_one_open_file_that_are_out_of_order_continue_the_sequence() {
         let mut recent = Recent::default();
         miss(&mut recent, 0, 32, u64::MAX);
         let end = recent.end;
@@ -308,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn no_window_is_larger_than_allowed_or_empty() {
+    fn no_window_is_larger_than_the_limit_or_empty() {
         for pages_max in [1, 2, 3, 16, 31, 33, 1000] {
             let mut recent = Recent::default();
             let mut page = 0;
@@ -316,7 +314,7 @@ mod tests {
                 let window = if step % 3 == 0 {
                     recent.miss(page, 1 + step % 7, page.wrapping_sub(1), pages_max)
                 } else {
-                    recent.go_on(page, pages_max)
+                    recent.advance(page, pages_max)
                 };
                 let pages = window.end - window.start;
                 assert!((1..=pages_max).contains(&pages), "{pages} of {pages_max}");

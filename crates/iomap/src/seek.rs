@@ -1,4 +1,4 @@
-//! SEEK_DATA and SEEK_HOLE from a file's mapping, and from what the cache has in unwritten blocks.
+//! SEEK_DATA and SEEK_HOLE, from a file's mapping and from cached data in unwritten blocks.
 
 use base::{Error, FileOffset, Result};
 use pagecache::{Mapping, PAGE_SHIFT};
@@ -6,17 +6,17 @@ use pagecache::{Mapping, PAGE_SHIFT};
 use crate::mapping::{IomapKind, map_at};
 use crate::read::ReadContext;
 
-/// How often a range that changes while it is looked at is looked at again.
+/// How often a range is examined again because the generation has changed.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// The first byte of data at or after `at`; blocks that are unwritten, and not about to be written,
-/// are a hole. `NoSuchOffset` when there is none, or `at` lies at or past the end.
+/// Returns the first byte of data at or after `at`. Unwritten blocks without cached data are a hole. Errors:
+/// `NoSuchOffset` if there is no data, or `at` is at or past the end.
 pub fn seek_data(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
     first(context, at, true)?.ok_or(Error::NoSuchOffset)
 }
 
-/// The first byte of a hole at or after `at`; there is one at the end of the file. `NoSuchOffset`
-/// when `at` lies at or past the end.
+/// Returns the first byte of a hole at or after `at`. The end of the file counts as a hole. Errors: `NoSuchOffset` if `at`
+/// is at or past the end.
 pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
     if at.0 >= context.size() {
         return Err(Error::NoSuchOffset);
@@ -24,12 +24,12 @@ pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset
     Ok(first(context, at, false)?.unwrap_or(FileOffset(context.size())))
 }
 
-/// The first byte at or after `at` that is data, or is not.
-fn first(context: &ReadContext<'_>, at: FileOffset, wanted: bool) -> Result<Option<FileOffset>> {
+/// Returns the first byte at or after `at` that is data, or that is in a hole, as `wants_data` says.
+fn first(context: &ReadContext<'_>, at: FileOffset, wants_data: bool) -> Result<Option<FileOffset>> {
     let mut here = at.0;
     while here < context.size() {
         let (is_data, end) = run_at(context, here)?;
-        if is_data == wanted {
+        if is_data == wants_data {
             return Ok(Some(FileOffset(here)));
         }
         here = end;
@@ -37,7 +37,7 @@ fn first(context: &ReadContext<'_>, at: FileOffset, wanted: bool) -> Result<Opti
     Ok(None)
 }
 
-/// Whether the bytes from `here` on are data, and up to which one that is known.
+/// Returns whether the bytes from `here` on are data, and the byte up to which this is known.
 fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
     let mapper = context.mapper;
     for _ in 0..ATTEMPTS_MAX {
@@ -50,33 +50,32 @@ fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
             }
             IomapKind::Unwritten => {
                 let run = cached_run(context.mapping, here, map.end().min(context.size()));
-                // Or what was dirty may be clean by now, and the blocks written.
+                // Otherwise dirty data may have become clean since the mapping was returned, and the blocks written.
                 if mapper.sequence() == sequence {
                     return Ok(run);
                 }
             }
         }
     }
-    // Writeback goes on and on around here: there is data, and zeroes that are called data do no
-    // harm.
+    // Writeback around `here` does not stop, so there is data. Zeroes that are reported as data do no harm.
     Ok((true, here + 1))
 }
 
-/// Whether the cache has data at `here` that unwritten blocks are to hold, and up to which byte
-/// before `end` that is so.
+/// Returns whether the cache has data at `here` for unwritten blocks, and the byte, at most `end`, up to which this
+/// holds.
 fn cached_run(mapping: &Mapping, here: u64, end: u64) -> (bool, u64) {
     let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
     let Some(folio) = mapping.get_locked(pages.start) else {
         let next = mapping.next_cached(pages.start + 1..pages.end);
         return (false, next.map_or(end, |page| (page << PAGE_SHIFT).min(end)));
     };
-    // Locked, it is dirty, under writeback, or neither; not on its way from one to the other.
+    // While the folio is locked, its state does not change from dirty to under writeback.
     let folio = folio.folio();
     let within = (here - folio.position()) as usize;
     let length = (end - here).min((folio.len() - within) as u64) as usize;
     let run = |is_data| {
         if folio.is_under_writeback() {
-            // Which blocks is not known any more, but they are among these.
+            // The blocks under writeback are not recorded, but they are uptodate.
             folio.uptodate_run(within, length, is_data)
         } else {
             folio.dirty_run(within, length, is_data)
@@ -100,7 +99,7 @@ mod tests {
     use crate::mapping::{Iomap, MapFlags, MapRead};
     use crate::read::ReadOptions;
 
-    /// Seeks in a file of `size` bytes of which nothing is cached.
+    /// Calls `seek` for a file of `size` bytes without cached data.
     fn with_context<R>(mapper: &dyn MapRead, size: u64, seek: impl Fn(&ReadContext<'_>) -> R) -> R {
         let cache = PageCache::new(CacheOptions { bytes_max: 1 << 20, folio_order_max: 0 });
         let mapping = cache.unwrap().new_mapping(BlockSize::from_bytes(4096).unwrap());
@@ -117,7 +116,7 @@ mod tests {
         with_context(mapper, size, |context| seek_hole(context, at))
     }
 
-    /// A file of ranges, one after the other.
+    /// A file of adjacent ranges.
     #[derive(Debug)]
     struct File(Vec<(IomapKind, u64)>);
 
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_gives_an_empty_or_distant_range_is_an_error_not_a_hang() {
+    fn a_range_that_is_empty_or_does_not_contain_the_byte_is_an_error() {
         #[derive(Debug)]
         struct Liar(Iomap);
         impl MapRead for Liar {

@@ -27,12 +27,13 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
         return Err(Error::FileTooLarge);
     }
     wait_for_direct(file);
-    let (old, block) = (file.size(), u64::from(file.mapping.block_size().bytes()));
+    let old = file.size();
+    let block = u64::from(file.mapping.block_size().bytes());
     let end_of_block = size.next_multiple_of(block);
     if size < old {
         zero_range(file, size..end_of_block)?;
         file.set_size(size);
-        // The end of earlier I/O would set a larger size on the disk.
+        // Otherwise the end of earlier I/O would set a larger size on the disk.
         wait_for_writeback(file, size..end_of_block);
         discard(file, end_of_block..u64::MAX);
         file.mapping.truncate_windows();
@@ -59,7 +60,8 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     if blocks.is_empty() {
         return Ok(blocks);
     }
-    let (size, on_disk) = (file.size(), file.size_on_disk());
+    let size = file.size();
+    let on_disk = file.size_on_disk();
     if on_disk < size && on_disk % block > 0 && blocks.contains(&(on_disk / block * block)) {
         // The zeroes at the end of this block would be lost, and the device may have other data there.
         write_back_from(file, on_disk);
@@ -87,7 +89,7 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
 pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {
     wait_for_direct(file);
     write_back_and_wait(file, range.clone());
-    // A folio that is being read is locked.
+    // Locks each folio once: folios that are being read are locked.
     for_each_folio(file, range, drop);
 }
 
@@ -121,11 +123,11 @@ fn discard(file: &Arc<WritableFile>, range: Range<u64>) {
     for_each_folio(file, range.clone(), |folio| discard_part(file, folio, &range));
 }
 
-/// Calls `take` for each folio that has bytes of `range`, locked and not under writeback.
+/// Calls `work` for each folio that has bytes of `range`, locked and not under writeback.
 pub(crate) fn for_each_folio(
     file: &Arc<WritableFile>,
     range: Range<u64>,
-    mut take: impl FnMut(LockedFolio),
+    mut work: impl FnMut(LockedFolio),
 ) {
     let mut pages = range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
     while let Some(page) = file.mapping.next_cached(pages.clone()) {
@@ -137,14 +139,15 @@ pub(crate) fn for_each_folio(
         }
         folio.wait_writeback();
         let end = folio.folio().index() + folio.folio().pages();
-        take(folio);
+        work(folio);
         pages.start = end;
     }
 }
 
 /// Discards the blocks of one folio, locked and not under writeback, that lie in `range`.
 fn discard_part(file: &Arc<WritableFile>, folio: LockedFolio, range: &Range<u64>) {
-    let (position, length) = (folio.folio().position(), folio.folio().len());
+    let position = folio.folio().position();
+    let length = folio.folio().len();
     let within = |at: u64| at.saturating_sub(position).min(length as u64) as usize;
     let part = within(range.start)..within(range.end);
     if part == (0..length) {
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_whole_if_all_of_its_bytes_in_the_file_are() {
+    fn a_block_is_whole_if_the_range_has_all_of_its_bytes_in_the_file() {
         for (range, expected) in [
             (0..4096, 0..4096),
             (1..4096, 1024..4096),

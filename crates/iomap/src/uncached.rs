@@ -1,4 +1,4 @@
-//! Reading a file's bytes into memory of the caller's, by the mapping alone.
+//! Reads of a file's bytes from the device to the caller's memory, without the cache.
 
 use base::{FileOffset, Result};
 
@@ -6,7 +6,7 @@ use crate::fill::device_address;
 use crate::mapping::{IomapKind, map_at};
 use crate::read::ReadContext;
 
-/// Reads `into.len()` bytes from byte `at`, a block's start, on; zeroes past the end of the file.
+/// Reads `into.len()` bytes from byte `at` on, which is a block's start. Bytes after the end of the file become zeroes.
 pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
     let size = context.size();
     let in_file = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(into.len());

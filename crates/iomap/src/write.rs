@@ -9,7 +9,7 @@ use base::{Error, FileOffset, Location, Problem, Result};
 use pagecache::{Folio, Insertion, LockedFolio, ORDER_MAX, PAGE_SHIFT};
 use smallvec::SmallVec;
 
-use crate::caching::{Caching, leave};
+use crate::caching::{Caching, drop_behind};
 use crate::direct::wait_for_direct;
 use crate::fetch::fill_blocks;
 use crate::file::WritableFile;
@@ -45,8 +45,8 @@ pub fn write_as(
     if data.is_empty() {
         return Ok(0);
     }
-    // What is dirty is written back as a whole: blocks that are being written around the cache would be,
-    // too, as they were before.
+    // Dirty blocks are written back as a whole, and would overwrite parts that are being written around the cache with
+    // older data.
     wait_for_direct(file);
     if at.0 > file.size() {
         zero_tail(file, at.0)?;
@@ -63,7 +63,7 @@ pub fn write_as(
                 if writer.reserved {
                     cancel_reservation(file, here..end);
                 }
-                leave(&file.mapping, here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT));
+                drop_behind(&file.mapping, here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT));
                 return if done > 0 { Ok(done) } else { Err(error) };
             }
         }
@@ -81,10 +81,11 @@ pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
 
 /// Zeroes the bytes after the end of the file in its last block, up to byte `end`, to which the file is about to grow.
 pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
-    let (size, block) = (file.size(), u64::from(file.mapping.block_size().bytes()));
+    let size = file.size();
+    let block = u64::from(file.mapping.block_size().bytes());
     if let Some(folio) = file.mapping.get(size >> PAGE_SHIFT).filter(|_| file.mapping.is_mapped()) {
-        // What was stored past the end goes, and what is stored to next is a fault: what lies in the
-        // file by then is to be dirty.
+        // The next store to the page is a fault again, which makes the page dirty: bytes that programs stored past the end
+        // are zeroed here, but later stores may be in the file.
         file.mapping.protect(&file.mapping.lock(&folio));
     }
     Writer::new(file).zero(size..end.min(size.next_multiple_of(block)))
@@ -137,8 +138,8 @@ impl<'f> Writer<'f> {
         }
     }
 
-    /// Writes to one folio from byte `here` on. Returns the number of bytes. Zeroes are written only over
-    /// reserved space: none are written if that has changed since [`next_run`](Self::next_run) looked.
+    /// Writes to one folio from byte `here` on. Returns the number of bytes. Zeroes are written only to blocks with
+    /// space: returns 0 if that has changed since [`next_run`](Self::next_run).
     fn write_folio(&mut self, here: u64, source: Source<'_>) -> Result<usize> {
         let end = here + source.len();
         for _ in 0..ATTEMPTS_MAX {
@@ -271,8 +272,8 @@ impl<'f> Writer<'f> {
                 continue;
             }
             let mapper = self.context.mapper;
-            let ask = || mapper.map_read(FileOffset(at), self.block as u64);
-            match self.map.at(mapper, at, ask)?.kind {
+            let map = || mapper.map_read(FileOffset(at), self.block as u64);
+            match self.map.at(mapper, at, map)?.kind {
                 IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {}
                 IomapKind::Mapped => return Ok(Some(block)),
                 IomapKind::Inline => {
@@ -307,12 +308,12 @@ impl<'f> Writer<'f> {
         let position = folio.folio().position();
         let end = position + range.end as u64;
         if self.extends && end > self.file.size() {
-            // Before the folio is dirty: writeback leaves out what lies past the end.
+            // Before the folio is dirty: writeback skips data past the end.
             self.file.set_size(end);
         }
         self.file.mapping.set_dirty(&folio, blocks.clone());
         match (self.caching, source) {
-            // It is dirty, which holds a reference.
+            // The set of dirty folios holds a reference.
             (Caching::Dropbehind, _) => folio.folio().done_with(),
             (Caching::Kept, Source::Data(_)) => {
                 folio.folio().keep();
@@ -328,7 +329,7 @@ impl<'f> Writer<'f> {
         while here < range.end {
             let (length, is_zero) = self.next_run(here, range.end)?;
             if is_zero {
-                self.forget_unwritten(here..here + length);
+                self.zero_lost(here..here + length);
                 here += length;
             } else {
                 here += self.write_folio(here, Source::Zeroes(length))? as u64;
@@ -339,7 +340,7 @@ impl<'f> Writer<'f> {
 
     /// Zeroes `range` in the cache. The range is clean and reads as zeroes on the device, but the cache may
     /// hold data that could not be written back.
-    fn forget_unwritten(&self, range: Range<u64>) {
+    fn zero_lost(&self, range: Range<u64>) {
         if !self.file.errors().any() {
             return;
         }
@@ -361,9 +362,10 @@ impl<'f> Writer<'f> {
         let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
         let mut run = end - here;
         if let Some(folio) = mapping.get_locked(pages.start) {
-            // What is on its way to the device is written after that; what is not does not change.
+            // Blocks under writeback become written blocks; other blocks keep their state while the folio is locked.
             folio.wait_writeback();
-            let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
+            let folio = folio.folio();
+            let within = (here - folio.position()) as usize;
             run = run.min((folio.len() - within) as u64);
             let dirty = folio.dirty_run(within, run as usize, true);
             if dirty > 0 {
@@ -373,11 +375,11 @@ impl<'f> Writer<'f> {
         } else if let Some(page) = mapping.next_cached(pages.start + 1..pages.end) {
             run = run.min((page << PAGE_SHIFT) - here);
         }
-        // The block's start, which lies in the file even if `here` is its end.
+        // The block's start, which is in the file even if `here` is the file's end.
         let start = here / self.block as u64 * self.block as u64;
         let map = map_at(mapper, FileOffset(start), run)?;
         if map.kind == IomapKind::Inline {
-            self.forget(pages.start);
+            self.remove_clean(pages.start);
             return Ok((run, true));
         }
         if map.end() <= here {
@@ -388,7 +390,7 @@ impl<'f> Writer<'f> {
     }
 
     /// Removes the clean folio with `page` from the cache: the format changes inline data itself.
-    fn forget(&self, page: u64) {
+    fn remove_clean(&self, page: u64) {
         if let Some(folio) = self.file.mapping.get_locked(page) {
             self.file.mapping.remove(folio);
         }
@@ -398,14 +400,16 @@ impl<'f> Writer<'f> {
 /// Cancels the reservation in `range` for blocks that are not dirty: nothing was written to them, or earlier writeback
 /// has allocated blocks for them.
 pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
-    let (mapping, block) = (&file.mapping, u64::from(file.mapping.block_size().bytes()));
+    let mapping = &file.mapping;
+    let block = u64::from(mapping.block_size().bytes());
     let mut here = range.start / block * block;
     while here < range.end {
         let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
         let (mut clean, mut dirty) = (range.end - here, 0);
         if let Some(folio) = mapping.get_locked(pages.start) {
-            // Under the lock: what is being written back is mapped by then.
-            let (folio, within) = (folio.folio(), (here - folio.folio().position()) as usize);
+            // Under the lock: blocks under writeback are allocated by then.
+            let folio = folio.folio();
+            let within = (here - folio.position()) as usize;
             let run = clean.min((folio.len() - within) as u64) as usize;
             let clean_run = folio.dirty_run(within, run, false);
             clean = clean_run as u64;
@@ -486,7 +490,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folios_are_as_large_as_what_is_left_of_a_write() {
+    fn folios_are_as_large_as_the_rest_of_a_write() {
         for (index, end, order) in [
             (0, 1, 0),
             (0, 4096, 0),
@@ -519,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_around_a_range_is_within_the_block() {
+    fn the_parts_around_a_range_are_in_the_block() {
         assert_eq!(around(100..200, 0..1024), [0..100, 200..1024]);
         assert_eq!(around(100..2000, 1024..2048), [1024..1024, 2000..2048]);
         assert_eq!(around(100..2000, 0..1024), [0..100, 1024..1024]);

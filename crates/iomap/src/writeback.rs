@@ -94,7 +94,7 @@ fn collect(
             }
         };
         let index = folio.folio().index();
-        // If a copy has taken its place, that comes next.
+        // If a copy has replaced the folio, the copy comes next.
         pages.start = pages.start.max(index);
         if file.mapping.holds(&folio) {
             pages.start = match collector.start(&folio) {
@@ -137,8 +137,8 @@ fn pages_of(range: &Range<u64>) -> Range<u64> {
     range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT)
 }
 
-/// Returns a range for which there are no blocks.
-fn unplaced(range: Range<u64>) -> FinishedRange {
+/// Returns the range of data that was not written, without blocks.
+fn unmapped(range: Range<u64>) -> FinishedRange {
     let (offset, length) = (FileOffset(range.start), range.end - range.start);
     FinishedRange { offset, length, kind: IomapKind::Mapped, token: None }
 }
@@ -159,7 +159,7 @@ struct Collector<'f> {
     batch: Vec<Bio>,
     /// The collecting thread, if it is going to wait for the end.
     waiter: Option<ThreadId>,
-    /// The passage through the barrier, which ends with the last write.
+    /// The entry through the barrier, which lasts until the last write has ended.
     entered: Arc<Entered>,
 }
 
@@ -261,7 +261,7 @@ impl<'f> Collector<'f> {
                         self.file.cancel_delalloc(at..end);
                         let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
                         self.begun.remove(at..end);
-                        self.fail(std::iter::once(unplaced(at..end)), pieces, error);
+                        self.fail(std::iter::once(unmapped(at..end)), pieces, error);
                         break;
                     }
                 };
@@ -279,7 +279,7 @@ impl<'f> Collector<'f> {
         self.current = None;
     }
 
-    /// Ends data that will not be submitted with `error`.
+    /// Ends writes that will not be submitted with `error`.
     fn fail(&self, ranges: impl IntoIterator<Item = FinishedRange>, pieces: Pieces, error: Error) {
         let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().collect());
         let (end_io, entered) = (Arc::clone(&file.end_io), self.entered.clone());
@@ -408,7 +408,7 @@ impl<'f> Collector<'f> {
             }
         };
         let segments: SmallVec<[Segment; 4]> = match &stored {
-            // SAFETY: the memory belongs to the bio's completion, and nobody writes to it.
+            // SAFETY: the completion of the bio owns the memory, and nothing writes to it.
             Some(stored) => SmallVec::from_iter([unsafe {
                 Segment::new(NonNull::from(&**stored).cast(), stored.len())
             }]),
@@ -432,7 +432,7 @@ impl<'f> Collector<'f> {
         self.batch.push(Bio::new(BioOperation::Write, address, segments, move |result| {
             drop(stored);
             let end_io = Arc::clone(&file.end_io);
-            // The waiter looks for itself when it has submitted.
+            // The waiter completes ended writes itself after the submission.
             let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
             let result = result.map_err(Error::from);
             end_io.push(
@@ -445,7 +445,8 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Submits the collected bios. A waiter does the last one itself, and completes those that have ended by then.
+    /// Submits the collected bios. A waiter does the I/O of the last bio itself, and completes the writes that have ended
+    /// by then.
     fn submit(&mut self) {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
@@ -456,7 +457,7 @@ impl<'f> Collector<'f> {
         self.file.end_io.catch_up();
     }
 
-    /// Starts I/O of all added data.
+    /// Submits all added data.
     fn submit_all(&mut self) {
         self.finish_pending();
         self.submit();
@@ -464,10 +465,10 @@ impl<'f> Collector<'f> {
 }
 
 impl Drop for Collector<'_> {
-    /// Ends data after a panic as lost, before its folios' writeback ends. Later data may wait for it.
+    /// After a panic, ends data as lost before the writeback of its folios ends. Later data may wait for it.
     fn drop(&mut self) {
         if thread::panicking() {
-            // Before the thread is woken that ends all this: the waiter will not.
+            // First, as the end-of-I/O thread is woken below for these bios, too: the waiter does not complete them.
             self.batch.clear();
             let cause = Error::Panicked("writeback");
             let (mut pieces, mut mapped) = match self.pending.take() {
@@ -480,7 +481,7 @@ impl Drop for Collector<'_> {
             }
             pieces.extend(self.current.take().map(|folio| (folio, 0..0)));
             let begun = std::mem::take(&mut self.begun);
-            let ranges = mapped.into_iter().chain(begun.iter().map(unplaced));
+            let ranges = mapped.into_iter().chain(begun.iter().map(unmapped));
             self.fail(ranges, pieces, Error::Lost(Arc::new(cause)));
         }
     }

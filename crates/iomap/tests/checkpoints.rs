@@ -19,19 +19,19 @@ use support::{Late, Random, block_size, cache};
 
 const SIZE_MAX: u64 = 512 << 10;
 
-/// A file whose writes are recorded, and its checkpoints.
+/// A file with recorded writes, and its checkpoints.
 struct Subject {
     format: Arc<Format>,
     device: Arc<RecordDevice>,
     file: Arc<WritableFile>,
     end_io: Arc<EndIo>,
-    /// The contents, locked as the file's inode would be.
+    /// The contents. Their lock stands for the inode's lock.
     model: RwLock<Vec<u8>>,
-    checkpoints: Mutex<Vec<Made>>,
+    checkpoints: Mutex<Vec<DurableCheckpoint>>,
 }
 
 /// A checkpoint, the point of the recording from which on it is durable, and the contents of the file in it.
-struct Made {
+struct DurableCheckpoint {
     point: usize,
     checkpoint: Checkpoint,
     contents: Vec<u8>,
@@ -62,7 +62,7 @@ impl Subject {
         let (checkpoint, contents) = self.format.checkpoint();
         let point = self.device.point();
         drop(held);
-        checkpoints.push(Made { point, checkpoint, contents: contents.clone() });
+        checkpoints.push(DurableCheckpoint { point, checkpoint, contents: contents.clone() });
         contents
     }
 

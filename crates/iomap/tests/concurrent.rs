@@ -1,5 +1,4 @@
-//! Writers, readers, borrowers and flushers of one file at the same time, in a cache that another
-//! file crowds.
+//! Concurrent writers, readers, borrowers and flushers of one file, in a cache that another file fills.
 #![allow(clippy::print_stdout, reason = "the seed of a failure")]
 
 mod support;
@@ -21,7 +20,7 @@ use support::{Late, ModelFile, Random, block_size, cache, check_empty};
 const SIZE_MAX: u64 = 2 << 20;
 const ROUNDS: u64 = 400;
 
-/// A file, and what it holds: locked as the file's inode would be.
+/// A file and its model, whose lock stands for the inode's lock.
 struct Subject {
     format: Arc<Format>,
     file: Arc<WritableFile>,
@@ -95,11 +94,11 @@ impl Subject {
     fn sync(&self, model: &[u8]) {
         write_back(&self.file, 0..u64::MAX);
         wait_for_writeback(&self.file, 0..u64::MAX);
-        assert!(self.format.on_disk() == *model, "the device has something else");
+        assert!(self.format.on_disk() == *model, "the device has other data");
         assert_eq!(self.format.reserved(), 0);
     }
 
-    fn look(&self, random: &mut Random, held: &mut Vec<(iomap::FolioSlice, Vec<u8>)>) {
+    fn check_read(&self, random: &mut Random, held: &mut Vec<(iomap::FolioSlice, Vec<u8>)>) {
         let model = self.model.read().expect("no panic");
         let at = random.below(model.len() as u64 + 1);
         let length = random.of_magnitude(1..18) as usize;
@@ -117,7 +116,7 @@ impl Subject {
             assert!(*slice == model[at as usize..at as usize + slice.len()], "{length} at {at}");
             held.push((slice.clone(), slice.to_vec()));
         }
-        // What was lent stays, without the lock.
+        // Lent bytes do not change, also without the lock.
         drop(model);
         if held.len() > 4 {
             let (slice, expected) = held.swap_remove(random.below(4) as usize);
@@ -142,15 +141,15 @@ fn any_caching(random: &mut Random) -> Caching {
     if random.one_in(2) { Caching::Dropbehind } else { Caching::Kept }
 }
 
-/// Reads another file, so that the cache is full.
-fn crowd(file: &ModelFile, mapping: &Mapping, device: &SharedDevice, random: &mut Random) {
+/// Reads another file, which fills the cache.
+fn fill_cache(file: &ModelFile, mapping: &Mapping, device: &SharedDevice, random: &mut Random) {
     let context = file.context(mapping, device, ReadOptions::default());
     let at = random.below(file.size);
     read(&context, &Readahead::default(), FileOffset(at), &mut [0; 65_536]).expect("readable");
 }
 
 #[test]
-fn everybody_sees_the_file_as_the_lock_orders_it() {
+fn all_threads_see_the_file_in_the_order_of_the_lock() {
     for seed in 0..12 {
         println!("seed {seed}");
         let mut random = Random(seed);
@@ -159,25 +158,25 @@ fn everybody_sees_the_file_as_the_lock_orders_it() {
         let contents = vec![5; 4 << 20];
         let other = ModelFile::contiguous(block_size(4096), 4 << 20, 0, &contents);
         let device: SharedDevice = Arc::new(device::MemoryDevice::new(contents));
-        let crowding = cache.new_mapping(block_size(4096));
+        let other_mapping = cache.new_mapping(block_size(4096));
         thread::scope(|scope| {
             for thread in 0..3 {
                 let (subject, mut random) = (&subject, Random(seed << 8 | thread));
-                let (other, crowding, device) = (&other, &crowding, &device);
+                let (other, other_mapping, device) = (&other, &other_mapping, &device);
                 scope.spawn(move || {
                     let mut held = Vec::new();
                     while !subject.done.load(Ordering::Relaxed) {
                         match thread {
                             0 => subject.flush(&mut random),
-                            1 => crowd(other, crowding, device, &mut random),
-                            _ => subject.look(&mut random, &mut held),
+                            1 => fill_cache(other, other_mapping, device, &mut random),
+                            _ => subject.check_read(&mut random, &mut held),
                         }
                     }
                 });
             }
             let (subject, mut random) = (&subject, Random(seed << 16));
             scope.spawn(move || {
-                // Set however this thread ends, or the others never do.
+                // Also after a panic of this thread, so that the others end.
                 let _done = SetWhenDropped(&subject.done);
                 for _ in 0..ROUNDS {
                     subject.change(&mut random);
@@ -186,7 +185,7 @@ fn everybody_sees_the_file_as_the_lock_orders_it() {
         });
         assert!(subject.short_of_memory.load(Ordering::Relaxed) < ROUNDS / 4);
         subject.sync(&subject.model.read().expect("no panic"));
-        drop((subject, crowding));
+        drop((subject, other_mapping));
         check_empty(&cache);
     }
 }

@@ -1,4 +1,4 @@
-//! In which order writes count as written, and what a truncation among them sees.
+//! The order in which writes complete, also with truncations among them.
 
 mod support;
 
@@ -15,20 +15,20 @@ use support::wait_until;
 use support::waiting::Waiter;
 
 #[test]
-fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_that_is_written() {
+fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_it_is_written() {
     let setup = setup(9, 4096);
     setup.write(0, &[1; 5000]);
     setup.sync();
     setup.format.spoil_tail();
     let setup = setup.reopen(4096);
-    // Far behind the end: its block is read, and made zeroes from there on.
+    // Far behind the end, whose block is read, and zeroed from the end on.
     setup.write(100_000, &vec![2; 4096]);
     setup.gate.hold_above(0);
     write_back(&setup.file, 0..8192);
     setup.gate.hold_above(u64::MAX);
     write_back(&setup.file, 8192..u64::MAX);
-    setup.settle();
-    assert_eq!(setup.format.size(), 5000, "the old last block is on its way");
+    setup.wait_for_ended_writes();
+    assert_eq!(setup.format.size(), 5000, "the old last block is in flight");
     setup.release();
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(setup.format.size(), 104_096);
@@ -54,7 +54,7 @@ fn the_size_on_the_disk_follows_the_data() {
 }
 
 #[test]
-fn data_counts_as_written_in_the_order_of_the_file() {
+fn writes_complete_in_the_order_of_the_file() {
     let setup = setup(0, 4096);
     let on_disk = || (setup.format.size(), setup.format.kinds());
     use IomapKind::{Mapped, Unwritten};
@@ -62,21 +62,21 @@ fn data_counts_as_written_in_the_order_of_the_file() {
     setup.gate.hold_above(0);
     write_back(&setup.file, 0..u64::MAX);
     setup.gate.hold_above(u64::MAX);
-    // What follows arrives at once, and a commit may come now.
+    // The data behind is on the device at once, and a commit may come now.
     setup.write(4096, &[2; 5000]);
     write_back(&setup.file, 0..u64::MAX);
-    setup.settle();
+    setup.wait_for_ended_writes();
     assert_eq!(on_disk(), (0, vec![(0, Unwritten), (1, Unwritten), (2, Unwritten)]));
     setup.release();
     wait_for_writeback(&setup.file, 0..u64::MAX);
     assert_eq!(on_disk(), (9096, vec![(0, Mapped), (1, Mapped), (2, Mapped)]));
 
-    // What is dirty counts as what is on its way.
+    // Dirty data counts like data in flight.
     setup.write(9096, &[3; 10_000]);
     write_back_and_wait(&setup.file, 16_384..u64::MAX);
     assert_eq!(setup.format.size(), 19_096);
     assert_eq!(setup.format.on_disk()[9096..], [3; 10_000]);
-    // What was never written between two writes stays a hole, and is not waited for.
+    // A hole between two writes stays one, and no write waits for it.
     setup.write(40_960, &[4; 4096]);
     setup.write(32_768, &[5; 4096]);
     setup.gate.hold_above(0);
@@ -89,13 +89,13 @@ fn data_counts_as_written_in_the_order_of_the_file() {
 }
 
 #[test]
-fn past_the_size_on_the_disk_a_request_covers_one_range() {
+fn past_the_size_on_the_disk_a_bio_covers_one_range() {
     let setup = setup(0, 4096);
     let writes = || setup.gate.take_log().into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>();
     for at in [0, 1 << 20] {
         setup.write(at, &[1; 4096]);
     }
-    // Side by side on the device; and what comes between them counts before the second.
+    // Adjacent on the device, but data between them in the file completes before the second.
     setup.sync();
     assert_eq!(writes(), [4096, 4096]);
     for at in [0, 1 << 20] {
@@ -106,26 +106,26 @@ fn past_the_size_on_the_disk_a_request_covers_one_range() {
 }
 
 #[test]
-fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
+fn later_data_does_not_wait_for_data_that_cannot_be_written() {
     let setup = setup(0, 4096);
     let cursor = setup.file.errors().cursor();
-    let told = || setup.file.errors().check(&cursor);
+    let error = || setup.file.errors().check(&cursor);
     setup.write(0, &[1; 4096]);
     setup.gate.hold_above(0);
     write_back(&setup.file, 0..u64::MAX);
     setup.gate.hold_above(u64::MAX);
     setup.write(4096, &[2; 4096]);
     write_back(&setup.file, 0..u64::MAX);
-    // A request that is dropped has failed.
+    // A bio that is dropped fails.
     setup.gate.held.lock().expect("no panic").clear();
     wait_for_writeback(&setup.file, 0..u64::MAX);
-    assert!(matches!(told(), Err(Error::Io(_))));
+    assert!(matches!(error(), Err(Error::Io(_))));
     assert_eq!(setup.format.size(), 8192);
 
     setup.write(8192, &[3; 8192]);
     setup.format.fail(0, || Error::NoSpace);
     setup.sync();
-    assert_eq!((told(), setup.format.size()), (Err(Error::NoSpace), 16_384));
+    assert_eq!((error(), setup.format.size()), (Err(Error::NoSpace), 16_384));
     let mut expected = vec![0; 16_384];
     expected[4096..8192].fill(2);
     expected[12_288..].fill(3);
@@ -136,10 +136,10 @@ fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
     let panicked = catch_unwind(AssertUnwindSafe(|| write_back(&setup.file, 0..u64::MAX)));
     assert!(panicked.is_err());
     setup.sync();
-    assert!(matches!(told(), Err(Error::Lost(_))));
+    assert!(matches!(error(), Err(Error::Lost(_))));
     assert_eq!(setup.format.size(), 24_576);
 
-    // With requests that were collected, and that the thread would have ended itself.
+    // With collected bios, which this thread would have completed itself.
     for at in [4096, 12_288, 20_480] {
         setup.write(at, &[5; 4096]);
     }
@@ -147,14 +147,14 @@ fn what_cannot_be_written_keeps_nothing_behind_it_waiting() {
     let wait = AssertUnwindSafe(|| write_back_and_wait(&setup.file, 0..u64::MAX));
     assert!(catch_unwind(wait).is_err());
     setup.sync();
-    assert!(told().is_err());
+    assert!(error().is_err());
     setup.write(24_576, &[6; 4096]);
     setup.sync();
-    assert_eq!((told(), setup.format.size()), (Ok(()), 28_672));
+    assert_eq!((error(), setup.format.size()), (Ok(()), 28_672));
 }
 
 #[test]
-fn a_punched_tail_shows_nothing_that_was_cut_off() {
+fn a_punched_tail_exposes_no_truncated_data() {
     let setup = setup(9, 1024);
     setup.write(0, &[1; 2000]);
     setup.sync();
@@ -168,7 +168,7 @@ fn a_punched_tail_shows_nothing_that_was_cut_off() {
 }
 
 #[test]
-fn a_truncation_is_not_undone_by_what_set_out_before() {
+fn concurrent_writeback_does_not_undo_a_truncation() {
     let setup = setup(9, 4096);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn a_truncation_is_not_undone_by_what_set_out_before() {
             let (size, on_disk) = (setup.format.size(), setup.file.size_on_disk());
             if (size, on_disk) != (4500, 4500) {
                 done.store(true, Ordering::Relaxed);
-                panic!("{size} on the disk, known as {on_disk}");
+                panic!("the format has size {size}, and the file {on_disk}");
             }
         }
         done.store(true, Ordering::Relaxed);
@@ -200,7 +200,7 @@ fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
     setup.write(0, &[2; 4096]);
     let paused = setup.format.pause();
     write_back(&setup.file, 0..u64::MAX);
-    // The end of that write is about to say that the file reaches as far as it did.
+    // The end of that write is about to set the old size.
     wait_until("an end of I/O", || setup.format.waiting.load(Ordering::Relaxed) > 0);
     let waiter = Waiter::default();
     thread::scope(|scope| {

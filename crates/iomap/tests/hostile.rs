@@ -1,4 +1,4 @@
-//! A format that passes an image's lies on: errors, but no panic, hang or foreign memory.
+//! A format that passes on wrong mappings of a damaged image: errors, but no panic, hang or foreign memory.
 
 mod support;
 
@@ -12,7 +12,7 @@ use iomap::{
 };
 use support::{Random, block_size, cache};
 
-/// Answers at random; some of it is plausible.
+/// A format with random mappings, some of which are plausible.
 #[derive(Debug)]
 struct Liar(Mutex<Random>);
 
@@ -58,7 +58,7 @@ impl MapRead for Liar {
 }
 
 #[test]
-fn nothing_that_a_mapping_says_does_harm() {
+fn no_mapping_does_harm() {
     let device: SharedDevice = Arc::new(MemoryDevice::new(vec![2; (1 << 20) + 300]));
     let mut random = Random(99);
     for seed in 0..2000 {

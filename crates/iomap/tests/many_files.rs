@@ -1,4 +1,4 @@
-//! Ends of I/O of many files at the same time.
+//! Concurrent ends of I/O of many files.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{block_size, cache, wait_until};
 
 const BLOCK: u64 = 4096;
 
-/// Files with a format and a device each, and one thread that ends their writes.
+/// Files with a format and a device each, and one thread that completes their writes.
 struct Files {
     cache: Arc<PageCache>,
     end_io: Arc<EndIo>,
@@ -35,13 +35,13 @@ impl Files {
         (format, file)
     }
 
-    /// Has the thread that ends writes be busy with a file of its own as long as `during` runs.
+    /// Keeps the end-of-I/O thread busy with another file while `during` runs.
     fn while_thread_is_busy(&self, during: impl FnOnce()) {
         let (format, file) = self.file();
         let paused = format.pause();
         dirty(&file, 0);
         write_back(&file, 0..BLOCK);
-        wait_until("the thread ends a write", || format.waiting.load(Ordering::Relaxed) == 1);
+        wait_until("the thread completes a write", || format.waiting.load(Ordering::Relaxed) == 1);
         during();
         drop(paused);
         wait_for_writeback(&file, 0..u64::MAX);
@@ -59,7 +59,7 @@ fn dirty(file: &Arc<WritableFile>, block: u64) {
 }
 
 #[test]
-fn a_submitter_ends_writes_itself_when_the_thread_does_not_keep_up() {
+fn a_submitter_completes_writes_itself_while_the_thread_is_busy() {
     let files = Files::new(3000);
     files.while_thread_is_busy(|| {
         for (_, file) in &files.files {
@@ -67,7 +67,7 @@ fn a_submitter_ends_writes_itself_when_the_thread_does_not_keep_up() {
             write_back(file, 0..u64::MAX);
         }
         let waiting = files.under_writeback();
-        assert!((1..=1024).contains(&waiting), "{waiting} files wait for their end");
+        assert!((1..=1024).contains(&waiting), "{waiting} files wait for the thread");
     });
     for (format, file) in &files.files {
         wait_for_writeback(file, 0..u64::MAX);
@@ -76,11 +76,11 @@ fn a_submitter_ends_writes_itself_when_the_thread_does_not_keep_up() {
 }
 
 #[test]
-fn files_that_end_together_have_one_call_each_and_errors_of_their_own() {
+fn ends_of_several_files_take_one_call_each_and_each_file_has_its_own_error() {
     let files = Files::new(60);
     let cursors: Vec<_> = files.files.iter().map(|(_, file)| file.errors().cursor()).collect();
     files.while_thread_is_busy(|| {
-        // Block by block, so that the ends of one file lie far from each other.
+        // Block by block, so that the ends of one file are not adjacent in the queue.
         for block in 0..3 {
             for (number, (format, file)) in files.files.iter().enumerate() {
                 dirty(file, block);
@@ -95,15 +95,15 @@ fn files_that_end_together_have_one_call_each_and_errors_of_their_own() {
     });
     for (number, ((format, file), cursor)) in files.files.iter().zip(&cursors).enumerate() {
         wait_for_writeback(file, 0..u64::MAX);
-        let told = file.errors().check(cursor);
+        let error = file.errors().check(cursor);
         let calls = format.end_ios.load(Ordering::Relaxed);
         match number % 3 {
-            0 => assert_eq!((told, calls), (Err(Error::NoSpace), 1), "file {number}"),
+            0 => assert_eq!((error, calls), (Err(Error::NoSpace), 1), "file {number}"),
             1 => assert!(
-                matches!(told, Err(Error::Lost(_))) && calls == 0,
-                "file {number}: {told:?}"
+                matches!(error, Err(Error::Lost(_))) && calls == 0,
+                "file {number}: {error:?}"
             ),
-            _ => assert_eq!((told, calls), (Ok(()), 1), "file {number}"),
+            _ => assert_eq!((error, calls), (Ok(()), 1), "file {number}"),
         }
         let size = if number % 3 == 1 { 0 } else { 3 * BLOCK };
         assert_eq!(format.size(), size, "file {number}");

@@ -1,5 +1,5 @@
-//! The memory of the process while far more is read than the cache may hold. Alone in its process,
-//! so that nobody else's memory counts.
+//! The memory of the process while far more data is read than the cache may hold. The only test of its process, so that
+//! no other memory counts.
 
 mod support;
 
@@ -11,7 +11,7 @@ use device::{Bio, BlockDevice, SharedDevice};
 use iomap::{ReadOptions, Readahead, read};
 use support::{ModelFile, Random, block_size, cache};
 
-/// A device without memory of its own: each byte says where it lies.
+/// A device without memory of its own: each byte depends on its offset.
 #[derive(Debug)]
 struct Pattern(u64);
 
@@ -54,7 +54,7 @@ impl BlockDevice for Pattern {
     }
 }
 
-/// The memory of this process that is in RAM, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("a Linux host");
     let line =
@@ -64,42 +64,42 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn memory_stays_below_the_limit_and_a_mebibyte() {
+fn memory_stays_within_the_limit_and_one_mebibyte() {
     const LIMIT: u64 = 64 << 20;
     let size = 16 << 30;
     let device: SharedDevice = Arc::new(Pattern(size));
     let file = ModelFile::contiguous(block_size(4096), 0, 0, &[]);
     let file =
         ModelFile { size, maps: vec![iomap::Iomap { length: size, ..file.maps[0] }], ..file };
-    // Not zeroes, which would be no memory yet.
+    // Not zeroes, which would not be resident yet.
     let mut buffer = vec![1; 1 << 20];
     let before = resident();
     let cache = cache(LIMIT, 9);
     let mapping = cache.new_mapping(block_size(4096));
     let context = file.context(&mapping, &device, ReadOptions::default());
     let mut random = Random(5);
-    // Scattered single pages: the most index for the least data.
+    // Random single pages need the most memory for the index.
     for _ in 0..100_000 {
         let at = random.below(size >> 12) << 12;
         let readahead = Readahead::default();
-        readahead_nowhere(&context, &readahead);
+        break_sequence(&context, &readahead);
         read(&context, &readahead, FileOffset(at), &mut buffer[..4096]).expect("readable");
         assert!(buffer[..4096].iter().all(|&byte| byte == pattern(at)));
     }
-    let scattered = resident();
+    let after_random = resident();
     for at in (0..1 << 30).step_by(1 << 20) {
         read(&context, &Readahead::default(), FileOffset(at), &mut buffer).expect("readable");
     }
     let stats = cache.stats();
     assert!(stats.bytes_reclaimed > 1 << 30);
-    for (when, now) in [("scattered", scattered), ("in order", resident())] {
+    for (when, now) in [("random", after_random), ("in order", resident())] {
         assert!(now - before <= LIMIT + (1 << 20), "{when}: {} KiB", (now - before) >> 10);
     }
-    // And it is used: the index of scattered pages takes part of it, but not much.
+    // The data uses most of the limit; the index of random pages takes a small part.
     assert!(stats.bytes_resident_max > LIMIT / 10 * 9);
 }
 
-/// Has the next read be one that does not follow the one before.
-fn readahead_nowhere(context: &iomap::ReadContext<'_>, readahead: &Readahead) {
+/// Reads the start of the file, so that the next read does not continue a sequence.
+fn break_sequence(context: &iomap::ReadContext<'_>, readahead: &Readahead) {
     read(context, readahead, FileOffset(0), &mut [0]).expect("readable");
 }

@@ -1,4 +1,4 @@
-//! Metadata blocks through the cache.
+//! Reads and changes of metadata blocks through the cache.
 
 mod support;
 
@@ -12,7 +12,7 @@ use iomap::{MetadataBuffer, MetadataCache, PageCache};
 use support::gate::Gate;
 use support::{BadRanges, Late, Random, block_size, cache};
 
-/// Bytes that tell where they are.
+/// Returns bytes that depend on their offset.
 fn contents(size: u64) -> Vec<u8> {
     (0..size).map(|at| (at / 512 * 31 + at % 7) as u8).collect()
 }
@@ -26,7 +26,7 @@ fn get(metadata: &MetadataCache, block: u64) -> Result<MetadataBuffer, Error> {
 }
 
 #[test]
-fn blocks_of_every_size_are_read_to_the_very_end_of_any_device() {
+fn blocks_of_every_size_are_read_to_the_end_of_any_device() {
     for shift in 9..=16 {
         for size in [1 << 18, (1 << 18) + 512, (1 << 18) + 5 * 1024 + 100] {
             let (block, expected) = (1 << shift, contents(size));
@@ -59,12 +59,12 @@ fn blocks_that_are_read_ahead_take_one_request_and_hide_no_change() {
         };
         change(20, 0xaa);
         gate.take_log();
-        // What has been changed is in memory, and no reason to read.
+        // A changed block is in memory, and no read starts.
         metadata.read_ahead(FsBlock(20), FsBlock(16)..FsBlock(48));
         assert_eq!(gate.take_log(), []);
         metadata.read_ahead(FsBlock(17), FsBlock(16)..FsBlock(48));
         let log = gate.take_log();
-        // The folio of what has been changed may have been there before.
+        // The folio with the changed block may be cached already.
         assert!((1..=2).contains(&log.len()), "{log:?}");
         assert!(log.iter().all(|(operation, _)| *operation == BioOperation::Read));
         change(21, 0xbb);
@@ -78,17 +78,17 @@ fn blocks_that_are_read_ahead_take_one_request_and_hide_no_change() {
             }
             assert!(*get(&metadata, number).expect("readable") == expected, "{block}: {number}");
         }
-        assert_eq!(gate.take_log(), [], "all is there");
+        assert_eq!(gate.take_log(), [], "all blocks are cached");
         metadata.read_ahead(FsBlock(17), FsBlock(16)..FsBlock(48));
         assert_eq!(gate.take_log(), []);
-        // Once it is written, what was read ahead is out of date.
+        // After the changed block is written, the folio that was read ahead is stale.
         let written = metadata.changed(FsBlock(21)).expect("changed");
         let at = base::DeviceOffset(21 * block);
         let device: &dyn device::BlockDevice = &*gate;
         device.write_at(at, &written).expect("memory");
         metadata.written(FsBlock(21), &written);
         assert_eq!(get(&metadata, 21).expect("readable")[0], 0xbb, "{block}");
-        // To the very end of the device.
+        // Up to the end of the device.
         let end = (1 << 20) / block;
         metadata.read_ahead(FsBlock(end - 1), FsBlock(end - 3)..FsBlock(end));
         assert!(!gate.take_log().is_empty());
@@ -97,7 +97,7 @@ fn blocks_that_are_read_ahead_take_one_request_and_hide_no_change() {
 }
 
 #[test]
-fn a_block_is_verified_once_while_it_is_cached_and_apart_from_its_neighbours() {
+fn each_block_is_verified_once_while_it_is_cached() {
     for block in [512, 1024, 4096, 65_536] {
         let device = Arc::new(MemoryDevice::new(contents(1 << 18)));
         let metadata = metadata(&cache(8 << 20, 9), device, block);
@@ -122,7 +122,7 @@ fn a_block_is_verified_once_while_it_is_cached_and_apart_from_its_neighbours() {
 }
 
 #[test]
-fn a_bad_block_fails_alone_and_is_tried_again() {
+fn only_a_bad_block_fails_and_it_is_read_again() {
     let device = Arc::new(BadRanges::device(contents(1 << 16)));
     device.bad.lock().expect("no panic").push(5 * 1024..6 * 1024);
     let metadata = metadata(&cache(8 << 20, 9), device.clone(), 1024);
@@ -139,7 +139,7 @@ fn a_bad_block_fails_alone_and_is_tried_again() {
 }
 
 #[test]
-fn more_blocks_in_use_than_the_cache_has_room_for_are_all_right() {
+fn more_blocks_than_fit_into_the_cache_can_be_in_use() {
     let expected = contents(4 << 20);
     let device = Arc::new(MemoryDevice::new(expected.clone()));
     let cache = cache(1 << 20, 9);

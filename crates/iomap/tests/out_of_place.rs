@@ -19,7 +19,7 @@ use support::{block_size, cache};
 const BLOCK: u64 = 4096;
 const MODE: Mode = Mode::OutOfPlace { orders_size: true };
 
-/// A file of four written blocks, of 1, 2, 3 and 4.
+/// Returns a file of four written blocks, of 1, 2, 3 and 4.
 fn four_blocks(mode: Mode) -> Setup {
     let setup = setup_of(cache(32 << 20, 9), BLOCK, mode);
     let data: Vec<u8> = (1..=4).flat_map(|byte| [byte; BLOCK as usize]).collect();
@@ -48,7 +48,7 @@ fn data_is_written_to_new_blocks_and_the_old_ones_are_freed() {
 }
 
 #[test]
-fn placements_reach_no_further_than_what_is_dirty_and_are_not_kept() {
+fn placements_cover_only_dirty_blocks_and_are_used_once() {
     let setup = four_blocks(MODE);
     setup.format.take_placed();
     for round in 0..2 {
@@ -73,7 +73,7 @@ fn the_old_data_stays_until_the_new_data_is_on_the_device() {
 }
 
 #[test]
-fn a_failed_write_leaves_the_old_blocks_and_the_format_takes_the_new_ones_back() {
+fn a_failed_write_leaves_the_old_blocks_and_returns_the_new_ones() {
     let setup = four_blocks(MODE);
     let device = Arc::new(FaultDevice::new(setup.format.device(), FaultPlan::default()));
     let end_io = Arc::clone(&setup.end_io);
@@ -94,7 +94,7 @@ fn a_failed_write_leaves_the_old_blocks_and_the_format_takes_the_new_ones_back()
 }
 
 #[test]
-fn a_failure_to_place_data_loses_only_that_data() {
+fn an_error_of_a_placement_loses_only_its_data() {
     let setup = four_blocks(MODE);
     setup.write(0, &[9; 100]);
     setup.write(2 * BLOCK, &[9; 100]);
@@ -108,7 +108,7 @@ fn a_failure_to_place_data_loses_only_that_data() {
 }
 
 #[test]
-fn the_policy_is_asked_for_each_range() {
+fn each_range_has_its_own_policy() {
     let setup = four_blocks(MODE);
     truncate_cache(&setup.file, 8 * BLOCK).expect("memory");
     setup.format.truncate(8 * BLOCK);
@@ -120,7 +120,7 @@ fn the_policy_is_asked_for_each_range() {
     setup.sync();
     assert_eq!(setup.format.take_placed(), []);
     assert_eq!(setup.format.addresses(), before, "preallocated blocks are written in place");
-    // They are written now, and so are written elsewhere next time.
+    // Block 5 is a written block now, and is written out of place the next time.
     setup.write(5 * BLOCK, &[6; BLOCK as usize]);
     setup.sync();
     assert!(setup.format.take_placed().into_iter().eq(std::iter::once(5 * BLOCK..6 * BLOCK)));
@@ -128,7 +128,7 @@ fn the_policy_is_asked_for_each_range() {
 }
 
 #[test]
-fn the_size_follows_the_data_only_for_formats_that_want_it() {
+fn the_size_follows_the_data_only_for_formats_that_order_it() {
     for orders_size in [true, false] {
         let setup = setup_of(cache(32 << 20, 0), BLOCK, Mode::OutOfPlace { orders_size });
         // The first block's write is held, the later ones are not.
@@ -138,7 +138,7 @@ fn the_size_follows_the_data_only_for_formats_that_want_it() {
         setup.gate.hold_above(u64::MAX);
         setup.write(BLOCK, &[2; BLOCK as usize]);
         write_back(&setup.file, BLOCK..2 * BLOCK);
-        setup.settle();
+        setup.wait_for_ended_writes();
         let size = setup.format.size();
         assert_eq!(size, if orders_size { 0 } else { 2 * BLOCK });
         setup.release();
@@ -168,7 +168,7 @@ fn direct_overwrites_of_whole_blocks_are_written_out_of_place() {
 }
 
 #[test]
-fn a_direct_write_that_fails_is_taken_back() {
+fn a_failed_direct_write_returns_its_blocks() {
     let setup = four_blocks(MODE);
     let device = Arc::new(FaultDevice::new(setup.format.device(), FaultPlan::default()));
     let end_io = Arc::clone(&setup.end_io);
@@ -183,8 +183,8 @@ fn a_direct_write_that_fails_is_taken_back() {
 }
 
 #[test]
-fn a_placement_is_taken_back_when_the_next_one_fails() {
-    // Blocks on the device never follow one another: each is a placement.
+fn a_placement_is_returned_when_the_next_one_fails() {
+    // Each block is a placement of its own.
     let format = Format::with_mode(block_size(BLOCK), 16, 1, MODE);
     let (cache, end_io) = (cache(32 << 20, 9), EndIo::start().expect("a thread"));
     let file = writable(&cache, &format, format.device(), BLOCK, end_io);
@@ -204,7 +204,7 @@ fn assert_panics(work: impl FnOnce()) {
 }
 
 #[test]
-fn placements_are_taken_back_when_the_next_one_panics() {
+fn placements_are_returned_when_the_next_one_panics() {
     let format = Format::with_mode(block_size(BLOCK), 16, 1, MODE);
     let (cache, end_io) = (cache(32 << 20, 9), EndIo::start().expect("a thread"));
     let file = writable(&cache, &format, format.device(), BLOCK, end_io);
@@ -246,7 +246,7 @@ impl Transform for Panicking {
 }
 
 #[test]
-fn placements_are_taken_back_when_a_transform_panics() {
+fn placements_are_returned_when_a_transform_panics() {
     for (after, appends) in [(0, false), (1, false), (3, false), (0, true), (1, true), (3, true)] {
         let transform = Arc::new(Panicking::default());
         let stored: Arc<dyn Transform> = Arc::clone(&transform) as _;

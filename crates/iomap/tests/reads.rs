@@ -1,4 +1,4 @@
-//! Reads of random files, compared with what they must give.
+//! Reads of random files, compared with a model.
 #![allow(clippy::print_stdout, reason = "the seed of a failure")]
 
 mod support;
@@ -14,7 +14,7 @@ use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
 use iomap::{Caching, Mapping, ReadOptions, Readahead, lend, read};
 use support::{BadRanges, Late, ModelFile, Random, block_size, cache, check_empty};
 
-/// Reads `file` in ways that `random` chooses, and compares.
+/// Reads `file` in random ways, and compares.
 fn check_reads(
     random: &mut Random,
     file: &ModelFile,
@@ -62,7 +62,7 @@ fn check_reads(
 }
 
 #[test]
-fn random_files_read_as_they_were_made_on_any_device_and_in_any_cache() {
+fn random_files_read_as_the_model_on_any_device_and_in_any_cache() {
     for seed in 0..300 {
         let mut random = Random(seed);
         println!("seed {seed}");
@@ -144,7 +144,7 @@ fn a_cached_read_calls_neither_format_nor_device() {
 }
 
 #[test]
-fn inline_data_is_read_and_followed_by_nothing() {
+fn inline_data_is_read_up_to_its_end() {
     let size = block_size(4096);
     let file = ModelFile::inline(size, (0..157).collect());
     let device: SharedDevice = Arc::new(MemoryDevice::new(vec![0xff; 4096]));
@@ -159,7 +159,7 @@ fn inline_data_is_read_and_followed_by_nothing() {
 }
 
 #[test]
-fn random_reads_do_not_read_ahead_and_sequential_ones_do() {
+fn sequential_reads_read_ahead_and_random_reads_do_not() {
     let contents = vec![7; 16 << 20];
     let size = block_size(4096);
     let file = ModelFile::contiguous(size, 16 << 20, 0, &contents);
@@ -193,7 +193,7 @@ fn random_reads_do_not_read_ahead_and_sequential_ones_do() {
 }
 
 #[test]
-fn a_bad_block_fails_only_who_asks_for_it_and_is_tried_again() {
+fn a_bad_block_fails_only_reads_of_it_and_is_read_again() {
     let size = block_size(1024);
     let contents: Vec<u8> = (0..4 << 20).map(|at: u32| (at >> 10) as u8).collect();
     let file = ModelFile::contiguous(size, 4 << 20, 0, &contents);
@@ -230,7 +230,7 @@ fn a_bad_block_fails_only_who_asks_for_it_and_is_tried_again() {
 }
 
 #[test]
-fn what_lies_before_a_bad_sector_is_lent_however_much_is_asked_for() {
+fn data_before_a_bad_sector_is_lent_for_requests_of_any_length() {
     let size = block_size(4096);
     let contents: Vec<u8> = (0..256 << 10).map(|at: u32| (at >> 12) as u8).collect();
     let file = ModelFile::contiguous(size, 256 << 10, 0, &contents);
@@ -254,7 +254,7 @@ fn what_lies_before_a_bad_sector_is_lent_however_much_is_asked_for() {
 }
 
 #[test]
-fn only_a_read_that_waits_for_the_device_says_so() {
+fn only_a_read_that_waits_for_the_device_calls_the_listener() {
     let size = block_size(4096);
     let contents = vec![7; 64 << 10];
     let file = ModelFile::contiguous(size, 64 << 10, 0, &contents);
@@ -267,20 +267,20 @@ fn only_a_read_that_waits_for_the_device_says_so() {
     let mut buffer = vec![0; 64 << 10];
     read(&context, &Readahead::default(), FileOffset(0), &mut buffer).expect("readable");
     let cold = calls.get();
-    assert!(cold > 0, "nobody was told of the wait");
+    assert!(cold > 0, "the listener was not called");
     read(&context, &Readahead::default(), FileOffset(0), &mut buffer).expect("cached");
     lend(&context, &Readahead::default(), FileOffset(0), 4096).expect("cached");
     assert_eq!(calls.get(), cold);
 }
 
 #[test]
-fn a_cut_device_gives_what_it_has_and_errors_for_the_rest() {
+fn a_short_device_is_read_to_its_end_and_the_rest_is_an_error() {
     let size = block_size(4096);
     let contents: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 12) as u8).collect();
     let file = ModelFile::contiguous(size, 1 << 20, 0, &contents);
-    let cut: SharedDevice = Arc::new(MemoryDevice::new(contents[..600_000].to_vec()));
+    let short: SharedDevice = Arc::new(MemoryDevice::new(contents[..600_000].to_vec()));
     let mapping = cache(8 << 20, 9).new_mapping(size);
-    let context = file.context(&mapping, &cut, ReadOptions::default());
+    let context = file.context(&mapping, &short, ReadOptions::default());
     let readahead = Readahead::default();
     for page in 0..256 {
         let mut buffer = [0; 4096];
@@ -290,7 +290,7 @@ fn a_cut_device_gives_what_it_has_and_errors_for_the_rest() {
 }
 
 #[test]
-fn lent_slices_stay_as_they_were_while_the_cache_is_overrun() {
+fn lent_slices_do_not_change_while_the_cache_is_too_small() {
     let size = block_size(4096);
     let contents: Vec<u8> = (0..4 << 20).map(|at: u32| (at >> 12) as u8).collect();
     let file = ModelFile::contiguous(size, 4 << 20, 0, &contents);
@@ -299,7 +299,7 @@ fn lent_slices_stay_as_they_were_while_the_cache_is_overrun() {
     let mapping = cache.new_mapping(size);
     let context = file.context(&mapping, &device, ReadOptions::default());
     let readahead = Readahead::default();
-    // More than the cache has room for: the rest comes from elsewhere, and all of it is right.
+    // More than fits into the cache: the rest is copied to the heap, and all data is right.
     let held: Vec<_> = (0..512)
         .map(|page| lend(&context, &readahead, FileOffset(page << 12), 4096).expect("readable"))
         .collect();

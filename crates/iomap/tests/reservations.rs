@@ -1,5 +1,5 @@
-//! Reservations that writeback gives up during a write, since it finds no blocks for the data. The write has
-//! space all the same, and lost data does not come back.
+//! Reservations that writeback cancels during a write, since it finds no blocks for the data. The write has
+//! space all the same, and lost data does not reappear.
 
 mod support;
 
@@ -19,8 +19,8 @@ use iomap::{
 use pagecache::PAGE_SHIFT;
 use support::gate::{Setup, setup};
 
-/// Has writeback of the folios with bytes of `range` find no place for the first mapping that it asks for.
-fn lose(setup: &Setup, range: std::ops::Range<u64>) -> impl FnOnce() + Send + use<> {
+/// Returns a function that writes back the folios with bytes of `range`, and finds no blocks for the first mapping.
+fn fail_writeback(setup: &Setup, range: std::ops::Range<u64>) -> impl FnOnce() + Send + use<> {
     let (format, file) = (Arc::clone(&setup.format), Arc::clone(&setup.file));
     move || {
         format.fail(0, || Error::NoSpace);
@@ -29,10 +29,10 @@ fn lose(setup: &Setup, range: std::ops::Range<u64>) -> impl FnOnce() + Send + us
     }
 }
 
-/// The error that was lost is told; from now on all is well, and the device has `expected`.
+/// Checks that the lost data is reported, and that writeback succeeds from now on and leaves `expected` on the device.
 fn check(setup: &Setup, expected: &[u8]) {
     let cursor = setup.file.errors().cursor();
-    assert_eq!(setup.file.errors().check(&cursor), Err(Error::NoSpace), "what was to be lost");
+    assert_eq!(setup.file.errors().check(&cursor), Err(Error::NoSpace), "no data was lost");
     check_sound(setup, expected);
 }
 
@@ -46,12 +46,12 @@ fn check_sound(setup: &Setup, expected: &[u8]) {
 }
 
 #[test]
-fn what_was_dirty_behind_a_write_and_lost_its_space_is_reserved_again() {
+fn a_dirty_block_at_the_end_of_a_write_that_lost_its_space_is_reserved_again() {
     for caching in [Caching::Kept, Caching::Dropbehind] {
         let setup = setup(0, 4096);
         setup.write(8192, &[1; 8192]);
-        // The write reserves nothing for what is dirty, and comes there later.
-        setup.format.after_reservation.set(lose(&setup, 8192..16_384));
+        // The write reserves nothing for dirty blocks, and reaches them later.
+        setup.format.after_reservation.set(fail_writeback(&setup, 8192..16_384));
         let written = write_as(&setup.file, FileOffset(0), &[2; 16_384], caching);
         assert_eq!(written, Ok(16_384));
         assert!(setup.format.kinds().iter().all(|(_, kind)| *kind != IomapKind::Hole));
@@ -60,21 +60,21 @@ fn what_was_dirty_behind_a_write_and_lost_its_space_is_reserved_again() {
 }
 
 #[test]
-fn what_was_dirty_beside_a_store_and_lost_its_space_is_reserved_again() {
+fn a_dirty_block_beside_a_store_that_lost_its_space_is_reserved_again() {
     let setup = setup(0, 1024);
     setup.write(0, &[1; 4096]);
     setup.sync();
     setup.format.punch(0..4096);
     setup.write(0, &[2; 1024]);
     let window = setup.file.mapping().open_window(0..1, true, 4096).expect("a window");
-    setup.format.after_reservation.set(lose(&setup, 0..1024));
+    setup.format.after_reservation.set(fail_writeback(&setup, 0..1024));
     assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1, || ()), Ok(1));
     drop(window);
     let contents = setup.read(0, 4096);
     check(&setup, &contents);
 }
 
-/// Returns whether the page of this process at `address` is there to be touched without a fault.
+/// Returns whether the page of this process at `address` can be accessed without a fault.
 fn is_present(address: NonNull<u8>) -> bool {
     let mut entry = [0; 8];
     let at = (address.addr().get() >> PAGE_SHIFT) as u64 * 8;
@@ -99,13 +99,12 @@ fn a_page_is_dirty_before_it_can_be_stored_to() {
     assert_eq!(calls.get(), 1);
 }
 
-/// Does `change` to a file of dirty data while writeback of it fails. Who comes first, and who sees what
-/// in which order, is chance.
+/// Calls `change` for a file of dirty data while writeback of the data fails. The order of the two is random.
 fn race(change: fn(&Arc<WritableFile>), expected: u8) {
     for round in 0..40 {
         let setup = setup(0, 4096);
         setup.write(0, &[1; 4096]);
-        let (file, lose) = (&setup.file, lose(&setup, 0..4096));
+        let (file, lose) = (&setup.file, fail_writeback(&setup, 0..4096));
         thread::scope(|scope| {
             let held = file.mapping().get_locked(0).expect("it is dirty");
             let mut lose = Some(lose);
@@ -126,7 +125,7 @@ fn race(change: fn(&Arc<WritableFile>), expected: u8) {
         let lost = file.errors().check(&cursor).is_err();
         let was_changed_before = lost && setup.file.mapping().bytes_dirty() == 0;
         match was_changed_before {
-            // All that is left of it is in memory.
+            // The data is only in memory.
             true => assert!(setup.read(0, 4096) == [expected; 4096]),
             false => check_sound(&setup, &[expected; 4096]),
         }
@@ -134,21 +133,21 @@ fn race(change: fn(&Arc<WritableFile>), expected: u8) {
 }
 
 #[test]
-fn a_write_to_what_was_seen_dirty_has_space_whatever_writeback_does_meanwhile() {
+fn a_write_to_blocks_that_were_dirty_has_space_after_concurrent_writeback() {
     race(|file| assert_eq!(write_as(file, FileOffset(0), &[2; 4096], Caching::Kept), Ok(4096)), 2);
 }
 
 #[test]
-fn zeroes_over_what_was_seen_dirty_have_space_whatever_writeback_does_meanwhile() {
+fn zeroes_over_blocks_that_were_dirty_have_space_after_concurrent_writeback() {
     race(|file| zero_range(file, 0..4096).expect("memory"), 0);
 }
 
 #[test]
-fn data_that_found_no_place_does_not_come_back_when_it_was_cut_off() {
+fn truncated_data_that_found_no_blocks_does_not_reappear() {
     for order_max in [0, 9] {
         let setup = setup(order_max, 4096);
         setup.write(0, &[1; 9000]);
-        lose(&setup, 0..u64::MAX)();
+        fail_writeback(&setup, 0..u64::MAX)();
         truncate_cache(&setup.file, 5000).expect("memory");
         setup.format.truncate(5000);
         truncate_cache(&setup.file, 8192).expect("memory");

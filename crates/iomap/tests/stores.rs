@@ -1,4 +1,4 @@
-//! Stores to files' memory, and when others are told of them. Not here: what is stored (the tests of `vfs`).
+//! Stores to files' memory, and when a sync finds them. Not here: the stored data (the tests of `vfs`).
 
 mod support;
 
@@ -11,36 +11,36 @@ use iomap::{WritableFile, show_for_stores};
 use pagecache::{MapWindow, ServeFault};
 use support::gate::setup;
 
-/// Serves the faults of a file's window, and notes that the file is dirty.
+/// Serves the faults of a file's window, and records that the file is dirty.
 struct Server {
     window: MapWindow,
     file: Arc<WritableFile>,
-    is_noted: AtomicBool,
+    is_recorded: AtomicBool,
 }
 
 impl ServeFault for Server {
     fn serve(&self, page: u64, _is_store: bool) {
         let dirtied = || {
-            // A store that does not wait for this ends meanwhile.
+            // A store that does not wait for this ends now.
             thread::sleep(Duration::from_millis(50));
-            self.is_noted.store(true, Ordering::Release);
+            self.is_recorded.store(true, Ordering::Release);
         };
         show_for_stores(&self.file, None, &self.window, page, 1, dirtied).unwrap();
     }
 }
 
 #[test]
-fn a_store_ends_when_its_file_has_been_noted_as_dirty() {
+fn a_store_ends_after_its_file_is_recorded_as_dirty() {
     let setup = setup(9, 4096);
     setup.write(0, &[1; 4096]);
     setup.sync();
     let window = setup.file.mapping().open_window(0..1, true, 4096).unwrap();
-    let (file, is_noted) = (Arc::clone(&setup.file), AtomicBool::new(false));
-    let server = Arc::new(Server { window, file, is_noted });
+    let (file, is_recorded) = (Arc::clone(&setup.file), AtomicBool::new(false));
+    let server = Arc::new(Server { window, file, is_recorded });
     let serves = Arc::downgrade(&server);
     server.window.serve_by(serves as Weak<dyn ServeFault>);
-    // SAFETY: the window has the file's only page, and lives on.
+    // SAFETY: the window has the file's only page, and outlives the store.
     unsafe { server.window.start().write_volatile(2) };
-    assert!(server.is_noted.load(Ordering::Acquire), "a sync that begins now misses the file");
+    assert!(server.is_recorded.load(Ordering::Acquire), "a sync that begins now misses the file");
     assert_eq!(setup.file.mapping().bytes_dirty(), 4096);
 }

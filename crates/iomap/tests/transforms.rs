@@ -1,4 +1,4 @@
-//! Files whose data is transformed on its way to the device and back: random writes and reads, damaged blocks, and
+//! Files whose data is transformed between the cache and the device: random writes and reads, damaged blocks, and
 //! direct requests.
 #![allow(clippy::print_stdout, reason = "the seed of a failure")]
 
@@ -50,7 +50,7 @@ impl Transform for Cipher {
     }
 }
 
-/// The byte that no block has.
+/// A byte that no file has.
 const DAMAGE: u8 = 0xdd;
 const SIZE_MAX: u64 = 1 << 20;
 
@@ -101,7 +101,7 @@ fn random_writes_read_back_and_are_stored_in_another_form() {
                     write_back(&file, 0..u64::MAX);
                     wait_for_writeback(&file, 0..u64::MAX);
                     assert_eq!(format.on_disk(), model);
-                    // What is read next comes from the device.
+                    // The next reads come from the device.
                     detach_cache(&file, 0);
                 }
                 _ => {
@@ -121,7 +121,7 @@ fn random_writes_read_back_and_are_stored_in_another_form() {
     }
 }
 
-/// A file of 16 blocks of ones.
+/// Returns a file of 16 blocks of ones.
 fn of_ones() -> (Arc<Format>, Arc<WritableFile>, usize) {
     let (format, file) = file_of(&mut Random(3), 4);
     let block = file.mapping().block_size().len();
@@ -133,7 +133,7 @@ fn of_ones() -> (Arc<Format>, Arc<WritableFile>, usize) {
 }
 
 #[test]
-fn a_block_that_the_transform_refuses_is_an_error_for_its_readers_only() {
+fn a_block_that_the_transform_refuses_is_an_error_only_for_its_readers() {
     let (format, file, block) = of_ones();
     let place = format.addresses()[5];
     let key = Cipher { block }.key(FileOffset(5 * block as u64));

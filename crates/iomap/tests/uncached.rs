@@ -1,5 +1,5 @@
-//! What uncached reads and writes leave in the cache: nothing, save what was there before, or what
-//! somebody else has come to.
+//! Uncached reads and writes. They leave no folios in the cache, except those that were cached before or that another
+//! access has found.
 
 mod support;
 
@@ -26,7 +26,7 @@ const UNCACHED: ReadOptions = ReadOptions {
 };
 const CACHED: ReadOptions = ReadOptions { caching: Caching::Kept, ..UNCACHED };
 
-/// Counts bytes, and holds requests while a test holds the gate.
+/// Counts bytes, and holds bios while a test holds the gate.
 #[derive(Debug, Default)]
 struct Counted {
     gate: Mutex<()>,
@@ -34,7 +34,7 @@ struct Counted {
     written: AtomicU64,
     /// Whether reads fail.
     fails: AtomicBool,
-    /// Requests that were submitted while the gate was held.
+    /// Bios that were submitted while the gate was held.
     held: Mutex<Vec<Bio>>,
 }
 
@@ -44,7 +44,7 @@ impl Counted {
     }
 }
 
-/// Drops the gate, and submits the held requests.
+/// Drops the gate, and submits the held bios.
 fn open(counted: &HookedDevice<Counted>, gate: MutexGuard<'_, ()>) {
     drop(gate);
     let held = std::mem::take(&mut *counted.held.lock());
@@ -100,7 +100,7 @@ impl Reading {
         self.cache.stats().bytes_resident
     }
 
-    /// Reads `length` bytes at `at`; gives how many there are.
+    /// Reads at most `length` bytes at `at`. Returns their number.
     fn read(&self, readahead: &Readahead, options: ReadOptions, at: u64, length: usize) -> usize {
         let context = self.file.context(&self.mapping, &self.device, options);
         let mut buffer = vec![0; length];
@@ -112,7 +112,7 @@ impl Reading {
 }
 
 #[test]
-fn a_file_that_is_read_through_is_read_once_and_leaves_nothing() {
+fn a_sequential_read_reads_a_file_once_and_leaves_nothing() {
     for (block_bytes, piece) in [
         (4096, 1 << 20),
         (4096, 65_536),
@@ -129,7 +129,7 @@ fn a_file_that_is_read_through_is_read_once_and_leaves_nothing() {
                 break;
             }
             at += got as u64;
-            // Two windows, and what the read itself wants of them.
+            // Two readahead windows, and the request itself.
             let most = 2 * (1 << 20) + 2 * (piece as u64).max(1 << 20);
             assert!(subject.resident() <= most, "{} at {at}", subject.resident());
         }
@@ -143,14 +143,14 @@ fn a_file_that_is_read_through_is_read_once_and_leaves_nothing() {
 }
 
 #[test]
-fn reads_here_and_there_leave_nothing() {
+fn random_reads_leave_nothing() {
     let subject = reading(4096);
     let (readahead, mut random) = (Readahead::default(), Random(5));
     for round in 0..300 {
         let at = random.between(1 << 20..FILE_BYTES - 70_000);
         let length = random.of_magnitude(1..16) as usize + 1;
         subject.read(&readahead, UNCACHED, at, length);
-        // A sequence in between, which is broken off.
+        // A sequence in between, which does not continue.
         if round % 50 == 49 {
             for part in 0..5 {
                 subject.read(&readahead, UNCACHED, part * 10_000, 10_000);
@@ -163,7 +163,7 @@ fn reads_here_and_there_leave_nothing() {
 }
 
 #[test]
-fn a_reader_who_stops_leaves_nothing_behind_when_it_says_so() {
+fn a_reader_that_ends_readahead_leaves_nothing() {
     let subject = reading(4096);
     let readahead = Readahead::default();
     for part in 0..20 {
@@ -172,7 +172,7 @@ fn a_reader_who_stops_leaves_nothing_behind_when_it_says_so() {
     assert!(subject.resident() > 0, "nothing was read ahead");
     readahead.stop(&subject.mapping);
     check_empty(&subject.cache);
-    // What has passed to somebody else is theirs.
+    // A folio that another reader has found stays.
     for part in 0..20 {
         subject.read(&readahead, UNCACHED, part * 4000, 4000);
     }
@@ -183,7 +183,7 @@ fn a_reader_who_stops_leaves_nothing_behind_when_it_says_so() {
 }
 
 #[test]
-fn skipping_readers_leave_nothing_that_they_have_passed() {
+fn a_reader_that_skips_parts_leaves_no_folios_that_it_has_passed() {
     let subject = reading(4096);
     let readahead = Readahead::default();
     for at in (0..FILE_BYTES - 70_000).step_by(20_000) {
@@ -195,7 +195,7 @@ fn skipping_readers_leave_nothing_that_they_have_passed() {
 }
 
 #[test]
-fn what_was_there_stays_and_what_others_come_to_does_too() {
+fn folios_that_were_cached_or_that_other_readers_find_stay() {
     let subject = reading(4096);
     let (ours, theirs) = (Readahead::default(), Readahead::default());
     subject.read(&theirs, CACHED, 2 << 20, 300_000);
@@ -210,8 +210,8 @@ fn what_was_there_stays_and_what_others_come_to_does_too() {
         assert_eq!(is_there, cached.contains(&page), "page {page}");
     }
     let read = subject.counted.read.load(Ordering::Relaxed);
-    assert!(read < before + FILE_BYTES - 200_000, "what was cached was read again");
-    // A folio that is lent uncached, and read by somebody meanwhile.
+    assert!(read < before + FILE_BYTES - 200_000, "cached data was read again");
+    // A folio that an uncached read lends, and that another reader finds before it is returned.
     let context = subject.file.context(&subject.mapping, &subject.device, UNCACHED);
     let at = FileOffset(5 << 20);
     let slice = lend(&context, &Readahead::default(), at, 4096).expect("readable");
@@ -219,7 +219,7 @@ fn what_was_there_stays_and_what_others_come_to_does_too() {
     drop(lend(&cached, &Readahead::default(), at, 10).expect("readable"));
     drop(slice);
     assert!(subject.mapping.get((5 << 20) >> 12).is_some());
-    // One that nobody else has seen goes with what is lent of it.
+    // A folio that no other reader has found leaves with its lent bytes.
     let at = FileOffset(4 << 20);
     let slice = lend(&context, &Readahead::default(), at, 4096).expect("readable");
     assert!(subject.mapping.get((4 << 20) >> 12).is_some());
@@ -229,7 +229,7 @@ fn what_was_there_stays_and_what_others_come_to_does_too() {
 }
 
 #[test]
-fn a_file_within_its_inode_leaves_nothing_either() {
+fn an_uncached_read_of_inline_data_leaves_nothing() {
     let file = ModelFile::inline(block_size(4096), b"short".to_vec());
     let cache = cache(1 << 20, 9);
     let (mapping, device) =
@@ -250,7 +250,7 @@ struct Writing {
     behind: WriteBehind,
 }
 
-const WINDOW: u64 = 1 << 20;
+const LIMIT: u64 = 1 << 20;
 
 fn writing() -> Writing {
     let format = Format::new(block_size(4096), 8 << 8, 1 << 20);
@@ -261,7 +261,7 @@ fn writing() -> Writing {
     let end_io = end_io.expect("a thread");
     let options = ReadOptions::default();
     let file = WritableFile::new(mapping, Arc::clone(&format), device, end_io, 0, options);
-    let behind = WriteBehind::start(WINDOW).expect("a thread");
+    let behind = WriteBehind::start(LIMIT).expect("a thread");
     Writing { cache, format, counted, file, behind }
 }
 
@@ -273,19 +273,19 @@ impl Writing {
         self.behind.push(&self.file, at..at + data.len() as u64);
     }
 
-    fn not_arrived(&self) -> u64 {
+    fn bytes_not_written(&self) -> u64 {
         let stats = self.cache.dirty_stats();
         stats.bytes_dirty + stats.bytes_writeback
     }
 }
 
-/// Bytes that tell their place.
+/// Returns bytes that depend on their offset.
 fn data(from: u64, length: u64) -> Vec<u8> {
     (from..from + length).map(|at| (at / 4096 + at) as u8 & 0x7f).collect()
 }
 
 #[test]
-fn what_is_written_goes_to_the_device_by_itself_and_leaves_nothing() {
+fn uncached_writes_reach_the_device_without_a_sync_and_leave_nothing() {
     let subject = writing();
     for (piece, total) in [(65_536, 4 << 20), (4096, 1 << 20), (1000, 500_000), (3 << 20, 6 << 20)]
     {
@@ -303,7 +303,7 @@ fn what_is_written_goes_to_the_device_by_itself_and_leaves_nothing() {
 }
 
 #[test]
-fn a_writer_waits_for_no_device_until_its_window_is_full() {
+fn a_writer_does_not_wait_for_the_device_before_the_limit() {
     let subject = writing();
     let gate = subject.counted.gate.lock();
     let written = AtomicU64::new(0);
@@ -317,13 +317,13 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
                 written.fetch_add(65_536, Ordering::Relaxed);
             }
         });
-        waiting.recv().expect("it never waited");
-        // Nothing has arrived, and nothing has left.
-        assert_eq!(written.load(Ordering::Relaxed), WINDOW + 65_536);
-        assert_eq!(subject.not_arrived(), WINDOW + 65_536);
-        // All of it is on its way before anything has to end.
+        waiting.recv().expect("the writer never waits");
+        // No data is on the device, and no folio has left the cache.
+        assert_eq!(written.load(Ordering::Relaxed), LIMIT + 65_536);
+        assert_eq!(subject.bytes_not_written(), LIMIT + 65_536);
+        // All of it is submitted before any write has to end.
         wait_until("all is submitted", || {
-            subject.counted.written.load(Ordering::Relaxed) >= WINDOW + 65_536
+            subject.counted.written.load(Ordering::Relaxed) >= LIMIT + 65_536
         });
         open(&subject.counted, gate);
         writer.join().expect("no panic");
@@ -332,10 +332,9 @@ fn a_writer_waits_for_no_device_until_its_window_is_full() {
     assert!(subject.format.on_disk() == data(0, 80 * 65_536));
 }
 
-/// Checks that both pages, of one folio, are left alone after what `write` writes, once 1 MiB of that is at
-/// the device. Tried again while this thread is held up for about as long as folios are left alone (100 ms),
-/// since it sees nothing then.
-fn check_left_alone(pages: [u64; 2], write: impl Fn(&Writing)) {
+/// Checks that a folio with both pages is not under writeback after `write`, once 1 MiB of that is submitted. Tries again
+/// if this thread was delayed for about as long as tails wait (100 ms), since it sees nothing then.
+fn check_tail_waits(pages: [u64; 2], write: impl Fn(&Writing)) {
     let checked = (0..200).any(|_| {
         let subject = writing();
         subject.write(1 << 20, &data(1 << 20, 65_536));
@@ -346,24 +345,24 @@ fn check_left_alone(pages: [u64; 2], write: impl Fn(&Writing)) {
         wait_until("all is submitted", || {
             subject.counted.written.load(Ordering::Relaxed) >= 65_536 + (1 << 20)
         });
-        let is_alone = pages.iter().all(|&page| {
+        let tail_waits = pages.iter().all(|&page| {
             subject.file.mapping().get(page).is_some_and(|folio| !folio.is_under_writeback())
         });
         let in_time = start.elapsed() < Duration::from_millis(90);
         open(&subject.counted, gate);
         check_empty(&subject.cache);
-        assert!(is_alone || !in_time);
+        assert!(tail_waits || !in_time);
         in_time
     });
-    assert!(checked, "this machine is too slow to tell");
+    assert!(checked, "this machine is too slow for the test");
 }
 
 #[test]
-fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
-    // Both blocks of one folio, which a write at byte 6000 would have to wait for.
-    check_left_alone([0, 1], |subject| {
+fn writeback_of_a_tail_that_the_next_write_may_continue_waits_for_a_moment() {
+    // Both pages are of one folio, for whose writeback a write at byte 6000 would wait.
+    check_tail_waits([0, 1], |subject| {
         subject.write(0, &data(0, 6000));
-        // Enough for a request.
+        // Enough for a large request.
         subject.write(2 << 20, &data(2 << 20, 1 << 20));
     });
     let subject = writing();
@@ -375,33 +374,33 @@ fn what_the_next_write_may_go_on_with_is_left_alone_for_a_moment() {
 }
 
 #[test]
-fn the_folio_that_a_large_write_ends_in_is_left_alone_too_while_much_is_on_its_way() {
+fn writeback_of_the_last_folio_of_a_large_write_waits_for_a_moment_too() {
     let at = 2 << 20;
-    check_left_alone([768, 769], |subject| {
+    check_tail_waits([768, 769], |subject| {
         subject.write(at, &data(at, (1 << 20) + 6000));
     });
 }
 
 #[test]
-fn folios_that_were_there_are_written_and_stay() {
+fn cached_folios_are_written_and_stay() {
     let subject = writing();
     assert_eq!(write(&subject.file, FileOffset(0), &data(0, 65_536)), Ok(65_536));
     subject.write(4096, &data(4096, 200_000));
     let folio = subject.file.mapping().get(0).expect("cached");
     let length = folio.len() as u64;
     drop(folio);
-    wait_until("all has arrived", || subject.not_arrived() == 0);
+    wait_until("all data is written", || subject.bytes_not_written() == 0);
     assert!(subject.format.on_disk() == data(0, 204_096));
     let stays = |subject: &Writing| subject.cache.stats().bytes_resident == length;
     wait_until("a folio that stays", || stays(&subject));
-    // And one that a cached write comes to.
+    // So does a folio that a cached write finds.
     subject.write(1 << 20, &data(1 << 20, 4096));
     assert_eq!(write(&subject.file, FileOffset(1 << 20), &[3; 10]), Ok(10));
     write_back(&subject.file, 0..u64::MAX);
     wait_for_writeback(&subject.file, 0..u64::MAX);
     assert!(
         subject.file.mapping().get((1 << 20) >> 12).is_some() || {
-            // It had left before.
+            // It had left the cache before.
             subject.cache.stats().folios_dropped > 1
         }
     );
@@ -418,13 +417,13 @@ fn a_dirty_folio_that_is_read_uncached_stays_until_it_is_written() {
     let got = read(&context, &Readahead::default(), FileOffset(0), &mut buffer);
     assert_eq!(got, Ok(65_536));
     assert!(buffer == data(0, 65_536));
-    assert_eq!((subject.not_arrived(), subject.cache.stats().bytes_resident), (65_536, 65_536));
+    assert_eq!((subject.bytes_not_written(), subject.cache.stats().bytes_resident), (65_536, 65_536));
     open(&subject.counted, gate);
     check_empty(&subject.cache);
 }
 
 #[test]
-fn a_write_that_fails_leaves_nothing() {
+fn a_failed_write_leaves_nothing() {
     let subject = writing();
     subject.write(0, &data(0, 65_536));
     check_empty(&subject.cache);

@@ -1,4 +1,4 @@
-//! What writes ask of the format and of the device, one behaviour at a time.
+//! Calls of the format and requests to the device that writes and writeback cause.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn folios_are_as_large_as_the_write_and_the_option_allow() {
 }
 
 #[test]
-fn a_write_reserves_once_and_a_rewrite_of_what_is_dirty_not_at_all() {
+fn a_write_reserves_once_and_a_write_to_dirty_blocks_reserves_nothing() {
     for order_max in [0, 9] {
         let setup = setup(order_max, 4096);
         setup.write(0, &vec![1; 1 << 20]);
@@ -50,7 +50,7 @@ fn one_request_and_one_call_of_the_format_cover_many_folios() {
         setup.write(0, &vec![1; 1 << 20]);
         setup.sync();
         assert_eq!(setup.gate.take_log(), [(BioOperation::Write, 1 << 20)]);
-        // Once to allocate, and once since that changed what was known.
+        // Once to allocate, and once since the allocation changed the generation.
         assert!(setup.format.map_writebacks.load(Ordering::Relaxed) <= 2);
         assert_eq!(setup.format.end_ios.load(Ordering::Relaxed), 1);
         assert_eq!(setup.format.size(), 1 << 20);
@@ -93,23 +93,23 @@ fn a_block_is_read_first_only_if_it_is_written_in_part_and_has_data() {
 }
 
 #[test]
-fn what_a_copy_takes_the_place_of_is_data_all_the_time() {
+fn a_folio_that_is_replaced_by_a_copy_is_data_all_the_time() {
     let setup = setup(9, 4096);
     let (mapping, copies) = (setup.file.mapping(), AtomicU64::new(0));
     setup.write(0, &vec![1; 2 << 20]);
     let check = |number| {
-        // The copy begins about now.
+        // The other thread starts to copy about now.
         copies.store(number, Ordering::Relaxed);
         if seek_data(&setup.file.read_context(), FileOffset(0)) != Ok(FileOffset(0)) {
-            return Err("data is called a hole");
+            return Err("data is reported as a hole");
         }
         zero_range(&setup.file, 100..300).expect("memory");
         let found = setup.read(100, 200);
         setup.write(100, &[1; 200]);
-        if found == [0; 200] { Ok(()) } else { Err("what was zeroed is there") }
+        if found == [0; 200] { Ok(()) } else { Err("zeroed data reappears") }
     };
     thread::scope(|scope| {
-        // As who makes room among mapped folios does, without the inode's lock.
+        // Without the inode's lock, as the thread that reclaims mapped folios.
         scope.spawn(|| {
             let mut last = 0;
             while last < u64::MAX {
@@ -130,12 +130,12 @@ fn what_a_copy_takes_the_place_of_is_data_all_the_time() {
 }
 
 #[test]
-fn a_written_folio_stays_cached_until_the_format_knows() {
+fn a_written_folio_stays_cached_until_the_format_is_called() {
     let setup = setup_with(cache(2 << 20, 9), 4096);
     setup.write(0, &vec![7; 65_536]);
     let end_io = setup.format.pause();
     write_back(&setup.file, 0..u64::MAX);
-    // The device is done. If the folio went now, it would be read as unwritten.
+    // The I/O has ended. If the folio were evicted now, it would be read as unwritten.
     let other =
         writable(&setup.cache, &setup.format, setup.gate.clone(), 4096, Arc::clone(&setup.end_io));
     let context = iomap::ReadContext { size: 8 << 20, ..other.read_context() };
@@ -148,14 +148,14 @@ fn a_written_folio_stays_cached_until_the_format_knows() {
 }
 
 #[test]
-fn who_waits_for_writeback_ends_what_has_ended_and_leaves_the_rest_to_the_thread() {
+fn a_waiter_completes_writes_that_have_ended_and_the_thread_completes_later_ones() {
     let setup = setup(9, 4096);
     let ended_by = || *setup.format.ended_by.lock().expect("no panic");
     setup.write(0, &[7; 10_000]);
     write_back_and_wait(&setup.file, 0..u64::MAX);
     assert_eq!(ended_by(), Some(thread::current().id()));
     assert_eq!(setup.format.on_disk(), vec![7; 10_000]);
-    // A device that ends later, on whatever thread.
+    // A device that ends the write later, on another thread.
     setup.write(0, &[8; 10_000]);
     setup.gate.hold_above(0);
     let device = thread::scope(|scope| {
@@ -168,12 +168,12 @@ fn who_waits_for_writeback_ends_what_has_ended_and_leaves_the_rest_to_the_thread
         device.join().expect("no panic")
     });
     assert_eq!(setup.format.on_disk(), vec![8; 10_000]);
-    let ended_by = ended_by().expect("it has ended");
+    let ended_by = ended_by().expect("the write has ended");
     assert!(ended_by != thread::current().id() && ended_by != device);
 }
 
 #[test]
-fn a_cache_full_of_dirty_folios_is_written_back_by_who_needs_room() {
+fn a_writer_that_needs_room_writes_back_a_cache_full_of_dirty_folios() {
     let setup = setup_with(cache(512 << 10, 4), 4096);
     let data: Vec<u8> = (0..4_000_000).map(|at: u32| (at >> 10) as u8 & 0x7f).collect();
     setup.write(0, &data);
@@ -183,7 +183,7 @@ fn a_cache_full_of_dirty_folios_is_written_back_by_who_needs_room() {
 }
 
 #[test]
-fn a_write_that_fails_is_heard_of_by_every_open_file_once() {
+fn every_open_file_reports_a_failed_write_once() {
     let (format, cache) = (Format::new(block_size(4096), 100, 100), cache(1 << 20, 9));
     let plan = FaultPlan { write_errors: 1_000_000, ..FaultPlan::default() };
     let device = Arc::new(FaultDevice::new(format.device(), plan));
@@ -198,11 +198,11 @@ fn a_write_that_fails_is_heard_of_by_every_open_file_once() {
         assert!(matches!(file.errors().check(cursor), Err(Error::Io(_))));
         assert_eq!(file.errors().check(cursor), Ok(()));
     }
-    assert_eq!(format.size(), 0, "nothing arrived");
+    assert_eq!(format.size(), 0, "no data is on the device");
 }
 
 #[test]
-fn what_a_panic_keeps_from_being_written_is_told_and_all_goes_on() {
+fn data_lost_by_a_panic_is_reported_and_later_writes_succeed() {
     let setup = setup(9, 4096);
     let cursor = setup.file.errors().cursor();
     for waits in [false, true] {
@@ -214,8 +214,8 @@ fn what_a_panic_keeps_from_being_written_is_told_and_all_goes_on() {
             write_back(&setup.file, 0..u64::MAX);
             wait_for_writeback(&setup.file, 0..u64::MAX);
         }
-        let told = setup.file.errors().check(&cursor);
-        assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
+        let error = setup.file.errors().check(&cursor);
+        assert!(matches!(error, Err(Error::Lost(_))), "{error:?}");
         setup.write(0, &[2; 10_000]);
         setup.sync();
         assert_eq!(setup.file.errors().check(&cursor), Ok(()));
@@ -224,7 +224,7 @@ fn what_a_panic_keeps_from_being_written_is_told_and_all_goes_on() {
 }
 
 #[test]
-fn a_write_without_space_changes_nothing_and_keeps_nothing_reserved() {
+fn a_write_without_space_changes_nothing_and_leaves_no_reservation() {
     let (format, cache) = (Format::new(block_size(4096), 10, 100), cache(1 << 20, 9));
     let file = writable(&cache, &format, format.device(), 4096, EndIo::start().expect("a thread"));
     assert_eq!(write(&file, FileOffset(0), &vec![1; 65_536]), Err(Error::NoSpace));
@@ -234,7 +234,7 @@ fn a_write_without_space_changes_nothing_and_keeps_nothing_reserved() {
 }
 
 #[test]
-fn a_write_that_fails_keeps_nothing_reserved_but_what_was_dirty_before() {
+fn a_failed_write_leaves_only_reservations_of_data_that_was_dirty_before() {
     let setup = setup(9, 4096);
     setup.write(0, &[1; 4096]);
     setup.sync();
@@ -255,14 +255,14 @@ fn a_write_that_fails_keeps_nothing_reserved_but_what_was_dirty_before() {
 }
 
 #[test]
-fn nothing_of_a_file_is_on_its_way_when_a_part_of_it_is_to_move() {
+fn no_write_of_a_file_is_in_flight_before_a_part_of_it_moves() {
     let setup = setup(0, 4096);
     setup.write(0, &vec![1; 65_536]);
     setup.sync();
     setup.write(4096, &vec![2; 8192]);
     setup.write(40_000, &vec![3; 30_000]);
     detach_cache(&setup.file, 32_768);
-    // What ends later would change what the format knows of blocks amid their moving.
+    // The end of a later write would change the map during the move.
     assert_eq!(setup.cache.dirty_stats().bytes_dirty, 0);
     assert!(setup.file.mapping().next_under_writeback(0..u64::MAX).is_none());
     assert_eq!(setup.file.mapping().next_cached(8..u64::MAX >> 12), None);
@@ -289,7 +289,7 @@ fn zeroes_are_written_only_over_data() {
 }
 
 #[test]
-fn what_is_cut_off_does_not_come_back_when_the_file_grows() {
+fn truncated_data_does_not_reappear_when_the_file_grows() {
     for order_max in [0, 9] {
         let setup = setup(order_max, 4096);
         setup.write(0, &vec![1; 65_536]);
@@ -346,7 +346,7 @@ fn data_in_the_cache_is_data_even_where_blocks_are_unwritten() {
     }
 }
 
-/// A file within its inode.
+/// A file with inline data.
 #[derive(Debug)]
 struct InlineFile(Mutex<Vec<u8>>);
 
@@ -379,7 +379,7 @@ impl MapWrite for InlineFile {
 }
 
 #[test]
-fn inline_data_that_is_cut_off_does_not_come_back() {
+fn truncated_inline_data_does_not_reappear() {
     let inline = Arc::new(InlineFile(Mutex::new(vec![1; 100])));
     let mapping = cache(1 << 20, 9).new_mapping(block_size(4096));
     let device = Arc::new(MemoryDevice::new(Vec::new()));

@@ -1,5 +1,5 @@
-//! Random writes, truncations and readings of one file, compared with a vector of bytes; and what
-//! reaches the device, with what a crash may leave there.
+//! Random writes, truncations and reads of one file, compared with a vector of bytes, and the state of the device after
+//! syncs and crashes.
 #![allow(clippy::print_stdout, reason = "the seed of a failure")]
 
 mod support;
@@ -16,15 +16,15 @@ use iomap::{
 use support::format::{Format, GARBAGE, Mode};
 use support::{Late, Random, block_size, cache};
 
-/// A file, and what is known of it.
+/// A file and its model.
 struct Subject {
     format: Arc<Format>,
     file: Arc<WritableFile>,
     cursor: ErrorCursor,
     model: Vec<u8>,
-    /// What was lent, and what it was.
+    /// Lent bytes, and copies of them.
     lent: Vec<(FolioSlice, Vec<u8>)>,
-    /// Whether the device fails now and then.
+    /// Whether the device sometimes fails.
     faulty: bool,
 }
 
@@ -34,7 +34,7 @@ impl Subject {
     fn new(random: &mut Random, cache: &Arc<PageCache>, faulty: bool) -> Self {
         let size = block_size(1024 << random.below(7));
         let blocks = SIZE_MAX / u64::from(size.bytes()) + random.below(64);
-        // Now and then, space runs out.
+        // Sometimes there is not enough space.
         let blocks = if random.one_in(4) { blocks / 2 + 1 } else { blocks };
         let run_max = if random.one_in(2) { random.between(1..20) } else { u64::MAX };
         let mode = Mode::random(random);
@@ -65,8 +65,8 @@ impl Subject {
         Self { format, file, cursor, model: Vec::new(), lent: Vec::new(), faulty }
     }
 
-    /// Something that `random` chooses.
-    fn step(&mut self, random: &mut Random) {
+    /// Does a random operation.
+    fn run_operation(&mut self, random: &mut Random) {
         let at = random.below(self.model.len() as u64 + 10);
         let length = random.of_magnitude(1..20).max(1);
         match random.below(26) {
@@ -102,7 +102,7 @@ impl Subject {
         assert_eq!(self.file.size(), self.model.len() as u64);
     }
 
-    /// Writes around the cache, together with others if that is possible, or else alone.
+    /// Writes directly: an overwrite if that is possible, or else a write that has the file alone.
     fn write_direct(&mut self, random: &mut Random, at: u64, length: u64) {
         let block = u64::from(self.file.mapping().block_size().bytes());
         let unit = if random.one_in(2) { block.max(512) } else { 512 };
@@ -126,7 +126,7 @@ impl Subject {
             Ok(None) => {}
             Err(error) => {
                 self.expect_failure(error);
-                // A part may have been written, of which only the caller hears.
+                // A part may have been written, which only the caller learns.
                 self.reset();
             }
         }
@@ -165,7 +165,7 @@ impl Subject {
         }
     }
 
-    /// Whether something worked. What failed may be half done.
+    /// Returns whether an operation succeeded. A failed one may be half done, so the file is emptied.
     fn succeeded(&mut self, result: Result<()>) -> bool {
         match result {
             Ok(()) => true,
@@ -239,7 +239,7 @@ impl Subject {
         let _ = self.file.errors().check(&self.cursor);
     }
 
-    /// Has everything reach the device, and looks for it there.
+    /// Writes back all data, and compares the device with the model.
     fn sync(&mut self, random: &mut Random) {
         write_back(&self.file, 0..u64::MAX);
         wait_for_writeback(&self.file, 0..u64::MAX);
@@ -262,10 +262,10 @@ impl Subject {
         }
     }
 
-    /// What a crash would leave has nothing in it that was never the file's.
+    /// Checks that a crash would expose no bytes that were never the file's.
     fn check_crash(&self) {
         let garbage = self.format.on_disk().iter().position(|byte| *byte == GARBAGE);
-        // A write that failed may leave anything, and a torn one a part.
+        // A failed write may leave any bytes.
         assert!(garbage.is_none() || self.faulty, "garbage at {garbage:?}");
         assert!(self.format.size() <= self.file.size());
     }
@@ -278,7 +278,7 @@ fn check_seeds(seeds: std::ops::Range<u64>, faulty: bool) {
         let cache = cache((1 << 20) << random.below(4), random.below(10) as u8);
         let mut subject = Subject::new(&mut random, &cache, faulty);
         for _ in 0..200 {
-            subject.step(&mut random);
+            subject.run_operation(&mut random);
         }
         subject.sync(&mut random);
         subject.read(0, SIZE_MAX);
@@ -295,6 +295,6 @@ fn random_writes_read_back_and_reach_the_device() {
 }
 
 #[test]
-fn a_device_that_fails_loses_only_what_fsync_hears_of() {
+fn a_failing_device_loses_only_data_that_fsync_reports() {
     check_seeds(1000..1100, true);
 }

@@ -1,5 +1,5 @@
-//! A format of one file, for the tests of the write path, which writes in place or out of place. Its device is
-//! full of garbage where no data was written, and so is every block that is freed.
+//! A format of one file, for the tests of the write path. It writes in place or out of place. Its device is full of
+//! garbage where no data was written, and so is every freed block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub const GARBAGE: u8 = 0xee;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Block {
     Delalloc,
-    /// Delayed, and on its way to a block that is not yet the file's.
+    /// Delayed, and in flight to a block that is not yet the file's.
     Placed,
     /// Blocks of the device.
     Unwritten(u64),
@@ -32,7 +32,7 @@ enum Block {
 #[derive(Debug)]
 pub struct Format {
     block_size: BlockSize,
-    /// The device, as it really is.
+    /// The device below all wrappers.
     device: Arc<MemoryDevice>,
     state: Mutex<State>,
     sequence: AtomicU64,
@@ -40,22 +40,22 @@ pub struct Format {
     transform: Option<Arc<dyn Transform>>,
     /// The number of blocks that the file may have.
     capacity: u64,
-    /// The most blocks of one mapping.
+    /// The maximum number of blocks of one mapping.
     run_max: u64,
-    /// Held to keep the end of I/O waiting.
+    /// Held while ends of I/O have to wait.
     ends: Mutex<()>,
     pub map_writes: AtomicU64,
     pub map_writebacks: AtomicU64,
     pub end_ios: AtomicU64,
-    /// How many ends of I/O wait, or have waited.
+    /// The number of ends of I/O that wait, or have waited.
     pub waiting: AtomicU64,
     /// The thread of the last end of I/O.
     pub ended_by: Mutex<Option<ThreadId>>,
     /// Whether the next end of I/O panics.
     pub panics: AtomicBool,
-    /// What becomes of one mapping for writeback instead, after so many others.
+    /// The failure of a mapping for writeback.
     fails: Mutex<Option<Failure>>,
-    /// Done after the next reservation.
+    /// Called after the next reservation.
     pub after_reservation: Hook,
 }
 
@@ -63,7 +63,7 @@ pub struct Format {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     InPlace,
-    /// Blocks that are only preallocated are written in place all the same.
+    /// Preallocated blocks are written in place all the same.
     OutOfPlace {
         orders_size: bool,
     },
@@ -78,7 +78,7 @@ impl Mode {
     }
 }
 
-/// Something to do once.
+/// Work that is done once.
 #[derive(Default)]
 pub struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// How many mappings go well before one that does not, and what becomes of that.
+/// The number of mappings that succeed before one fails, and the function that returns its error or panics.
 type Failure = (u64, fn() -> Error);
 
 #[derive(Debug, Default)]
@@ -109,15 +109,15 @@ struct State {
     blocks: BTreeMap<u64, Block>,
     /// Free blocks of the device.
     free: Vec<Range<u64>>,
-    /// How many of those are reserved.
+    /// The number of free blocks that are reserved.
     reserved: u64,
     size: u64,
     /// The placements that have not ended, by token: the first block of the file, and the blocks of the device.
     placements: BTreeMap<u64, (u64, Range<u64>)>,
     tokens: u64,
-    /// The ranges of the file that were placed, in bytes.
+    /// The ranges of the file with placements, in bytes.
     placed: Vec<Range<u64>>,
-    /// The blocks of the device in the last checkpoint, and those of them that were freed since.
+    /// The blocks of the device in the last checkpoint, and those among them that were freed since.
     checkpointed: BTreeSet<u64>,
     freed_since: Vec<u64>,
 }
@@ -152,12 +152,12 @@ impl State {
 }
 
 impl Format {
-    /// An empty file on a device of `blocks` blocks.
+    /// Creates an empty file on a device of `blocks` blocks.
     pub fn new(block_size: BlockSize, blocks: u64, run_max: u64) -> Arc<Self> {
         Self::with_mode(block_size, blocks, run_max, Mode::InPlace)
     }
 
-    /// [`new`](Self::new), with a mode. Out of place, the device has room for as many blocks again.
+    /// [`new`](Self::new), with a mode. Out of place, the device has twice as many blocks.
     pub fn with_mode(block_size: BlockSize, capacity: u64, run_max: u64, mode: Mode) -> Arc<Self> {
         Self::with_transform(block_size, capacity, run_max, mode, None)
     }
@@ -202,12 +202,12 @@ impl Format {
         self.state.lock().expect("no panic")
     }
 
-    /// Has one mapping for writeback, after so many others, end in `error`.
+    /// Makes one mapping for writeback fail with `error`, after `after` others.
     pub fn fail(&self, after: u64, error: fn() -> Error) {
         *self.fails.lock().expect("no panic") = Some((after, error));
     }
 
-    /// Has the end of I/O wait until the result is dropped.
+    /// Makes ends of I/O wait until the result is dropped.
     pub fn pause(&self) -> MutexGuard<'_, ()> {
         self.ends.lock().expect("no panic")
     }
@@ -216,22 +216,22 @@ impl Format {
         self.block_size.bytes().into()
     }
 
-    /// The size on the disk.
+    /// Returns the size on the disk.
     pub fn size(&self) -> u64 {
         self.state().size
     }
 
-    /// Blocks that are reserved.
+    /// Returns the number of reserved blocks.
     pub fn reserved(&self) -> u64 {
         self.state().reserved
     }
 
-    /// Makes what was written so far the state after a crash, and returns the contents of the file in it. No data is on its way, and the device was flushed.
-    /// Until the next checkpoint, none of its blocks is used again.
+    /// Makes a checkpoint, the state after a crash, and returns the contents of the file in it. No data is in flight, and
+    /// the device was flushed. Until the next checkpoint, none of its blocks is used again.
     pub fn checkpoint(&self) -> (Checkpoint, Vec<u8>) {
         let mut state = self.state();
-        assert!(state.placements.is_empty(), "data is on its way");
-        for place in std::mem::take(&mut state.freed_since) {
+        assert!(state.placements.is_empty(), "data is in flight");
+        for place in std::mem::allocate(&mut state.freed_since) {
             state.free.push(place..place + 1);
         }
         let mapped = |(at, block): (&u64, &Block)| match block {
@@ -272,7 +272,7 @@ impl Format {
         state.blocks.iter().map(|(at, block)| (*at, self.map_of(*at, Some(block)).kind)).collect()
     }
 
-    /// The file as a crash just now would leave it.
+    /// Returns the file's contents after a crash at this moment.
     pub fn on_disk(&self) -> Vec<u8> {
         let (state, block) = (self.state(), self.block() as usize);
         let device = self.device.snapshot();
@@ -295,7 +295,7 @@ impl Format {
         bytes
     }
 
-    /// Cuts the file off, or lengthens it, on the disk.
+    /// Sets the size on the disk, and frees the blocks past it.
     pub fn truncate(&self, size: u64) {
         let mut state = self.state();
         let gone = state.blocks.split_off(&size.div_ceil(self.block()));
@@ -304,7 +304,7 @@ impl Format {
         self.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes the blocks of `range` away.
+    /// Frees the blocks of `range`.
     pub fn punch(&self, range: Range<u64>) {
         let mut state = self.state();
         for at in range.start / self.block()..range.end / self.block() {
@@ -320,14 +320,14 @@ impl Format {
         let mut state = self.state();
         for at in range.start / self.block()..range.end.div_ceil(self.block()) {
             if !state.blocks.contains_key(&at) && self.has_room(&state, 1) {
-                let place = take(&mut state.free, 1).start;
+                let place = allocate(&mut state.free, 1).start;
                 state.blocks.insert(at, Block::Unwritten(place));
             }
         }
         self.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Has everything past the end in the file's last block be garbage on the device.
+    /// Writes garbage to the device after the end of the file in its last block.
     pub fn spoil_tail(&self) {
         let state = self.state();
         let (block, size) = (self.block(), state.size);
@@ -342,7 +342,7 @@ impl Format {
     fn free(&self, state: &mut State, block: Block) {
         match block {
             Block::Delalloc => state.reserved -= 1,
-            Block::Placed => panic!("a block that is on its way is freed"),
+            Block::Placed => panic!("a block in flight is freed"),
             Block::Mapped(place) if state.checkpointed.contains(&place) => {
                 state.freed_since.push(place);
             }
@@ -350,7 +350,7 @@ impl Format {
                 let garbage = vec![GARBAGE; self.block() as usize];
                 let device: &dyn BlockDevice = &*self.device;
                 device.write_at(DeviceOffset(place * self.block()), &garbage).expect("memory");
-                // The next to be used: late writes to it are noticed.
+                // First, so that it is used next, and late writes to it are noticed.
                 state.free.insert(0, place..place + 1);
             }
         }
@@ -423,8 +423,8 @@ impl Format {
     }
 }
 
-/// Takes at most `count` blocks that follow one another.
-fn take(free: &mut Vec<Range<u64>>, count: u64) -> Range<u64> {
+/// Allocates at most `count` contiguous blocks.
+fn allocate(free: &mut Vec<Range<u64>>, count: u64) -> Range<u64> {
     let first = free.first_mut().expect("counted before");
     let taken = first.start..first.end.min(first.start + count);
     first.start = taken.end;
@@ -488,7 +488,7 @@ impl MapWrite for Format {
             (first..end).take_while(|block| state.blocks.get(block) == Some(&Block::Delalloc));
         let wanted = wanted.count() as u64;
         if wanted > 0 {
-            let places = take(&mut state.free, wanted.min(self.run_max));
+            let places = allocate(&mut state.free, wanted.min(self.run_max));
             state.reserved -= places.end - places.start;
             let new = (first..).zip(places).map(|(at, place)| (at, Block::Unwritten(place)));
             state.blocks.extend(new.collect::<Vec<_>>());
@@ -511,7 +511,7 @@ impl MapWrite for Format {
             let block = state.blocks.get(&at).copied();
             if matches!(block, None | Some(Block::Delalloc)) {
                 state.reserved -= u64::from(block.is_some());
-                let place = take(&mut state.free, 1).start;
+                let place = allocate(&mut state.free, 1).start;
                 state.blocks.insert(at, Block::Unwritten(place));
             }
         }
@@ -537,7 +537,7 @@ impl MapWrite for Format {
         if state.free.is_empty() {
             return Err(Error::NoSpace);
         }
-        let places = take(&mut state.free, wanted);
+        let places = allocate(&mut state.free, wanted);
         let count = places.end - places.start;
         for at in first..first + count {
             let block = state.blocks.get_mut(&at).expect("a block that was reserved");

@@ -12,10 +12,10 @@ use iomap::{
 use super::format::{Format, Mode};
 use super::{block_size, cache};
 
-/// Lists requests, and holds writes on demand.
+/// Device hooks that list bios, and hold writes on demand.
 #[derive(Debug)]
 pub struct Gate {
-    /// The operation and the number of bytes of each request.
+    /// The operation and the number of bytes of each bio.
     pub log: Mutex<Vec<(BioOperation, u64)>>,
     /// Writes of more bytes than this are held.
     pub hold_above: Mutex<u64>,
@@ -106,8 +106,8 @@ impl Setup {
         wait_for_writeback(&self.file, 0..u64::MAX);
     }
 
-    /// Waits until the end of I/O has dealt with all that has ended on the device.
-    pub fn settle(&self) {
+    /// Waits until the end-of-I/O thread has completed all writes that have ended on the device.
+    pub fn wait_for_ended_writes(&self) {
         let format = Format::new(block_size(4096), 1, 1);
         let device = format.device();
         let other = writable(&self.cache, &format, device, 4096, Arc::clone(&self.end_io));
@@ -116,7 +116,7 @@ impl Setup {
         wait_for_writeback(&other, 0..1);
     }
 
-    /// The same file with nothing cached.
+    /// Opens the file again, with an empty cache.
     pub fn reopen(mut self, block_bytes: u64) -> Self {
         self.file = writable(
             &self.cache,

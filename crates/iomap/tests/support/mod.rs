@@ -1,4 +1,4 @@
-//! Model files and misbehaving devices for the tests of the read path.
+//! Model files, and devices that fail or delay bios.
 #![allow(dead_code, unused_imports, reason = "not every test uses everything")]
 
 pub mod format;
@@ -21,7 +21,7 @@ use iomap::{
 
 pub use waiting::wait_until;
 
-/// The CPU time that this thread has used, in seconds.
+/// Returns the CPU time that this thread has used, in seconds.
 pub fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -39,7 +39,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number below `end`, which is not zero.
+    /// Returns a number below `end`, which is not zero.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
@@ -48,7 +48,7 @@ impl Random {
         range.start + self.below(range.end - range.start)
     }
 
-    /// A number below a power of two with an exponent from `exponents`: of any magnitude.
+    /// Returns a number below a random power of two, whose exponent is in `exponents`.
     pub fn of_magnitude(&mut self, exponents: Range<u64>) -> u64 {
         let exponent = self.between(exponents);
         self.below(1 << exponent)
@@ -59,22 +59,22 @@ impl Random {
     }
 }
 
-/// A file that lies on a device in pieces.
+/// A file of several extents on a device.
 #[derive(Debug)]
 pub struct ModelFile {
     pub block_size: BlockSize,
     pub size: u64,
     pub maps: Vec<Iomap>,
-    /// What it reads as.
+    /// The contents.
     pub bytes: Vec<u8>,
     pub inline: Option<Vec<u8>>,
-    /// How often it was asked for a mapping.
+    /// The number of mappings that it returned.
     pub calls: AtomicU64,
 }
 
 impl ModelFile {
-    /// A random file of at most `blocks_max` blocks, and the contents of its device, which is full
-    /// of bytes that are not the file's where no extent lies.
+    /// Returns a random file of at most `blocks_max` blocks, and the contents of its device, which has other bytes where
+    /// no extent is.
     pub fn random(random: &mut Random, block_size: BlockSize, blocks_max: u64) -> (Self, Vec<u8>) {
         let block = u64::from(block_size.bytes());
         let blocks = random.between(1..blocks_max + 1);
@@ -110,7 +110,7 @@ impl ModelFile {
         (Self { block_size, size, maps, bytes, inline: None, calls: AtomicU64::new(0) }, device)
     }
 
-    /// A file whose blocks lie in order from byte `address` of the device on.
+    /// Returns a file of one extent, from byte `address` of the device on.
     pub fn contiguous(block_size: BlockSize, size: u64, address: u64, device: &[u8]) -> Self {
         let maps = vec![Iomap {
             offset: FileOffset(0),
@@ -124,13 +124,13 @@ impl ModelFile {
         Self { block_size, size, maps, bytes, inline: None, calls: AtomicU64::new(0) }
     }
 
-    /// A file of these ranges, of whose contents nothing is known.
+    /// Returns a file of these ranges, with unknown contents.
     pub fn of_maps(block_size: BlockSize, size: u64, maps: Vec<Iomap>) -> Self {
         let calls = AtomicU64::new(0);
         Self { block_size, size, maps, bytes: Vec::new(), inline: None, calls }
     }
 
-    /// A file within its inode.
+    /// Returns a file with inline data.
     pub fn inline(block_size: BlockSize, data: Vec<u8>) -> Self {
         let maps = vec![Iomap {
             offset: FileOffset(0),
@@ -186,7 +186,7 @@ impl MapRead for ModelFile {
     }
 }
 
-/// Hands bios to a thread, which submits them late and out of order.
+/// Device hooks that pass bios to a thread, which submits them late and out of order.
 #[derive(Debug)]
 pub struct Late {
     queue: mpsc::Sender<Bio>,
@@ -228,7 +228,7 @@ impl DeviceHooks for Late {
     }
 }
 
-/// Counts requests, and fails those that touch the listed ranges.
+/// Device hooks that count bios, and fail those with bytes of the listed ranges.
 #[derive(Debug, Default)]
 pub struct BadRanges {
     pub bad: Mutex<Vec<Range<u64>>>,
@@ -271,7 +271,7 @@ pub fn block_size(bytes: u64) -> BlockSize {
     BlockSize::from_bytes(bytes).expect("a block size")
 }
 
-/// Checks that all memory is free, once the readahead that is still on its way has arrived.
+/// Checks that all memory is free after readahead in flight has ended.
 pub fn check_empty(cache: &PageCache) {
     for _ in 0..1000 {
         if cache.stats().bytes_resident == 0 {
