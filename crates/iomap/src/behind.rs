@@ -300,8 +300,7 @@ impl Queue {
         while self.started.front().is_some_and(Chunk::is_written) {
             self.bytes -= self.started.pop_front().map_or(0, |chunk| chunk.len());
         }
-        let is_empty =
-            self.started.is_empty() && self.waiting.is_empty() && self.tails.is_empty();
+        let is_empty = self.started.is_empty() && self.waiting.is_empty() && self.tails.is_empty();
         debug_assert!(!is_empty || self.bytes == 0 && self.tail_bytes == 0, "bytes of no range");
         is_empty
     }

@@ -25,7 +25,11 @@ pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset
 }
 
 /// Returns the first byte at or after `at` that is data, or that is in a hole, as `wants_data` says.
-fn first(context: &ReadContext<'_>, at: FileOffset, wants_data: bool) -> Result<Option<FileOffset>> {
+fn first(
+    context: &ReadContext<'_>,
+    at: FileOffset,
+    wants_data: bool,
+) -> Result<Option<FileOffset>> {
     let mut here = at.0;
     while here < context.size() {
         let (is_data, end) = run_at(context, here)?;

@@ -266,7 +266,10 @@ impl<'f> Collector<'f> {
                     }
                 };
                 debug_assert!(range.is_valid(self.file.mapping.block_size().bytes().into()));
-                debug_assert!(range.offset.0 == at && range.end() <= end, "{range:?} of {at}..{end}");
+                debug_assert!(
+                    range.offset.0 == at && range.end() <= end,
+                    "{range:?} of {at}..{end}"
+                );
                 self.adding = Some(range);
                 if is_new && !self.pending_ends_at(at) {
                     self.finish_pending();
@@ -284,14 +287,7 @@ impl<'f> Collector<'f> {
         let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().collect());
         let (end_io, entered) = (Arc::clone(&file.end_io), self.entered.clone());
         end_io.push(
-            EndedWrite {
-                file,
-                pieces,
-                ranges,
-                reached: 0,
-                result: Err(error),
-                _entered: entered,
-            },
+            EndedWrite { file, pieces, ranges, reached: 0, result: Err(error), _entered: entered },
             true,
         );
     }
@@ -423,7 +419,11 @@ impl<'f> Collector<'f> {
         let PendingWrite { address, length, pieces, ranges, reached } = pending;
         let in_pieces: u64 = pieces.iter().map(|(_, range)| range.len() as u64).sum();
         let in_ranges: u64 = ranges.iter().map(|range| range.length).sum();
-        debug_assert_eq!((in_pieces, in_ranges), (length, length), "one bio, its data and its ranges");
+        debug_assert_eq!(
+            (in_pieces, in_ranges),
+            (length, length),
+            "one bio, its data and its ranges"
+        );
         let entered = self.entered.clone();
         for range in &ranges {
             self.begun.remove(range.bytes());

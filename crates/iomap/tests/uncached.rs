@@ -417,7 +417,10 @@ fn a_dirty_folio_that_is_read_uncached_stays_until_it_is_written() {
     let got = read(&context, &Readahead::default(), FileOffset(0), &mut buffer);
     assert_eq!(got, Ok(65_536));
     assert!(buffer == data(0, 65_536));
-    assert_eq!((subject.bytes_not_written(), subject.cache.stats().bytes_resident), (65_536, 65_536));
+    assert_eq!(
+        (subject.bytes_not_written(), subject.cache.stats().bytes_resident),
+        (65_536, 65_536)
+    );
     open(&subject.counted, gate);
     check_empty(&subject.cache);
 }

@@ -72,7 +72,8 @@ impl EndedRequest {
 
     /// Returns whether the end of the request needs more than its callback.
     pub(super) fn needs_thread(&self, file: &WritableFile) -> bool {
-        !self.written.is_empty() && (super::is_cached(file, &self.written) || self.needs_format(file))
+        !self.written.is_empty()
+            && (super::is_cached(file, &self.written) || self.needs_format(file))
     }
 }
 
@@ -218,7 +219,7 @@ struct Files {
 
 impl DirectEndIo {
     /// Records the end of a request. Called before its callback.
-    fn record(&self, ended: &Ended) {
+    fn record(&self, ended: &EndedRequest) {
         if !ended.written.is_empty() {
             self.has_written.store(true, Ordering::Release);
         }

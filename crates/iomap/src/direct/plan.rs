@@ -215,13 +215,10 @@ pub(super) fn plan_alone(
     let is_end = range.end > file.size();
     let has_zeroes =
         is_end && file.zeroed_tail.is_continued_by(range.start, file.size(), blocks.end);
-    let writes_rest = blocks.end > range.end
-        && (is_unwritten(blocks.end - block) || is_end && !has_zeroes);
+    let writes_rest =
+        blocks.end > range.end && (is_unwritten(blocks.end - block) || is_end && !has_zeroes);
     let end = if writes_rest { blocks.end } else { range.end };
-    Ok(AlonePlan {
-        runs: clip(&runs, start, end),
-        own: range.start - start..range.end - start,
-    })
+    Ok(AlonePlan { runs: clip(&runs, start, end), own: range.start - start..range.end - start })
 }
 
 /// Returns the parts of runs between two bytes of the file.

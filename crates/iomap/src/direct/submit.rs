@@ -161,7 +161,8 @@ impl DirectBatch {
                 request.fill_zeroes(start - own.start..end - own.start);
                 continue;
             };
-            let is_contiguous = |bio: &PendingBio| bio.address.checked_add(bio.length) == Some(address);
+            let is_contiguous =
+                |bio: &PendingBio| bio.address.checked_add(bio.length) == Some(address);
             if !pending.as_ref().is_some_and(is_contiguous) {
                 self.push(operation, request, pending.take());
             }

@@ -231,7 +231,7 @@ impl Format {
     pub fn checkpoint(&self) -> (Checkpoint, Vec<u8>) {
         let mut state = self.state();
         assert!(state.placements.is_empty(), "data is in flight");
-        for place in std::mem::allocate(&mut state.freed_since) {
+        for place in std::mem::take(&mut state.freed_since) {
             state.free.push(place..place + 1);
         }
         let mapped = |(at, block): (&u64, &Block)| match block {
