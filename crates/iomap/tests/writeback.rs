@@ -4,15 +4,16 @@ mod support;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use base::{Error, FileOffset, Result};
 use device::{BioOperation, FaultDevice, FaultPlan, MemoryDevice};
 use iomap::{
-    EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, ReadOptions, Readahead,
-    WritableFile, detach_cache, lend, punch_cache, read, seek_data, seek_hole, truncate_cache,
-    wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
+    DirectBatch, DirectRequest, EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead,
+    MapWrite, ReadOptions, Readahead, SplitExtents, WritableFile, detach_cache, lend, punch_cache,
+    read, seek_data, seek_hole, truncate_cache, wait_for_writeback, write, write_back,
+    write_back_and_wait, zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::gate::{setup, setup_with, writable};
@@ -344,6 +345,37 @@ fn data_in_the_cache_is_data_even_where_blocks_are_unwritten() {
             }
         }
     }
+}
+
+#[test]
+fn direct_writes_of_the_same_unwritten_blocks_are_one_range_for_the_format() {
+    let setup = setup(9, 4096);
+    truncate_cache(&setup.file, 8192).expect("memory");
+    setup.format.truncate(8192);
+    setup.format.preallocate(0..8192);
+    let (results, ended) = mpsc::channel();
+    let overwrite = |batch: &mut DirectBatch, at: u64, byte: u8| {
+        let results = results.clone();
+        let done = move |_, written| results.send(written).expect("the test waits");
+        let request = DirectRequest::owning(FileOffset(at), vec![byte; 4096], done);
+        batch.overwrite(&setup.file, request, SplitExtents::AtEnd, false).expect("admitted");
+    };
+    // While the thread is at the end of the first write, the others end, and are completed together.
+    let paused = setup.format.pause();
+    let mut batch = DirectBatch::default();
+    overwrite(&mut batch, 0, 1);
+    batch.submit(&*setup.format.device());
+    wait_until("an end of I/O", || setup.format.waiting.load(Ordering::Relaxed) > 0);
+    let mut batch = DirectBatch::default();
+    overwrite(&mut batch, 4096, 2);
+    overwrite(&mut batch, 4096, 2);
+    batch.submit(&*setup.format.device());
+    drop(paused);
+    for _ in 0..3 {
+        assert_eq!(ended.recv().expect("three writes"), Ok(4096));
+    }
+    assert_eq!(setup.format.end_ios.load(Ordering::Relaxed), 2);
+    assert_eq!(setup.format.on_disk(), [[1; 4096], [2; 4096]].concat());
 }
 
 /// A file with inline data.
