@@ -289,7 +289,8 @@ impl Queue {
         Some(oldest)
     }
 
-    /// Returns a chunk from [`take_oldest_beyond`](Self::take_oldest_beyond), whose writeback was started, to the queue.
+    /// Returns a chunk from [`take_oldest_beyond`](Self::take_oldest_beyond), whose writeback was started, to the
+    /// queue.
     fn return_oldest(&mut self, oldest: Chunk) {
         self.bytes += oldest.len();
         self.started.push_front(oldest);

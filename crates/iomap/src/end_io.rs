@@ -99,9 +99,9 @@ impl EndIo {
     }
 
     /// Waits until no writeback and no direct write of these files is in flight. None begins until the result is
-    /// dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format waits for when it
-    /// places data or is called at the end of I/O. While it holds the result, it must not commit: a commit may wait for
-    /// writeback that has not begun.
+    /// dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format waits for when
+    /// it places data or is called at the end of I/O. While it holds the result, it must not commit: a commit may wait
+    /// for writeback that has not begun.
     pub fn hold_writes(&self) -> WritesHeld {
         self.barrier.hold()
     }

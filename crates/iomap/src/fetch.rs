@@ -24,9 +24,9 @@ pub(crate) enum Fetched<'a> {
     Uncached(Vec<u8>),
 }
 
-/// Returns the data at byte `at` of the file, which is before its end. Reads as much of the `length` bytes from there on
-/// as is cheap. Errors: those of the block with `at`, for this reader only. Errors of readahead are not reported, and
-/// no error is kept.
+/// Returns the data at byte `at` of the file, which is before its end. Reads as much of the `length` bytes from there
+/// on as is cheap. Errors: those of the block with `at`, for this reader only. Errors of readahead are not reported,
+/// and no error is kept.
 #[cold]
 pub(crate) fn fetch<'a>(
     context: &ReadContext<'a>,
@@ -89,8 +89,8 @@ fn fill_again(
     }
 }
 
-/// Reads the blocks in `range` of `folio` that are not uptodate, and waits for them. Errors: those of the reads, if byte
-/// `at` of the file is not uptodate afterwards.
+/// Reads the blocks in `range` of `folio` that are not uptodate, and waits for them. Errors: those of the reads, if
+/// byte `at` of the file is not uptodate afterwards.
 pub(crate) fn fill_blocks(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,

@@ -190,8 +190,8 @@ pub trait MapWrite: MapRead {
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
     /// Called after a panic in writeback or at the end of a write, perhaps in [`end_io`](Self::end_io): the state in
-    /// memory may be inconsistent. The panic hook has reported the panic. `operation` is the operation that panicked, as
-    /// in [`Error::Panicked`](base::Error::Panicked).
+    /// memory may be inconsistent. The panic hook has reported the panic. `operation` is the operation that panicked,
+    /// as in [`Error::Panicked`](base::Error::Panicked).
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }

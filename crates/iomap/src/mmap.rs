@@ -1,6 +1,6 @@
-//! Faults in mapped files. A page is read into the cache if necessary, and mapped into the window. Before a store, space
-//! is reserved for the page, and it becomes dirty.
-//! Not here: the windows (`pagecache`), and the reception of faults (`vfs`).
+//! Faults in mapped files. A page is read into the cache if necessary, and mapped into the window. Before a store,
+//! space is reserved for the page, and it becomes dirty. Not here: the windows (`pagecache`), and the reception of
+//! faults (`vfs`).
 //!
 //! The caller holds the inode's lock: shared to show pages, alone for stores. So no page of a range is shown while
 //! the range is truncated or moved.

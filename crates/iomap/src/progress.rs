@@ -67,8 +67,8 @@ impl<E> Progress<E> {
         self.on_disk = self.on_disk.max(size);
     }
 
-    /// Records that the caller is about to set the size of the file to `size`, in memory and on the disk. No data behind
-    /// it is in flight, and no data before it for which the old size waits.
+    /// Records that the caller is about to set the size of the file to `size`, in memory and on the disk. No data
+    /// behind it is in flight, and no data before it for which the old size waits.
     pub(crate) fn set_size(&mut self, size: u64) {
         debug_assert!(self.in_flight.iter().all(|range| range.start < size), "I/O past the size");
         self.on_disk = size;

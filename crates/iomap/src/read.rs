@@ -209,8 +209,8 @@ pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio
     }
 }
 
-/// Bytes of a file, lent from the cache. While the slice exists, they stay in memory, and do not change when the file is
-/// written to. The cache cannot use the memory for other data.
+/// Bytes of a file, lent from the cache. While the slice exists, they stay in memory, and do not change when the file
+/// is written to. The cache cannot use the memory for other data.
 #[derive(Clone, Debug)]
 pub struct FolioSlice {
     memory: Memory,

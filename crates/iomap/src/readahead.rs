@@ -31,8 +31,8 @@ pub struct Readahead {
 struct Recent {
     start: u64,
     end: u64,
-    /// The first page of the window that an uncached read has not reached. From there on, the window may have dropbehind
-    /// folios, which only the reader or this state removes from the cache soon.
+    /// The first page of the window that an uncached read has not reached. From there on, the window may have
+    /// dropbehind folios, which only the reader or this state removes from the cache soon.
     unread: Option<u64>,
 }
 
@@ -159,8 +159,8 @@ impl Recent {
         self.window(Some(start))
     }
 
-    /// Moves the unread part of the previous window, `before`, to this one, for a reader that has reached `page`. Returns
-    /// the pages that the reader has passed, or will not reach any more.
+    /// Moves the unread part of the previous window, `before`, to this one, for a reader that has reached `page`.
+    /// Returns the pages that the reader has passed, or will not reach any more.
     fn pass(&mut self, before: &Self, page: u64, caching: Caching) -> Range<u64> {
         let is_next = self.pages() > 0 && self.start <= before.end && page <= before.end;
         let unread = before.unread.filter(|unread| is_next && *unread <= page);
@@ -194,8 +194,8 @@ impl Recent {
     }
 }
 
-/// Returns the end of a window of about `size` pages from `start` on. It is a multiple of the size, so that folios of the
-/// maximum order fit into the next windows.
+/// Returns the end of a window of about `size` pages from `start` on. It is a multiple of the size, so that folios of
+/// the maximum order fit into the next windows.
 fn window_end(start: u64, size: u64, pages_max: u64) -> u64 {
     let end = start.saturating_add(size);
     let unit = 1 << size.ilog2();

@@ -15,8 +15,8 @@ pub fn seek_data(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset
     first(context, at, true)?.ok_or(Error::NoSuchOffset)
 }
 
-/// Returns the first byte of a hole at or after `at`. The end of the file counts as a hole. Errors: `NoSuchOffset` if `at`
-/// is at or past the end.
+/// Returns the first byte of a hole at or after `at`. The end of the file counts as a hole. Errors: `NoSuchOffset` if
+/// `at` is at or past the end.
 pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
     if at.0 >= context.size() {
         return Err(Error::NoSuchOffset);

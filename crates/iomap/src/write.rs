@@ -84,8 +84,8 @@ pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
     let size = file.size();
     let block = u64::from(file.mapping.block_size().bytes());
     if let Some(folio) = file.mapping.get(size >> PAGE_SHIFT).filter(|_| file.mapping.is_mapped()) {
-        // The next store to the page is a fault again, which makes the page dirty: bytes that programs stored past the end
-        // are zeroed here, but later stores may be in the file.
+        // The next store to the page is a fault again, which makes the page dirty: bytes that programs stored past the
+        // end are zeroed here, but later stores may be in the file.
         file.mapping.protect(&file.mapping.lock(&folio));
     }
     Writer::new(file).zero(size..end.min(size.next_multiple_of(block)))

@@ -168,8 +168,8 @@ struct Started {
     folio: Arc<WritebackFolio>,
     /// Its first byte in the file.
     position: u64,
-    /// The dirty ranges.
-    runs: Runs,
+    /// The dirty ranges, in bytes of the folio.
+    dirty: Runs,
     /// The file's size.
     size: u64,
     /// Whether it reaches past the size on the disk.
@@ -229,53 +229,53 @@ impl<'f> Collector<'f> {
                 return Start::After(earlier.index());
             }
         }
-        let Some((folio, mut runs)) = mapping.start_writeback(locked) else {
+        let Some((folio, mut dirty)) = mapping.start_writeback(locked) else {
             return Start::Now(None);
         };
         let size = self.file.size();
         let end = size.next_multiple_of(mapping.block_size().bytes().into());
         let end = end.saturating_sub(position).min(length as u64) as usize;
-        runs.iter_mut().for_each(|run| run.end = run.end.min(end));
-        runs.retain(|run| run.start < run.end);
-        for run in runs.iter().filter(|_| is_new) {
-            let range = position + run.start as u64..position + run.end as u64;
+        dirty.iter_mut().for_each(|range| range.end = range.end.min(end));
+        dirty.retain(|range| range.start < range.end);
+        for range in dirty.iter().filter(|_| is_new) {
+            let range = position + range.start as u64..position + range.end as u64;
             progress.begin(range.clone());
             self.begun.insert(range);
         }
-        Start::Now(Some(Started { folio, position, runs, size, is_new }))
+        Start::Now(Some(Started { folio, position, dirty, size, is_new }))
     }
 
     /// Maps the dirty blocks of a locked folio, and adds them to the bios.
     fn add(&mut self, started: Option<Started>) {
-        let Some(Started { folio, position, runs, size, is_new }) = started else { return };
+        let Some(Started { folio, position, dirty, size, is_new }) = started else { return };
         debug_assert!(folio.folio().is_under_writeback());
         self.current = Some(Arc::clone(&folio));
-        for run in runs {
-            let end = position + run.end as u64;
-            let mut at = position + run.start as u64;
+        for part in dirty {
+            let end = position + part.end as u64;
+            let mut at = position + part.start as u64;
             while at < end {
                 let start = (at - position) as usize;
                 let (range, address) = match self.target(at, end) {
                     Ok(target) => target,
                     Err(error) => {
                         self.file.cancel_delalloc(at..end);
-                        let pieces = Pieces::from_iter([(Arc::clone(&folio), start..run.end)]);
+                        let pieces = Pieces::from_iter([(Arc::clone(&folio), start..part.end)]);
                         self.begun.remove(at..end);
                         self.fail(std::iter::once(unmapped(at..end)), pieces, error);
                         break;
                     }
                 };
+                self.adding = Some(range);
                 debug_assert!(range.is_valid(self.file.mapping.block_size().bytes().into()));
                 debug_assert!(
                     range.offset.0 == at && range.end() <= end,
                     "{range:?} of {at}..{end}"
                 );
-                self.adding = Some(range);
                 if is_new && !self.pending_ends_at(at) {
                     self.finish_pending();
                 }
-                let part = start..start + range.length as usize;
-                self.add_to_pending(address, range, (Arc::clone(&folio), part), size);
+                let piece = (Arc::clone(&folio), start..start + range.length as usize);
+                self.add_to_pending(address, range, piece, size);
                 at = range.end();
             }
         }
@@ -330,8 +330,8 @@ impl<'f> Collector<'f> {
         Ok((map, device_address(&map, at)?))
     }
 
-    /// Returns whether the pending bio ends with the byte of the file before `at`. Past the size on the disk a bio covers one
-    /// range: all of it ends together, since no part counts as written before the parts before it.
+    /// Returns whether the pending bio ends with the byte of the file before `at`. Past the size on the disk a bio
+    /// covers one range: all of it ends together, since no part counts as written before the parts before it.
     fn pending_ends_at(&self, at: u64) -> bool {
         let last = self.pending.as_ref().and_then(|pending| pending.ranges.last());
         last.is_some_and(|last| last.end() == at)
@@ -445,8 +445,8 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Submits the collected bios. A waiter does the I/O of the last bio itself, and completes the writes that have ended
-    /// by then.
+    /// Submits the collected bios. A waiter does the I/O of the last bio itself, and completes the writes that have
+    /// ended by then.
     fn submit(&mut self) {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });

@@ -262,8 +262,8 @@ fn must_split(file: &WritableFile, runs: &[PlannedRun], split: SplitExtents) -> 
         && (split == SplitExtents::Before || !file.mapper.may_split_at_end())
 }
 
-/// Returns new blocks for a range of a file, whole blocks of `block` bytes that are written out of place. After an error
-/// or a panic of the format, it has all placements back.
+/// Returns new blocks for a range of a file, whole blocks of `block` bytes that are written out of place. After an
+/// error or a panic of the format, it has all placements back.
 fn place_range(mapper: &dyn MapWrite, range: Range<u64>, block: u64) -> Result<PlannedRuns> {
     let mut runs = PlannedRuns::new();
     let placed = catch_unwind(AssertUnwindSafe(|| place_all(mapper, range, block, &mut runs)));

@@ -226,8 +226,8 @@ impl Format {
         self.state().reserved
     }
 
-    /// Makes a checkpoint, the state after a crash, and returns the contents of the file in it. No data is in flight, and
-    /// the device was flushed. Until the next checkpoint, none of its blocks is used again.
+    /// Makes a checkpoint, the state after a crash, and returns the contents of the file in it. No data is in flight,
+    /// and the device was flushed. Until the next checkpoint, none of its blocks is used again.
     pub fn checkpoint(&self) -> (Checkpoint, Vec<u8>) {
         let mut state = self.state();
         assert!(state.placements.is_empty(), "data is in flight");

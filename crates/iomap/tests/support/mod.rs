@@ -73,8 +73,8 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Returns a random file of at most `blocks_max` blocks, and the contents of its device, which has other bytes where
-    /// no extent is.
+    /// Returns a random file of at most `blocks_max` blocks, and the contents of its device, which has other bytes
+    /// where no extent is.
     pub fn random(random: &mut Random, block_size: BlockSize, blocks_max: u64) -> (Self, Vec<u8>) {
         let block = u64::from(block_size.bytes());
         let blocks = random.between(1..blocks_max + 1);
