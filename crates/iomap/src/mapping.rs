@@ -191,7 +191,7 @@ pub trait MapWrite: MapRead {
 
     /// Called after a panic in writeback or at the end of a write, perhaps in [`end_io`](Self::end_io): the state in
     /// memory may be inconsistent. The panic hook has reported the panic. `operation` is the operation that panicked,
-    /// as in [`Error::Panicked`](base::Error::Panicked).
+    /// as in [`Error::Panicked`].
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }
