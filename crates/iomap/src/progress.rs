@@ -12,7 +12,7 @@ use base::Ranges;
 pub(crate) struct Progress<E> {
     /// The size on the disk.
     on_disk: u64,
-    /// Ranges in flight that ended behind the size on the disk when they were submitted.
+    /// Ranges in flight whose end was behind the size on the disk when they were submitted.
     in_flight: Ranges,
     /// Writes that have ended and were not taken, by the byte after the last of each, and a sequence number.
     ended: BTreeMap<(u64, u64), E>,
