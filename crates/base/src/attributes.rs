@@ -53,6 +53,21 @@ impl FileType {
         .into_iter()
         .find(|kind| kind.mode_bits() == mode & 0o170000)
     }
+
+    /// Returns whether this is the type of directories.
+    pub fn is_dir(self) -> bool {
+        self == Self::Directory
+    }
+
+    /// Returns whether this is the type of regular files.
+    pub fn is_file(self) -> bool {
+        self == Self::Regular
+    }
+
+    /// Returns whether this is the type of symbolic links.
+    pub fn is_symlink(self) -> bool {
+        self == Self::Symlink
+    }
 }
 
 /// A point in time.
@@ -146,19 +161,30 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// Returns the size in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "std::fs::Metadata has none either")]
+    pub fn len(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns the type.
+    pub fn file_type(&self) -> FileType {
+        self.kind
+    }
+
     /// Returns whether the inode is a directory.
     pub fn is_dir(&self) -> bool {
-        self.kind == FileType::Directory
+        self.kind.is_dir()
     }
 
     /// Returns whether the inode is a regular file.
     pub fn is_file(&self) -> bool {
-        self.kind == FileType::Regular
+        self.kind.is_file()
     }
 
     /// Returns whether the inode is a symbolic link.
     pub fn is_symlink(&self) -> bool {
-        self.kind == FileType::Symlink
+        self.kind.is_symlink()
     }
 
     /// Returns the type and the permissions as a `st_mode`.

@@ -24,6 +24,8 @@ impl Error {
             Self::NotDirectory => Errno::NOTDIR,
             Self::IsDirectory => Errno::ISDIR,
             Self::WrongType(_) | Self::InvalidArgument(_) => Errno::INVAL,
+            Self::NotOpenFor(_) => Errno::BADF,
+            Self::InvalidUtf8 => Errno::ILSEQ,
             Self::NameTooLong => Errno::NAMETOOLONG,
             Self::SymlinkLoop => Errno::LOOP,
             Self::NoAttribute => Errno::NODATA,
@@ -66,8 +68,9 @@ impl Error {
 
 /// The conversion for callers that use `std::io`.
 ///
-/// The [kind](io::Error::kind) is that of [`Error::errno`], or `UnexpectedEof` for [`Error::UnexpectedEof`]. Errors that say no more than their number, such as
-/// [`Error::NotFound`], become [`io::Error::from_raw_os_error`]. All others keep their text and stay the
+/// The [kind](io::Error::kind) is that of [`Error::errno`], except `UnexpectedEof` for [`Error::UnexpectedEof`] and
+/// `InvalidData` for [`Error::InvalidUtf8`]. Errors that say no more than their number, such as [`Error::NotFound`],
+/// become [`io::Error::from_raw_os_error`]. All others keep their text and stay the
 /// [inner error](io::Error::get_ref), for which `raw_os_error` is `None`: downcast it for the number.
 ///
 /// ```
@@ -85,6 +88,7 @@ impl From<Error> for io::Error {
         let number = Self::from_raw_os_error(error.errno());
         match error {
             Error::UnexpectedEof => Self::new(io::ErrorKind::UnexpectedEof, error),
+            Error::InvalidUtf8 => Self::new(io::ErrorKind::InvalidData, error),
             error if error.has_details() => Self::new(number.kind(), error),
             _ => number,
         }
@@ -165,6 +169,8 @@ mod tests {
         check(Error::OutOfMemory, Errno::NOMEM, Some(Kind::OutOfMemory), true);
         check(Error::UnexpectedEof, Errno::NXIO, Some(Kind::UnexpectedEof), true);
         check(Error::NoSuchOffset, Errno::NXIO, None, true);
+        check(Error::NotOpenFor("reading"), Errno::BADF, None, true);
+        check(Error::InvalidUtf8, Errno::ILSEQ, Some(Kind::InvalidData), true);
     }
 
     #[test]

@@ -54,6 +54,12 @@ pub enum Error {
     /// An argument is invalid, as the text describes.
     #[error("invalid argument: {0}")]
     InvalidArgument(&'static str),
+    /// The mode in which the file is open does not allow the operation: "reading" or "writing".
+    #[error("the file is not open for {0}")]
+    NotOpenFor(&'static str),
+    /// Contents that are requested as text are not valid UTF-8.
+    #[error("the file does not contain valid UTF-8")]
+    InvalidUtf8,
     /// The host refused to open the image.
     #[error("cannot open {}: {}", path.display(), std::io::Error::from_raw_os_error(*errno))]
     Open {

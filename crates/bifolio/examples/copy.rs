@@ -15,16 +15,17 @@ fn main() -> io::Result<()> {
 }
 
 fn copy_in(host_path: &str, image: &str, path: &str) -> io::Result<()> {
-    let volume = VolumeOptions::new().writable(true).open(image)?;
     let mut source = File::open(host_path)?;
-    io::copy(&mut source, &mut volume.create_new(path)?)?;
-    // Without an error from this, the copy is durable.
-    Ok(volume.close()?)
+    let volume = VolumeOptions::new().writable(true).open(image)?;
+    let target = volume.create_new(path).map_err(io::Error::from);
+    let copied = target.and_then(|mut target| io::copy(&mut source, &mut target));
+    // Also after an error, so that the image is left clean. If this succeeds, the copy is durable.
+    volume.close()?;
+    copied.map(drop)
 }
 
 fn copy_out(image: &str, path: &str, host_path: &str) -> io::Result<()> {
     let volume = VolumeOptions::new().open(image)?;
     let mut source = volume.open(path)?;
-    io::copy(&mut source, &mut File::create_new(host_path)?)?;
-    Ok(())
+    io::copy(&mut source, &mut File::create_new(host_path)?).map(drop)
 }

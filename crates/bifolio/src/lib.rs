@@ -7,7 +7,8 @@
 //!
 //! [`VolumeOptions`] open the volume on an image. [`Volume`] has most calls of [`std::fs`], and [`File`] those of
 //! [`std::fs::File`] and of `FileExt`, with the same names and meanings. Files are [`Read`](std::io::Read),
-//! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`.
+//! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`. `copy.rs`
+//! in the package's `examples/` copies files into an image and out of it with [`std::io::copy`].
 //!
 //! ```
 //! # let folder = tempfile::tempdir().unwrap();
@@ -22,12 +23,10 @@
 //!
 //! for entry in volume.read_dir("/")? {
 //!     let entry = entry?;
-//!     println!("{} has {} bytes", entry.path().display(), entry.metadata()?.size);
+//!     println!("{} has {} bytes", entry.path().display(), entry.metadata()?.len());
 //! }
 //!
-//! let mut text = String::new();
-//! std::io::Read::read_to_string(&mut volume.open("/hello")?, &mut text)?;
-//! assert_eq!(text, "Hello, world\n");
+//! assert_eq!(volume.read_to_string("/hello")?, "Hello, world\n");
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
@@ -54,8 +53,24 @@
 //! # Ok::<(), bifolio::Error>(())
 //! ```
 //!
-//! Paths are those of the host with the volume's root as their root: a relative path begins there, too, and symbolic
-//! links do not lead out of the volume. The calls act as root.
+//! # Differences from the standard library
+//!
+//! - Paths have the volume's root as their root: a relative path begins there, too, and neither ".." nor a symbolic link
+//!   leads out of the volume. The limit of a path is 64 KiB, with all symbolic links in it, and not 4 KiB.
+//! - The calls act as root, without a umask: new files have the permissions 0o644, and new directories 0o755.
+//! - Only regular files can be opened. Directories fail with [`Error::IsDirectory`], and other types with
+//!   [`Error::WrongType`].
+//! - A volume that is dropped without [`Volume::close`] is left as after a crash. The host's file system does not see
+//!   writes to an image before they are synced.
+//! - A read or write of a file is shorter than requested only at the end of the file, or after an error.
+//! - [`Attributes`] stand for `Metadata`. Their times are [`Timestamp`]s, which convert to `SystemTime`, and their
+//!   permissions are a number.
+//! - Entries of a directory borrow the [`Volume`], and `file_name` returns a borrowed name.
+//! - Access times are not kept by default: see [`AccessOptions`].
+//! - `remove_dir_all` refuses the root, and paths that end in "." or "..", with [`Error::InvalidArgument`].
+//! - There are no `copy`, `canonicalize`, `try_clone`, `set_times` and file locks. [`std::io::copy`] copies contents,
+//!   [`File::node`] and [`Node::set_attributes`] set times, and `&File` can be read and written by several users.
+//! - Errors are the library's own [`Error`], except in the traits of `std::io`. `?` converts them.
 //!
 //! # More than the standard library
 //!
@@ -120,7 +135,7 @@ pub use vfs::{
     SuperblockLocation, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
-/// What is shared between threads, and stays so.
+/// Types that can be shared between threads.
 const _: () = {
     const fn is_shared_between_threads<T: Send + Sync>() {}
     is_shared_between_threads::<Volume>();

@@ -1,7 +1,7 @@
 //! The programs in `examples/`, run on images.
 
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use testkit::command::{output, run};
@@ -13,6 +13,12 @@ fn example(name: &str) -> Command {
     let program = test.parent().unwrap().parent().unwrap().join("examples").join(name);
     assert!(program.exists(), "{}: `cargo build --examples` builds it", program.display());
     Command::new(program)
+}
+
+/// Returns whether the image's journal has to be replayed.
+fn needs_recovery(image: &Path) -> bool {
+    let header = run(Command::new("dumpe2fs").arg("-h").arg(image));
+    String::from_utf8_lossy(&header).contains("needs_recovery")
 }
 
 #[test]
@@ -35,6 +41,7 @@ fn a_copy_into_an_image_and_out_of_it_has_the_same_contents() {
     assert!(!again.status.success() && again.text().contains("AlreadyExists"), "{}", again.text());
     let again = output(example("copy").arg("out").arg(&image).arg("/file").arg(&copy));
     assert!(!again.status.success() && again.text().contains("AlreadyExists"), "{}", again.text());
+    assert!(!needs_recovery(&image), "the copy that failed did not close the volume");
     check_by_e2fsck(&image);
     let volume = bifolio::VolumeOptions::new().open(&image).unwrap();
     assert!(volume.read("/file").unwrap() == contents);
@@ -48,18 +55,32 @@ fn a_tree_is_listed_with_all_its_names() {
     std::fs::create_dir_all(source.join("d/e")).unwrap();
     std::fs::write(source.join("d/e/file"), b"12345").unwrap();
     symlink("d/e", source.join("link")).unwrap();
+    std::fs::write(source.join("a\n\x1b[2Jb"), b"").unwrap();
     Mke2fs::new("ext4", 4096).make(&image, Some(&source));
 
     let listed = String::from_utf8(run(example("tree").arg(&image))).unwrap();
-    let mut lines: Vec<&str> = listed.lines().collect();
-    lines.sort_by_key(|line| line.split_whitespace().nth(2).map(PathBuf::from));
+    let lines: Vec<&str> = listed.lines().collect();
     let line = |path: &str| {
-        let ends = |line: &&&str| line.split_whitespace().nth(2) == Some(path);
-        lines.iter().find(ends).unwrap_or_else(|| panic!("no {path} in:\n{listed}"))
+        let has_path = |line: &&&str| line.split_whitespace().nth(2) == Some(path);
+        lines.iter().find(has_path).unwrap_or_else(|| panic!("no {path} in:\n{listed}"))
     };
-    assert!(line("/d/e/file").starts_with("100644          5 "), "{listed}");
-    assert!(line("/d/e").starts_with("040755 "), "{listed}");
-    assert!(line("/link").starts_with("120777 ") && line("/link").ends_with(" -> d/e"), "{listed}");
-    // Those, /d and /lost+found.
-    assert_eq!(lines.len(), 5, "{listed}");
+    assert!(line("\"/d/e/file\"").starts_with("100644          5 "), "{listed}");
+    assert!(line("\"/d/e\"").starts_with("040755 "), "{listed}");
+    assert!(line("\"/link\"").starts_with("120777 "), "{listed}");
+    assert!(line("\"/link\"").ends_with(" -> \"d/e\""), "{listed}");
+    assert!(line(r#""/a\n\u{1b}[2Jb""#).starts_with("100644          0 "), "{listed}");
+    // These, /d and /lost+found.
+    assert_eq!(lines.len(), 6, "{listed}");
+}
+
+#[test]
+fn a_directory_that_contains_itself_is_listed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let [image, source] = ["disk.img", "source"].map(|name| folder.path().join(name));
+    std::fs::create_dir_all(source.join("d/e")).unwrap();
+    Mke2fs::new("ext4", 4096).make(&image, Some(&source));
+    run(Command::new("debugfs").args(["-w", "-R", "ln d d/e/loop"]).arg(&image));
+    let listed = String::from_utf8(run(example("tree").arg(&image))).unwrap();
+    let [first, second] = ["/d/e\"\n", "/d/e/loop\"\n"].map(|line| listed.matches(line).count());
+    assert_eq!((first, second, listed.lines().count()), (1, 1, 4), "{listed}");
 }

@@ -28,8 +28,8 @@ pub enum AccessTimes {
 
 /// How access times are kept on a volume that is open for writing.
 ///
-/// Reading a file, listing a directory and reading a symbolic link are accesses. The default keeps no
-/// access times, so that reading a volume changes nothing of it.
+/// Reading a file, listing a directory, and reading or following a symbolic link are accesses. The default keeps no
+/// access times, so that reading a volume does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessOptions {
     /// Which accesses change the access time.
@@ -78,8 +78,8 @@ impl Node {
     /// Records an access to the contents, as the volume's [`AccessOptions`] say. Usually writes nothing at once.
     /// Returns whether the access time has changed.
     ///
-    /// Open files call this themselves. Code that lists a directory or reads a symbolic link for a user calls
-    /// it explicitly.
+    /// Open files and calls by path do this themselves. A server that lists a directory or reads a symbolic link by its
+    /// node calls it explicitly.
     ///
     /// The caller must not hold the inode's lock.
     pub fn note_access(self: &Arc<Self>) -> bool {

@@ -29,15 +29,15 @@ impl File {
         length: u64,
         privileges: Privileges,
     ) -> Result<u64> {
+        self.require_reading()?;
+        target.require_writing()?;
         let bytes = self.node().attributes().size.saturating_sub(from.0).min(length);
         let is_target = Arc::ptr_eq(self.node(), target.node());
         if is_target && from.0.abs_diff(at.0) < bytes {
             return Err(Error::InvalidArgument("the source and the destination overlap"));
         }
-        if !target.mode().write || target.mode().append {
-            return Err(Error::InvalidArgument(
-                "the destination was not opened for writing, or for appending only",
-            ));
+        if target.mode().append {
+            return Err(Error::InvalidArgument("the destination was opened to append"));
         }
         at.checked_add(bytes).ok_or(Error::FileTooLarge)?;
         let mut done = 0;

@@ -50,6 +50,7 @@ impl File {
     /// stored inline is read from the cache. Errors: `InvalidArgument` if the position or the length is not a multiple
     /// of 512 bytes.
     pub fn read_direct(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        self.require_reading()?;
         if pagecache::is_mapped(buffer) {
             let mut copy = vec![0; buffer.len()];
             let length = self.read_direct(at, &mut copy)?;
@@ -77,8 +78,8 @@ impl File {
     /// no setuid or setgid bit to clear. A write that cannot be direct goes through the cache, and is written back.
     ///
     /// Errors: `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end of the file
-    /// that is not one with [`WriteAt::End`], and for a file not opened for writing; `NotPermitted` for an immutable or
-    /// append-only file; `FileTooLarge`; `NoSpace`; `ReadOnly`.
+    /// that is not one with [`WriteAt::End`]; `NotOpenFor`; `NotPermitted` for an immutable or append-only file;
+    /// `FileTooLarge`; `NoSpace`; `ReadOnly`.
     pub fn write_direct(
         &self,
         at: WriteAt,
@@ -111,7 +112,7 @@ impl File {
     /// data end with `WouldBlock`. Nothing is durable before the file is synced. The file's append mode is ignored.
     ///
     /// Positions and lengths are multiples of 512 bytes. Errors go to each request's own `done`: `InvalidArgument`,
-    /// `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. Requests that fail early, and requests that go through
+    /// `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. Requests that fail early, and requests that go through
     /// the cache, such as reads of inline data, have called their `done` on this thread when this returns.
     pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
         let mut refused = Vec::new();
@@ -174,7 +175,7 @@ impl File {
             return Err((Err(error), DirectIo { is_write, request }));
         }
         if !is_write {
-            let data = match self.node().data() {
+            let data = match self.require_reading().and_then(|()| self.node().data()) {
                 Ok(data) => data,
                 Err(error) => return Err((Err(error), DirectIo { is_write, request })),
             };
@@ -236,9 +237,7 @@ impl File {
 
     /// Returns the node and its state for writing, if the file is open for writing.
     fn direct_file(&self) -> Result<(&Arc<Node>, &Arc<WritableFile>)> {
-        if !self.mode().write {
-            return Err(Error::InvalidArgument("the file was not opened for writing"));
-        }
+        self.require_writing()?;
         let node = self.node();
         node.writeback()?;
         node.volume().file_system.check_writable()?;

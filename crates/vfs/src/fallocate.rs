@@ -85,18 +85,16 @@ impl File {
     /// error, which [`sync_all`](File::sync_all) also reports. The change is as durable as a write; moved data is on the
     /// device.
     ///
-    /// Errors: `InvalidArgument` for an empty range, for a file not opened for writing, and for ranges to collapse or
-    /// insert that are not whole [units](Self::allocation_unit) or not within the file; `FileTooLarge`; `Unsupported`
-    /// for files with block maps, except for holes.
+    /// Errors: `InvalidArgument` for an empty range, and for ranges to collapse or insert that are not whole
+    /// [units](Self::allocation_unit) or not within the file; `NotOpenFor`; `FileTooLarge`; `Unsupported` for files with
+    /// block maps, except for holes.
     pub fn fallocate(
         &self,
         mode: Fallocate,
         range: Range<FileOffset>,
         privileges: Privileges,
     ) -> Result<()> {
-        if !self.mode().write {
-            return Err(Error::InvalidArgument("the file was not opened for writing"));
-        }
+        self.require_writing()?;
         self.node().fallocate(mode, range.clone(), privileges)?;
         // What moved, too.
         let end = if matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {

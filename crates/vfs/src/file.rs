@@ -31,6 +31,8 @@ pub struct OpenMode {
 pub struct File {
     node: Arc<Node>,
     mode: OpenMode,
+    /// Whether the file can be read, which [`OpenOptions`](crate::OpenOptions) decide.
+    pub(crate) can_read: bool,
     readahead: Readahead,
     /// The position of the next read or write of `std::io`.
     pub(crate) position: RankedMutex<u64>,
@@ -53,7 +55,17 @@ impl File {
         }
         let notes_access = node.volume().access.times != AccessTimes::Never;
         let position = RankedMutex::new(Rank::Position, 0);
-        Self { node, mode, readahead, position, errors, sync, caching, notes_access }
+        Self {
+            node,
+            mode,
+            can_read: true,
+            readahead,
+            position,
+            errors,
+            sync,
+            caching,
+            notes_access,
+        }
     }
 
     /// Returns the file with reads that do not count as accesses (O_NOATIME).
@@ -92,11 +104,19 @@ impl File {
         privileges: Privileges,
         flags: RwFlags,
     ) -> Result<Range<u64>> {
-        if !self.mode.write {
-            return Err(Error::InvalidArgument("the file was not opened for writing"));
-        }
+        self.require_writing()?;
         let caching = self.caching(flags);
         self.node.write(at, &off_maps(data), privileges, self.mode.append, caching)
+    }
+
+    /// Fails if the file was opened only for writing.
+    pub(crate) fn require_reading(&self) -> Result<()> {
+        if self.can_read { Ok(()) } else { Err(Error::NotOpenFor("reading")) }
+    }
+
+    /// Fails if the file was opened only for reading.
+    pub(crate) fn require_writing(&self) -> Result<()> {
+        if self.mode.write { Ok(()) } else { Err(Error::NotOpenFor("writing")) }
     }
 
     /// Returns whether data that a call with `flags` brings into the cache stays there.
@@ -111,6 +131,7 @@ impl File {
 
     /// [`read_at`](Self::read_at) with flags. Flags for writes are ignored.
     pub fn read_with(&self, at: FileOffset, buffer: &mut [u8], flags: RwFlags) -> Result<usize> {
+        self.require_reading()?;
         if pagecache::is_mapped(buffer) {
             let mut copy = vec![0; buffer.len()];
             let length = self.read_with(at, &mut copy, flags)?;
@@ -134,6 +155,7 @@ impl File {
     /// Lends up to `length_max` cached bytes from byte `at`, without a copy. The slice is empty at or past the end
     /// of the file, and may be shorter than requested anywhere.
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
+        self.require_reading()?;
         self.note_access();
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
@@ -154,7 +176,8 @@ impl File {
         iomap::seek_hole(&self.context(data, RwFlags::default()), at)
     }
 
-    /// Calls `emit` for each allocated extent that touches `range`, in order.
+    /// Calls `emit` for each allocated extent that touches `range`, in order. The file is locked during the calls: `emit`
+    /// must not use files or nodes of a volume that is open for writing.
     pub fn extents(
         &self,
         range: Range<FileOffset>,

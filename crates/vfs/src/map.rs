@@ -82,19 +82,18 @@ struct Map {
 
 impl File {
     /// Maps `range`, in bytes. It begins with a whole page of 4 KiB, and may end past the end of the file. Errors:
-    /// `InvalidArgument` if a file that is not open for writing is mapped for stores; `Unsupported` on hosts older than
-    /// Linux 6.6, or with pages other than 4 KiB.
+    /// `NotOpenFor` if the file is not open for reading, or is mapped for stores and not open for writing; `Unsupported`
+    /// on hosts older than Linux 6.6, or with pages other than 4 KiB.
     pub fn map(&self, range: Range<FileOffset>, access: MapAccess) -> Result<FileMap> {
         let page = PAGE_SIZE as u64;
         if range.start >= range.end || range.start.0 % page != 0 {
             return Err(Error::InvalidArgument("a map must begin at a page and not be empty"));
         }
+        self.require_reading()?;
         let node = self.node();
         let is_written = access == MapAccess::ReadWrite;
         if is_written {
-            if !self.mode().write {
-                return Err(Error::InvalidArgument("the file was not opened for writing"));
-            }
+            self.require_writing()?;
             node.writeback()?;
             rights::may_overwrite(&node.attributes())?;
         }

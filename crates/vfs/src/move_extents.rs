@@ -24,8 +24,8 @@ impl File {
     /// moved, durably. After an error, a part may be moved.
     ///
     /// Errors: `InvalidArgument` for offsets that are not whole [units](Self::allocation_unit) or past a file's end,
-    /// for one file given twice, and for a donor with the setuid or setgid bit; `NotPermitted` for immutable and
-    /// append-only files; `NoSpace` if the maps cannot grow; `Unsupported` for files whose blocks cannot be exchanged.
+    /// for one file given twice, and for a donor with the setuid or setgid bit; `NotOpenFor` for files not opened for
+    /// writing; `NotPermitted` for immutable and append-only files; `NoSpace` if the maps cannot grow; `Unsupported` for files whose blocks cannot be exchanged.
     pub fn move_extents(
         &self,
         at: FileOffset,
@@ -33,9 +33,8 @@ impl File {
         donor_at: FileOffset,
         length: u64,
     ) -> Result<u64> {
-        if !self.mode().write || !donor.mode().write {
-            return Err(Error::InvalidArgument("a file was not opened for writing"));
-        }
+        self.require_writing()?;
+        donor.require_writing()?;
         let (mut seen, mut moved) = (0, 0);
         while seen < length {
             let part = (length - seen).min(PART_BYTES);

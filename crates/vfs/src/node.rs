@@ -179,8 +179,8 @@ impl Node {
         }
     }
 
-    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches
-    /// `range`, in order.
+    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches `range`, in order. The
+    /// inode is locked during the calls: `emit` must not use files or nodes of a volume that is open for writing.
     pub fn extents(
         &self,
         range: Range<FileOffset>,

@@ -13,16 +13,14 @@ use crate::file::{File, OpenMode};
 use crate::namespace::Creation;
 use crate::node::Node;
 use crate::path::Follow;
-use crate::std_path::bytes_of;
+use crate::std_path::{bytes_of, path_of};
 use crate::volume::Volume;
 
-/// As many symbolic links are followed to a name that does not exist as Linux follows in one walk.
+/// The maximum number of symbolic links that lead to a file which must be created. Linux follows as many in one walk.
 const ATTEMPTS_MAX: u32 = 40;
 
 /// Options for opening a regular file by its path, with the names and meanings of [`std::fs::OpenOptions`]. An
 /// existing file keeps its contents unless [`truncate`](Self::truncate) is set.
-///
-/// Files that are opened for writing can also be read.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     read: bool,
@@ -102,9 +100,9 @@ impl OpenOptions {
     pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
         self.check()?;
         let mode = OpenMode { write: self.write || self.append, append: self.append };
-        let path = bytes_of(path.as_ref());
-        let (node, is_new) = self.node(volume, path)?;
-        let file = node.open_for(mode)?;
+        let (node, is_new) = self.node(volume, bytes_of(path.as_ref()))?;
+        let mut file = node.open_for(mode)?;
+        file.can_read = self.read;
         if self.truncate && !is_new {
             file.set_len(0)?;
         }
@@ -124,7 +122,7 @@ impl OpenOptions {
         }
         let mut path = Cow::Borrowed(path);
         for _ in 0..ATTEMPTS_MAX {
-            match volume.resolve(&path, Follow::Yes) {
+            match volume.node_at(path_of(&path), Follow::Yes) {
                 Err(Error::NotFound) if self.create => {}
                 found => return found.map(|node| (node, false)),
             }

@@ -22,8 +22,23 @@ pub enum Follow {
     No,
 }
 
-/// Walks `path` from the root; absolute link targets stay within the volume. ".." goes back the way
-/// that the walk came, whatever the directory says of its parent.
+/// Fails for a path that a user gives if it contains NUL.
+pub(crate) fn check(path: &[u8]) -> Result<()> {
+    if path.contains(&0) {
+        return Err(Error::InvalidArgument("the path contains NUL"));
+    }
+    Ok(())
+}
+
+/// [`check`], which also fails with `NotFound` for an empty path, as the kernel does.
+pub(crate) fn check_nonempty(path: &[u8]) -> Result<()> {
+    check(path)?;
+    if path.is_empty() { Err(Error::NotFound) } else { Ok(()) }
+}
+
+/// Returns the node at `path`, which begins at the root. Symbolic links that are followed are accessed. Absolute targets
+/// stay within the volume. ".." leads back to the directory that the walk came from, whatever parent the directory
+/// itself names.
 pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
     let root = volume.root()?;
     let mut parents: Vec<Arc<Node>> = Vec::new();
@@ -58,6 +73,7 @@ pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<N
             return Err(Error::SymlinkLoop);
         }
         let target = next.read_link()?;
+        next.note_access();
         if target.is_empty() {
             return Err(Error::NotFound);
         }

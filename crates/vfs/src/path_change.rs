@@ -1,4 +1,4 @@
-//! Changes by path, on behalf of a user: paths are bytes, and begin at the root.
+//! Changes by path, on behalf of a user. Paths are bytes, and begin at the root. An empty path is `NotFound`.
 //! Not here: the changes themselves (`namespace.rs`, `rename.rs`), and changes as root (`std_path.rs`).
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use fs::Credentials;
 
 use crate::namespace::Creation;
 use crate::node::Node;
-use crate::path::Follow;
+use crate::path::{self, Follow};
 use crate::rename::RenameFlags;
 use crate::volume::Volume;
 
@@ -53,6 +53,8 @@ impl Volume {
 
     /// Adds a name to the file at `path`. A symbolic link at its end is not followed.
     pub fn link_at(&self, path: &[u8], new_path: &[u8]) -> Result<()> {
+        path::check_nonempty(path)?;
+        path::check_nonempty(new_path)?;
         let node = self.resolve(path, Follow::No)?;
         let place = self.place(new_path)?.ok_or(Error::Exists)?;
         self.refuse_slash(&place)?;
@@ -96,6 +98,8 @@ impl Volume {
         flags: RenameFlags,
         by: &Credentials,
     ) -> Result<()> {
+        path::check_nonempty(path)?;
+        path::check_nonempty(new_path)?;
         let root = || Error::InvalidArgument("the root directory cannot be renamed or replaced");
         let from = self.place(path)?.ok_or_else(root)?;
         let to = self.place(new_path)?.ok_or_else(root)?;
@@ -116,6 +120,7 @@ impl Volume {
 
     /// Returns the position of a path's last name, or `None` if the path leads to the root.
     fn place<'a>(&self, path: &'a [u8]) -> Result<Option<Target<'a>>> {
+        path::check_nonempty(path)?;
         let is_slash = |byte: &u8| *byte == b'/';
         let Some(end) = path.iter().rposition(|byte| !is_slash(byte)) else { return Ok(None) };
         let start = path[..end].iter().rposition(is_slash).map_or(0, |slash| slash + 1);

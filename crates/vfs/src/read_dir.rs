@@ -92,6 +92,7 @@ impl<'v> Iterator for ReadDir<'v> {
                 Ok(batch) => {
                     self.entries = batch.entries;
                     self.next = batch.next;
+                    self.directory.note_access();
                 }
                 Err(error) => return Some(Err(error)),
             }

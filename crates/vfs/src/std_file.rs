@@ -4,6 +4,7 @@
 //! The calls have the names, arguments and meanings of the standard library's, but return the library's own errors.
 //! The `std::io` traits read and write at a position that all users of a [`File`] share, and return `std::io::Error`.
 
+use std::fs::Permissions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use base::attributes::Attributes;
@@ -63,6 +64,7 @@ impl File {
     /// `InvalidArgument` if the file was not opened for writing.
     pub fn set_len(&self, size: u64) -> Result<()> {
         if !self.mode().write {
+            // EINVAL, as ftruncate(2) fails.
             return Err(Error::InvalidArgument("the file was not opened for writing"));
         }
         self.node().set_size(size, Privileges::Keep)
@@ -71,6 +73,11 @@ impl File {
     /// Returns the file's attributes.
     pub fn metadata(&self) -> Result<Attributes> {
         Ok(self.node().attributes())
+    }
+
+    /// Sets the file's permissions, with setuid, setgid and sticky.
+    pub fn set_permissions(&self, permissions: Permissions) -> Result<()> {
+        self.node().set_permissions(&permissions)
     }
 
     /// Returns the position of a write that is requested at byte `offset`.

@@ -5,11 +5,12 @@
 //! A path is a host's path whose root is the volume's: a relative path begins there, too, and a symbolic link does
 //! not lead out of the volume. All calls act as root, as a user who can write to an image is its root.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::attributes::{AttributeChange, Attributes, FileType};
 use base::{Error, FileOffset, Result};
@@ -17,8 +18,9 @@ use fs::Credentials;
 
 use crate::file::File;
 use crate::namespace::Creation;
+use crate::node::Node;
 use crate::open_options::OpenOptions;
-use crate::path::Follow;
+use crate::path::{self, Follow};
 use crate::read_dir::ReadDir;
 use crate::rename::RenameFlags;
 use crate::volume::Volume;
@@ -29,6 +31,11 @@ const DIRECTORY_PERMISSIONS: u16 = 0o755;
 /// Returns the bytes of a path.
 pub(crate) fn bytes_of(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
+}
+
+/// Returns the path with these bytes.
+pub(crate) fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
 }
 
 impl Volume {
@@ -64,6 +71,11 @@ impl Volume {
         }
     }
 
+    /// Returns the contents of the regular file at `path` as text. Errors: `InvalidUtf8` if they are not valid UTF-8.
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
+        String::from_utf8(self.read(path)?).map_err(|_| Error::InvalidUtf8)
+    }
+
     /// Writes a file with these contents, in place of those that it had. See [`create`](Self::create).
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
         self.create(path)?.write_all_at(contents.as_ref(), 0)
@@ -72,7 +84,7 @@ impl Volume {
     /// Returns an iterator over the entries of the directory at `path`, in the order in which the directory has them,
     /// without "." and "..".
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
-        let directory = self.resolve(bytes_of(path.as_ref()), Follow::Yes)?;
+        let directory = self.node_at(path.as_ref(), Follow::Yes)?;
         directory.require_directory()?;
         Ok(ReadDir::new(self, directory, path.as_ref()))
     }
@@ -113,35 +125,49 @@ impl Volume {
 
     /// Returns the target of the symbolic link at `path`.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let target = self.resolve(bytes_of(path.as_ref()), Follow::No)?.read_link()?;
+        let node = self.node_at(path.as_ref(), Follow::No)?;
+        let target = node.read_link()?;
+        node.note_access();
         Ok(OsString::from_vec(target).into())
     }
 
     /// Returns the attributes of the file, directory or other node at `path`.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
-        Ok(self.resolve(bytes_of(path.as_ref()), Follow::Yes)?.attributes())
+        Ok(self.node_at(path.as_ref(), Follow::Yes)?.attributes())
     }
 
     /// [`metadata`](Self::metadata), but of a symbolic link at the end of `path` itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
-        Ok(self.resolve(bytes_of(path.as_ref()), Follow::No)?.attributes())
+        Ok(self.node_at(path.as_ref(), Follow::No)?.attributes())
     }
 
     /// Sets the permissions, with setuid, setgid and sticky, of the node at `path`.
     pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: Permissions) -> Result<()> {
-        let permissions = Some((permissions.mode() & 0o7777) as u16);
-        let change = AttributeChange { permissions, ..AttributeChange::default() };
-        let node = self.resolve(bytes_of(path.as_ref()), Follow::Yes)?;
-        node.set_attributes(&change, &Credentials::ROOT)
+        self.node_at(path.as_ref(), Follow::Yes)?.set_permissions(&permissions)
     }
 
     /// Returns whether `path` leads to a file, following symbolic links. A missing parent is `false`; other failures are
     /// errors.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.resolve(bytes_of(path.as_ref()), Follow::Yes) {
+        match self.node_at(path.as_ref(), Follow::Yes) {
             Ok(_) => Ok(true),
             Err(Error::NotFound) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as the kernel returns.
+    pub(crate) fn node_at(&self, path: &Path, follow: Follow) -> Result<Arc<Node>> {
+        path::check_nonempty(bytes_of(path))?;
+        self.resolve(bytes_of(path), follow)
+    }
+}
+
+impl Node {
+    /// Sets the permissions, with setuid, setgid and sticky, as root.
+    pub(crate) fn set_permissions(&self, permissions: &Permissions) -> Result<()> {
+        let permissions = Some((permissions.mode() & 0o7777) as u16);
+        let change = AttributeChange { permissions, ..AttributeChange::default() };
+        self.set_attributes(&change, &Credentials::ROOT)
     }
 }

@@ -55,7 +55,7 @@ impl Volume {
 
     /// Removes the directory at `path` with everything in it. Symbolic links, also at the end of `path`, are removed
     /// and not followed. After an error, a part of the tree may be removed. Errors: `InvalidArgument` for the root, and
-    /// for paths that end in "." or ".."; `NotDirectory`; `NotEmpty` if other threads add names all the time;
+    /// for paths that end in "." or ".."; `NotFound`; `NotDirectory`; `NotEmpty` if other threads add names all the time;
     /// `Corrupt` for a directory that contains itself, or that names another parent.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes_of(path.as_ref());

@@ -318,8 +318,10 @@ impl Volume {
         })
     }
 
-    /// Returns the node at `path`, which is relative to the root.
+    /// Returns the node at `path`, which is relative to the root. An empty path is the root. Errors: `InvalidArgument`
+    /// if `path` contains NUL.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
+        path::check(path)?;
         path::walk(self, path, follow)
     }
 

@@ -302,7 +302,8 @@ fn what_cannot_be_exchanged_is_refused() {
     is_invalid(to(&subject, 10_240, &donor, 0, 1024));
     is_invalid(to(&subject, 0, &donor, 10_240, 1024));
     is_invalid(to(&subject, 0, &subject, 0, 1024));
-    is_invalid(to(&subject.node().open().unwrap(), 0, &donor, 0, 1024));
+    let moved = to(&subject.node().open().unwrap(), 0, &donor, 0, 1024);
+    assert_eq!(moved, Err(Error::NotOpenFor("writing")));
     is_invalid(to(&subject, 0, &donor.node().open().unwrap(), 0, 1024));
     // As far as both go, and whole blocks.
     assert_eq!(to(&subject, 9216, &donor, 1024, 1 << 40), Ok(1024));

@@ -103,7 +103,7 @@ fn only_files_opened_for_it_are_written_to() {
     let node = create(&volume, "/file");
     let file = node.open().unwrap();
     let refused = file.write_at(b"x", 0);
-    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    assert_eq!(refused, Err(Error::NotOpenFor("writing")));
     write(&node.open_for(WRITE).unwrap(), 0, b"abc");
     file_system.set_flags(node.number(), 0x20);
     let opened = node.open_for(WRITE).map(drop);
