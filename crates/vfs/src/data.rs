@@ -129,8 +129,11 @@ impl Node {
             if state.life == Life::Named {
                 writeback.note(self);
             }
+            debug_assert!(written <= part.len(), "more was written than requested");
             done += written;
             let end = at.0 + written as u64;
+            debug_assert!(end <= self.inode().size_max(), "a write past the maximum size");
+            debug_assert!(end <= file.size(), "a write past the end did not extend the file");
             if caching == Caching::Dropbehind {
                 writeback.behind.push(file, at.0..end);
             }
@@ -153,6 +156,8 @@ impl Node {
         self.volume().file_system.check_writable()?;
         let file = self.writable()?;
         let mut state = self.lock();
+        // The volume may have been closed before the lock was taken.
+        self.writeback()?;
         rights::may_overwrite(&self.attributes())?;
         self.inode().data()?;
         self.drop_privileges(&mut state, privileges)?;
@@ -165,6 +170,7 @@ impl Node {
     pub(crate) fn grow(self: &Arc<Self>, size: u64, privileges: Privileges) -> Result<()> {
         let file = self.writable()?;
         let mut state = self.lock();
+        self.writeback()?;
         if self.attributes().size >= size {
             return Ok(());
         }
@@ -198,6 +204,7 @@ impl Node {
             }
             return Err(error);
         }
+        debug_assert!(file.is_none_or(|file| file.size() == size), "the cache has another size");
         if size == 0 && before > 0 {
             self.note_emptied();
         }
@@ -280,10 +287,10 @@ impl Node {
 
     /// Drops the data of a file that will not be read again.
     pub(crate) fn drop_data(&self) {
-        if let Some(file) = self.writable.get() {
-            if let Err(error) = iomap::truncate_cache(file, 0) {
-                tracing::warn!("inode {}: {error}", self.number());
-            }
+        let Some(file) = self.writable.get() else { return };
+        match iomap::truncate_cache(file, 0) {
+            Ok(()) => debug_assert!(self.is_written_back(), "truncated data is dirty or in flight"),
+            Err(error) => tracing::warn!("inode {}: {error}", self.number()),
         }
     }
 }

@@ -127,6 +127,8 @@ impl Node {
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         writeback.throttle(self, Caching::Kept)?;
         let mut state = self.lock();
+        // The volume may have been closed before the lock was taken.
+        self.writeback()?;
         match mode.only_adds() {
             true => rights::may_change(&self.attributes())?,
             false => rights::may_overwrite(&self.attributes())?,
@@ -177,6 +179,7 @@ impl Node {
                 };
                 iomap::detach_cache(file, bytes.start);
                 self.inode().shift(range.clone(), to, size, now())?;
+                debug_assert!(moved <= self.inode().size_max(), "a shift past the maximum size");
                 iomap::set_size_moved(file, moved);
                 Ok(())
             }

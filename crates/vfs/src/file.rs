@@ -141,7 +141,10 @@ impl File {
         self.note_access();
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
-        iomap::read(&self.context(data, flags), &self.readahead, at, buffer)
+        let size = data.size;
+        let length = iomap::read(&self.context(data, flags), &self.readahead, at, buffer)?;
+        debug_assert!(length <= buffer.len() && length as u64 <= size.saturating_sub(at.0));
+        Ok(length)
     }
 
     /// Removes data that was read ahead of uncached reads, and was not read since, from the cache, as dropping the
@@ -159,7 +162,11 @@ impl File {
         self.note_access();
         let _lock = self.node.lock_shared();
         let data = self.node.data()?;
-        iomap::lend(&self.context(data, RwFlags::default()), &self.readahead, at, length_max)
+        let size = data.size;
+        let context = self.context(data, RwFlags::default());
+        let slice = iomap::lend(&context, &self.readahead, at, length_max)?;
+        debug_assert!(slice.len() <= length_max && slice.len() as u64 <= size.saturating_sub(at.0));
+        Ok(slice)
     }
 
     /// Returns the first byte of data at or after `at`. Unwritten blocks are not data.

@@ -245,6 +245,8 @@ impl Map {
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
         writeback.throttle(node, Caching::Kept)?;
         let state = node.lock();
+        // The volume may have been closed before the lock was taken.
+        node.writeback()?;
         let dirtied = || self.note_stored(&state);
         iomap::show_for_stores(file, self.readahead(), &self.window, page, pages, dirtied)
     }
@@ -282,6 +284,7 @@ impl Map {
         while done < data.len() {
             writeback.throttle(node, Caching::Kept)?;
             let state = node.lock();
+            node.writeback()?;
             if file.size() < at + data.len() as u64 {
                 return Err(Error::NoSuchOffset);
             }

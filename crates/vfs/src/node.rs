@@ -244,17 +244,33 @@ impl Node {
     pub(crate) fn require_directory(&self) -> Result<()> {
         if self.kind == FileType::Directory { Ok(()) } else { Err(Error::NotDirectory) }
     }
+
+    /// Checks that no open file and no window refers to the node, since both have a reference to it.
+    fn debug_assert_unused(&self) {
+        debug_assert_eq!(self.replacing.writer_count(), 0, "a released inode is open for writing");
+        let has_windows = self.mapping.get().is_some_and(|mapping| mapping.has_windows());
+        debug_assert!(!has_windows, "a released inode is mapped into memory");
+    }
 }
 
 impl Drop for Node {
     /// Deletes an inode that has no name. The table does not keep such a node, so its last user drops it, on any
     /// thread. The caller may hold locks of the rank of inodes, but none of later ranks.
     fn drop(&mut self) {
+        // A second panic would abort the program.
+        let is_checked = !std::thread::panicking();
+        if is_checked {
+            self.debug_assert_unused();
+        }
         if self.state.get_mut().life == Life::Named {
             return;
         }
         self.volume.nodes.remove_dead(self.number, self);
         self.drop_data();
+        if is_checked {
+            // The format frees the blocks next. A write in flight would destroy the data of another file.
+            assert!(!self.has_direct_requests(), "direct I/O of a deleted inode is in flight");
+        }
         if let Err(error) = self.inode.released() {
             tracing::warn!("inode {} stays an orphan: {error}", self.number);
         }

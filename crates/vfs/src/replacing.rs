@@ -33,6 +33,13 @@ pub(crate) struct Replacing {
     writers: AtomicU32,
 }
 
+impl Replacing {
+    /// Returns the number of handles that are open for writing.
+    pub(crate) fn writer_count(&self) -> u32 {
+        self.writers.load(Ordering::Acquire)
+    }
+}
+
 impl Node {
     /// Writes the file back, since it is about to replace another file. The caller holds no lock.
     pub(crate) fn write_back_before_rename(&self) {
@@ -59,7 +66,9 @@ impl Node {
     /// caller holds no lock.
     pub(crate) fn note_closed_for_writing(&self) {
         let replacing = &self.replacing;
-        let is_last = replacing.writers.fetch_sub(1, Ordering::AcqRel) == 1;
+        let writers = replacing.writers.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(writers > 0, "a handle was closed twice");
+        let is_last = writers == 1;
         if replacing.was_emptied.load(Ordering::Acquire) {
             let has_data = self.may_write_back_replaced();
             // A truncation while this is written back is noted anew.

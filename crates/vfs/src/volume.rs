@@ -405,10 +405,18 @@ impl Volume {
     pub fn close(&self) -> Result<()> {
         if let Some(writeback) = &self.shared.writeback {
             writeback.close();
-            // What goes around the cache and was admitted before.
+            // Waits for changes and direct requests that were admitted before.
             self.shared.nodes.all().iter().for_each(|node| node.end_direct_requests());
         }
         let flushed = self.flush_data();
+        if flushed.is_ok() && self.shared.file_system.check_writable().is_ok() {
+            // Changes check under the inode's lock that the volume is open, so none came after the flush.
+            let has_dirty_data = |writeback: &Writeback| writeback.has_dirty_data();
+            debug_assert!(
+                !self.shared.writeback.as_ref().is_some_and(has_dirty_data),
+                "a volume is closed with data that is not written back"
+            );
+        }
         flushed.and(self.shared.file_system.close())
     }
 

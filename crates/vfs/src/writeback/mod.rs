@@ -109,6 +109,11 @@ impl Writeback {
         Ok(())
     }
 
+    /// Returns whether one of the dirty inodes has data that is not on the device.
+    pub(crate) fn has_dirty_data(&self) -> bool {
+        self.flusher.inodes.all().iter().any(|node| !node.is_written_back())
+    }
+
     fn must_throttle(&self) -> bool {
         self.limits.must_throttle(&self.cache.dirty_stats())
     }
