@@ -1,11 +1,10 @@
 //! The volume as a format sees it: cached data by inode number, and the barrier that holds writes back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use base::InodeNumber;
+use testkit::Waiter;
 use testkit::memory::MemoryFileSystem;
-use testkit::wait_until;
 use vfs::{File, OpenMode};
 
 use super::{create, open, volume, volume_with};
@@ -46,20 +45,19 @@ fn a_volume_whose_writes_are_held_writes_nothing_back() {
     let file = node.open_for(WRITE).unwrap();
     write(&file, &[7; 5000]);
     let held = file_system.host().hold_writes().unwrap();
-    let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let data = file_system.host().cached_data(node.number()).unwrap();
+    let waiter = Waiter::default();
     thread::scope(|scope| {
-        scope.spawn(|| {
-            begun.store(true, Ordering::Release);
-            file.sync_all().unwrap();
-            ended.store(true, Ordering::Release);
-        });
-        wait_until("the writer begins", || begun.load(Ordering::Acquire));
-        let data = file_system.host().cached_data(node.number()).unwrap();
-        assert_eq!(data.mapping().bytes_dirty(), 8192);
-        assert!(!ended.load(Ordering::Acquire));
+        scope.spawn(|| waiter.run(|| file.sync_all().unwrap()));
+        let is_held = waiter.comes_to_wait();
+        let bytes_dirty = data.mapping().bytes_dirty();
+        let on_disk = file_system.on_disk(node.number());
         drop(held);
+        assert!(is_held, "the sync did not wait for the barrier");
+        assert_eq!((bytes_dirty, on_disk.len()), (8192, 0));
     });
-    assert_eq!(file_system.host().cached_data(node.number()).unwrap().mapping().bytes_dirty(), 0);
+    assert_eq!(data.mapping().bytes_dirty(), 0);
+    assert_eq!(file_system.on_disk(node.number()), [7; 5000]);
     let read_only = MemoryFileSystem::read_only();
     let reader = open(&read_only, 16);
     assert!(read_only.host().hold_writes().is_none());
