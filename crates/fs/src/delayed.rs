@@ -32,7 +32,8 @@ impl Delayed {
         self.reserved
     }
 
-    /// Returns the delayed blocks from `at` on, if `at` is one.
+    /// Returns the delayed blocks from `at` on, up to the first one that is not delayed. Returns `None` if `at` is not
+    /// delayed.
     pub fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
         self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
     }
@@ -42,7 +43,7 @@ impl Delayed {
         self.blocks.next_from(at.0).is_some()
     }
 
-    /// Returns the blocks around `at` that are delayed as it is, or are not as it is not.
+    /// Returns the longest range around `at` whose blocks are either all delayed or all not.
     pub fn around(&self, at: FileBlock) -> Around {
         let (range, is_delayed) = match self.blocks.containing(at.0) {
             Some(range) => (range, true),
@@ -51,9 +52,9 @@ impl Delayed {
         Around { range: FileBlock(range.start)..FileBlock(range.end), is_delayed }
     }
 
-    /// Returns the clusters that would have to be reserved for `blocks` beside those that are.
-    /// `has_cluster` says of the first and last cluster of the range whether the file has it already:
-    /// between them it has none of them.
+    /// Returns the number of clusters that must be reserved for `blocks` in addition to the reserved ones. Calls
+    /// `has_cluster` for the first and the last cluster of the range, to find whether the file has it already. The file
+    /// has none of the clusters between them.
     pub fn clusters_wanted(
         &self,
         blocks: &Range<FileBlock>,
@@ -66,11 +67,11 @@ impl Delayed {
         }
         let ends = [clusters.start, clusters.end - 1];
         let distinct = if ends[0] == ends[1] { 1 } else { 2 };
-        let there = ends[..distinct]
+        let existing = ends[..distinct]
             .iter()
             .filter(|&&cluster| !self.clusters.contains(cluster) && has_cluster(cluster))
             .count() as u64;
-        self.clusters.missing(&clusters) - there
+        self.clusters.missing(&clusters) - existing
     }
 
     /// Adds blocks, and the clusters reserved for them, less those that the file has.

@@ -38,7 +38,8 @@ pub struct FormatOptions {
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
-    /// Called while another host may have the volume open for writing, to decide whether to wait on.
+    /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
+    /// cancels the wait.
     pub wait_callback: WaitCallback,
 }
 

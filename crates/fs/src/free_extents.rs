@@ -23,7 +23,7 @@ impl Extent {
         Self { length: self.length.min(length), ..self }
     }
 
-    /// Returns the units after the first `length`, which are not all.
+    /// Returns the extent without its first `length` units. At least one unit must remain.
     pub fn after(self, length: u32) -> Self {
         Self { start: self.start + length, length: self.length - length }
     }
@@ -67,10 +67,10 @@ impl FreeExtents {
         (at < end).then(|| Extent { start: at, length: end - at })
     }
 
-    /// Returns the first extent of at least `length` units that starts at or after `at`. Looks at no more than
-    /// `looked_at_max` extents.
-    pub fn after(&self, at: u32, length: u32, looked_at_max: usize) -> Option<Extent> {
-        let following = self.by_start.range(at..).take(looked_at_max);
+    /// Returns the first extent of at least `length` units that starts at or after `at`. Examines at most
+    /// `examined_max` extents.
+    pub fn after(&self, at: u32, length: u32, examined_max: usize) -> Option<Extent> {
+        let following = self.by_start.range(at..).take(examined_max);
         let mut extents = following.map(|(&start, &length)| Extent { start, length });
         extents.find(|extent| extent.length >= length)
     }

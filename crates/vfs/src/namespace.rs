@@ -143,7 +143,7 @@ impl Volume {
             if let (Some(writeback), false) = (&self.shared.writeback, node.is_written_back()) {
                 writeback.note(node);
             }
-            self.shared.nodes.get_name(node);
+            self.shared.nodes.set_named(node);
         }
         drop(locked);
         directory.sync_names()
@@ -218,7 +218,7 @@ impl Volume {
     pub(crate) fn note_lost_name(&self, node: &Arc<Node>, locked: &mut Locked<'_>) {
         if node.attributes().links == 0 {
             locked.state(node).life = Life::Removed;
-            self.shared.nodes.lose_name(node);
+            self.shared.nodes.set_nameless(node);
             if let Some(writeback) = &self.shared.writeback {
                 writeback.forget(node.number());
             }

@@ -137,16 +137,16 @@ impl NodeTable {
         drop(dropped);
     }
 
-    /// Makes the last user of a node that has lost its last name drop it.
-    pub(crate) fn lose_name(&self, node: &Arc<Node>) {
+    /// Makes the table's reference to a node weak, since its inode has lost its last name: the last user drops the node.
+    pub(crate) fn set_nameless(&self, node: &Arc<Node>) {
         let mut inner = self.inner.lock();
         let dropped = inner.put(node.number(), Reference::Nameless(Arc::downgrade(node)));
         drop(inner);
         drop(dropped);
     }
 
-    /// Keeps a node that has got its first name.
-    pub(crate) fn get_name(&self, node: &Arc<Node>) {
+    /// Makes the table's reference to a node strong, since its inode has got its first name: unused nodes stay.
+    pub(crate) fn set_named(&self, node: &Arc<Node>) {
         self.insert_new(node, true);
     }
 

@@ -176,7 +176,7 @@ impl Volume {
         if let Some(whiteout) = whiteout {
             // Nobody else has it yet.
             whiteout.lock_nested().life = Life::Named;
-            self.shared.nodes.get_name(&whiteout);
+            self.shared.nodes.set_named(&whiteout);
         }
         if let (Some(replaced), false) = (replaced, flags.exchange) {
             self.note_lost_name(replaced, locked);

@@ -2,8 +2,8 @@
 //! Not here: calls on whole trees (`tree.rs`), options for opening (`open_options.rs`), and changes by path with
 //! credentials (`path_change.rs`).
 //!
-//! A path is a host's path whose root is the volume's: a relative path begins there, too, and a symbolic link does
-//! not lead out of the volume. All calls act as root, as a user who can write to an image is its root.
+//! Paths begin at the volume's root, also relative ones. Symbolic links do not lead out of the volume. All calls act as
+//! root, since a user who can write to the image can change all of it anyway.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;

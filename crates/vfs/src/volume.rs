@@ -55,7 +55,8 @@ pub struct VolumeOptions {
     pub dirsync: bool,
     /// Read the volume without replaying its journal.
     pub no_recovery: bool,
-    /// Called while another host may have the volume open for writing, to decide whether to wait on.
+    /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
+    /// cancels the wait.
     pub wait_callback: WaitCallback,
     /// Options that only ext4 has.
     pub ext4: ext4::Format,
