@@ -7,8 +7,8 @@
 //!
 //! [`VolumeOptions`] open the volume on an image. [`Volume`] has most calls of [`std::fs`], and [`File`] those of
 //! [`std::fs::File`] and of `FileExt`, with the same names and meanings. Files are [`Read`](std::io::Read),
-//! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`. `copy.rs`
-//! in the package's `examples/` copies files into an image and out of it with [`std::io::copy`].
+//! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`.
+//! `copy.rs` in the package's `examples/` copies files into an image and out of it with [`std::io::copy`].
 //!
 //! ```
 //! # let folder = tempfile::tempdir().unwrap();
@@ -55,8 +55,8 @@
 //!
 //! # Differences from the standard library
 //!
-//! - Paths have the volume's root as their root: a relative path begins there, too, and neither ".." nor a symbolic link
-//!   leads out of the volume. The limit of a path is 64 KiB, with all symbolic links in it, and not 4 KiB.
+//! - Paths have the volume's root as their root: a relative path begins there, too, and neither ".." nor a symbolic
+//!   link leads out of the volume. The limit of a path is 64 KiB, with all symbolic links in it, and not 4 KiB.
 //! - The calls act as root, without a umask: new files have the permissions 0o644, and new directories 0o755.
 //! - Only regular files can be opened. Directories fail with [`Error::IsDirectory`], and other types with
 //!   [`Error::WrongType`].

@@ -1,11 +1,11 @@
-//! POSIX ACLs in the form of getxattr(2): their effect on the mode, the mode's effect on them, and inheritance.
-//! Not here: checking access by an ACL.
+//! POSIX ACLs in the form of getxattr(2): conversion from and to modes, and inheritance.
+//! Not here: access checks.
 
 use base::{Error, Result};
 
-/// The ACL that belongs to the mode.
+/// The name of the access ACL, which corresponds to the mode.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The ACL that new inodes in a directory inherit.
+/// The name of the default ACL, which new inodes in a directory inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -33,7 +33,7 @@ struct Entry {
 }
 
 impl Acl {
-    /// Parses an attribute's value. Returns `None` for an ACL without entries, which has no effect.
+    /// Parses the value of an attribute. Returns `None` for an ACL without entries, which has no effect.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let invalid = || Error::InvalidArgument("the ACL is malformed");
         let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or_else(invalid)?;
@@ -55,8 +55,8 @@ impl Acl {
         if acl.is_valid() { Ok(Some(acl)) } else { Err(invalid()) }
     }
 
-    /// Returns whether the entries are valid: in the order of their tags, with each of the mode's three exactly once,
-    /// and with one mask if there are named entries, or else at most one.
+    /// Returns whether the entries are valid. They must be in the order of their tags, with exactly one entry for the
+    /// owner, the group and others. There must be one mask if there are named entries, and otherwise at most one.
     fn is_valid(&self) -> bool {
         let count = |tags: u16| self.entries.iter().filter(|entry| entry.tag & tags != 0).count();
         let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
@@ -67,7 +67,7 @@ impl Acl {
             && (count(MASK) == 1 || count(MASK) == 0 && count(USER | GROUP) == 0)
     }
 
-    /// Returns the attribute's value.
+    /// Returns the value for the attribute.
     pub fn to_value(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -83,7 +83,7 @@ impl Acl {
         self.entries.iter().all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
-    /// Returns `permissions` with the lower nine bits of the ACL.
+    /// Returns `permissions` with the low nine bits replaced by those of the ACL.
     pub fn apply_to(&self, permissions: u16) -> u16 {
         let mut result = permissions & !0o777;
         for entry in &self.entries {
@@ -110,15 +110,15 @@ impl Acl {
         }
     }
 
-    /// Returns the entry that the group bits of the mode stand for.
+    /// Returns the tag of the entry that corresponds to the group bits of the mode.
     fn group_tag(&self) -> u16 {
         let masked = self.entries.iter().any(|entry| entry.tag == MASK);
         if masked { MASK } else { GROUP_OBJ }
     }
 }
 
-/// Returns the permissions and the ACL of a new inode in a directory with the default ACL `default`, if it is
-/// created with `permissions`. The ACL is `None` if the permissions express it.
+/// Returns the permissions and the ACL of a new inode that is created with `permissions` in a directory with the
+/// default ACL `default`. The ACL is `None` if the permissions express all of it.
 pub fn inherit(default: &Acl, permissions: u16) -> (u16, Option<Acl>) {
     let granted = default.apply_to(permissions & !0o777) & permissions | permissions & !0o777;
     let mut acl = default.clone();
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn an_acl_survives_its_form_as_an_attribute() {
+    fn an_acl_is_parsed_from_its_own_value() {
         assert_eq!(Acl::parse(&named().to_value()).unwrap(), Some(named()));
         assert_eq!(Acl::parse(&[2, 0, 0, 0]), Ok(None));
     }
 
     #[test]
-    fn what_is_no_acl_is_refused() {
+    fn invalid_values_are_refused() {
         let plain = |entries: &[(u16, u16, u32)]| acl(entries).to_value();
         let mut wrong_version = named().to_value();
         wrong_version[0] = 1;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_bits_of_a_mode_are_the_mask_where_there_is_one() {
+    fn the_group_bits_of_a_mode_are_the_mask_if_there_is_one() {
         assert_eq!(named().apply_to(0o4000), 0o4761);
         let mut changed = named();
         changed.set_mode(0o640);

@@ -1,17 +1,17 @@
-//! Credentials: the user on whose behalf an operation is done.
+//! Credentials of the user on whose behalf an operation runs.
 
 use base::attributes::Attributes;
 
-/// The user on whose behalf an operation is done.
+/// The user on whose behalf an operation runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// The owner of new inodes.
     pub uid: u32,
-    /// The group of new inodes, unless their directory hands down its own.
+    /// The group of new inodes, unless they inherit the group of their directory.
     pub gid: u32,
-    /// Further groups.
+    /// The supplementary groups.
     pub groups: Vec<u32>,
-    /// Ownership is not checked: it was checked before, or the caller is root.
+    /// Whether ownership is not checked, since the caller is root or was checked before.
     pub privileged: bool,
 }
 
@@ -29,8 +29,8 @@ impl Credentials {
         self.privileged || self.uid == attributes.uid
     }
 
-    /// Returns whether a setgid bit without effect stays on files of group `gid` when this user changes
-    /// their owner.
+    /// Returns whether the mark for mandatory locks (setgid without group execute) stays on files of group `gid` when
+    /// this user changes their owner.
     pub fn keeps_mark_of(&self, gid: u32) -> bool {
         self.uid == 0 || self.is_in_group(gid)
     }

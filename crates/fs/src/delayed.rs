@@ -1,5 +1,5 @@
-//! Delayed allocation: the file blocks of an inode that have data in the cache and no block on the device, and
-//! the clusters that are reserved for them.
+//! Delayed allocation: the blocks of a file that have data in the cache but none on the device, and the clusters that
+//! are reserved for them.
 //! Not here: the volume's count of free clusters.
 
 use std::ops::Range;
@@ -10,14 +10,14 @@ use base::{FileBlock, Ranges};
 #[derive(Debug, Default)]
 pub struct Delayed {
     blocks: Ranges,
-    /// Clusters of the file for which one of the volume is reserved. The same ranges as `blocks` when
-    /// clusters are blocks.
+    /// The clusters of the file for which a cluster of the volume is reserved. If a cluster is one block, these are the
+    /// ranges of `blocks`.
     clusters: Ranges,
     /// The number of `clusters`.
     reserved: u64,
 }
 
-/// Contiguous blocks of a file that are all delayed, or all not.
+/// A range of a file's blocks that are either all delayed or all not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Around {
     /// The blocks.
@@ -74,7 +74,8 @@ impl Delayed {
         self.clusters.missing(&clusters) - existing
     }
 
-    /// Adds blocks, and the clusters reserved for them, less those that the file has.
+    /// Adds blocks, and reserved clusters for them except those that the file has already. The caller has reserved
+    /// [`clusters_wanted`](Self::clusters_wanted).
     pub fn insert(
         &mut self,
         blocks: &Range<FileBlock>,
@@ -94,17 +95,17 @@ impl Delayed {
         self.clusters.insert(clusters);
     }
 
-    /// Removes blocks that were allocated, from their reservation.
+    /// Removes blocks that were allocated, and the reserved clusters that the allocation has used.
     pub fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         self.reserved -= self.clusters.remove(clusters_of(blocks, cluster_shift));
     }
 
-    /// Removes blocks whose data was dropped. Returns the number of clusters that need no reservation any more.
+    /// Removes blocks whose data was dropped. Returns the number of clusters whose reservation the caller releases.
     pub fn remove(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) -> u64 {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         let mut clusters = clusters_of(blocks, cluster_shift);
-        // Clusters that are shared with blocks which stay delayed stay reserved.
+        // A cluster stays reserved if another of its blocks is still delayed.
         let keeps = |cluster: u64| {
             let first = cluster << cluster_shift;
             self.blocks.next_from(first).is_some_and(|next| next >> cluster_shift == cluster)
@@ -149,9 +150,9 @@ mod tests {
         ) {
             let mut delayed = Delayed::default();
             let (mut blocks, mut reserved) = (BTreeSet::new(), BTreeSet::<u64>::new());
-            // A file has a cluster only where none of a written range's inner clusters lies.
+            // As in a real file, only the first and the last cluster of a written range may exist already.
             for (is_insert, start, length) in steps {
-                let one = range(start, length);
+                let range = range(start, length);
                 let all: Vec<u64> = (start..start + length).collect();
                 let clusters: BTreeSet<u64> = all.iter().map(|at| at >> shift).collect();
                 let ends = [*clusters.first().unwrap(), *clusters.last().unwrap()];
@@ -161,8 +162,8 @@ mod tests {
                         .iter()
                         .filter(|&&one| !reserved.contains(&one) && !has(one))
                         .count() as u64;
-                    prop_assert_eq!(delayed.clusters_wanted(&one, shift, has), wanted);
-                    delayed.insert(&one, shift, has);
+                    prop_assert_eq!(delayed.clusters_wanted(&range, shift, has), wanted);
+                    delayed.insert(&range, shift, has);
                     blocks.extend(all);
                     reserved.extend(clusters.into_iter().filter(|&one| !has(one)));
                 } else {
@@ -174,7 +175,7 @@ mod tests {
                         !clusters.contains(one) || blocks.iter().any(|at| at >> shift == *one)
                     });
                     let freed = (before - reserved.len()) as u64;
-                    prop_assert_eq!(delayed.remove(&one, shift), freed);
+                    prop_assert_eq!(delayed.remove(&range, shift), freed);
                 }
                 prop_assert_eq!(delayed.reserved(), reserved.len() as u64);
                 for at in 0..80 {

@@ -1,12 +1,12 @@
-//! The cached extents of an inode, and the lock of its map, which is held while the map on disk is read or changed.
-//! Not here: reading and changing the map.
+//! Cached spans of an inode's map, and the lock of the map. A thread holds the lock while it reads or changes the map
+//! on disk. Not here: reading and changing the map.
 //!
 //! Invariants (`M` for map):
 //!
-//! - **M1.** The map on disk changes only under the exclusive lock, and cached spans of the changed range are
-//!   corrected or removed before the lock is released. So no cached span is ever stale.
-//! - **M2.** The sequence number changes before the lock is released. A mapping is valid for as long as the
-//!   number is the one that its caller read before asking for it.
+//! - **M1.** The map on disk changes only under the exclusive lock. Before the lock is released, cached spans of the
+//!   changed range are updated or removed. So no cached span is ever stale.
+//! - **M2.** The sequence number changes before the lock is released. A caller reads the number before it requests a
+//!   mapping. The mapping is valid for as long as the number stays the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use base::{FileBlock, Result};
 
 use crate::extents::{RUNS_AT_ONCE, Run, Span};
 
-/// The spans of one inode that were looked up last, so that a sequential reader walks the map rarely.
+/// The spans of one inode that were last looked up, so that a sequential reader seldom reads the map.
 #[derive(Debug)]
 pub struct ExtentStatus {
     known: RankedRwLock<Known>,
     sequence: AtomicU64,
-    /// Counts uses of spans.
+    /// The number of uses of spans.
     clock: AtomicU64,
 }
 
@@ -33,11 +33,12 @@ struct Known {
 #[derive(Debug)]
 struct KnownSpan {
     span: Arc<Span>,
+    /// The clock at the last use.
     used: AtomicU64,
 }
 
-/// The exclusive lock of an inode's map. If it is dropped without [`finish`](Self::finish), the state of the map is
-/// unknown, and all cached spans are removed.
+/// The exclusive lock of an inode's map. A drop without [`finish`](Self::finish) removes all cached spans, since the
+/// state of the map is unknown.
 #[derive(Debug)]
 pub struct MapChange<'a> {
     known: RankedWriteGuard<'a, Known>,
@@ -47,7 +48,7 @@ pub struct MapChange<'a> {
 
 impl ExtentStatus {
     const SPANS_MAX: usize = Self::RUNS_MAX / RUNS_AT_ONCE;
-    /// The maximum number of runs in all spans but the newest. A run has 32 bytes.
+    /// The maximum number of runs in all spans except the newest. A run has 32 bytes.
     const RUNS_MAX: usize = 4096;
 
     /// Returns an empty cache whose lock has `rank`.
@@ -56,7 +57,7 @@ impl ExtentStatus {
         Self { known, sequence: AtomicU64::new(0), clock: AtomicU64::new(0) }
     }
 
-    /// Returns the sequence number; it changes when a returned mapping may be stale.
+    /// Returns the sequence number, which changes when a returned mapping may be stale.
     pub fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
@@ -78,17 +79,18 @@ impl ExtentStatus {
         if let Some(span) = self.find(&known, at) {
             return Ok(span);
         }
-        let (span, sequence) = (Arc::new(load()?), self.sequence());
+        let span = Arc::new(load()?);
+        let sequence = self.sequence();
         drop(known);
-        self.keep(Arc::clone(&span), sequence);
+        self.insert(Arc::clone(&span), sequence);
         Ok(span)
     }
 
-    /// Adds a span that was loaded when the sequence number was `sequence`, unless the lock is held.
-    fn keep(&self, span: Arc<Span>, sequence: u64) {
-        // Waiting here would make all readers queue behind a thread that changes the map.
+    /// Adds a span that was loaded when the sequence number was `sequence`. Does nothing if the lock is held.
+    fn insert(&self, span: Arc<Span>, sequence: u64) {
+        // Waiting for the exclusive lock would make other readers wait behind this thread.
         let Some(mut known) = self.known.try_write() else { return };
-        // M1. A change since then could have been of this span.
+        // M1. A change since then may have changed this part of the map.
         if self.sequence() != sequence {
             return;
         }
@@ -112,14 +114,15 @@ impl ExtentStatus {
         MapChange { known: self.known.write(), status: self, is_finished: false }
     }
 
-    /// [`change`](Self::change) for a caller that holds the lock of another inode's map, and orders the two itself.
+    /// [`change`](Self::change) for a caller that holds the lock of another inode's map. The caller orders the two
+    /// locks.
     pub fn change_second(&self) -> MapChange<'_> {
         MapChange { known: self.known.write_nested(), status: self, is_finished: false }
     }
 }
 
 impl MapChange<'_> {
-    /// Notes that the map has `run`, or a hole, from `start` to `end` now.
+    /// Records that the map now has `run`, or a hole, from `start` to `end`.
     pub fn changed(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
         let known = &mut self.known.spans;
         for known in known.iter_mut().filter(|known| known.span.start < end) {
@@ -137,12 +140,12 @@ impl MapChange<'_> {
         self.outdate();
     }
 
-    /// M2.
+    /// Changes the sequence number (M2).
     fn outdate(&self) {
         self.status.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Releases the lock. All changes of the map on disk were noted.
+    /// Releases the lock. The caller has recorded all changes of the map on disk.
     pub fn finish(mut self) {
         self.is_finished = true;
     }
@@ -166,8 +169,8 @@ mod tests {
         (FileBlock(start), FileBlock(end))
     }
 
-    /// A cache that knows the file's first blocks as a hole.
-    fn knowing(spans: impl IntoIterator<Item = u64>) -> ExtentStatus {
+    /// Returns a cache with these spans of ten blocks, which are holes.
+    fn cache_with(spans: impl IntoIterator<Item = u64>) -> ExtentStatus {
         let status = ExtentStatus::new(Rank::Format(0));
         for index in spans {
             let (start, end) = blocks(index * 10, index * 10 + 10);
@@ -177,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_bounded_and_keeps_what_is_used() {
-        let status = knowing([]);
+    fn the_cache_is_bounded_and_keeps_used_spans() {
+        let status = cache_with([]);
         for index in 0..100 {
             let (start, end) = blocks(index * 10, index * 10 + 10);
             status.look_up(start, || Ok(Span::hole(start, end))).unwrap();
@@ -189,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_seen_by_who_looks_up_afterwards_and_not_by_who_did_before() {
-        let status = knowing([0, 1]);
+    fn later_lookups_see_a_change_and_returned_spans_do_not() {
+        let status = cache_with([0, 1]);
         let (before, sequence) = (status.known(FileBlock(5)).unwrap(), status.sequence());
         let mut change = status.change();
         let (start, end) = blocks(8, 12);
@@ -206,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_failed_leaves_nothing_known() {
-        let status = knowing([0]);
+    fn a_failed_change_removes_all_cached_spans() {
+        let status = cache_with([0]);
         let sequence = status.sequence();
         drop(status.change());
         assert!(status.known(FileBlock(0)).is_none());
@@ -215,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_is_forgotten() {
-        let status = knowing([0, 1, 2]);
+    fn spans_of_shifted_blocks_are_invalidated() {
+        let status = cache_with([0, 1, 2]);
         let sequence = status.sequence();
         let mut change = status.change();
         change.forget_from(FileBlock(15));
@@ -227,21 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn a_span_that_was_loaded_before_a_change_is_not_kept_after_it() {
+    fn a_span_that_was_loaded_before_a_change_is_not_cached_after_it() {
         let status = ExtentStatus::new(Rank::Format(0));
         let (start, end) = blocks(0, 10);
         let (span, sequence) = (Arc::new(Span::hole(start, end)), status.sequence());
         let mut change = status.change();
         change.changed(FileBlock(20), FileBlock(21), None);
         change.finish();
-        status.keep(Arc::clone(&span), sequence);
+        status.insert(Arc::clone(&span), sequence);
         assert!(status.known(start).is_none());
-        status.keep(span, status.sequence());
+        status.insert(span, status.sequence());
         assert!(status.known(start).is_some());
     }
 
     #[test]
-    fn what_is_known_is_never_older_than_the_map() {
+    fn a_cached_span_is_never_older_than_the_map() {
         let status = ExtentStatus::new(Rank::Format(0));
         // Stands for the map: the volume block that file block 0 has.
         let disk = AtomicU64::new(1);
@@ -270,7 +273,7 @@ mod tests {
                         change.finish();
                     }
                 }
-                // Else what is known goes, and must be loaded again.
+                // Otherwise the drop removes the cached span, and the read loads it again.
                 assert_eq!(read(), block);
             }
         });

@@ -1,24 +1,24 @@
-//! Extents of a file: runs of blocks, and spans of the file in which all runs are known.
+//! Runs of a file's blocks, and spans: parts of a file of which all runs are known.
 //! Not here: maps on disk, and caching (`extent_status.rs`).
 
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock};
 
-/// The number of runs that a format reads from a map together: enough for a while of sequential reading, and few for
-/// random reads.
+/// The number of runs that a format reads from a map at once. More would cost random reads too much, and fewer
+/// sequential reads.
 pub const RUNS_AT_ONCE: usize = 64;
 
-/// Contiguous allocated blocks of a file.
+/// Allocated blocks that are adjacent in the file and on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// The first file block.
     pub start: FileBlock,
-    /// The number of blocks; never zero.
+    /// The number of blocks, at least 1.
     pub length: u64,
     /// The first volume block.
     pub block: FsBlock,
-    /// The blocks are allocated but were never written: they read as zeroes.
+    /// Whether the blocks were never written, so that they read as zeroes.
     pub unwritten: bool,
 }
 
@@ -30,7 +30,8 @@ impl Run {
 
     /// Returns the part of the run in `range`.
     pub fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
-        let (start, end) = (self.start.max(range.start), self.end().min(range.end));
+        let start = self.start.max(range.start);
+        let end = self.end().min(range.end);
         let skipped = start.0 - self.start.0;
         (start < end).then(|| Self {
             start,
@@ -40,14 +41,14 @@ impl Run {
         })
     }
 
-    /// Returns whether `next` begins where this run ends, in the file and in the volume.
+    /// Returns whether `next` begins where this run ends, both in the file and on the device.
     pub fn is_followed_by(&self, next: &Self) -> bool {
         self.end() == next.start
             && self.block.0 + self.length == next.block.0
             && self.unwritten == next.unwritten
     }
 
-    /// Adds the run to the end of a list, joined with the last one if it continues that.
+    /// Adds the run to the end of a list. Joins it with the last run if it continues that one.
     pub fn push_onto(self, runs: &mut Vec<Self>) {
         match runs.last_mut() {
             Some(last) if last.is_followed_by(&self) => last.length += self.length,
@@ -56,14 +57,14 @@ impl Run {
     }
 }
 
-/// A part of a file with all of its runs. Between them are holes.
+/// A part of a file with all of its runs. Between the runs are holes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The first file block.
     pub start: FileBlock,
     /// The file block after the last.
     pub end: FileBlock,
-    /// The runs within, in order, without overlap.
+    /// The runs of the span, in order, without overlap.
     pub runs: Vec<Run>,
 }
 
@@ -98,7 +99,7 @@ impl Piece {
         }
     }
 
-    /// Returns both as one piece, if `next` continues this one.
+    /// Returns this piece and `next` as one piece, if `next` continues this one.
     pub fn joined(&self, next: &Self) -> Option<Self> {
         match (self, next) {
             (Self::Hole { start, end }, Self::Hole { start: next_start, end: next_end })
@@ -138,7 +139,7 @@ impl Span {
         }
     }
 
-    /// Replaces the part from `start` to `end` by `run`, or by a hole. Parts outside the span are left out.
+    /// Replaces the part from `start` to `end` by `run`, or by a hole. Ignores the parts of both outside the span.
     pub fn set(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
         let range = start.max(self.start)..end.min(self.end);
         if range.is_empty() {
@@ -146,16 +147,16 @@ impl Span {
         }
         let first = self.runs.partition_point(|run| run.end() <= range.start);
         let last = self.runs.partition_point(|run| run.start < range.end);
-        // With the neighbours, which the new run may continue.
-        let window = first.saturating_sub(1)..(last + 1).min(self.runs.len());
+        // With the neighbours, with which the new run may be joined.
+        let changed = first.saturating_sub(1)..(last + 1).min(self.runs.len());
         let before = FileBlock(0)..range.start;
         let after = range.end..FileBlock(u64::MAX);
-        let mut runs = Vec::with_capacity(window.len() + 2);
-        let old = &self.runs[window.clone()];
+        let mut runs = Vec::with_capacity(changed.len() + 2);
+        let old = &self.runs[changed.clone()];
         old.iter().filter_map(|old| old.within(&before)).for_each(|run| run.push_onto(&mut runs));
         run.and_then(|run| run.within(&range)).into_iter().for_each(|run| run.push_onto(&mut runs));
         old.iter().filter_map(|old| old.within(&after)).for_each(|run| run.push_onto(&mut runs));
-        self.runs.splice(window, runs);
+        self.runs.splice(changed, runs);
     }
 
     /// Returns whether blocks are allocated at or after `at`.
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_knows_its_runs_and_the_holes_around_them() {
+    fn a_span_returns_its_runs_and_the_holes_between_them() {
         let (start, end) = (FileBlock(10), FileBlock(50));
         let span = Span { start, end, runs: vec![run(20, 5, 100), run(30, 5, 200)] };
         let hole = |start, end| Piece::Hole { start: FileBlock(start), end: FileBlock(end) };
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_follows_what_is_mapped_and_unmapped() {
+    fn changes_of_a_span_replace_and_join_its_runs() {
         let (start, end) = (FileBlock(10), FileBlock(50));
         let mut span = Span { start, end, runs: vec![run(20, 5, 100), run(30, 5, 200)] };
         span.set(FileBlock(25), FileBlock(30), Some(run(25, 5, 105)));

@@ -1,4 +1,4 @@
-//! Open volumes, as the vfs sees them.
+//! The interface of open volumes for the vfs.
 
 use std::fmt::Debug;
 use std::ops::{ControlFlow, Range};
@@ -13,7 +13,8 @@ use crate::{Credentials, Host, Inode};
 
 /// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
-    /// Passes the vfs to the format, for as long as the volume is open. Called once, before any inode is loaded.
+    /// Passes the vfs to the format, which may use it while the volume is open. Called once, before any inode is
+    /// loaded.
     fn attach(&self, host: Weak<dyn Host>) {
         let _ = host;
     }
@@ -24,8 +25,8 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Returns the block size: the unit in which file data is mapped.
     fn block_size(&self) -> BlockSize;
 
-    /// Loads and verifies an inode. Callers go through the inode table, which loads each inode only once. Errors:
-    /// `NotFound` if the inode is not in use, `Corrupt` if its number is outside the volume.
+    /// Loads and verifies an inode. The vfs loads an inode only if its inode table does not have it. Errors: `NotFound`
+    /// if the inode is not in use, `Corrupt` if its number is outside the volume.
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>>;
 
     /// Loads the inode of a number from a file handle of any age. Errors: `NotFound` if the inode has no name, or the
@@ -67,14 +68,14 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Returns a description of the volume for users.
     fn info(&self) -> VolumeInfo;
 
-    /// Returns a warning that users should see before they rely on the data, if there is one.
+    /// Returns a warning for users about the volume's data, such as a damaged superblock, if there is one.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Checks the whole volume without changing it, and calls `found` for each finding: [`Error::Corrupt`] for an
+    /// Checks the whole volume without changing it. Calls `found` for each finding: [`Error::Corrupt`] for an
     /// inconsistency, [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a part that is not
-    /// checked. `found` may end the check.
+    /// checked. The check ends early if `found` breaks.
     fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary;
 
     /// Returns the device with the file data.
@@ -90,14 +91,14 @@ pub trait FileSystem: Send + Sync + Debug {
         if self.is_writable() { Ok(()) } else { Err(Error::ReadOnly) }
     }
 
-    /// Shuts the volume down after a panic in the background, which the panic hook has reported: the state in memory
-    /// may be inconsistent. `operation` is the operation that panicked, such as "writeback".
+    /// Shuts the volume down after a panic in a background thread, since the state in memory may be inconsistent. The
+    /// panic hook has reported the panic. `operation` names the operation that panicked, such as "writeback".
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }
 
-    /// Calls `work`, which writes data back. Commits that are requested meanwhile wait for it, so that they include
-    /// its changes. Commits that are needed to make room do not wait.
+    /// Calls `work`, which writes data back. Commits that are requested during the call wait for its end, so that they
+    /// include its changes. Commits that make room in the log do not wait.
     fn delay_commits(&self, work: &mut dyn FnMut()) {
         work();
     }
@@ -107,7 +108,7 @@ pub trait FileSystem: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Closes the volume: makes everything durable, and marks the volume as clean. It is not changed afterwards.
+    /// Closes the volume: makes all changes durable, and marks the volume as clean. Later changes fail.
     fn close(&self) -> Result<()> {
         Ok(())
     }

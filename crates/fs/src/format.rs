@@ -1,4 +1,4 @@
-//! Formats: recognising one on a device, and opening it.
+//! Formats: recognition on a device, and opening.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ pub trait Format: Debug {
     /// Returns whether `device` holds a volume of this format, damaged or not. Errors: those of reading the device.
     fn is_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool>;
 
-    /// Opens the volume on `device`, and keeps its metadata in `cache`. A volume that was not closed is recovered: on
-    /// the device if it is opened for writing, or else in memory.
+    /// Opens the volume on `device`, and keeps its metadata in `cache`. Recovers a volume that was not closed: on the
+    /// device if the volume is opened for writing, and otherwise in memory.
     fn open(
         &self,
         device: &SharedDevice,
@@ -25,14 +25,14 @@ pub trait Format: Debug {
     ) -> Result<Arc<dyn FileSystem>>;
 }
 
-/// The options for opening a volume that all formats have.
+/// The options for opening a volume of any format.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Open the volume for writing. Otherwise the device is not written at all.
+    /// Whether the volume is opened for writing. Otherwise the device is never written.
     pub writable: bool,
-    /// Read the volume as it is on the device, without recovery.
+    /// Whether the volume is read without recovery.
     pub no_recovery: bool,
-    /// Discard freed blocks on the device once that is durable.
+    /// Whether freed blocks are discarded on the device once their freeing is durable.
     pub discard: bool,
     /// The age at which changes are committed without a sync. Zero means the default of 5 s.
     pub commit_interval: Duration,
@@ -43,15 +43,15 @@ pub struct FormatOptions {
     pub wait_callback: WaitCallback,
 }
 
-/// The reaction to corrupt metadata that is found while a volume is open for writing. Errors that leave the state in
-/// memory inconsistent, and errors of the device in writing metadata, shut the volume down under every policy.
+/// The reaction to corrupt metadata that is found while a volume is open for writing. Under every policy, errors that
+/// leave the state in memory inconsistent, and errors of the device in writing metadata, shut the volume down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorPolicy {
     /// Record the error and go on.
     Continue,
     /// Record the error and shut the volume down.
     ReadOnly,
-    /// For a kernel: panic. The library does the same as for [`ReadOnly`](Self::ReadOnly).
+    /// As [`ReadOnly`](Self::ReadOnly). A kernel panics.
     Panic,
 }
 

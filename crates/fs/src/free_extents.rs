@@ -1,9 +1,9 @@
-//! An index of the free units of one group, as extents by position and by length.
+//! Index of the free units of one group: extents by position and by length.
 //! Not here: bitmaps on disk, and the choice of an extent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Contiguous units of one group: blocks, or clusters.
+/// Adjacent units of one group. A unit is a block or a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// The first unit.
@@ -29,12 +29,12 @@ impl Extent {
     }
 }
 
-/// Free extents, none of which touch each other.
+/// The free extents of a group. No two of them are adjacent.
 #[derive(Clone, Debug, Default)]
 pub struct FreeExtents {
     /// Lengths by start.
     by_start: BTreeMap<u32, u32>,
-    /// The same as (length, start).
+    /// The same extents as (length, start).
     by_length: BTreeSet<(u32, u32)>,
     total: u32,
 }
@@ -55,12 +55,12 @@ impl FreeExtents {
         self.by_start.iter().map(|(&start, &length)| Extent { start, length })
     }
 
-    /// Returns the longest extent; of several, the last.
+    /// Returns the longest extent. Of several such extents, returns the last.
     pub fn longest(&self) -> Option<Extent> {
         self.by_length.last().map(|&(length, start)| Extent { start, length })
     }
 
-    /// Returns the free units from `at` on, if `at` is free.
+    /// Returns the extent of free units from `at` on, if `at` is free.
     pub fn from(&self, at: u32) -> Option<Extent> {
         let (&start, &length) = self.by_start.range(..=at).next_back()?;
         let end = start + length;
@@ -75,15 +75,15 @@ impl FreeExtents {
         extents.find(|extent| extent.length >= length)
     }
 
-    /// Returns the shortest extent of at least `length` units; of several, the first.
+    /// Returns the shortest extent of at least `length` units. Of several such extents, returns the first.
     pub fn best_fit(&self, length: u32) -> Option<Extent> {
         let &(length, start) = self.by_length.range((length, 0)..).next()?;
         Some(Extent { start, length })
     }
 
-    /// Removes a part of an extent. Panics if some of it is not free.
+    /// Allocates `part` of an extent. Panics if a unit of it is not free.
     pub fn take(&mut self, part: Extent) {
-        let whole = self.containing(part).expect("only what is free is taken");
+        let whole = self.containing(part).expect("only free units are allocated");
         self.remove(whole);
         if part.start > whole.start {
             self.insert(Extent { start: whole.start, length: part.start - whole.start });
@@ -93,7 +93,7 @@ impl FreeExtents {
         }
     }
 
-    /// Adds an extent, joined with its neighbours. Panics if some of it is free already.
+    /// Frees an extent, and joins it with its neighbours. Panics if a unit of it is free already.
     pub fn give_back(&mut self, extent: Extent) {
         assert!(!self.overlaps(extent), "{extent:?} is free already");
         let mut joined = extent;
@@ -185,7 +185,7 @@ mod tests {
         ) {
             let (mut index, mut free) = (FreeExtents::default(), vec![false; CLUSTERS as usize]);
             for (start, length, at) in changes {
-                // The run from `start` on that is all free, or all not, is turned round.
+                // Clusters from `start` on that are either all free or all in use change their state.
                 let was_free = free[start as usize];
                 let length = length.min(CLUSTERS - start) as usize;
                 let alike = free[start as usize..].iter().take(length);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_nearest_extents_are_looked_at() {
+    fn a_search_examines_only_the_nearest_extents() {
         let mut index = FreeExtents::default();
         for start in [0, 10, 20] {
             index.give_back(Extent { start, length: 1 + start / 10 });
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "free already")]
-    fn what_is_free_is_not_given_back_again() {
+    fn freeing_free_units_panics() {
         let mut index = FreeExtents::default();
         index.give_back(Extent { start: 5, length: 5 });
         index.give_back(Extent { start: 3, length: 3 });

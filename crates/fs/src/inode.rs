@@ -1,10 +1,10 @@
-//! Inodes, as the vfs sees them: attributes, directories, data and allocation.
+//! The interface of inodes for the vfs: attributes, directories, data and allocation.
 //!
-//! The caller holds the locks of all inodes that a call names: calls that change an inode exclude all other calls for
-//! it. Only [`Inode::attributes`] may be called at any time. Permissions, and what a new inode inherits, are the
-//! caller's concern.
+//! The caller holds the locks of all inodes that are involved in a call: a call that changes an inode excludes all
+//! other calls for it. Only [`Inode::attributes`] may be called at any time. The caller checks permissions, and decides
+//! which attributes a new inode inherits.
 //!
-//! Methods that change something have a default that refuses, for formats and volumes that are read-only.
+//! The default of a method that changes an inode fails. Read-only formats need not implement these methods.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -17,9 +17,9 @@ use base::attributes::{
 use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result, Unsupported};
 use iomap::{EndIo, MapRead, Mapping, ReadOptions, WritableFile};
 
-/// An inode in memory. There is only one for each number, except for deleted inodes.
+/// An inode in memory. There is only one for each inode number, apart from deleted inodes.
 pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
-    /// Returns the format's own type, for inodes that are arguments of another one's methods.
+    /// Returns the inode as `Any`. A format downcasts an inode that is an argument of a method to its own type.
     fn as_any(&self) -> &dyn Any;
 
     /// Returns the attributes that stat(2) reports.
@@ -32,8 +32,8 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     /// as `system.posix_acl_access` and `system.posix_acl_default`.
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>>;
 
-    /// Returns the value of an extended attribute; for POSIX ACLs, in the form of getxattr(2). Errors: `NoAttribute`
-    /// if there is none of that name.
+    /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors: `NoAttribute` if
+    /// there is no attribute of this name.
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;
 
     /// Changes attributes.
@@ -42,8 +42,8 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Err(Error::ReadOnly)
     }
 
-    /// Sets the flags that users may change as they are in `flags`, numbered as for FS_IOC_GETFLAGS. Errors:
-    /// `NotPermitted` for other changes of an inode that stays immutable.
+    /// Sets the flags of FS_IOC_SETFLAGS. Bits of `flags` that users may not change are ignored. Errors: `NotPermitted`
+    /// if the inode is immutable before and after the change, and other flags change.
     fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
         let _ = (flags, time);
         Err(Error::ReadOnly)
@@ -63,26 +63,26 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     }
 
     /// Removes an extended attribute, and sets the attributes in `change` in the same transaction. Errors:
-    /// `NoAttribute` if there is none of that name.
+    /// `NoAttribute` if there is no attribute of this name.
     fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         let _ = (name, change);
         Err(Error::ReadOnly)
     }
 
-    /// Records that data was changed in the cache at `time`, which changes the times of the inode. Starts no
-    /// transaction: the times are written with the inode's next change, or by
-    /// [`write_pending`](Self::write_pending). May be called while others read.
+    /// Records a change of cached data at `time`, which changes the inode's times. Starts no transaction: the times are
+    /// written with the inode's next change, or by [`write_pending`](Self::write_pending). May be called concurrently
+    /// with reads.
     fn note_modified(&self, time: Timestamp) {
         let _ = time;
     }
 
-    /// Records that the contents were read at `time`, which changes the access time. Starts no transaction, like
+    /// Records an access to the contents at `time`, which changes the access time. Starts no transaction, like
     /// [`note_modified`](Self::note_modified).
     fn note_accessed(&self, time: Timestamp) {
         let _ = time;
     }
 
-    /// Returns whether [`write_pending`](Self::write_pending) has anything to write.
+    /// Returns whether there are times for [`write_pending`](Self::write_pending) to write.
     fn has_pending(&self) -> bool {
         false
     }
@@ -93,13 +93,13 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Ok(())
     }
 
-    /// Deletes an inode that has no name and no user. Called once, as the last call.
+    /// Deletes an inode without a name after its last use. Called once, as the last call for the inode.
     fn released(&self) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`, attributes are made
-    /// durable only if they are needed to read the data. The data itself is on the device already.
+    /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`, makes attributes
+    /// durable only if reading the data needs them. The data itself is on the device already.
     fn sync(&self, range: Range<u64>, data_only: bool) -> Result<()> {
         let _ = (range, data_only);
         Ok(())
@@ -112,8 +112,8 @@ pub trait Directory {
     /// `NotDirectory`.
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber>;
 
-    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until it breaks or the directory ends.
-    /// Each entry has the cursor of the next one.
+    /// Calls `emit` for each entry from `from` on, including "." and "..", until it breaks or the directory ends. Each
+    /// entry has the cursor of the next entry.
     fn read_dir(
         &self,
         from: DirCursor,
@@ -126,7 +126,7 @@ pub trait Directory {
         Err(Error::ReadOnly)
     }
 
-    /// Creates an inode without a name, in a group near this directory. It is deleted if it is released without a
+    /// Creates an inode without a name, in a block group near this directory. It is deleted if it is released without a
     /// name.
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let _ = new;
@@ -139,8 +139,8 @@ pub trait Directory {
         Err(Error::ReadOnly)
     }
 
-    /// Removes the name of `inode`, which is no directory, from this directory. An inode without a name exists until
-    /// it is released.
+    /// Removes the name of `inode`, which is no directory, from this directory. An inode that has lost its last name
+    /// exists until it is released.
     fn unlink(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
         let _ = (name, inode, time);
         Err(Error::ReadOnly)
@@ -152,8 +152,8 @@ pub trait Directory {
         Err(Error::ReadOnly)
     }
 
-    /// Moves `moved` from `name` in this directory to the name `to`. The caller has checked that no directory is
-    /// moved into itself, and that the replaced inode is another one.
+    /// Renames `moved` from `name` in this directory to `to`. The caller has checked that no directory is moved into
+    /// itself, and that the replaced inode is not `moved`.
     fn rename(
         &self,
         name: &[u8],
@@ -169,12 +169,12 @@ pub trait Directory {
 
 /// The data of a regular file, and the state that writing it needs.
 pub trait Data {
-    /// Returns the data of a regular file (or of a directory or symbolic link that has blocks, for `fiemap`). Errors:
-    /// `Unsupported` for files that cannot be read yet.
+    /// Returns the map and the size of a regular file's data. For `fiemap`, also those of a directory or symbolic link
+    /// with blocks. Errors: `Unsupported` for files that cannot be read yet.
     fn data(&self) -> Result<FileData<'_>>;
 
-    /// Returns the state for writing the regular file. `mapping` has its cached data, and `end_io` completes its
-    /// writes. Returns `None` if the format stores the data itself; then it is not written.
+    /// Returns the state for writing a regular file. `mapping` has its cached data, and `end_io` completes its
+    /// writes. Returns `None` if the file cannot be written to.
     fn writable_file(
         &self,
         mapping: Arc<Mapping>,
@@ -185,28 +185,29 @@ pub trait Data {
         Ok(None)
     }
 
-    /// Counts a user that has opened the file for writing.
+    /// Records that the file was opened for writing once more.
     fn opened_for_writing(&self) {}
 
-    /// Counts a user that has closed the file.
+    /// Records that the file was closed after it was opened for writing.
     fn closed_for_writing(&self) {}
 }
 
 /// The size of a regular file, and the blocks that are allocated for its ranges.
 pub trait Allocation {
-    /// Returns the largest size of the inode's data, in bytes.
+    /// Returns the maximum size of the inode's data, in bytes.
     fn size_max(&self) -> u64 {
         i64::MAX as u64
     }
 
-    /// Sets the size of a regular file, and the times of change. Blocks past the size are freed, unless `keeps_space`.
+    /// Sets the size of a regular file, and the times of its change. Frees the blocks past the size, unless
+    /// `keeps_space`.
     fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         let _ = (size, keeps_space, time);
         Err(Error::ReadOnly)
     }
 
     /// Allocates all blocks of a regular file in `range`, also past its end. Blocks without data read as zeroes. The
-    /// size stays. Errors: `NoSpace`, when nothing was allocated.
+    /// size stays. Errors: `NoSpace`; then nothing was allocated.
     fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         let _ = range;
         Err(Unsupported::Operation("fallocate").into())
@@ -218,15 +219,15 @@ pub trait Allocation {
         Ok(())
     }
 
-    /// Makes whole blocks of a regular file a hole, or, with `keeps_space`, allocated blocks that read as zeroes. The
-    /// cache has no data of them.
+    /// Makes whole blocks of a regular file a hole. With `keeps_space`, makes them allocated blocks that read as
+    /// zeroes. The cache has no data of these blocks.
     fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
         let _ = (range, keeps_space);
         Err(Unsupported::Operation("fallocate").into())
     }
 
-    /// Removes `range` from a regular file of `size` bytes, or inserts it as a hole; the data behind it moves, and the
-    /// size changes with it. The cache has no data from the range's start on, and none of that is dirty.
+    /// Removes `range` from a regular file of `size` bytes, or inserts a hole there. The data behind the range moves,
+    /// and the size changes. The cache has no data from the start of the range on, and all of it is on the device.
     fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
         let _ = (range, to, size, time);
         Err(Unsupported::Operation("fallocate").into())
@@ -237,8 +238,8 @@ pub trait Allocation {
         Err(Unsupported::Operation("moving extents").into())
     }
 
-    /// Moves the data of a regular file in `range`, whole blocks, to the blocks of `donor` from `to` on, which gets
-    /// the old blocks. `copy` copies the data to the new blocks. Returns the number of bytes moved, durably. The
+    /// Exchanges the blocks of a regular file in `range`, which are whole blocks, with those of `donor` from `to` on.
+    /// Calls `copy` to copy the data to the new blocks before. Returns the number of bytes whose move is durable. The
     /// range of `donor` reads as zeroes afterwards. The cache has no data of `donor`, and no I/O is in flight for
     /// either file.
     fn move_extents(
@@ -261,7 +262,7 @@ pub trait Allocation {
 /// The attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode<'a> {
-    /// Its type.
+    /// The type.
     pub kind: FileType,
     /// The low 12 bits of `st_mode`.
     pub permissions: u16,
@@ -269,13 +270,13 @@ pub struct NewInode<'a> {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// For character and block devices.
+    /// The device number, for character and block devices.
     pub device: DeviceNumber,
-    /// For symbolic links: the target.
+    /// The target, for symbolic links.
     pub target: &'a [u8],
     /// The first extended attributes, named as in [`Inode::get_xattr`].
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
-    /// All times of the inode but the time of creation.
+    /// All times of the inode except the time of creation.
     pub time: Timestamp,
     /// The time of creation.
     pub created: Timestamp,
@@ -308,15 +309,15 @@ pub enum RenameMode<'a> {
     Move,
     /// The two names are exchanged.
     Exchange,
-    /// As a move, but the old name is given to this inode, which had no name.
+    /// A move after which the old name belongs to this inode, which had no name before.
     Whiteout(&'a dyn Inode),
 }
 
 /// The parts of an inode that the I/O path needs to read its data.
 #[derive(Clone, Copy)]
 pub struct FileData<'a> {
-    /// The map of its data.
+    /// The map of the data.
     pub mapper: &'a dyn MapRead,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
 }

@@ -1,4 +1,4 @@
-//! Access times: the accesses that change them, and when the change is written.
+//! Access times: which accesses change them, and when the change is written.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::node::{Life, Node};
 use crate::volume::Volume;
 use crate::writeback::Expiry;
 
-/// FS_NOATIME_FL: the inode's access time stays as it is.
+/// FS_NOATIME_FL: accesses do not change the inode's access time.
 const NO_ACCESS_TIME: u32 = 0x80;
 /// The age, in seconds, at which [`AccessTimes::Relative`] updates an access time in any case.
 const AGE_MAX: i64 = 24 * 60 * 60;
@@ -34,9 +34,9 @@ pub enum AccessTimes {
 pub struct AccessOptions {
     /// Which accesses change the access time.
     pub times: AccessTimes,
-    /// Directories have access times, too. False is `nodiratime`.
+    /// Whether directories have access times, too. `false` is `nodiratime`.
     pub directories: bool,
-    /// Access times stay in memory until the inode is written for another reason or synced, or until 12 hours
+    /// Whether access times stay in memory until the inode is written for another reason or synced, or until 12 hours
     /// have passed (`lazytime`).
     pub lazy: bool,
 }
@@ -50,8 +50,8 @@ impl Default for AccessOptions {
 impl AccessOptions {
     /// Returns whether an access at `now` changes the access time of an inode with these attributes.
     fn wants(self, attributes: &Attributes, now: Timestamp) -> bool {
-        let is_left_out = attributes.kind == FileType::Directory && !self.directories;
-        if is_left_out || attributes.flags & NO_ACCESS_TIME != 0 || attributes.accessed == now {
+        let is_excluded = attributes.kind == FileType::Directory && !self.directories;
+        if is_excluded || attributes.flags & NO_ACCESS_TIME != 0 || attributes.accessed == now {
             return false;
         }
         match self.times {
@@ -75,8 +75,8 @@ impl Volume {
 }
 
 impl Node {
-    /// Records an access to the contents, as the volume's [`AccessOptions`] say. Usually writes nothing at once.
-    /// Returns whether the access time has changed.
+    /// Records an access to the contents, if the volume's [`AccessOptions`] say so. The new access time usually stays
+    /// in memory for now. Returns whether it has changed.
     ///
     /// Open files and calls by path do this themselves. A server that lists a directory or reads a symbolic link by its
     /// node calls it explicitly.
@@ -90,7 +90,7 @@ impl Node {
         }
         let now = last_tick();
         let is_wanted = options.wants(&self.inode().attributes(), now);
-        // A time that cannot be written would stay in memory for ever.
+        // A time that cannot be written would stay in memory for as long as the volume is open.
         let is_writable = self.volume().file_system.check_writable().is_ok();
         if !is_wanted || writeback.is_closed() || !is_writable {
             return false;
@@ -98,9 +98,9 @@ impl Node {
         let expiry = if options.lazy { Expiry::Lazy } else { Expiry::Normal };
         let state = self.lock_state_shared();
         self.inode().note_accessed(now);
-        let waits = state.life != Life::Named || writeback.note_access(self, expiry);
+        let is_queued = state.life != Life::Named || writeback.note_access(self, expiry);
         drop(state);
-        if !waits {
+        if !is_queued {
             if let Err(error) = self.inode().write_pending() {
                 tracing::warn!("inode {}: {error}", self.number());
             }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn inodes_can_be_left_out() {
+    fn flags_and_options_exclude_inodes() {
         let always = AccessOptions { times: AccessTimes::Always, ..Default::default() };
         let (now, mut inode) = (at(20), file(10, 1, 1));
         assert!(always.wants(&inode, now));

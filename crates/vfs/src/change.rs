@@ -1,5 +1,4 @@
-//! Changes of attributes and extended attributes, and their side effects: ACLs follow the mode, the mode follows
-//! ACLs, and files lose their privileges.
+//! Changes of attributes and extended attributes, with their side effects on ACLs, the mode, and privileges.
 
 use base::attributes::{AttributeChange, Attributes, FileType, XattrMode};
 use base::{Error, Result};
@@ -10,14 +9,14 @@ use crate::clock::now;
 use crate::node::{Node, NodeState};
 use crate::rights::{self, Privileges, SETGID, without_privileges};
 
-/// The attribute that gives programs capabilities.
+/// The attribute with the capabilities of a program.
 const CAPABILITY: &[u8] = b"security.capability";
-/// The largest value of an extended attribute that Linux knows, in bytes.
+/// The maximum length of an extended attribute's value in Linux, in bytes.
 const XATTR_BYTES_MAX: usize = 65_536;
 
 impl Node {
-    /// Changes attributes. The change time is now, unless it is given. Times that the volume cannot hold
-    /// become the nearest ones that it can, as in the kernel.
+    /// Changes attributes. The change time is now, unless `change` has one. A time outside the format's range becomes
+    /// the nearest time in it, as in the kernel.
     pub fn set_attributes(&self, change: &AttributeChange, by: &Credentials) -> Result<()> {
         self.check_writable()?;
         let times = [change.accessed, change.modified, change.changed];
@@ -35,8 +34,8 @@ impl Node {
                 *permissions &= !SETGID;
             }
         }
-        let gives_away = change.uid.is_some() || change.gid.is_some();
-        if gives_away && self.kind() != FileType::Directory {
+        let changes_owner = change.uid.is_some() || change.gid.is_some();
+        if changes_owner && self.kind() != FileType::Directory {
             self.drop_capability(&mut state)?;
             let is_in_group = by.keeps_mark_of(attributes.gid);
             let left = without_privileges(self.kind(), attributes.permissions, is_in_group);
@@ -51,7 +50,8 @@ impl Node {
         }
     }
 
-    /// Sets the times of access and modification to now. Unlike given times, this is allowed on append-only files, too.
+    /// Sets the times of access and modification to now. This is allowed on append-only files, unlike setting other
+    /// times.
     pub fn touch(&self) -> Result<()> {
         self.check_writable()?;
         let _lock = self.lock();
@@ -66,7 +66,7 @@ impl Node {
         self.inode().set_attributes(&change)
     }
 
-    /// Sets the flags that users may change as they are in `flags`, numbered as for FS_IOC_GETFLAGS.
+    /// Sets the flags of FS_IOC_SETFLAGS. Bits of `flags` that users may not change are ignored.
     pub fn set_flags(&self, flags: u32, by: &Credentials) -> Result<()> {
         self.check_writable()?;
         let _lock = self.lock();
@@ -108,22 +108,22 @@ impl Node {
         match name {
             acl::ACCESS => {
                 let permissions = match self.acl(value)? {
-                    None => return self.remove_if_there(name, &change),
+                    None => return self.remove_if_exists(name, &change),
                     Some(acl) if acl.is_mode() => {
                         change.permissions = Some(acl.apply_to(attributes.permissions));
-                        self.forget_set_gid(&mut change, privileges);
+                        self.clear_set_gid(&mut change, privileges);
                         return self.replace_acl_by_mode(&change);
                     }
                     Some(acl) => acl.apply_to(attributes.permissions),
                 };
                 change.permissions = Some(permissions);
-                self.forget_set_gid(&mut change, privileges);
+                self.clear_set_gid(&mut change, privileges);
             }
             acl::DEFAULT if self.kind() != FileType::Directory => {
                 return Err(Error::NotPermitted("only directories can have a default ACL"));
             }
             acl::DEFAULT if self.acl(value)?.is_none() => {
-                return self.remove_if_there(name, &change);
+                return self.remove_if_exists(name, &change);
             }
             CAPABILITY => state.is_plain = false,
             _ => {}
@@ -140,8 +140,7 @@ impl Node {
         self.inode().remove_xattr(name, &change)
     }
 
-    /// Makes the inode durable. With `data_only`, attributes are made durable only if they are needed to read the
-    /// data.
+    /// Makes the inode durable. With `data_only`, makes attributes durable only if reading the data needs them.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         self.sync_with(0..u64::MAX, data_only, None)
     }
@@ -168,7 +167,7 @@ impl Node {
                 ..AttributeChange::default()
             })?;
         }
-        // Another caller may have other rights to keep the bits.
+        // If bits are left, the next caller may have no right to keep them.
         state.is_plain = left == without_privileges(self.kind(), left, false);
         Ok(())
     }
@@ -192,7 +191,7 @@ impl Node {
         Acl::parse(value)
     }
 
-    fn forget_set_gid(&self, change: &mut AttributeChange, privileges: Privileges) {
+    fn clear_set_gid(&self, change: &mut AttributeChange, privileges: Privileges) {
         if privileges == Privileges::Keep {
             return;
         }
@@ -201,7 +200,7 @@ impl Node {
         }
     }
 
-    /// Sets a mode in place of an ACL that the mode expresses.
+    /// Removes the ACL and sets the mode, which expresses all of the ACL.
     fn replace_acl_by_mode(&self, change: &AttributeChange) -> Result<()> {
         match self.inode().remove_xattr(acl::ACCESS, change) {
             Err(Error::NoAttribute) => self.inode().set_attributes(change),
@@ -209,7 +208,7 @@ impl Node {
         }
     }
 
-    fn remove_if_there(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+    fn remove_if_exists(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         match self.inode().remove_xattr(name, change) {
             Err(Error::NoAttribute) => Ok(()),
             done => done,

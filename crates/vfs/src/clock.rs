@@ -1,4 +1,4 @@
-//! The time of day for the times of inodes.
+//! The clock for the times of inodes.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -7,11 +7,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// The last time that [`now`] returned, in nanoseconds since 1970. An `i64` of them ends in 2262.
+/// The last time that [`now`] returned, in nanoseconds since 1970. An `i64` holds times until 2262.
 static LAST_EXACT: AtomicI64 = AtomicI64::new(0);
 
-/// Returns the exact time, for changes that write the inode anyway. The times of two changes differ, which those of
-/// ticks may not.
+/// Returns the exact time, for changes that write the inode anyway. Two changes get different times, unlike with ticks.
 pub fn now() -> Timestamp {
     let now = nanoseconds(&clock_gettime(ClockId::Realtime));
     let before = LAST_EXACT.fetch_max(now, Ordering::Relaxed);
@@ -21,8 +20,8 @@ pub fn now() -> Timestamp {
     timestamp(now)
 }
 
-/// Returns the time of the host's last tick, some milliseconds ago, but no time before the last one of [`now`]. It is
-/// used for data: two changes within a tick need only one write of the inode.
+/// Returns the time of the host's last tick, some milliseconds ago, or the last time that [`now`] returned if that is
+/// later. Changes of data use it: two changes within a tick need only one write of the inode.
 pub(crate) fn last_tick() -> Timestamp {
     let tick = nanoseconds(&clock_gettime(ClockId::RealtimeCoarse));
     timestamp(not_before(tick, LAST_EXACT.load(Ordering::Relaxed)))
@@ -38,7 +37,7 @@ fn not_before(tick: i64, exact: i64) -> i64 {
     if was_set_back(tick, exact) { tick } else { tick.max(exact) }
 }
 
-/// Returns whether the clock was set back since it was `before`, since ticks are never so late.
+/// Returns whether the clock was set back since it showed `before`. Ticks are never as late as that.
 fn was_set_back(now: i64, before: i64) -> bool {
     before.saturating_sub(now) > SECOND
 }
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_have_nanoseconds_that_go_on() {
+    fn times_before_1970_have_positive_nanoseconds() {
         assert_eq!(timestamp(-1), Timestamp { seconds: -1, nanoseconds: 999_999_999 });
     }
 }

@@ -1,4 +1,4 @@
-//! Copies from one file to another through the cache. Not here: sharing of blocks, which no format here has.
+//! Copies from one file to another through the cache. Not here: shared blocks, which no format supports.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
-/// How many bytes are copied at once.
+/// The maximum number of bytes that are copied at once.
 const PART_BYTES: usize = 1 << 20;
-/// Zeroes to write over data where the source has a hole.
+/// Zeroes that replace data of the target where the source has a hole.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 impl File {
-    /// Copies `length` bytes from byte `from` to byte `at` of `target`, or fewer if this file ends before. Returns the
-    /// number of bytes copied. Holes stay holes where the target has no data.
+    /// Copies `length` bytes from byte `from` to byte `at` of `target`, or fewer if this file ends earlier. Returns the
+    /// number of bytes copied. A hole stays a hole where the target has no data.
     ///
-    /// The files are not locked between parts: concurrent writes may be copied in part. If an error comes after some
+    /// The files are not locked between parts: a concurrent write may be copied in part. If an error occurs after some
     /// bytes were copied, the next call reports it. The copy is as durable as writes to `target`.
     pub fn copy_to(
         &self,
@@ -44,7 +44,7 @@ impl File {
         while done < bytes {
             let (here, there) = (FileOffset(from.0 + done), FileOffset(at.0 + done));
             match self.copy_part(here, target, there, bytes - done, privileges) {
-                // The file ends here by now.
+                // Another thread has truncated the source.
                 Ok(0) => break,
                 Ok(part) => done += part,
                 Err(error) if done == 0 => return Err(error),
@@ -55,7 +55,7 @@ impl File {
         Ok(done)
     }
 
-    /// Copies up to `length` bytes.
+    /// Copies up to `length` bytes: a part of a hole, or of data. Returns their number.
     fn copy_part(
         &self,
         here: FileOffset,
@@ -81,12 +81,12 @@ impl File {
         Ok(written.end - written.start)
     }
 
-    /// Makes up to `length` bytes from `at` on read as zeroes, and extends a shorter file to their end. Returns their
-    /// number.
+    /// Makes up to `length` bytes from `at` on read as zeroes. Extends the file if it ends before. Returns the number
+    /// of bytes.
     fn clear(&self, at: FileOffset, length: u64, privileges: Privileges) -> Result<u64> {
         let data = match self.seek_data(at) {
             Ok(data) => data.0 - at.0,
-            // Nothing but a hole, or nothing at all.
+            // Only a hole, or the end of the file.
             Err(Error::NoSuchOffset) => length,
             Err(error) => return Err(error),
         };

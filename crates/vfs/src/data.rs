@@ -23,7 +23,7 @@ pub enum WriteAt {
     Offset(FileOffset),
     /// The end of the file at the time of the write.
     End,
-    /// This byte, for a cache above that keeps the file's times itself.
+    /// This byte, for data from another cache, such as the kernel's, which sets the file's times itself.
     FromCache(FileOffset),
 }
 
@@ -36,7 +36,7 @@ impl Node {
         let writeback = self.writeback()?;
         let (mapping, options) = (Arc::clone(self.mapping()), self.volume().read_options);
         let file = self.inode().writable_file(mapping, &writeback.end_io, options)?;
-        // Another thread's is as good, as long as there is one only.
+        // If another thread has added one first, all threads use that.
         Ok(file.map(|file| self.writable.get_or_init(|| file)))
     }
 
@@ -45,8 +45,8 @@ impl Node {
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
-    /// Writes `data`, with the append mode of the open file. Returns the range that was written, which is shorter than
-    /// `data` only if there was an error; the next write reports that.
+    /// Writes `data`. `only_adds` is the append mode of the open file. Returns the range that was written. It is
+    /// shorter than `data` only after an error, which the next write reports.
     pub(crate) fn write(
         self: &Arc<Self>,
         at: WriteAt,
@@ -58,7 +58,7 @@ impl Node {
         let writeback = self.writeback()?;
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        // Without the lock, which readers wait for; what comes after one part waits with it.
+        // The first part waits without the lock, so that readers do not wait. Later parts wait with it.
         writeback.throttle(self, caching)?;
         let mut state = self.lock();
         let keeps_times = matches!(at, WriteAt::FromCache(_));
@@ -72,8 +72,8 @@ impl Node {
         Ok(at.0..at.0 + written as u64)
     }
 
-    /// Returns the part of `data` that the file has room for from byte `at` on. Fails if the file may not be written
-    /// there, by an open file with this append mode or by a cache. The caller holds the lock.
+    /// Returns the part of `data` that fits below the maximum size. Fails if the file may not be written at byte `at`.
+    /// `only_adds` is the append mode of the open file. The caller holds the lock.
     pub(crate) fn admit_write<'d>(
         &self,
         at: FileOffset,
@@ -85,19 +85,19 @@ impl Node {
         if room == 0 && !data.is_empty() {
             return Err(Error::FileTooLarge);
         }
-        // What was open before its file became append-only writes as before; what comes out of a
-        // cache was written before the file became anything.
+        // A file that was opened before it became append-only can still be appended to. Data from another cache was
+        // written before the flags were set.
         if !from_cache {
-            match only_adds && at.0 < self.attributes().size {
-                true => rights::may_overwrite(&self.attributes())?,
-                false => rights::may_change(&self.attributes())?,
+            if only_adds && at.0 < self.attributes().size {
+                rights::may_overwrite(&self.attributes())?;
+            } else {
+                rights::may_change(&self.attributes())?;
             }
         }
         Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
     }
 
-    /// Writes admitted data into the cache. Returns the number of bytes. The caller holds the lock, which is that of
-    /// `state`.
+    /// Writes admitted data into the cache. Returns the number of bytes. The caller holds the lock of `state`.
     pub(crate) fn write_parts(
         self: &Arc<Self>,
         file: &Arc<WritableFile>,
@@ -122,7 +122,7 @@ impl Node {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             };
-            // Before the file is added to the dirty inodes: code that removes clean ones checks again after that.
+            // First: code that removes clean inodes from the dirty ones checks the times again after that.
             if !keeps_times {
                 self.inode().note_modified(last_tick());
             }
@@ -152,7 +152,7 @@ impl Node {
             FileType::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::InvalidArgument("only the size of regular files can be set")),
         }
-        // Before anything is taken out of the cache.
+        // Before data leaves the cache.
         self.volume().file_system.check_writable()?;
         let file = self.writable()?;
         let mut state = self.lock();
@@ -179,7 +179,7 @@ impl Node {
         self.resize(file, &state, size)
     }
 
-    /// Sets the size. The caller holds the lock, which is that of `state`.
+    /// Sets the size. The caller holds the lock of `state`.
     pub(crate) fn resize(
         self: &Arc<Self>,
         file: Option<&Arc<WritableFile>>,
@@ -193,9 +193,9 @@ impl Node {
         if let Some(file) = file {
             iomap::truncate_cache(file, size)?;
         }
-        // Only what is cut off goes; what was preallocated past the end does not when that moves on.
+        // A truncation frees the blocks past the new end. An extension keeps preallocated blocks.
         if let Err(error) = self.inode().set_size(size, size > before, now()) {
-            // A size that the format does not know must not be seen, nor what it has behind it later.
+            // Readers must not see a size that the format does not have, nor data that later appears behind its size.
             let known = self.inode().attributes().size;
             match file {
                 Some(file) if size > before => iomap::truncate_cache(file, before)?,
@@ -214,9 +214,9 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the inode, and its data in `range`, durable. With `data_only`, attributes are made durable only if they
-    /// are needed to read the data. Errors: also a writeback error, once for each `cursor`; but not with `Interrupted`,
-    /// which means that the request that this thread serves was cancelled.
+    /// Makes the inode, and its data in `range`, durable. With `data_only`, makes attributes durable only if reading
+    /// the data needs them. Errors: also a writeback error, once for each `cursor`; `Interrupted` if this thread's
+    /// request was cancelled, when writeback errors stay unreported.
     pub(crate) fn sync_with(
         &self,
         range: Range<u64>,
@@ -241,12 +241,13 @@ impl Node {
         }
     }
 
-    /// Returns a cursor that reports writeback errors from now on, and those that are still unreported.
+    /// Returns a cursor that reports unreported and later writeback errors.
     pub(crate) fn error_cursor(&self) -> ErrorCursor {
         self.writable.get().map(|file| file.errors().cursor()).unwrap_or_default()
     }
 
-    /// Returns the end of the range to write back now: a file that grows meanwhile does not prolong the writeback.
+    /// Returns the end of the range to write back: the size now. A file that grows concurrently does not prolong the
+    /// writeback.
     pub(crate) fn end_to_write_back(&self) -> u64 {
         self.writable.get().map_or(0, |file| file.size())
     }
@@ -258,8 +259,7 @@ impl Node {
         }
     }
 
-    /// Waits for writeback of the folios of `range`. Errors: `Interrupted` if the request that this thread serves is
-    /// cancelled.
+    /// Waits for writeback of the folios of `range`. Errors: `Interrupted` if this thread's request is cancelled.
     pub(crate) fn wait_for_writeback(&self, range: Range<u64>) -> Result<()> {
         let file = self.writable.get();
         file.map_or(Ok(()), |file| iomap::wait_for_writeback_cancellable(file, range))
@@ -271,8 +271,8 @@ impl Node {
         }
     }
 
-    /// Writes back dirty data in `range`, and waits for it. Errors: `Interrupted` if the request that this thread
-    /// serves is cancelled.
+    /// Writes back dirty data in `range`, and waits for it. Errors: `Interrupted` if this thread's request is
+    /// cancelled.
     pub(crate) fn write_back_and_wait_cancellable(&self, range: Range<u64>) -> Result<()> {
         let file = self.writable.get();
         file.map_or(Ok(()), |file| iomap::write_back_and_wait_cancellable(file, range))

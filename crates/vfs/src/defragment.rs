@@ -1,5 +1,5 @@
-//! Defragmentation: finds blocks in fewer pieces for a file, and moves it there.
-//! Not here: moving (`move_extents.rs`), and the search for blocks (the format).
+//! Defragmentation: moving a file to blocks in fewer pieces.
+//! Not here: the exchange of blocks (`move_extents.rs`), and the search for free blocks (the format).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::volume::Volume;
 
 /// The cost of a jump to another piece, as the number of bytes that could be read in that time.
 const JUMP_BYTES: u64 = 256 << 10;
-/// The ends of the first page of a swap area.
+/// The last bytes of the first page of a swap area.
 const SWAP_MARKS: [&[u8; 10]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
 
 /// The pieces of a file on the device.
@@ -30,8 +30,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the percentage of the file's reading time that is lost between its pieces, if a jump takes as long as
-    /// reading 256 KiB: 0 for a file in one piece.
+    /// Returns the percentage of the file's reading time that is lost between its pieces: 0 for a file in one piece. A
+    /// jump to the next piece counts as long as reading 256 KiB.
     pub fn score(&self) -> u64 {
         let lost = u128::from(self.pieces.saturating_sub(1)) * u128::from(JUMP_BYTES);
         // At most 100.
@@ -49,22 +49,22 @@ pub enum Defragmented {
         /// The pieces now.
         after: Layout,
     },
-    /// The file is as before: in one piece, or no fewer pieces were found.
+    /// The file was not moved: it is in one piece, or there is no space in fewer pieces.
     Kept(Layout),
-    /// The file cannot be moved, for this reason, or there is too little space.
+    /// The file cannot be moved for this reason, which may be too little space.
     Skipped(Error),
 }
 
 impl Volume {
-    /// Moves a file to fewer pieces, if all of it fits into fewer. Its data is durable before. Other threads may read
-    /// and write it meanwhile. An error loses no data.
+    /// Moves a file to free blocks in fewer pieces, if there are any for all of it. Makes its data durable first. Other
+    /// threads may read and write the file concurrently. An error loses no data.
     pub fn defragment(&self, node: &Arc<Node>) -> Result<Defragmented> {
         self.check_writable()?;
         if let Some(obstacle) = node.obstacle_to_moving()? {
             return Ok(Defragmented::Skipped(obstacle));
         }
         let file = node.open_for(OpenMode { write: true, append: false })?;
-        // What has no place yet gets one.
+        // Allocates blocks for delayed data.
         node.write_back_and_wait();
         let (before, regions) = node.layout_and_regions()?;
         if before.pieces < 2 {
@@ -76,7 +76,7 @@ impl Volume {
             &Credentials::ROOT,
         )?;
         let donor = donor.open_for(OpenMode { write: true, append: false })?;
-        // One region after the other, without the holes between them.
+        // The donor has one region after the other, without the holes between them.
         let length = regions.iter().map(|region| region.end.0 - region.start.0).sum();
         let space = FileOffset(0)..FileOffset(length);
         let allocate = Fallocate::Allocate { keep_size: false };
@@ -91,7 +91,7 @@ impl Volume {
         let moved = regions.into_iter().try_for_each(|region| {
             let length = region.end.0 - region.start.0;
             let moved = match file.move_extents(region.start, &donor, donor_at, length) {
-                // The file ends before it by now.
+                // Another thread has truncated the file to end before the region.
                 Err(Error::InvalidArgument(_)) if region.start.0 >= node.attributes().size => {
                     Ok(())
                 }
@@ -103,9 +103,9 @@ impl Volume {
         let after = node.layout()?;
         match moved {
             Ok(()) if after.pieces < before.pieces => Ok(Defragmented::Moved { before, after }),
-            // Somebody else has changed it meanwhile.
+            // Another thread has changed the file concurrently.
             Ok(()) => Ok(Defragmented::Kept(after)),
-            // Some of it has moved.
+            // A part of the file was moved.
             Err(Error::NoSpace) if after.pieces < before.pieces => {
                 Ok(Defragmented::Moved { before, after })
             }
@@ -160,7 +160,7 @@ impl Node {
     }
 }
 
-/// Whether the file's first page, of whatever size, says that it is a swap area.
+/// Returns whether the file begins as a swap area does, with pages of any size.
 fn is_swap_area(file: &File) -> Result<bool> {
     for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
         let mut end = [0; 10];

@@ -1,4 +1,4 @@
-//! Direct reads and writes: their locks, and the files that allow them.
+//! Direct reads and writes: locks, permissions, and fallbacks to the cache.
 //! Not here: the I/O (`iomap`).
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use iomap::{Caching, DIRECT_ALIGNMENT, DirectBatch, DirectRequest, Refused, Writ
 
 use crate::clock::last_tick;
 use crate::data::WriteAt;
-use crate::file::{File, off_maps};
+use crate::file::{File, copied_if_mapped};
 use crate::node::{Life, Node, NodeState};
 use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
@@ -24,8 +24,8 @@ pub struct DirectIo {
 
 impl DirectIo {
     /// Returns a read of all of `buffer` from byte `at`. `done` gets the buffer and the number of bytes read, which is
-    /// less than the buffer's length only at the end of the file. It is called once, on any thread, which other
-    /// requests need: long work, and I/O that is not [at once](File::submit_direct), belong on another thread.
+    /// less than the buffer's length only at the end of the file. `done` is called once, on any thread. Other requests
+    /// need that thread: do long work, and I/O that may wait (not [`at_once`](File::submit_direct)), on another thread.
     pub fn read(
         at: FileOffset,
         buffer: Vec<u8>,
@@ -70,12 +70,13 @@ impl File {
         }
     }
 
-    /// [`write_at`](Self::write_at) without the cache, which has no data of the range afterwards. The write is durable
-    /// as far as `sync` says. Returns the number of bytes written, which is less than the length of `data` only at the
-    /// limit of the file's size.
+    /// [`write_at`](Self::write_at) without the cache. Afterwards, the cache has no data of the range. `sync` says how
+    /// much of the write is durable. Returns the number of bytes written, which is less than the length of `data` only
+    /// at the maximum size of files.
     ///
     /// Overwrites of existing blocks run concurrently if they cover whole blocks or blocks with data, and the file has
-    /// no setuid or setgid bit to clear. A write that cannot be direct goes through the cache, and is written back.
+    /// no setuid or setgid bit to clear. A write that cannot be direct goes through the cache, and is then written
+    /// back.
     ///
     /// Errors: `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end of the file
     /// that is not one with [`WriteAt::End`]; `NotOpenFor`; `NotPermitted` for an immutable or append-only file;
@@ -92,7 +93,7 @@ impl File {
             check_alignment(at, data.len())?;
         }
         let (node, file) = self.direct_file()?;
-        let data = &*off_maps(data);
+        let data = &*copied_if_mapped(data);
         let in_place = match at {
             WriteAt::Offset(at) | WriteAt::FromCache(at) => {
                 self.overwrite_direct(node, file, at, data, privileges)?
@@ -101,19 +102,19 @@ impl File {
         };
         let (at, written) = match in_place {
             Some((at, written)) => (at, written),
-            None => self.write_alone(node, file, at, data, privileges)?,
+            None => self.write_exclusive(node, file, at, data, privileges)?,
         };
         self.make_durable(at.0..at.0 + written as u64, sync)?;
         Ok(written)
     }
 
-    /// Submits direct reads and writes without waiting for them. They end in any order. Writes that need the file
-    /// alone have ended when this returns. With `at_once`, requests that would have to wait for more than their own
-    /// data end with `WouldBlock`. Nothing is durable before the file is synced. The file's append mode is ignored.
+    /// Submits direct reads and writes without waiting for them. They end in any order. A write that needs an exclusive
+    /// lock has ended when this returns. With `at_once`, a request that would wait for anything but its own data ends
+    /// with `WouldBlock`. Nothing is durable before the file is synced. The file's append mode is ignored.
     ///
     /// Positions and lengths are multiples of 512 bytes. Errors go to each request's own `done`: `InvalidArgument`,
-    /// `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. Requests that fail early, and requests that go through
-    /// the cache, such as reads of inline data, have called their `done` on this thread when this returns.
+    /// `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. For requests that fail early or go
+    /// through the cache, such as reads of inline data, this thread calls `done` before this returns.
     pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
         let mut refused = Vec::new();
         let mut admitted = DirectBatch::default();
@@ -122,35 +123,34 @@ impl File {
                 && node.admit_write(write.at(), write.bytes(), self.mode().append, false).is_ok()
         };
         let will_write =
-            |node: &Node| batch.iter().any(|one| one.is_write && is_admitted(node, &one.request));
+            |node: &Node| batch.iter().any(|io| io.is_write && is_admitted(node, &io.request));
         match self.lock_direct(privileges, at_once, will_write) {
             Ok(state) => {
-                for one in batch {
-                    if let Err((error, one)) = self.add_direct(&mut admitted, &state, one, at_once)
-                    {
-                        refused.push((error, one));
+                for io in batch {
+                    if let Err((reason, io)) = self.add_direct(&mut admitted, &state, io, at_once) {
+                        refused.push((reason, io));
                     }
                 }
             }
             Err(error) => {
-                batch.into_iter().for_each(|one| refused.push((Err(error.clone()), one)));
+                batch.into_iter().for_each(|io| refused.push((Err(error.clone()), io)));
             }
         }
         admitted.submit(&**self.node().volume().file_system.device());
-        for (reason, one) in refused {
+        for (reason, io) in refused {
             let reason = if at_once { reason.and(Err(Error::WouldBlock)) } else { reason };
-            self.end_refused(reason, one, privileges);
+            self.end_refused(reason, io, privileges);
         }
     }
 
-    /// Completes a request that was not submitted: with an error, or by doing it now.
-    fn end_refused(&self, reason: Result<Refused>, one: DirectIo, privileges: Privileges) {
-        let DirectIo { is_write, mut request } = one;
+    /// Completes a request that was not submitted: with its error, or by waiting for the I/O.
+    fn end_refused(&self, reason: Result<Refused>, io: DirectIo, privileges: Privileges) {
+        let DirectIo { is_write, mut request } = io;
         let result = match reason {
             Err(error) => Err(error),
             Ok(_) if is_write => self.direct_file().and_then(|(node, file)| {
                 let at = WriteAt::Offset(request.at());
-                let written = self.write_alone(node, file, at, request.bytes(), privileges);
+                let written = self.write_exclusive(node, file, at, request.bytes(), privileges);
                 written.map(|(_, written)| written)
             }),
             Ok(_) => {
@@ -161,15 +161,15 @@ impl File {
         request.end(result);
     }
 
-    /// Adds a request to a batch, under the inode's lock. Returns the request with the reason if it cannot be added.
+    /// Adds a request to a batch, under the inode's lock. If it cannot be added, returns it with the reason.
     fn add_direct(
         &self,
         batch: &mut DirectBatch,
         state: &Option<RankedReadGuard<'_, NodeState>>,
-        one: DirectIo,
+        io: DirectIo,
         at_once: bool,
     ) -> Result<(), (Result<Refused>, DirectIo)> {
-        let DirectIo { is_write, request } = one;
+        let DirectIo { is_write, request } = io;
         let again = |(refused, request)| (Ok(refused), DirectIo { is_write, request });
         if let Err(error) = check_alignment(request.at(), request.length()) {
             return Err((Err(error), DirectIo { is_write, request }));
@@ -179,8 +179,8 @@ impl File {
                 Ok(data) => data,
                 Err(error) => return Err((Err(error), DirectIo { is_write, request })),
             };
-            let (context, file) =
-                (self.context(data, RwFlags::default()), self.node().writable.get());
+            let context = self.context(data, RwFlags::default());
+            let file = self.node().writable.get();
             return batch.read(&context, file, request, at_once).map_err(again);
         }
         let admitted = self.direct_file().and_then(|(node, file)| {
@@ -208,7 +208,7 @@ impl File {
         Ok(())
     }
 
-    /// Takes the inode's lock, shared. If `will_write`, the file has no privileges left that writes clear.
+    /// Takes the inode's lock, shared. If `will_write`, first removes the privileges that writes clear.
     fn lock_direct(
         &self,
         privileges: Privileges,
@@ -219,9 +219,10 @@ impl File {
         if !node.volume().is_writable {
             return Ok(None);
         }
-        let state = match at_once {
-            true => node.try_lock_shared().ok_or(Error::WouldBlock)?,
-            false => node.lock_state_shared(),
+        let state = if at_once {
+            node.try_lock_shared().ok_or(Error::WouldBlock)?
+        } else {
+            node.lock_state_shared()
         };
         if state.is_plain || at_once || !self.mode().write {
             return Ok(Some(state));
@@ -244,8 +245,8 @@ impl File {
         Ok((node, node.writable()?.ok_or(Error::ReadOnly)?))
     }
 
-    /// Overwrites existing blocks, concurrently with others. Returns the position and the number of bytes, or `None`
-    /// if the write needs the file alone.
+    /// Overwrites existing blocks, concurrently with other direct I/O. Returns the position and the number of bytes, or
+    /// `None` if the write needs an exclusive lock.
     fn overwrite_direct(
         &self,
         node: &Arc<Node>,
@@ -262,7 +263,7 @@ impl File {
             |node: &Node| node.admit_write(at, data, self.mode().append, false).is_ok();
         let state = self.lock_direct(privileges, false, will_write)?;
         let Some(state) = state.filter(|state| state.is_plain) else { return Ok(None) };
-        // The volume may have been closed before the lock was there.
+        // The volume may have been closed before the lock was taken.
         node.writeback()?;
         let data = node.admit_write(at, data, false, false)?;
         node.note_direct_write(&state);
@@ -272,8 +273,8 @@ impl File {
         }
     }
 
-    /// Writes alone with the file, through the cache if necessary. Returns the position and the number of bytes.
-    fn write_alone(
+    /// Writes under the exclusive lock, through the cache if necessary. Returns the position and the number of bytes.
+    fn write_exclusive(
         &self,
         node: &Arc<Node>,
         file: &Arc<WritableFile>,
@@ -313,15 +314,15 @@ impl Node {
         self.writable.get().is_some_and(|file| file.has_direct_requests())
     }
 
-    /// Waits until no direct request is in flight or about to be. The caller has made sure that no new ones come.
-    pub(crate) fn end_direct_requests(&self) {
+    /// Waits until no change is under way and no direct request in flight. The caller has made sure that new ones fail.
+    pub(crate) fn wait_for_changes(&self) {
         if let Some(file) = self.writable.get() {
             let _lock = self.lock();
             iomap::wait_for_direct(file);
         }
     }
 
-    /// Records a change of data on the device. The caller holds the lock, which is that of `state`.
+    /// Records a change of data on the device. The caller holds the lock of `state`.
     fn note_direct_write(self: &Arc<Self>, state: &NodeState) {
         self.inode().note_modified(last_tick());
         if state.life == Life::Named {
@@ -332,10 +333,11 @@ impl Node {
     }
 }
 
-/// Fails for requests that are not made of whole sectors.
+/// Fails if the position or the length is not a multiple of the sector size.
 fn check_alignment(at: FileOffset, length: usize) -> Result<()> {
-    match at.0 % DIRECT_ALIGNMENT == 0 && length as u64 % DIRECT_ALIGNMENT == 0 {
-        true => Ok(()),
-        false => Err(Error::InvalidArgument("direct I/O must consist of whole sectors")),
+    if at.0 % DIRECT_ALIGNMENT == 0 && length as u64 % DIRECT_ALIGNMENT == 0 {
+        Ok(())
+    } else {
+        Err(Error::InvalidArgument("direct I/O must consist of whole sectors"))
     }
 }

@@ -1,4 +1,4 @@
-//! The fallocate family on open files. Not here: blocks (the format), and the cache's part (`iomap`).
+//! The operations of fallocate(2) on open files. Not here: allocation (the format), and the cache (`iomap`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::node::{Life, Node};
 use crate::rights::{self, Privileges};
 use crate::synchronous::WriteSync;
 
-/// The operation on a range of a file: the modes of fallocate(2).
+/// An operation on a range of a file: a mode of fallocate(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
     /// Blocks are allocated, so that later writes find space. Blocks without data read as zeroes. A shorter file is
@@ -43,7 +43,7 @@ pub enum Fallocate {
 }
 
 impl Fallocate {
-    /// Returns the mode for the flags of fallocate(2) (`linux/falloc.h`).
+    /// Returns the mode for the flags of fallocate(2) (`linux/falloc.h`), or `None` if they are invalid.
     pub fn from_flags(flags: u32) -> Option<Self> {
         const KEEP_SIZE: u32 = 0x01;
         let keep_size = flags & KEEP_SIZE != 0;
@@ -58,7 +58,7 @@ impl Fallocate {
         }
     }
 
-    /// Returns whether the range may be past the file's end, which then moves behind it.
+    /// Returns whether a file that ends before the end of the range is extended.
     fn grows(self) -> bool {
         matches!(
             self,
@@ -75,19 +75,19 @@ impl Fallocate {
 }
 
 impl File {
-    /// Returns the unit of ranges to collapse and insert, in bytes: a block or a cluster.
+    /// Returns the unit of ranges to collapse and insert: the length of a block or a cluster, in bytes.
     pub fn allocation_unit(&self) -> u64 {
         self.node().inode().allocation_unit()
     }
 
-    /// Applies `mode` to `range`, in bytes. After an error a part may be done; after `NoSpace` the file reads as
-    /// before, except for parts of blocks that are zeroes. Dirty data that a hole was to replace may be lost with an
-    /// error, which [`sync_all`](File::sync_all) also reports. The change is as durable as a write; moved data is on the
-    /// device.
+    /// Applies `mode` to `range`, in bytes. After an error, a part of the change may be made. After `NoSpace`, the file
+    /// reads as before, except that parts of blocks may be zeroes. If punching a hole fails, dirty data in it may be
+    /// lost; [`sync_all`](File::sync_all) also reports that error. The change is as durable as a write. Moved data is
+    /// on the device.
     ///
     /// Errors: `InvalidArgument` for an empty range, and for ranges to collapse or insert that are not whole
-    /// [units](Self::allocation_unit) or not within the file; `NotOpenFor`; `FileTooLarge`; `Unsupported` for files with
-    /// block maps, except for holes.
+    /// [units](Self::allocation_unit) or not within the file; `NotOpenFor`; `FileTooLarge`; `Unsupported` for files
+    /// with block maps, except for holes.
     pub fn fallocate(
         &self,
         mode: Fallocate,
@@ -96,7 +96,7 @@ impl File {
     ) -> Result<()> {
         self.require_writing()?;
         self.node().fallocate(mode, range.clone(), privileges)?;
-        // What moved, too.
+        // A shift also moves the data behind the range.
         let end = if matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {
             u64::MAX
         } else {
@@ -129,15 +129,16 @@ impl Node {
         let mut state = self.lock();
         // The volume may have been closed before the lock was taken.
         self.writeback()?;
-        match mode.only_adds() {
-            true => rights::may_change(&self.attributes())?,
-            false => rights::may_overwrite(&self.attributes())?,
+        if mode.only_adds() {
+            rights::may_change(&self.attributes())?;
+        } else {
+            rights::may_overwrite(&self.attributes())?;
         }
         let size = file.size();
         self.check_range(mode, &range, size)?;
         self.drop_privileges(&mut state, privileges)?;
         let done = self.change_range(file, mode, &range);
-        // Also if not: parts of blocks may be zeroes in the cache by now.
+        // Also after an error: parts of blocks may be zeroes in the cache.
         self.inode().note_modified(now());
         if state.life == Life::Named {
             writeback.note(self);
@@ -167,12 +168,13 @@ impl Node {
             }
             Fallocate::ZeroRange { .. } => {
                 self.inode().preallocate(range.clone())?;
-                // What was written stays if it cannot be taken away.
+                // If clearing fails, earlier writes are still in the file.
                 iomap::write_back_and_wait(file, bytes.clone());
                 self.clear(file, bytes, true)
             }
             Fallocate::CollapseRange | Fallocate::InsertRange => {
-                let (size, length) = (file.size(), bytes.end - bytes.start);
+                let size = file.size();
+                let length = bytes.end - bytes.start;
                 let (to, moved) = match mode {
                     Fallocate::CollapseRange => (Shift::Collapse, size - length),
                     _ => (Shift::Insert, size + length),
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_mean_modes_or_nothing() {
+    fn flags_have_the_modes_of_the_kernel() {
         for (flags, mode) in [
             (0, Some(Fallocate::Allocate { keep_size: false })),
             (1, Some(Fallocate::Allocate { keep_size: true })),

@@ -1,5 +1,5 @@
-//! Open regular files: bind a node's data to the read path.
-//! Not here: calls as `std::fs::File` has them (`std_file.rs`), and writes (`data.rs`, `synchronous.rs`).
+//! Open regular files, and cached reads of them.
+//! Not here: the calls of `std::fs::File` (`std_file.rs`), and writes (`data.rs`, `synchronous.rs`).
 
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
@@ -17,10 +17,10 @@ use crate::rights::Privileges;
 use crate::rw_flags::RwFlags;
 use crate::synchronous::WriteSync;
 
-/// The mode in which a file is open, besides reading.
+/// The mode in which a file is open. Every mode allows reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenMode {
-    /// Writing.
+    /// The file can be written to.
     pub write: bool,
     /// Every write goes to the end of the file.
     pub append: bool,
@@ -36,19 +36,18 @@ pub struct File {
     readahead: Readahead,
     /// The position of the next read or write of `std::io`.
     pub(crate) position: RankedMutex<u64>,
-    /// Position in the file's writeback errors, on a volume that is open for writing.
+    /// The last writeback error that this file has reported, on a volume that is open for writing.
     errors: Option<ErrorCursor>,
     /// The part of each write that is durable when it returns.
     pub(crate) sync: WriteSync,
-    /// Whether data that is read or written stays in the cache.
+    /// Whether data of reads and writes stays in the cache.
     caching: Caching,
-    /// Reads through this file count as accesses.
+    /// Whether reads through this file count as accesses.
     notes_access: bool,
 }
 
 impl File {
     pub(crate) fn new(node: Arc<Node>, mode: OpenMode, errors: Option<ErrorCursor>) -> Self {
-        let (readahead, sync) = (Readahead::default(), WriteSync::None);
         let caching = node.volume().read_options.caching;
         if mode.write {
             node.note_opened_for_writing();
@@ -59,10 +58,10 @@ impl File {
             node,
             mode,
             can_read: true,
-            readahead,
+            readahead: Readahead::default(),
             position,
             errors,
-            sync,
+            sync: WriteSync::None,
             caching,
             notes_access,
         }
@@ -87,7 +86,7 @@ impl File {
         self
     }
 
-    /// Returns the position in the file's writeback errors.
+    /// Returns the cursor in the file's writeback errors.
     pub(crate) fn errors(&self) -> Option<&ErrorCursor> {
         self.errors.as_ref()
     }
@@ -106,7 +105,7 @@ impl File {
     ) -> Result<Range<u64>> {
         self.require_writing()?;
         let caching = self.caching(flags);
-        self.node.write(at, &off_maps(data), privileges, self.mode.append, caching)
+        self.node.write(at, &copied_if_mapped(data), privileges, self.mode.append, caching)
     }
 
     /// Fails if the file was opened only for writing.
@@ -119,7 +118,7 @@ impl File {
         if self.mode.write { Ok(()) } else { Err(Error::NotOpenFor("writing")) }
     }
 
-    /// Returns whether data that a call with `flags` brings into the cache stays there.
+    /// Returns whether data that a call with `flags` adds to the cache stays there.
     fn caching(&self, flags: RwFlags) -> Caching {
         if flags.dontcache { Caching::Dropbehind } else { self.caching }
     }
@@ -147,16 +146,16 @@ impl File {
         Ok(length)
     }
 
-    /// Removes data that was read ahead of uncached reads, and was not read since, from the cache, as dropping the
-    /// file does. Later reads read it again.
+    /// Removes from the cache the data that readahead of uncached reads has added and that was not read since. Dropping
+    /// the file does this, too.
     pub fn stop_reading(&self) {
         if let Some(mapping) = self.node.mapping_if_any() {
             self.readahead.stop(mapping);
         }
     }
 
-    /// Lends up to `length_max` cached bytes from byte `at`, without a copy. The slice is empty at or past the end
-    /// of the file, and may be shorter than requested anywhere.
+    /// Lends up to `length_max` cached bytes from byte `at`, without a copy. The slice may be shorter than requested,
+    /// also within the file. It is empty only at or past the end of the file.
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
         self.require_reading()?;
         self.note_access();
@@ -183,8 +182,8 @@ impl File {
         iomap::seek_hole(&self.context(data, RwFlags::default()), at)
     }
 
-    /// Calls `emit` for each allocated extent that touches `range`, in order. The file is locked during the calls: `emit`
-    /// must not use files or nodes of a volume that is open for writing.
+    /// Calls `emit` for each allocated extent that touches `range`, in order. The file is locked during the calls:
+    /// `emit` must not use files or nodes of a volume that is open for writing.
     pub fn extents(
         &self,
         range: Range<FileOffset>,
@@ -205,8 +204,9 @@ impl File {
     }
 }
 
-/// Returns the bytes at an address that can be accessed without a lock: copied, if they are in a file map.
-pub(crate) fn off_maps(data: &[u8]) -> Cow<'_, [u8]> {
+/// Returns a copy of `data` if it is in a file map, and otherwise `data` itself: a thread that holds a lock must not
+/// access a map.
+pub(crate) fn copied_if_mapped(data: &[u8]) -> Cow<'_, [u8]> {
     if pagecache::is_mapped(data) { Cow::Owned(data.to_vec()) } else { Cow::Borrowed(data) }
 }
 

@@ -1,5 +1,5 @@
-//! The file-system interface for users of any format: volumes, nodes, open files, paths.
-//! Not here: formats beyond a thin adapter, and transports.
+//! Volumes, nodes, open files and paths: the interface to file systems of any format.
+//! Not here: formats, and transports.
 #![forbid(unsafe_code)]
 
 mod access;

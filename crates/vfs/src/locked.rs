@@ -1,9 +1,8 @@
-//! The locks of several inodes at once, in one order.
+//! Locks of several inodes at once, taken in one order.
 //!
-//! The order is that of the inodes' numbers, not that of the tree: an image whose directories
-//! contain each other must not make two threads wait for each other. What a name stands for is
-//! therefore looked up first, and looked at again once everything is locked ([`NodeState::changes`]
-//! says whether that is needed).
+//! The order is that of the inodes' numbers, not that of the tree: in a damaged image, directories may contain each
+//! other, and two threads must not wait for each other. So a caller looks the names up first, locks all inodes, and
+//! looks the names up again if [`NodeState::changes`] has changed since.
 
 use std::sync::Arc;
 
@@ -13,13 +12,13 @@ use smallvec::SmallVec;
 
 use crate::node::{Life, Node, NodeState};
 
-/// Inodes that are locked to be changed.
+/// Exclusive locks of several inodes.
 pub(crate) struct Locked<'a> {
     guards: SmallVec<[(InodeNumber, RankedWriteGuard<'a, NodeState>); 4]>,
 }
 
 impl<'a> Locked<'a> {
-    /// Locks the nodes. One that is given twice is locked once.
+    /// Locks the nodes. Locks a node once if it is given twice.
     pub(crate) fn new<const N: usize>(nodes: [Option<&'a Arc<Node>>; N]) -> Self {
         let mut nodes: SmallVec<[&Arc<Node>; 4]> = nodes.into_iter().flatten().collect();
         nodes.sort_unstable_by_key(|node| node.number());
@@ -32,13 +31,13 @@ impl<'a> Locked<'a> {
         Self { guards }
     }
 
-    /// What the lock of `node`, which is one of those locked, protects.
+    /// Returns the state that the lock of `node` protects. Panics if the node is not locked.
     pub(crate) fn state(&mut self, node: &Node) -> &mut NodeState {
         let found = self.guards.iter_mut().find(|(number, _)| *number == node.number());
-        &mut found.expect("only nodes that were locked are asked for").1
+        &mut found.expect("the node is locked").1
     }
 
-    /// Begins a change of the names in `directory`, which must not have been removed itself.
+    /// Begins a change of the names in `directory`. Errors: `NotFound` if the directory was removed.
     pub(crate) fn begin_change(&mut self, directory: &Node) -> Result<()> {
         let state = self.state(directory);
         state.changes += 1;

@@ -1,5 +1,4 @@
-//! Mappings of files into memory. Not here: which pages are shown, and reading and reserving them (`iomap`);
-//! the memory itself (`pagecache`).
+//! Maps: files in memory, accessed by pointers. Not here: showing pages (`iomap`), and the memory itself (`pagecache`).
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -12,20 +11,20 @@ use pagecache::{MapWindow, PAGE_SHIFT, PAGE_SIZE, ServeFault};
 
 use crate::clock::last_tick;
 use crate::data::PART_BYTES;
-use crate::file::{File, off_maps};
+use crate::file::{File, copied_if_mapped};
 use crate::node::{Life, NodeState};
 use crate::rights;
 use crate::rw_flags::RwFlags;
 
-/// How many pages one fault makes writable if pages are stored to in order.
+/// The number of pages that one fault makes writable if a program stores to pages in order.
 const STORED_MAX: u64 = 16;
-/// How often memory for a page is made before the fault fails.
+/// The number of attempts to get memory for a page before the fault fails.
 const ATTEMPTS_MAX: u32 = 8;
 
 /// The access to a file map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapAccess {
-    /// Reads. A store ends the program, as with mmap(2).
+    /// Only reads. A store kills the program, as with mmap(2).
     Read,
     /// Reads and stores.
     ReadWrite,
@@ -36,15 +35,15 @@ pub enum MapAccess {
 pub enum MapAdvice {
     /// Pages are accessed in order. This is the default.
     Normal,
-    /// Pages are accessed at random: no others are read ahead. For the whole map.
+    /// Pages are accessed at random: there is no readahead. Applies to the whole map.
     Random,
     /// Pages are needed soon, and are read now.
     WillNeed,
-    /// Pages are not needed soon, and may leave memory. Stored data is not lost.
+    /// Pages are not needed soon, and may be evicted. Stored data is not lost.
     DontNeed,
 }
 
-/// The extent of [`FileMap::sync`].
+/// The condition for the return of [`FileMap::sync`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapSync {
     /// Writeback has begun.
@@ -53,25 +52,25 @@ pub enum MapSync {
     Sync,
 }
 
-/// A range of a file as memory. It is the memory of the cache: stores to it are visible to reads of the file at
-/// once, and the reverse. The file stays open while the map exists. Other processes do not share the map, not even
+/// A range of a file as memory. It is the memory of the cache: reads of the file see stores to it at once, and the map
+/// shows writes at once. The file stays open while the map exists. Other processes do not share the map, not even
 /// a forked one.
 ///
 /// The memory is accessed by pointers, since other threads change it at any time; [`read`](Self::read) and
-/// [`write`](Self::write) need no pointers. An access by a pointer ends the program with SIGBUS if the page cannot
-/// be had: a page past the one with the file's end always; a page that cannot be read, or for which there is no
-/// space, until [`prepare`](Self::prepare) is called, which also returns the error. Bytes past the end of the file
-/// in its last page are zeroes, and stores to them are lost. Only the first store to a page after its writeback
-/// changes the file's times.
+/// [`write`](Self::write) need no pointers. An access by a pointer kills the program with SIGBUS if the page is past
+/// the one with the file's end. It also does so if the page cannot be read or there is no space for it; then
+/// [`prepare`](Self::prepare) returns the error, and allows another attempt. Bytes past the end of the file in its last
+/// page are zeroes, and stores to them are lost. Only the first store to a page after its writeback changes the file's
+/// times.
 ///
-/// Buffers for reads and writes may be in the memory of a map. No other argument of a call of the library may be,
-/// and callbacks must not access it.
+/// Buffers for reads and writes may be in the memory of a map. No other argument of a call of the library may be
+/// there, and callbacks must not access a map.
 #[derive(Debug)]
 pub struct FileMap(Arc<Map>);
 
 #[derive(Debug)]
 struct Map {
-    /// Dropped first: until then faults are served.
+    /// Dropped first: faults may occur until then, and need the other fields.
     window: MapWindow,
     file: File,
     readahead: Readahead,
@@ -81,9 +80,9 @@ struct Map {
 }
 
 impl File {
-    /// Maps `range`, in bytes. It begins with a whole page of 4 KiB, and may end past the end of the file. Errors:
-    /// `NotOpenFor` if the file is not open for reading, or is mapped for stores and not open for writing; `Unsupported`
-    /// on hosts older than Linux 6.6, or with pages other than 4 KiB.
+    /// Maps `range`, in bytes. It must begin at a multiple of 4 KiB, and may end past the end of the file. Errors:
+    /// `InvalidArgument` for other ranges; `NotOpenFor` if the file is not open for reading, or is mapped for stores
+    /// and not open for writing; `Unsupported` on hosts older than Linux 6.6, or with pages other than 4 KiB.
     pub fn map(&self, range: Range<FileOffset>, access: MapAccess) -> Result<FileMap> {
         let page = PAGE_SIZE as u64;
         if range.start >= range.end || range.start.0 % page != 0 {
@@ -124,7 +123,7 @@ impl FileMap {
         self.0.window.start()
     }
 
-    /// Returns the number of bytes, which are whole pages.
+    /// Returns the number of bytes, a multiple of 4 KiB.
     #[expect(clippy::len_without_is_empty, reason = "no map is empty")]
     pub fn len(&self) -> usize {
         self.0.window.len()
@@ -137,7 +136,7 @@ impl FileMap {
         if read < buffer.len() { Err(Error::NoSuchOffset) } else { Ok(()) }
     }
 
-    /// Stores `data` from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte, when
+    /// Stores `data` from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte; then
     /// nothing is stored. After other errors, the data before the failed page is stored.
     pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
         if !self.0.window.can_be_stored_to() {
@@ -147,8 +146,8 @@ impl FileMap {
         self.0.write(range.start, data)
     }
 
-    /// Brings all pages of `range` of the map into memory, so that accesses to them, or stores, cause no fault, unless
-    /// they are reclaimed meanwhile. Tries again pages that have failed.
+    /// Brings all pages of `range` of the map into memory. Until they are reclaimed, accesses to them cause no fault,
+    /// nor stores with [`MapAccess::ReadWrite`]. Tries pages again that have failed before.
     pub fn prepare(&self, range: Range<usize>, access: MapAccess) -> Result<()> {
         let is_store = access == MapAccess::ReadWrite;
         if is_store && !self.0.window.can_be_stored_to() {
@@ -164,8 +163,8 @@ impl FileMap {
         Ok(())
     }
 
-    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync_all`], reported once to each map
-    /// and each open file.
+    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync_all`], reported once to each
+    /// map and each open file.
     pub fn sync(&self, range: Range<usize>, sync: MapSync) -> Result<()> {
         let pages = self.0.pages(range)?;
         let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
@@ -211,7 +210,8 @@ impl Map {
         Ok(bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64))
     }
 
-    /// Shows a page; with `stored`, shows up to that many pages for stores. Returns the page after the last one shown.
+    /// Shows a page in the window, or, with `stored`, up to that many pages for stores. Returns the page after the last
+    /// one shown.
     fn show(&self, page: u64, stored: Option<u64>) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let shown = match stored {
@@ -219,7 +219,7 @@ impl Map {
                 None => self.show_to_read(page),
             };
             match shown {
-                // What is dirty takes room.
+                // Dirty folios cannot be evicted.
                 Err(Error::OutOfMemory) => self.file.node().write_back_and_wait(),
                 shown => return shown,
             }
@@ -261,7 +261,7 @@ impl ServeFault for Map {
         match self.show(page, stored) {
             Ok(end) if is_store => self.stored_end.store(end, Ordering::Relaxed),
             Ok(_) => {}
-            // The kernel knows what to do there.
+            // The kernel sends SIGBUS for an access past the end of the file.
             Err(Error::NoSuchOffset) => self.window.wake(page),
             Err(error) => {
                 let number = self.file.node().number();
@@ -279,7 +279,7 @@ impl Map {
         let writeback = node.writeback()?;
         node.volume().file_system.check_writable()?;
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
-        let data = off_maps(data);
+        let data = copied_if_mapped(data);
         let mut done = 0;
         while done < data.len() {
             writeback.throttle(node, Caching::Kept)?;

@@ -1,5 +1,5 @@
-//! Moving of a file's data to the blocks of another file, as by EXT4_IOC_MOVE_EXT. Not here: the choice of
-//! blocks (`defragment.rs`), and changes of maps (the format).
+//! Exchange of blocks between two files, as by EXT4_IOC_MOVE_EXT. Not here: the choice of blocks (`defragment.rs`), and
+//! changes of maps (the format).
 
 use std::sync::Arc;
 
@@ -11,21 +11,22 @@ use crate::locked::Locked;
 use crate::node::Node;
 use crate::rights::{self, SETGID, SETUID};
 
-/// How many bytes are moved at once, while both files are locked.
+/// The maximum number of bytes that are moved while both files stay locked.
 const PART_BYTES: u64 = 8 << 20;
 
 impl File {
     /// Exchanges the blocks of this file from byte `at` on with those of `donor`, another file of the volume, from byte
     /// `donor_at` on. Both files are open for writing. Readers of this file see no difference, since its data is
-    /// copied. The data of `donor` there is lost, and reads as zeroes. Unwritten blocks are exchanged, too, and stay
-    /// unwritten; where one of the files has a hole, both stay as they are.
+    /// copied. The data of `donor` in the range is lost, and reads as zeroes. Unwritten blocks are exchanged, too, and
+    /// stay unwritten. Where one of the files has a hole, both files keep their blocks.
     ///
-    /// Examines `length` bytes of both files, or as many as both have, in whole blocks. Returns the number of bytes
-    /// moved, durably. After an error, a part may be moved.
+    /// Examines `length` bytes of both files, or fewer if one of them ends before, in whole blocks. Returns the number
+    /// of bytes whose move is durable. After an error, a part may be moved.
     ///
     /// Errors: `InvalidArgument` for offsets that are not whole [units](Self::allocation_unit) or past a file's end,
     /// for one file given twice, and for a donor with the setuid or setgid bit; `NotOpenFor` for files not opened for
-    /// writing; `NotPermitted` for immutable and append-only files; `NoSpace` if the maps cannot grow; `Unsupported` for files whose blocks cannot be exchanged.
+    /// writing; `NotPermitted` for immutable and append-only files; `NoSpace` if the maps cannot grow; `Unsupported`
+    /// for files whose blocks cannot be exchanged.
     pub fn move_extents(
         &self,
         at: FileOffset,
@@ -35,20 +36,20 @@ impl File {
     ) -> Result<u64> {
         self.require_writing()?;
         donor.require_writing()?;
-        let (mut seen, mut moved) = (0, 0);
-        while seen < length {
-            let part = (length - seen).min(PART_BYTES);
-            let [at, donor_at] = [at, donor_at].map(|at| at.checked_add(seen));
+        let mut examined = 0;
+        let mut moved = 0;
+        while examined < length {
+            let part = (length - examined).min(PART_BYTES);
+            let [at, donor_at] = [at, donor_at].map(|at| at.checked_add(examined));
             let (at, donor_at) = at.zip(donor_at).ok_or(Error::FileTooLarge)?;
             match self.node().move_part(at, donor.node(), donor_at, part)? {
                 Some(bytes) => moved += bytes,
-                // The first part tells what is wrong with the offsets.
-                None if seen == 0 => {
+                None if examined == 0 => {
                     return Err(Error::InvalidArgument("a range past the end of a file"));
                 }
                 None => break,
             }
-            seen += part;
+            examined += part;
         }
         Ok(moved)
     }

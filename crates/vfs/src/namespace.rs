@@ -1,4 +1,4 @@
-//! Creation, linking and removal of names. Not here: renames, paths, and permission to write to the directory.
+//! Creation, linking and removal of names. Not here: renames, paths, and the permission to write to a directory.
 
 use std::sync::Arc;
 
@@ -23,20 +23,20 @@ const TARGET_BYTES_MAX: usize = 4095;
 pub struct Creation<'a> {
     /// The type.
     pub kind: FileType,
-    /// The low 12 bits of `st_mode`, as the caller requests them.
+    /// The requested low 12 bits of `st_mode`.
     pub permissions: u16,
-    /// Permissions that are removed from these, unless a default ACL grants permissions.
+    /// The permissions to remove from the requested ones. Ignored if the directory has a default ACL.
     pub umask: u16,
-    /// For character and block devices.
+    /// The device number, for character and block devices.
     pub device: DeviceNumber,
-    /// For symbolic links: the target.
+    /// The target, for symbolic links.
     pub target: &'a [u8],
-    /// The time of creation; by default, now.
+    /// The time of creation, or `None` for the current time.
     pub created: Option<Timestamp>,
 }
 
 impl<'a> Creation<'a> {
-    /// Returns the attributes of an inode that needs only a type and permissions.
+    /// Returns the attributes of an inode with this type and these permissions.
     pub fn of(kind: FileType, permissions: u16) -> Self {
         let device = DeviceNumber::default();
         Self { kind, permissions, umask: 0, device, target: b"", created: None }
@@ -63,7 +63,7 @@ impl<'a> Creation<'a> {
 }
 
 impl Volume {
-    /// Creates an inode with a name.
+    /// Creates an inode with the name `name` in `directory`.
     pub fn create_in(
         &self,
         directory: &Arc<Node>,
@@ -89,7 +89,7 @@ impl Volume {
         Ok(node)
     }
 
-    /// Creates a file without a name. It is deleted after its last use, unless it was linked.
+    /// Creates a file without a name near `directory`. It is deleted after its last use, unless it was linked.
     pub fn create_unnamed(
         &self,
         directory: &Arc<Node>,
@@ -112,7 +112,7 @@ impl Volume {
         Ok(self.new_node(inode, Life::Nameless))
     }
 
-    /// Adds a name to a file.
+    /// Adds the name `name` in `directory` to a file.
     pub fn link(&self, directory: &Arc<Node>, name: &[u8], node: &Arc<Node>) -> Result<()> {
         self.check_writable()?;
         self.require_own(directory)?;
@@ -139,7 +139,7 @@ impl Volume {
         directory.inode().link(name, &**node.inode(), now())?;
         if life == Life::Nameless {
             locked.state(node).life = Life::Named;
-            // Data of files without names is not written back in the background.
+            // So far it had no background writeback, which is only for files with names.
             if let (Some(writeback), false) = (&self.shared.writeback, node.is_written_back()) {
                 writeback.note(node);
             }
@@ -175,7 +175,7 @@ impl Volume {
         })
     }
 
-    /// Calls `change` with the node of `name`, while that and the directory are locked.
+    /// Calls `change` with the node of `name`. Both it and the directory are locked during the call.
     fn with_entry<R>(
         &self,
         directory: &Arc<Node>,
@@ -198,7 +198,7 @@ impl Volume {
         }
     }
 
-    /// Returns the node of `name`, and the directory's count of changes for which this holds.
+    /// Returns the node of `name`, and the directory's count of changes at that time.
     pub(crate) fn lookup_to_change(
         &self,
         directory: &Arc<Node>,
@@ -207,20 +207,20 @@ impl Volume {
         let lock = directory.lock_shared();
         let number = directory.lookup_locked(name)?;
         if number == directory.number() {
-            let place = Location::inode(number);
-            return Err(Error::corrupt("directory entry", place, Problem::Cycle));
+            let location = Location::inode(number);
+            return Err(Error::corrupt("directory entry", location, Problem::Cycle));
         }
         let node = self.entry_node(directory.number(), number)?;
         Ok((node, lock.map_or(0, |state| state.changes)))
     }
 
-    /// Checks whether an inode that has lost a name has any left. If not, its last user deletes it.
+    /// Records that an inode has lost a name. If it was the last one, the last user of the node deletes the inode.
     pub(crate) fn note_lost_name(&self, node: &Arc<Node>, locked: &mut Locked<'_>) {
         if node.attributes().links == 0 {
             locked.state(node).life = Life::Removed;
             self.shared.nodes.set_nameless(node);
             if let Some(writeback) = &self.shared.writeback {
-                writeback.forget(node.number());
+                writeback.remove(node.number());
             }
         }
     }
@@ -238,7 +238,8 @@ impl Volume {
     }
 }
 
-/// Calls `make` with the attributes that an inode as `what` gets in `directory`, whose lock is held.
+/// Calls `make` with the attributes of a new inode, which include those inherited from `directory`. The caller holds
+/// the directory's lock.
 pub(crate) fn with_inheritance<R>(
     directory: &Node,
     what: &Creation<'_>,
@@ -293,7 +294,7 @@ pub(crate) fn with_inheritance<R>(
     })
 }
 
-/// Fails for byte strings that cannot be the name of an entry.
+/// Fails if `name` cannot be the name of an entry.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         [] => Err(Error::InvalidArgument("the name is empty")),
@@ -308,7 +309,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Fails for byte strings that cannot be the name of a new entry.
+/// Fails if `name` cannot be the name of a new entry.
 fn check_new_name(name: &[u8]) -> Result<()> {
     match name {
         b"." | b".." => Err(Error::Exists),

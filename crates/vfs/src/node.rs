@@ -1,5 +1,4 @@
-//! Nodes: the inodes of a volume as its users hold them. Not here: changes of attributes (`change.rs`) and of
-//! names (`namespace.rs`, `rename.rs`).
+//! Nodes: the inodes in use. Not here: changes of attributes (`change.rs`) and of names (`namespace.rs`, `rename.rs`).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +15,7 @@ use crate::replacing::Replacing;
 use crate::rights;
 use crate::volume::Shared;
 
-/// An inode in use. All holders of one number hold the same node. The last holder deletes an inode that has lost
-/// its last name.
+/// An inode in use. There is one node for each inode number. When an inode has no name, its last user deletes it.
 #[derive(Debug)]
 pub struct Node {
     number: InodeNumber,
@@ -25,28 +23,28 @@ pub struct Node {
     inode: Arc<dyn Inode>,
     volume: Arc<Shared>,
     mapping: OnceLock<Arc<Mapping>>,
-    /// The state for writing, for a regular file that was opened on a volume that is open for writing.
+    /// The state for writing. Only regular files have it, once they were opened on a volume that is open for writing.
     pub(crate) writable: OnceLock<Arc<WritableFile>>,
     pub(crate) replacing: Replacing,
-    /// The inode's lock: shared to read it, alone to change it. Not taken for reads of volumes that cannot change.
+    /// The inode's lock: shared for reads, exclusive for changes. Reads of a read-only volume do not take it.
     state: RankedRwLock<NodeState>,
 }
 
-/// The state of an inode that its format does not keep.
+/// The part of an inode's state that only the vfs needs.
 #[derive(Debug)]
 pub(crate) struct NodeState {
-    /// Whether it has a name.
+    /// Whether the inode has a name.
     pub(crate) life: Life,
-    /// For a directory: grows with every change of its names, failed ones included.
+    /// For a directory: the number of changes of its names, including failed ones.
     pub(crate) changes: u64,
-    /// The inode has no privileges that a write would clear. False if that is not known.
+    /// Whether the inode is known to have no privileges that a write clears.
     pub(crate) is_plain: bool,
 }
 
 /// Whether an inode has a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
-    /// It has a name, or is one of the volume's own inodes.
+    /// It has a name, or is one of the format's own inodes.
     Named,
     /// It was created without a name, and may get one.
     Nameless,
@@ -95,14 +93,14 @@ impl Node {
     pub fn attributes(&self) -> Attributes {
         let mut attributes = self.inode.attributes();
         if let Some(file) = self.writable.get() {
-            // The size on the disk comes after.
+            // The size on the disk is updated later.
             attributes.size = file.size();
         }
         attributes
     }
 
-    /// Returns the inode number of `name` in this directory. The number may belong to another inode when it is used;
-    /// [`Volume::lookup`](crate::Volume::lookup) returns the node itself.
+    /// Returns the inode number of `name` in this directory. If the name is removed concurrently, the number may soon
+    /// belong to another inode; [`Volume::lookup`](crate::Volume::lookup) returns the node itself.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let _lock = self.lock_shared();
         self.lookup_locked(name)
@@ -114,8 +112,8 @@ impl Node {
         self.inode.lookup(name)
     }
 
-    /// Calls `emit` for each entry, "." and ".." included, from `from` on until it breaks. The directory is locked
-    /// meanwhile: `emit` must not use nodes of a volume that is open for writing.
+    /// Calls `emit` for each entry from `from` on, including "." and "..", until it breaks. The directory is locked
+    /// during the calls: `emit` must not use nodes of a volume that is open for writing.
     pub fn read_dir(
         &self,
         from: DirCursor,
@@ -179,8 +177,8 @@ impl Node {
         }
     }
 
-    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches `range`, in order. The
-    /// inode is locked during the calls: `emit` must not use files or nodes of a volume that is open for writing.
+    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches `range`, in order.
+    /// The inode is locked during the calls: `emit` must not use files or nodes of a volume that is open for writing.
     pub fn extents(
         &self,
         range: Range<FileOffset>,
@@ -190,12 +188,12 @@ impl Node {
         iomap::fiemap(self.inode.data()?.mapper, range, emit)
     }
 
-    /// Returns the cached data of a regular file, which is created on first use.
+    /// Returns the mapping with the cached data of a regular file. Creates it on first use.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         self.mapping.get_or_init(|| self.volume.new_mapping())
     }
 
-    /// Returns the cached data, if it was created.
+    /// Returns the mapping with the cached data, if it was created.
     pub(crate) fn mapping_if_any(&self) -> Option<&Arc<Mapping>> {
         self.mapping.get()
     }
@@ -216,22 +214,22 @@ impl Node {
         &self.volume
     }
 
-    /// Takes the inode's lock, shared, if the volume can change.
+    /// Locks the inode, shared, if the volume is open for writing.
     pub(crate) fn lock_shared(&self) -> Option<RankedReadGuard<'_, NodeState>> {
         self.volume.is_writable.then(|| self.state.read())
     }
 
-    /// [`lock_shared`](Self::lock_shared) for a volume that can change, without waiting.
+    /// Locks the inode, shared, without waiting.
     pub(crate) fn try_lock_shared(&self) -> Option<RankedReadGuard<'_, NodeState>> {
         self.state.try_read()
     }
 
-    /// [`lock_shared`](Self::lock_shared) for a volume that can change.
+    /// Locks the inode, shared.
     pub(crate) fn lock_state_shared(&self) -> RankedReadGuard<'_, NodeState> {
         self.state.read()
     }
 
-    /// Takes the inode's lock, alone.
+    /// Locks the inode exclusively.
     pub(crate) fn lock(&self) -> RankedWriteGuard<'_, NodeState> {
         self.state.write()
     }

@@ -1,6 +1,6 @@
-//! The inodes in memory: each is loaded once, and unused ones stay until room is needed.
-//! Inodes without a name are in the table only while they are in use: the last user deletes them.
-//! Not here: loading (the caller does it, without the table's lock), and deletion.
+//! The table of nodes in memory. Each inode is loaded once, and unused nodes stay until the table is full.
+//! Nodes without a name are in the table only while they are in use: the last user deletes the inode.
+//! Not here: loading, which the caller does without the table's lock, and deletion.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -11,11 +11,10 @@ use base::locks::{Rank, RankedMutex};
 
 use crate::node::Node;
 
-/// The number of entries that a trim examines before it lets the table grow. Each new node pays for one trim,
-/// so this bounds its cost while all nodes are in use. The table does not grow while more than one in this
-/// number is unused.
+/// The maximum number of entries that a trim examines. Each new node trims the table once, so this bounds its cost
+/// while all nodes are in use. The table grows only if all examined nodes are in use.
 const SCAN_MAX: usize = 8;
-/// The number of stale places in the clock below which a sweep is not worth its cost.
+/// The number of stale entries that the clock may always have. With fewer, a sweep costs more than it frees.
 const STALE_MIN: usize = 64;
 
 /// The inode table. Entries are in the order of a second-chance clock.
@@ -44,12 +43,12 @@ struct Entry {
 
 #[derive(Debug)]
 enum Reference {
-    /// The node stays when it is not used.
+    /// A node with a name, which the table keeps while it is unused.
     Named(Arc<Node>),
-    /// The node is dropped by its last user.
+    /// A node without a name, which its last user drops.
     Nameless(Weak<Node>),
-    /// A thread loads the node. If the number has had another entry meanwhile, the thread loads the node again: the
-    /// inode may have been changed, and have left the table since.
+    /// A thread loads the node. If the number has had another entry since the load began, the thread loads the node
+    /// again: in between, the inode may have been changed and its node dropped.
     Loading,
 }
 
@@ -64,7 +63,7 @@ impl Reference {
 }
 
 impl NodeTable {
-    /// Returns a table that keeps about `nodes_max` nodes, and more only while they are in use.
+    /// Returns a table for about `nodes_max` nodes, or more while they are in use.
     pub(crate) fn new(nodes_max: usize) -> Self {
         Self { inner: RankedMutex::new(Rank::InodeTable, Inner::default()), nodes_max }
     }
@@ -77,8 +76,8 @@ impl NodeTable {
         entry.node.node()
     }
 
-    /// Returns the node. If it is not in memory, returns the serial number that the caller, which loads it, passes to
-    /// [`loaded`](Self::loaded) or [`not_loaded`](Self::not_loaded).
+    /// Returns the node. If it is not in memory, returns a serial number. The caller then loads the node, and passes
+    /// the number to [`loaded`](Self::loaded) or [`not_loaded`](Self::not_loaded).
     pub(crate) fn get(&self, number: InodeNumber) -> Result<Arc<Node>, Serial> {
         let mut inner = self.inner.lock();
         if let Some(entry) = inner.nodes.get_mut(&number) {
@@ -94,14 +93,14 @@ impl NodeTable {
         Err(inner.serial)
     }
 
-    /// Adds a node that was just loaded, and returns it, or the one that another thread has added before. Returns
-    /// `None` if the node may be out of date.
+    /// Adds a node that was just loaded, and returns it. If another thread has added the node first, returns that one.
+    /// Returns `None` if the loaded node may be stale.
     pub(crate) fn loaded(&self, node: Arc<Node>, serial: Serial) -> Option<Arc<Node>> {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get(&node.number())?;
-        if let Some(there) = entry.node.node() {
-            return Some(there);
+        if let Some(existing) = entry.node.node() {
+            return Some(existing);
         }
         if entry.serial != serial {
             return None;
@@ -109,12 +108,12 @@ impl NodeTable {
         inner.trim(self.nodes_max, &mut dropped);
         inner.put(node.number(), Reference::Named(Arc::clone(&node)));
         drop(inner);
-        // Nodes are freed without the lock: each frees its cached data.
+        // Without the lock, since each node frees its cached data.
         drop(dropped);
         Some(node)
     }
 
-    /// Ends the loading of a node that could not be loaded.
+    /// Removes the entry of a node that could not be loaded.
     pub(crate) fn not_loaded(&self, number: InodeNumber, serial: Serial) {
         let mut inner = self.inner.lock();
         if inner.nodes.get(&number).is_some_and(|entry| entry.serial == serial) {
@@ -122,7 +121,7 @@ impl NodeTable {
         }
     }
 
-    /// Adds the node of an inode that was just created. An entry of the same number belongs to an earlier inode.
+    /// Adds the node of an inode that was just created. Replaces an entry of an earlier inode with the same number.
     pub(crate) fn insert_new(&self, node: &Arc<Node>, named: bool) {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
@@ -137,7 +136,8 @@ impl NodeTable {
         drop(dropped);
     }
 
-    /// Makes the table's reference to a node weak, since its inode has lost its last name: the last user drops the node.
+    /// Makes the table's reference to a node weak, since its inode has lost its last name: the last user drops the
+    /// node.
     pub(crate) fn set_nameless(&self, node: &Arc<Node>) {
         let mut inner = self.inner.lock();
         let dropped = inner.put(node.number(), Reference::Nameless(Arc::downgrade(node)));
@@ -188,7 +188,7 @@ impl Inner {
             self.clock.push_back((number, serial));
         }
         let before = self.nodes.insert(number, Entry { node, referenced: false, serial });
-        // Entries that were replaced leave their place in the clock behind.
+        // Replaced entries stay in the clock until a sweep.
         if self.clock.len() > 2 * self.nodes.len() + STALE_MIN {
             let nodes = &self.nodes;
             self.clock.retain(|(number, serial)| {
@@ -201,6 +201,7 @@ impl Inner {
         }
     }
 
+    /// Moves unused nodes into `dropped` while the table is full.
     fn trim(&mut self, nodes_max: usize, dropped: &mut Vec<Arc<Node>>) {
         for _ in 0..SCAN_MAX {
             if self.nodes.len() < nodes_max {
@@ -212,7 +213,7 @@ impl Inner {
                 continue;
             }
             let Reference::Named(node) = &entry.node else { continue };
-            // No thread can begin to use it meanwhile: that takes the table's lock.
+            // No thread can begin to use it now, since a lookup takes the table's lock.
             let in_use = Arc::strong_count(node) > 1 || node.has_direct_requests();
             if in_use || std::mem::take(&mut entry.referenced) {
                 self.clock.push_back((number, serial));

@@ -1,4 +1,4 @@
-//! Options for opening a file of a volume by its path, as `std::fs::OpenOptions` has them.
+//! Options for opening a file by its path, like `std::fs::OpenOptions`.
 //! Not here: options for opening a volume (`volume.rs`).
 
 use std::borrow::Cow;
@@ -39,7 +39,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Returns options of which none is set, for files that are created with the permissions 0o644.
+    /// Returns options with nothing set. New files get the permissions 0o644.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -89,14 +89,14 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the permissions of a file that is created, without any umask.
+    /// Sets the permissions of a file that is created. There is no umask.
     pub fn mode(&mut self, permissions: u16) -> &mut Self {
         self.permissions = permissions;
         self
     }
 
-    /// Opens the file at `path`, as root. Errors: `InvalidArgument` for a combination of options that
-    /// `std::fs::OpenOptions` refuses, too; `IsDirectory` and `WrongType` for nodes that are not regular files.
+    /// Opens the file at `path`, as root. Errors: `InvalidArgument` for the combinations of options that
+    /// `std::fs::OpenOptions` refuses; `IsDirectory` and `WrongType` for nodes that are not regular files.
     pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
         self.check()?;
         let mode = OpenMode { write: self.write || self.append, append: self.append };
@@ -127,7 +127,7 @@ impl OpenOptions {
                 found => return found.map(|node| (node, false)),
             }
             match create(&path) {
-                // A link to a name that does not exist, or another thread has created the file meanwhile.
+                // A symbolic link to a name that does not exist, or a file that another thread has just created.
                 Err(Error::Exists) => path = followed(volume, path)?,
                 created => return created.map(|node| (node, true)),
             }
@@ -154,7 +154,7 @@ impl OpenOptions {
     }
 }
 
-/// Returns the path that a symbolic link at `path` leads to, or `path` if no link is there.
+/// Returns the path to which a symbolic link at `path` leads, or `path` if it is no link.
 fn followed<'p>(volume: &Volume, path: Cow<'p, [u8]>) -> Result<Cow<'p, [u8]>> {
     let node = match volume.resolve(&path, Follow::No) {
         Err(Error::NotFound) => return Ok(path),

@@ -1,4 +1,4 @@
-//! From a path to a node.
+//! Path walks: from a path to a node.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use base::{Error, Result};
 use crate::node::Node;
 use crate::volume::Volume;
 
-/// As many symbolic links as Linux follows in one walk.
+/// The maximum number of symbolic links in one walk, as in Linux.
 const LINKS_MAX: u32 = 40;
-/// The longest path, links expanded, that one walk takes in.
+/// The maximum length of a path with all of its symbolic links expanded, in bytes.
 const PATH_BYTES_MAX: usize = 64 * 1024;
 
-/// Whether a symbolic link at the very end of a path is followed.
+/// Whether a walk follows a symbolic link at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follow {
-    /// The node it leads to.
+    /// The walk returns the node to which the link leads.
     Yes,
-    /// The link itself.
+    /// The walk returns the link itself.
     No,
 }
 
@@ -36,14 +36,14 @@ pub(crate) fn check_nonempty(path: &[u8]) -> Result<()> {
     if path.is_empty() { Err(Error::NotFound) } else { Ok(()) }
 }
 
-/// Returns the node at `path`, which begins at the root. Symbolic links that are followed are accessed. Absolute targets
-/// stay within the volume. ".." leads back to the directory that the walk came from, whatever parent the directory
-/// itself names.
+/// Returns the node at `path`, which begins at the root. Symbolic links that are followed are accessed. Absolute
+/// targets stay within the volume. ".." leads back to the directory that the walk came from, whatever parent the
+/// directory itself names.
 pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
     let root = volume.root()?;
     let mut parents: Vec<Arc<Node>> = Vec::new();
     let mut here = Arc::clone(&root);
-    // Components still to take, the next one last.
+    // The remaining components, the next one last.
     let mut ahead: Vec<Vec<u8>> = Vec::new();
     let mut bytes = 0;
     push_components(&mut ahead, path, &mut bytes)?;
@@ -62,9 +62,9 @@ pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<N
             _ => {}
         }
         let next = volume.lookup(&here, &name)?;
-        let last = ahead.is_empty();
-        let followed = !last || follow == Follow::Yes || must_be_directory;
-        if next.kind() != FileType::Symlink || !followed {
+        let is_last = ahead.is_empty();
+        let is_followed = !is_last || follow == Follow::Yes || must_be_directory;
+        if next.kind() != FileType::Symlink || !is_followed {
             parents.push(std::mem::replace(&mut here, next));
             continue;
         }
@@ -81,7 +81,7 @@ pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<N
             parents.clear();
             here = Arc::clone(&root);
         }
-        must_be_directory |= last && target.ends_with(b"/");
+        must_be_directory |= is_last && target.ends_with(b"/");
         push_components(&mut ahead, &target, &mut bytes)?;
     }
     if must_be_directory && here.kind() != FileType::Directory {
@@ -90,7 +90,7 @@ pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<N
     Ok(here)
 }
 
-/// Puts the components of `path` on top of `ahead`, the first one last.
+/// Adds the components of `path` to the end of `ahead`, the first one last. `bytes` is the length of all paths so far.
 fn push_components(ahead: &mut Vec<Vec<u8>>, path: &[u8], bytes: &mut usize) -> Result<()> {
     *bytes += path.len();
     if *bytes > PATH_BYTES_MAX {

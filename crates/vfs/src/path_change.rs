@@ -13,11 +13,11 @@ use crate::path::{self, Follow};
 use crate::rename::RenameFlags;
 use crate::volume::Volume;
 
-/// The last name of a path, and the directory that it is in.
+/// The last name of a path, and its directory.
 struct Target<'a> {
     directory: Arc<Node>,
     name: &'a [u8],
-    /// The path ends with a slash, so that it must be a directory.
+    /// Whether the path ends with a slash, so that it must lead to a directory.
     is_directory: bool,
 }
 
@@ -44,11 +44,11 @@ impl Volume {
         what: &Creation<'_>,
         by: &Credentials,
     ) -> Result<Arc<Node>> {
-        let place = self.place(path)?.ok_or(Error::Exists)?;
+        let target = self.target(path)?.ok_or(Error::Exists)?;
         if what.kind != FileType::Directory {
-            self.refuse_slash(&place)?;
+            self.refuse_slash(&target)?;
         }
-        self.create_in(&place.directory, place.name, what, by)
+        self.create_in(&target.directory, target.name, what, by)
     }
 
     /// Adds a name to the file at `path`. A symbolic link at its end is not followed.
@@ -56,9 +56,9 @@ impl Volume {
         path::check_nonempty(path)?;
         path::check_nonempty(new_path)?;
         let node = self.resolve(path, Follow::No)?;
-        let place = self.place(new_path)?.ok_or(Error::Exists)?;
-        self.refuse_slash(&place)?;
-        self.link(&place.directory, place.name, &node)
+        let target = self.target(new_path)?.ok_or(Error::Exists)?;
+        self.refuse_slash(&target)?;
+        self.link(&target.directory, target.name, &node)
     }
 
     /// Removes the file or the empty directory at `path`. A symbolic link at its end is not followed.
@@ -66,7 +66,7 @@ impl Volume {
         self.remove_of(path, None, by)
     }
 
-    /// [`remove`](Self::remove) that fails if `is_directory` is given and wrong.
+    /// [`remove`](Self::remove). If `is_directory` is given, fails for the other types.
     pub(crate) fn remove_of(
         &self,
         path: &[u8],
@@ -74,20 +74,20 @@ impl Volume {
         by: &Credentials,
     ) -> Result<()> {
         let root = || Error::InvalidArgument("the root directory cannot be removed");
-        let place = self.place(path)?.ok_or_else(root)?;
-        let node = self.lookup(&place.directory, place.name)?;
+        let target = self.target(path)?.ok_or_else(root)?;
+        let node = self.lookup(&target.directory, target.name)?;
         match node.kind() {
             FileType::Directory if is_directory == Some(false) => Err(Error::IsDirectory),
-            FileType::Directory => self.rmdir(&place.directory, place.name, by),
-            _ if place.is_directory || is_directory == Some(true) => Err(Error::NotDirectory),
-            _ => self.unlink(&place.directory, place.name, by),
+            FileType::Directory => self.rmdir(&target.directory, target.name, by),
+            _ if target.is_directory || is_directory == Some(true) => Err(Error::NotDirectory),
+            _ => self.unlink(&target.directory, target.name, by),
         }
     }
 
-    /// Returns the directory and the name in it that `path` leads to. Errors: `IsDirectory` for the root.
+    /// Returns the directory that contains the last name of `path`, and that name. Errors: `IsDirectory` for the root.
     pub(crate) fn parent_of<'a>(&self, path: &'a [u8]) -> Result<(Arc<Node>, &'a [u8])> {
-        let place = self.place(path)?.ok_or(Error::IsDirectory)?;
-        Ok((place.directory, place.name))
+        let target = self.target(path)?.ok_or(Error::IsDirectory)?;
+        Ok((target.directory, target.name))
     }
 
     /// Renames `path` to `new_path`.
@@ -101,25 +101,25 @@ impl Volume {
         path::check_nonempty(path)?;
         path::check_nonempty(new_path)?;
         let root = || Error::InvalidArgument("the root directory cannot be renamed or replaced");
-        let from = self.place(path)?.ok_or_else(root)?;
-        let to = self.place(new_path)?.ok_or_else(root)?;
+        let from = self.target(path)?.ok_or_else(root)?;
+        let to = self.target(new_path)?.ok_or_else(root)?;
         if from.is_directory || to.is_directory {
             self.lookup(&from.directory, from.name)?.require_directory()?;
         }
         self.rename_in((&from.directory, from.name), (&to.directory, to.name), flags, by)
     }
 
-    /// Fails if a new file that is no directory has a name with a slash at its end.
-    fn refuse_slash(&self, place: &Target<'_>) -> Result<()> {
-        if place.is_directory {
-            self.lookup(&place.directory, place.name)?;
+    /// Fails if the path of a new file, which is no directory, ends with a slash.
+    fn refuse_slash(&self, target: &Target<'_>) -> Result<()> {
+        if target.is_directory {
+            self.lookup(&target.directory, target.name)?;
             return Err(Error::Exists);
         }
         Ok(())
     }
 
-    /// Returns the position of a path's last name, or `None` if the path leads to the root.
-    fn place<'a>(&self, path: &'a [u8]) -> Result<Option<Target<'a>>> {
+    /// Returns the last name of a path and its directory, or `None` if the path consists of slashes only.
+    fn target<'a>(&self, path: &'a [u8]) -> Result<Option<Target<'a>>> {
         path::check_nonempty(path)?;
         let is_slash = |byte: &u8| *byte == b'/';
         let Some(end) = path.iter().rposition(|byte| !is_slash(byte)) else { return Ok(None) };

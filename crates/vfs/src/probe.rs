@@ -1,4 +1,4 @@
-//! Formats of devices: recognising the format, and opening the volume.
+//! The choice of the format for a device.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use device::SharedDevice;
 use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
 
-/// Opens the volume on `device`, in the first of `formats` that it holds. Errors: `Unsupported` if it holds none.
+/// Opens the volume on `device` with the first of `formats` that recognizes it. Errors: `Unsupported` if none does.
 pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,

@@ -1,5 +1,5 @@
-//! The entries of a directory as an iterator.
-//! Not here: entries as a format returns them, with cursors (`Node::read_dir`).
+//! Directory listings as iterators.
+//! Not here: listings with cursors (`Node::read_dir`).
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -15,10 +15,10 @@ use crate::node::Node;
 use crate::std_path::bytes_of;
 use crate::volume::Volume;
 
-/// The maximum number of entries that are in memory.
+/// The maximum number of entries of an iterator that are in memory.
 const BATCH: usize = 1024;
 
-/// An entry as it is in memory.
+/// An entry in memory.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
@@ -26,18 +26,20 @@ pub(crate) struct Entry {
     kind: Option<FileType>,
 }
 
-/// Some entries of a directory, without "." and "..", and the cursor of the entries after them.
+/// Consecutive entries of a directory, without "." and "..".
 pub(crate) struct Batch {
     pub(crate) entries: VecDeque<Entry>,
+    /// The cursor of the entries after these. `None` at the end of the directory.
     pub(crate) next: Option<DirCursor>,
 }
 
 impl Batch {
-    /// Reads the next entries from `from` on. An empty batch means the end of the directory.
+    /// Reads the entries from `from` on. The batch is empty only at the end of the directory.
     pub(crate) fn read(directory: &Node, mut from: DirCursor) -> Result<Self> {
         let mut entries = VecDeque::new();
         loop {
-            let (mut next, mut count) = (None, 0);
+            let mut next = None;
+            let mut count = 0;
             directory.read_dir(from, &mut |entry| {
                 if !matches!(entry.name, b"." | b"..") {
                     let (name, inode, kind) = (entry.name.to_vec(), entry.inode, entry.kind);
@@ -51,8 +53,8 @@ impl Batch {
                 ControlFlow::Break(())
             })?;
             if next == Some(from) {
-                let place = Location::inode(directory.number());
-                return Err(Error::corrupt("directory", place, Problem::Cycle));
+                let location = Location::inode(directory.number());
+                return Err(Error::corrupt("directory", location, Problem::Cycle));
             }
             match next {
                 Some(next) if entries.is_empty() => from = next,
@@ -64,8 +66,8 @@ impl Batch {
 
 /// An iterator over the entries of a directory, without "." and "..". See [`Volume::read_dir`].
 ///
-/// Entries are read in batches. Names that are added or removed meanwhile may or may not appear. After an error the
-/// iterator ends.
+/// Entries are read in batches. Names that are added or removed during the iteration may or may not appear. The
+/// iterator ends after an error.
 #[derive(Debug)]
 pub struct ReadDir<'v> {
     volume: &'v Volume,
@@ -77,8 +79,8 @@ pub struct ReadDir<'v> {
 
 impl<'v> ReadDir<'v> {
     pub(crate) fn new(volume: &'v Volume, directory: Arc<Node>, path: &Path) -> Self {
-        let (entries, next) = (VecDeque::new(), Some(DirCursor::default()));
-        Self { volume, directory, path: path.into(), entries, next }
+        let next = Some(DirCursor::default());
+        Self { volume, directory, path: path.into(), entries: VecDeque::new(), next }
     }
 }
 
@@ -126,7 +128,7 @@ impl DirEntry<'_> {
         &self.name
     }
 
-    /// Returns the path: that of the directory as [`Volume::read_dir`] got it, and the name.
+    /// Returns the path: the argument of [`Volume::read_dir`] joined with the name.
     pub fn path(&self) -> PathBuf {
         self.path.join(&self.name)
     }
@@ -136,7 +138,7 @@ impl DirEntry<'_> {
         self.inode
     }
 
-    /// Returns the type, which is read from the inode only if the directory does not record it.
+    /// Returns the type. Reads the inode only if the directory does not record the type.
     pub fn file_type(&self) -> Result<FileType> {
         match self.kind {
             Some(kind) => Ok(kind),
@@ -149,7 +151,7 @@ impl DirEntry<'_> {
         Ok(self.node()?.attributes())
     }
 
-    /// Returns the node that has the name now. Errors: `NotFound` if it was removed meanwhile.
+    /// Returns the node that has the name now. Errors: `NotFound` if the name was removed.
     pub fn node(&self) -> Result<Arc<Node>> {
         self.volume.lookup(&self.directory, bytes_of(Path::new(&self.name)))
     }

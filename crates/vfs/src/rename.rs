@@ -1,4 +1,4 @@
-//! Renames: to a new name, over an existing one, or in exchange for it.
+//! Renames: to a new name, over an existing name, and exchanges of two names.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ struct Named<'a> {
     name: &'a [u8],
 }
 
-/// The inodes of a rename, as they were before they were locked.
+/// The inodes that the names had before they were locked.
 struct Found {
     moved: Arc<Node>,
     replaced: Option<Arc<Node>>,
-    /// The directories' counts of changes for which this holds.
+    /// The directories' counts of changes at that time.
     changes: (u64, u64),
 }
 
@@ -68,7 +68,7 @@ impl Volume {
                 _ => {}
             }
             found.write_back(flags);
-            // Until the end nothing moves to another directory that could bring one into itself.
+            // No other thread moves directories until the rename is done, so that the check for loops stays valid.
             let moves = found.moves_directory(from, to).then(|| self.shared.moves.lock());
             if moves.is_some() {
                 self.check_no_loop(&found, from, to, flags)?;
@@ -93,18 +93,18 @@ impl Volume {
         Ok(Found { moved, replaced, changes: (from_changes, to_changes) })
     }
 
-    /// Returns the node of a name, if any, and the count of changes for which that holds.
+    /// Returns the node of a name, if there is one, and the directory's count of changes at that time.
     fn lookup_or_absent(&self, named: Named<'_>) -> Result<(Option<Arc<Node>>, u64)> {
         let changes = named.directory.lock_shared().map_or(0, |state| state.changes);
         match self.lookup_to_change(named.directory, named.name) {
             Ok((node, changes)) => Ok((Some(node), changes)),
-            // Should the name have come and gone, then the count has grown since.
+            // If the name was added and removed in between, the count has grown since.
             Err(Error::NotFound) => Ok((None, changes)),
             Err(error) => Err(error),
         }
     }
 
-    /// Fails if a directory would be moved into itself. The caller keeps directories from moving.
+    /// Fails if a directory would be moved into itself. The caller holds the lock against moves of directories.
     fn check_no_loop(
         &self,
         found: &Found,
@@ -113,29 +113,29 @@ impl Volume {
         flags: RenameFlags,
     ) -> Result<()> {
         let loops = Error::InvalidArgument("a directory cannot be moved into itself");
-        if self.way_to_root(to.directory)?.contains(&found.moved.number()) {
+        if self.ancestors(to.directory)?.contains(&found.moved.number()) {
             return Err(loops);
         }
         let Some(replaced) = &found.replaced else { return Ok(()) };
-        if self.way_to_root(from.directory)?.contains(&replaced.number()) {
+        if self.ancestors(from.directory)?.contains(&replaced.number()) {
             return Err(if flags.exchange { loops } else { Error::NotEmpty });
         }
         Ok(())
     }
 
-    /// Returns the numbers of a directory and of all directories above it.
-    fn way_to_root(&self, directory: &Arc<Node>) -> Result<HashSet<InodeNumber>> {
+    /// Returns the inode numbers of a directory and of all directories above it.
+    fn ancestors(&self, directory: &Arc<Node>) -> Result<HashSet<InodeNumber>> {
         let root = self.shared.file_system.root();
-        let mut way = HashSet::new();
+        let mut ancestors = HashSet::new();
         let mut here = Arc::clone(directory);
-        while way.insert(here.number()) {
+        while ancestors.insert(here.number()) {
             if here.number() == root {
-                return Ok(way);
+                return Ok(ancestors);
             }
             here = self.lookup(&here, b"..")?;
         }
-        let place = Location::inode(here.number());
-        Err(Error::corrupt("directory", place, Problem::Cycle))
+        let location = Location::inode(here.number());
+        Err(Error::corrupt("directory", location, Problem::Cycle))
     }
 
     fn rename_found(
@@ -147,21 +147,20 @@ impl Volume {
         by: &Credentials,
         locked: &mut Locked<'_>,
     ) -> Result<()> {
-        let (moved, replaced) = (&found.moved, found.replaced.as_ref());
+        let moved = &found.moved;
+        let replaced = found.replaced.as_ref();
         locked.begin_change(from.directory)?;
         locked.begin_change(to.directory)?;
         if replaced.is_some_and(|replaced| replaced.number() == moved.number()) {
             return Ok(());
         }
         check_allowed(found, from, to, flags, by)?;
-        // ".." of what moves is another one afterwards.
+        // The entry ".." of a moved directory changes, too.
         for node in [Some(moved), replaced].into_iter().flatten() {
             locked.state(node).changes += 1;
         }
-        let whiteout = match flags.whiteout {
-            true => Some(self.make_whiteout(from.directory, by)?),
-            false => None,
-        };
+        let whiteout =
+            if flags.whiteout { Some(self.make_whiteout(from.directory, by)?) } else { None };
         let mode = match &whiteout {
             Some(whiteout) => RenameMode::Whiteout(&**whiteout.inode()),
             None if flags.exchange => RenameMode::Exchange,
@@ -174,7 +173,7 @@ impl Volume {
         };
         from.directory.inode().rename(from.name, &**moved.inode(), target, mode, now())?;
         if let Some(whiteout) = whiteout {
-            // Nobody else has it yet.
+            // No other thread has the node yet.
             whiteout.lock_nested().life = Life::Named;
             self.shared.nodes.set_named(&whiteout);
         }
@@ -184,8 +183,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Creates a whiteout, a character device 0:0. The rename gives it its name. It inherits from the directory, which
-    /// is locked, like other inodes.
+    /// Creates a whiteout, a character device 0:0, without a name. It inherits from the directory like other inodes.
+    /// The caller holds the directory's lock.
     fn make_whiteout(&self, directory: &Arc<Node>, by: &Credentials) -> Result<Arc<Node>> {
         let what = Creation::of(FileType::CharacterDevice, 0);
         let make = |new: &NewInode<'_>| directory.inode().create_unnamed(new);
@@ -196,7 +195,7 @@ impl Volume {
 }
 
 impl Found {
-    /// Writes back a file that is about to be renamed over another one.
+    /// Writes back files that are about to replace other files.
     fn write_back(&self, flags: RenameFlags) {
         let Some(replaced) = &self.replaced else { return };
         if replaced.number() == self.moved.number() {

@@ -1,20 +1,20 @@
-//! Writeback of data that replaces other data, so that a crash leaves the old or the new data (`auto_da_alloc`
+//! Writeback of files that replace other files, so that a crash leaves the old or the new contents (`auto_da_alloc`
 //! of ext4). Not here: writeback of a file (`iomap`), and commits that wait for it (the format).
 //!
-//! Programs replace a file's contents in two ways without an fsync. Data stays in the cache for up to 30 s,
-//! while the change of the name, or the truncation, is durable within 5: a crash in between would leave an
-//! empty file where the old contents were.
+//! Programs replace a file's contents in two ways without an fsync. The data may stay in the cache for longer than the
+//! change of the name, or the truncation, takes to become durable. A crash in between would leave an empty file in
+//! place of the old contents.
 //!
 //! - *A new file is renamed over the old one.* The rename writes the new file back first, and waits for
-//!   the end of I/O. So whatever commit makes the rename durable comes after that of the data: the name
+//!   the end of I/O. So every commit that makes the rename durable makes the data durable, too: the name
 //!   stands for all of the old contents or all of the new.
-//! - *The file is truncated to zero and written again.* The first close that finds data writes it back. A commit
-//!   that is asked for meanwhile waits for that ([`FileSystem::delay_commits`]), so that a truncation that is not
-//!   durable yet becomes so together with the new contents. A commit between the truncation and the
-//!   close leaves the file empty until the next one. Later closes write nothing back. (In the kernel, those after
-//!   the first one do not, even if that found no data.)
+//! - *The file is truncated to zero and written again.* The first close that finds data writes it back. A commit that
+//!   is requested during this writeback waits for it ([`FileSystem::delay_commits`]). So a truncation that is not
+//!   durable yet becomes durable together with the new contents. A commit between the truncation and the close leaves
+//!   the file empty until the next commit. Later closes write nothing back. (In the kernel, only the first close does,
+//!   even if it finds no data.)
 //!
-//! An error in writing back is kept for the next fsync, and stops neither.
+//! An error of the writeback fails neither the rename nor the close. The next fsync reports it.
 //!
 //! [`FileSystem::delay_commits`]: crate::FileSystem::delay_commits
 
@@ -24,10 +24,10 @@ use base::attributes::FileType;
 
 use crate::node::Node;
 
-/// The state of a regular file that its close depends on.
+/// The state of a regular file that decides about writeback when it is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Replacing {
-    /// The file was truncated to zero while it had data, and no close has written it back since.
+    /// Whether the file was truncated to zero while it had data, and no close has written it back since.
     was_emptied: AtomicBool,
     /// The number of handles that are open for writing.
     writers: AtomicU32,
@@ -51,18 +51,18 @@ impl Node {
         }
     }
 
-    /// Notes that the file, which had data, was truncated to zero.
+    /// Records that the file, which had data, was truncated to zero.
     pub(crate) fn note_emptied(&self) {
         self.replacing.was_emptied.store(true, Ordering::Release);
     }
 
-    /// Notes that the file was opened for writing.
+    /// Records that the file was opened for writing.
     pub(crate) fn note_opened_for_writing(&self) {
         self.replacing.writers.fetch_add(1, Ordering::AcqRel);
         self.inode().opened_for_writing();
     }
 
-    /// Notes that a handle for writing was closed, and writes back the data that replaces truncated data. The
+    /// Records that a handle for writing was closed, and writes back the data that replaces truncated data. The
     /// caller holds no lock.
     pub(crate) fn note_closed_for_writing(&self) {
         let replacing = &self.replacing;
@@ -71,9 +71,9 @@ impl Node {
         let is_last = writers == 1;
         if replacing.was_emptied.load(Ordering::Acquire) {
             let has_data = self.may_write_back_replaced();
-            // A truncation while this is written back is noted anew.
-            let ends = has_data || is_last;
-            let is_first = ends && replacing.was_emptied.swap(false, Ordering::AcqRel);
+            // A truncation during the writeback sets the flag again.
+            let clears_flag = has_data || is_last;
+            let is_first = clears_flag && replacing.was_emptied.swap(false, Ordering::AcqRel);
             if is_first && has_data {
                 let mut work = || self.write_back_and_wait();
                 self.volume().file_system.delay_commits(&mut work);
@@ -85,7 +85,7 @@ impl Node {
     fn may_write_back_replaced(&self) -> bool {
         self.volume().auto_da_alloc
             && !self.is_written_back()
-            // The data of a file without a name need not reach the device.
+            // Data of a file without a name need not be written back.
             && self.attributes().links > 0
             && self.writeback().is_ok()
             && self.volume().file_system.check_writable().is_ok()

@@ -1,32 +1,34 @@
-//! Permissions that are checked here: ownership, sticky directories, inode flags, and the privileges that files
-//! lose.
+//! Permission checks: ownership, sticky directories, inode flags, and the privileges that changed files lose.
 //!
-//! Not here: permission to read, write or search by mode and ACL. For a mount, the kernel checks that; a user of
+//! Not here: the permission to read, write or search by mode and ACL. For a mount, the kernel checks it. A user of
 //! the library has access to the whole image.
 
 use base::attributes::{AttributeChange, Attributes, FileType};
 use base::{Error, Result};
 use fs::Credentials;
 
-/// The setuid, setgid and sticky bits.
+/// The setuid bit.
 pub(crate) const SETUID: u16 = 0o4000;
+/// The setgid bit.
 pub(crate) const SETGID: u16 = 0o2000;
+/// The sticky bit.
 pub(crate) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// Flags as FS_IOC_GETFLAGS numbers them.
+/// FS_IMMUTABLE_FL.
 const IMMUTABLE: u32 = 0x10;
+/// FS_APPEND_FL.
 const APPEND_ONLY: u32 = 0x20;
 
-/// How a change of a file's contents affects its setuid and setgid bits.
+/// The effect of a change of a file's contents on its setuid and setgid bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Privileges {
-    /// They stay, since the caller has CAP_FSETID.
+    /// They stay. For callers with CAP_FSETID.
     Keep,
-    /// They are cleared, since another user wrote the contents.
+    /// They are cleared. For callers without CAP_FSETID.
     Drop,
-    /// They are cleared, for a caller of this group. On a file of that group, setgid stays if the group may
-    /// not execute the file: it has no effect then.
+    /// They are cleared. For callers of this group without CAP_FSETID: on a file of the group, setgid stays if the
+    /// group may not execute the file, when it has no effect.
     DropFor(u32),
 }
 
@@ -42,7 +44,7 @@ pub(crate) fn may_change(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE)
 }
 
-/// Fails if the inode's data may not be changed, or only be appended to.
+/// Fails if the inode is immutable or append-only.
 pub(crate) fn may_overwrite(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE | APPEND_ONLY)
 }
@@ -84,7 +86,7 @@ pub(crate) fn may_change_attributes(
     Ok(())
 }
 
-/// Fails if the flags may not be changed in this way: only root changes those that restrict root.
+/// Fails if the caller may not set these flags: only root may change flags that restrict root.
 pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -> Result<()> {
     if by.privileged {
         return Ok(());
@@ -100,11 +102,11 @@ pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -
     }
 }
 
-/// Returns the permissions that remain when a caller, in the file's group (or with CAP_FSETID) or not,
-/// changes its contents or owner.
+/// Returns the permissions that remain when a caller changes a file's contents or owner. `is_in_group` is whether the
+/// caller is in the file's group or has CAP_FSETID.
 pub(crate) fn without_privileges(kind: FileType, permissions: u16, is_in_group: bool) -> u16 {
-    // Setgid without group execute marks files for mandatory locks, which the group's members may keep. On
-    // directories it makes the group inherited.
+    // Without group execute, setgid is the mark for mandatory locks, which the group's members may keep. On
+    // directories, it means that new files inherit the group.
     let is_mark = permissions & GROUP_EXECUTE == 0;
     let setgid = if is_mark && is_in_group { 0 } else { SETGID };
     match kind {

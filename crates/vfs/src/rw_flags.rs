@@ -1,5 +1,5 @@
 //! Flags of one read or write, as for preadv2(2) and pwritev2(2).
-//! Not here: the mode in which a file is open, which holds for all of its reads and writes.
+//! Not here: the mode of an open file, which applies to all of its reads and writes.
 
 use base::{Result, Unsupported};
 
@@ -14,9 +14,9 @@ const DONTCACHE: u32 = 0x80;
 /// [`write_at`](crate::File::write_at).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RwFlags {
-    /// RWF_DONTCACHE: data that this call brings into the cache leaves it after it was read or written to the device;
-    /// data that is there already stays. Writeback begins after 1 MiB, or after 100 ms. A writer waits only while more
-    /// than 32 MiB, or a tenth of the cache, is not on the device yet. Works for all files.
+    /// RWF_DONTCACHE: data that this call adds to the cache is evicted after it was read or written back. Data that was
+    /// in the cache before stays. Writeback begins after 1 MiB, or after 100 ms. A writer waits only while more than
+    /// 32 MiB, or a tenth of the cache, is not on the device yet. Works for all files.
     pub dontcache: bool,
     /// RWF_APPEND: a write goes to the end of the file.
     pub append: bool,
@@ -25,7 +25,7 @@ pub struct RwFlags {
 }
 
 impl RwFlags {
-    /// Returns the flags of the system calls' numbers (`linux/fs.h`). Errors: `Unsupported` for unknown flags.
+    /// Converts the flags of the system calls (`linux/fs.h`). Errors: `Unsupported` for unknown flags.
     pub fn from_bits(bits: u32) -> Result<Self> {
         if bits & !(DSYNC | SYNC | APPEND | DONTCACHE) != 0 {
             return Err(Unsupported::Operation("an unknown flag of a read or write").into());
@@ -47,12 +47,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_numbered_as_in_the_kernel_and_none_is_ignored() {
+    fn flags_have_the_numbers_of_the_kernel_and_unknown_ones_are_refused() {
         let all = RwFlags::from_bits(0x96).unwrap();
         assert_eq!(all, RwFlags { dontcache: true, append: true, sync: WriteSync::All });
         assert_eq!(RwFlags::from_bits(0x2).unwrap().sync, WriteSync::Data);
         assert_eq!(RwFlags::from_bits(0).unwrap(), RwFlags::default());
-        // RWF_HIPRI, RWF_NOWAIT, RWF_NOAPPEND, RWF_ATOMIC, and what nobody knows.
+        // RWF_HIPRI, RWF_NOWAIT, RWF_NOAPPEND, RWF_ATOMIC, and unknown flags.
         for bits in [0x1, 0x8, 0x20, 0x40, 0x100, 1 << 31] {
             let refused = RwFlags::from_bits(bits | 0x80);
             assert!(matches!(refused, Err(Error::Unsupported(_))), "{bits:#x}");

@@ -1,7 +1,7 @@
-//! The calls of `std::fs::File` and `std::os::unix::fs::FileExt` on open files, and the traits of `std::io`.
+//! The calls of `std::fs::File` and `std::os::unix::fs::FileExt`, and the traits of `std::io`, for open files.
 //! Not here: calls for servers, with privileges and flags (`file.rs`, `synchronous.rs`).
 //!
-//! The calls have the names, arguments and meanings of the standard library's, but return the library's own errors.
+//! The calls have the names, arguments and meanings of the standard library's, but return this library's errors.
 //! The `std::io` traits read and write at a position that all users of a [`File`] share, and return `std::io::Error`.
 
 use std::fs::Permissions;
@@ -23,15 +23,15 @@ impl File {
     }
 
     /// Fills `buffer` from byte `offset` on. The file's position stays. Errors: `UnexpectedEof` if the file ends
-    /// before the last byte, when the contents of `buffer` are unspecified.
+    /// before the last byte; then the contents of `buffer` are unspecified.
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let length = self.read_at(buffer, offset)?;
         if length < buffer.len() { Err(Error::UnexpectedEof) } else { Ok(()) }
     }
 
     /// Writes `data` into the cache, at byte `offset`, or at the end if the file was opened to append. Returns the
-    /// number of bytes written. It is less than the length of `data` only if there was an error; the next write
-    /// reports that. The file's position stays, and so do setuid and setgid bits, as for root.
+    /// number of bytes written. It is less than the length of `data` only after an error, which the next write
+    /// reports. The file's position stays. Setuid and setgid bits stay, too, as for root.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         let at = self.write_position(offset);
         self.write_with(at, data, Privileges::Keep, RwFlags::default())
@@ -41,9 +41,9 @@ impl File {
     pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
         while !data.is_empty() {
             let length = self.write_at(data, offset)?;
-            assert!(length > 0, "a write that wrote nothing succeeded");
+            assert!(length > 0, "a write of no bytes succeeded");
             data = &data[length..];
-            // A file that is opened to append is written at its end, whatever the offset.
+            // The offset is ignored for a file that was opened to append.
             offset = offset.saturating_add(length as u64);
         }
         Ok(())
@@ -55,7 +55,7 @@ impl File {
         self.node().sync_with(0..u64::MAX, false, self.errors())
     }
 
-    /// [`sync_all`](Self::sync_all), but makes attributes durable only if they are needed to read the data.
+    /// [`sync_all`](Self::sync_all), but makes attributes durable only if reading the data needs them.
     pub fn sync_data(&self) -> Result<()> {
         self.node().sync_with(0..u64::MAX, true, self.errors())
     }
@@ -80,7 +80,7 @@ impl File {
         self.node().set_permissions(&permissions)
     }
 
-    /// Returns the position of a write that is requested at byte `offset`.
+    /// Returns where a write at byte `offset` goes: to the end if the file was opened to append.
     fn write_position(&self, offset: u64) -> WriteAt {
         if self.mode().append { WriteAt::End } else { WriteAt::Offset(FileOffset(offset)) }
     }
@@ -108,7 +108,7 @@ impl Write for &File {
         Ok((written.end - written.start) as usize)
     }
 
-    /// Does nothing, as for `std::fs::File`: [`File::sync_all`] makes the data durable.
+    /// Does nothing, like that of `std::fs::File`. [`File::sync_all`] makes the data durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

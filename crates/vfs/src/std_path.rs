@@ -1,4 +1,4 @@
-//! The calls of `std::fs` on a volume: by path, with the names and meanings of the standard library's.
+//! The calls of `std::fs` on a volume, with the names and meanings of the standard library's.
 //! Not here: calls on whole trees (`tree.rs`), options for opening (`open_options.rs`), and changes by path with
 //! credentials (`path_change.rs`).
 //!
@@ -51,7 +51,7 @@ impl Volume {
     }
 
     /// Creates a regular file with the permissions 0o644, and opens it for reading and writing. Errors: `Exists` if
-    /// there is anything at `path`.
+    /// `path` exists.
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
         OpenOptions::new().read(true).write(true).create_new(true).open(self, path)
     }
@@ -65,7 +65,7 @@ impl Volume {
             if part.is_empty() {
                 return Ok(contents);
             }
-            // The size of a file in an image may be any number.
+            // The size in a damaged image may be any number.
             contents.try_reserve(part.len()).map_err(|_| Error::OutOfMemory)?;
             contents.extend_from_slice(&part);
         }
@@ -76,13 +76,13 @@ impl Volume {
         String::from_utf8(self.read(path)?).map_err(|_| Error::InvalidUtf8)
     }
 
-    /// Writes a file with these contents, in place of those that it had. See [`create`](Self::create).
+    /// Creates a file with these contents, or replaces all contents of an existing one. See [`create`](Self::create).
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
         self.create(path)?.write_all_at(contents.as_ref(), 0)
     }
 
-    /// Returns an iterator over the entries of the directory at `path`, in the order in which the directory has them,
-    /// without "." and "..".
+    /// Returns an iterator over the entries of the directory at `path`, without "." and "..", in the order of the
+    /// directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
         let directory = self.node_at(path.as_ref(), Follow::Yes)?;
         directory.require_directory()?;
@@ -95,7 +95,7 @@ impl Volume {
         self.create_at(bytes_of(path.as_ref()), &what, &Credentials::ROOT).map(drop)
     }
 
-    /// Removes the file at `path`. A symbolic link at its end is removed itself. Errors: `IsDirectory` for a
+    /// Removes the file at `path`. A symbolic link at the end of `path` is not followed. Errors: `IsDirectory` for a
     /// directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.remove_of(bytes_of(path.as_ref()), Some(false), &Credentials::ROOT)
@@ -136,7 +136,7 @@ impl Volume {
         Ok(self.node_at(path.as_ref(), Follow::Yes)?.attributes())
     }
 
-    /// [`metadata`](Self::metadata), but of a symbolic link at the end of `path` itself.
+    /// [`metadata`](Self::metadata), but does not follow a symbolic link at the end of `path`.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         Ok(self.node_at(path.as_ref(), Follow::No)?.attributes())
     }
@@ -146,8 +146,8 @@ impl Volume {
         self.node_at(path.as_ref(), Follow::Yes)?.set_permissions(&permissions)
     }
 
-    /// Returns whether `path` leads to a file, following symbolic links. A missing parent is `false`; other failures are
-    /// errors.
+    /// Returns whether `path` exists, following symbolic links. Returns `false` also if a parent is missing. Other
+    /// failures are errors.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.node_at(path.as_ref(), Follow::Yes) {
             Ok(_) => Ok(true),
@@ -156,7 +156,7 @@ impl Volume {
         }
     }
 
-    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as the kernel returns.
+    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as in the kernel.
     pub(crate) fn node_at(&self, path: &Path, follow: Follow) -> Result<Arc<Node>> {
         path::check_nonempty(bytes_of(path))?;
         self.resolve(bytes_of(path), follow)

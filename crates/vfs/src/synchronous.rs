@@ -1,5 +1,4 @@
-//! Synchronous changes, which are durable when they return, because of their caller or the inode's flags; and
-//! writeback of a part of a file.
+//! Synchronous changes, which are durable when they return, and writeback of a part of a file.
 //! Not here: writes into the cache (`data.rs`), and fsync of a whole file.
 
 use std::ops::Range;
@@ -17,7 +16,7 @@ const SYNC: u32 = 0x8;
 /// FS_DIRSYNC_FL: changes of a directory's names are durable when they return.
 const DIRSYNC: u32 = 0x1_0000;
 
-/// Returns the inode flags that all inodes of a volume with these options have in effect.
+/// Returns the inode flags that volume options put into effect for all inodes.
 pub(crate) fn flags(sync: bool, dirsync: bool) -> u32 {
     let sync = if sync { SYNC } else { 0 };
     let dirsync = if dirsync { DIRSYNC } else { 0 };
@@ -36,7 +35,7 @@ pub enum WriteSync {
     All,
 }
 
-/// The steps of [`File::sync_range`], in this order: the flags of sync_file_range(2).
+/// The parts of [`File::sync_range`], in this order: the flags of sync_file_range(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SyncRange {
     /// Wait for writeback that is under way.
@@ -54,10 +53,10 @@ impl File {
         self
     }
 
-    /// [`write_at`](Self::write_at) for servers: on behalf of a caller with or without privileges, and with flags; `at`
-    /// may be exact even if the file was opened to append. The write is durable when it returns, as far as the flags,
-    /// the file's mode or its inode flags (+S) require. If it is not, because of an error of the device, the data is
-    /// in the cache, as with the kernel.
+    /// [`write_at`](Self::write_at) for servers, with the privileges of a caller, and with flags. The write goes to
+    /// `at` even if the file was opened to append. When this returns, the write is as durable as the flags, the file's
+    /// mode or its inode flags (+S) require. If an error of the device prevents that, the data stays in the cache, as
+    /// in the kernel.
     pub fn write_with(
         &self,
         at: WriteAt,
@@ -80,7 +79,7 @@ impl File {
         let at = if flags.append { WriteAt::End } else { at };
         let written = self.write_cached(at, data, privileges, flags)?;
         match at {
-            // The program that wrote it has not waited for it, whatever the flags say.
+            // The inode's flags do not apply: the program that wrote the data does not wait.
             WriteAt::FromCache(_) => {
                 self.sync_written(written.clone(), self.sync.max(flags.sync))?;
             }
@@ -89,13 +88,11 @@ impl File {
         Ok(written)
     }
 
-    /// Makes data written to `range` durable, as far as `sync`, the file's mode or its inode flags (+S) require. Errors
-    /// as for [`sync_all`](Self::sync_all).
+    /// Makes data written to `range` as durable as `sync`, the file's mode or its inode flags (+S) require. Errors:
+    /// those of [`sync_all`](Self::sync_all).
     pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
-        let flagged = match self.node().has_flags(SYNC) {
-            true => WriteSync::Data,
-            false => WriteSync::None,
-        };
+        let flagged =
+            if self.node().has_flags(SYNC) { WriteSync::Data } else { WriteSync::None };
         self.sync_written(range, self.sync.max(sync).max(flagged))
     }
 
@@ -108,8 +105,8 @@ impl File {
         }
     }
 
-    /// Writes back a part of the file's data, or waits for that. This makes neither attributes nor the device's cache
-    /// durable. Errors, with a wait: as for [`sync_all`](Self::sync_all).
+    /// Writes back a part of the file's data, or waits for its writeback. This does not make attributes durable, and
+    /// does not flush the device's cache. Errors: if it waits, those of [`sync_all`](Self::sync_all).
     pub fn sync_range(&self, range: Range<u64>, how: SyncRange) -> Result<()> {
         let node = self.node();
         if how.wait_before {
@@ -126,7 +123,7 @@ impl File {
 }
 
 impl Node {
-    /// Makes the file's size durable if its flags require that.
+    /// Makes the file's size durable if the flags of its inode require that.
     pub(crate) fn sync_size(&self) -> Result<()> {
         if self.has_flags(SYNC) {
             base::waiting::about_to_wait();
@@ -135,7 +132,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the names in this directory durable if its flags require that. The caller holds no locks.
+    /// Makes the names in this directory durable if the flags of its inode require that. The caller holds no locks.
     pub(crate) fn sync_names(&self) -> Result<()> {
         if self.has_flags(SYNC | DIRSYNC) {
             base::waiting::about_to_wait();
@@ -144,7 +141,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns whether the inode or its volume has one of these flags.
+    /// Returns whether one of these flags is in effect for the inode.
     fn has_flags(&self, flags: u32) -> bool {
         (self.attributes().flags | self.volume_flags()) & flags != 0
     }

@@ -1,4 +1,4 @@
-//! Calls on whole trees: directories with all parents, and directories with all contents.
+//! Creation of a directory with its parents, and removal of a directory with its contents.
 //! Not here: calls on one name (`std_path.rs`).
 
 use std::collections::{HashSet, VecDeque};
@@ -22,14 +22,14 @@ use crate::volume::Volume;
 const PASSES_MAX: u32 = 16;
 
 impl Volume {
-    /// Creates the directory at `path`, and all of its parents that do not exist, with the permissions 0o755. Does
-    /// nothing if the directory exists. Errors: `Exists` or `NotDirectory` if another file has the name of one.
+    /// Creates the directory at `path`, and its missing parents, with the permissions 0o755. Does nothing if the
+    /// directory exists. Errors: `Exists` or `NotDirectory` if a name in `path` belongs to a file that is no directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes_of(path.as_ref());
         let is_slash = |at: usize| path.get(at).is_none_or(|byte| *byte == b'/');
         let ends = (1..=path.len()).filter(|&end| is_slash(end) && !is_slash(end - 1));
         let directories: Vec<&[u8]> = ends.map(|end| &path[..end]).collect();
-        // Back to a directory that exists, or can be created, and from there to the last one.
+        // From the last directory back to the first that exists or can be created, and then forward again.
         let mut missing = directories.len();
         while let Some(last) = missing.checked_sub(1) {
             match self.create_dir_if_missing(directories[last]) {
@@ -55,8 +55,8 @@ impl Volume {
 
     /// Removes the directory at `path` with everything in it. Symbolic links, also at the end of `path`, are removed
     /// and not followed. After an error, a part of the tree may be removed. Errors: `InvalidArgument` for the root, and
-    /// for paths that end in "." or ".."; `NotFound`; `NotDirectory`; `NotEmpty` if other threads add names all the time;
-    /// `Corrupt` for a directory that contains itself, or that names another parent.
+    /// for paths that end in "." or ".."; `NotFound`; `NotDirectory`; `NotEmpty` if other threads add names all the
+    /// time; `Corrupt` for a directory that contains itself, or that names another parent.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes_of(path.as_ref());
         let root = |error| match error {
@@ -81,8 +81,8 @@ impl Volume {
         while let Some(level) = levels.last_mut() {
             let Some(entry) = level.next_entry()? else {
                 match self.rmdir(&level.parent, &level.name, by) {
-                    // Names that were added meanwhile.
-                    Err(Error::NotEmpty) if level.starts_again() => continue,
+                    // Another thread has added names.
+                    Err(Error::NotEmpty) if level.restart() => continue,
                     removed => ignore_removed(removed)?,
                 }
                 entered.remove(&level.node.number());
@@ -98,16 +98,16 @@ impl Volume {
                 continue;
             }
             if entered.contains(&node.number()) {
-                let place = Location::inode(node.number());
-                return Err(Error::corrupt("directory", place, Problem::Cycle));
+                let location = Location::inode(node.number());
+                return Err(Error::corrupt("directory", location, Problem::Cycle));
             }
             if node.lookup(b"..")? != level.node.number() {
-                // It was moved, or the volume lies: its contents are not those of this tree.
+                // It was moved concurrently, or the image is corrupt. Its contents may belong to another tree.
                 match self.lookup(&level.node, &entry.name) {
                     Ok(again) if Arc::ptr_eq(&again, &node) => {
-                        let place = Location::inode(node.number());
-                        let problem = Problem::Missing("a directory whose parent is this one");
-                        return Err(Error::corrupt("directory", place, problem));
+                        let location = Location::inode(node.number());
+                        let problem = Problem::Missing("the entry \"..\" with the parent's inode");
+                        return Err(Error::corrupt("directory", location, problem));
                     }
                     _ => continue,
                 }
@@ -120,15 +120,15 @@ impl Volume {
     }
 }
 
-/// A directory whose contents are being removed.
+/// A directory that is being removed with its contents.
 struct Level {
     parent: Arc<Node>,
     name: Vec<u8>,
     node: Arc<Node>,
     entries: VecDeque<Entry>,
-    /// The cursor of the entries after those.
+    /// The cursor of the entries after these. `None` at the end of the directory.
     next: Option<DirCursor>,
-    /// The number of times that the directory may still be read from its start.
+    /// The number of times that the directory may still be listed from its start.
     passes_left: u32,
 }
 
@@ -138,25 +138,26 @@ impl Level {
         Self { parent, name, node, entries: VecDeque::new(), next, passes_left: PASSES_MAX - 1 }
     }
 
-    /// Returns the next entry of this pass.
+    /// Returns the next entry of this listing.
     fn next_entry(&mut self) -> Result<Option<Entry>> {
         if let (true, Some(next)) = (self.entries.is_empty(), self.next) {
             let batch = Batch::read(&self.node, next)?;
-            (self.entries, self.next) = (batch.entries, batch.next);
+            self.entries = batch.entries;
+            self.next = batch.next;
         }
         Ok(self.entries.pop_front())
     }
 
-    /// Begins another pass, if there may be one.
-    fn starts_again(&mut self) -> bool {
-        let may = self.passes_left > 0;
+    /// Begins another listing. Returns false if there were too many already.
+    fn restart(&mut self) -> bool {
+        let is_allowed = self.passes_left > 0;
         self.passes_left = self.passes_left.saturating_sub(1);
         self.next = Some(DirCursor::default());
-        may
+        is_allowed
     }
 }
 
-/// Ignores that another thread has removed the name already.
+/// Ignores `NotFound`, since another thread may have removed the name.
 fn ignore_removed(removed: Result<()>) -> Result<()> {
     match removed {
         Err(Error::NotFound) => Ok(()),

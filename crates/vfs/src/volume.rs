@@ -1,4 +1,4 @@
-//! Open volumes: the format, the cache, and the nodes in memory.
+//! Open volumes, and the options for opening them.
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -35,34 +35,33 @@ pub struct VolumeOptions {
     pub read: ReadOptions,
     /// Options of direct writes.
     pub direct: DirectOptions,
-    /// Open the volume for writing. Otherwise the device is not written at all.
+    /// Whether the volume is opened for writing. Otherwise the device is never written.
     pub writable: bool,
-    /// Discard freed blocks on the device once that is durable: an image file becomes sparse there, and a disk need
-    /// not keep their contents.
+    /// Whether freed blocks are discarded on the device once their freeing is durable. An image file becomes sparse
+    /// there, and a disk need not keep their contents.
     pub discard: bool,
-    /// Write back a file before it is renamed over another one, and a file that was truncated to zero when it
-    /// is closed. After a crash, the file has its old contents or the new ones, and is not empty. The kernel
-    /// does this by default, under the same name.
+    /// Whether files that replace others are written back early: before a rename over another file, and at the close of
+    /// a file that was truncated to zero. After a crash, the file has its old or its new contents, and is not empty.
+    /// The kernel's option of this name is on by default, too.
     pub auto_da_alloc: bool,
-    /// The age at which written data is written back and committed without a sync. Zero means the default of
-    /// 5 s.
+    /// The age at which dirty data is written back and committed without a sync. Zero means the default of 5 s.
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
-    /// All files and directories are changed as if they had the flag +S.
+    /// Whether all files and directories are changed as if they had the flag +S.
     pub sync: bool,
-    /// All directories are changed as if they had the flag +D.
+    /// Whether all directories are changed as if they had the flag +D.
     pub dirsync: bool,
-    /// Read the volume without replaying its journal.
+    /// Whether the volume is read without replaying its journal.
     pub no_recovery: bool,
     /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
     /// cancels the wait.
     pub wait_callback: WaitCallback,
-    /// Options that only ext4 has.
+    /// The options of ext4.
     pub ext4: ext4::Format,
-    /// How access times are kept. By default, they are not.
+    /// The options for access times. By default, they are not kept.
     pub access: AccessOptions,
-    /// The number of unused inodes that stay in memory.
+    /// The maximum number of inodes in memory, unless more are in use.
     pub nodes_max: usize,
 }
 
@@ -89,7 +88,7 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// Returns the default options, for reading.
+    /// Returns the default options, which open a volume for reading.
     pub fn new() -> Self {
         Self::default()
     }
@@ -112,7 +111,7 @@ impl VolumeOptions {
         self
     }
 
-    /// Sets the age at which written data is written back and committed without a sync.
+    /// Sets the age at which dirty data is written back and committed without a sync.
     pub fn commit_interval(&mut self, interval: Duration) -> &mut Self {
         self.commit_interval = interval;
         self
@@ -132,7 +131,7 @@ impl VolumeOptions {
 
     /// Opens the volume on `image`, a file or a block device. Until a volume that is open for writing is
     /// [closed](Volume::close), other programs must not use the image. Errors: [`Error::Open`] with EBUSY if another
-    /// program has it open; loop devices of the host that use the image are not noticed.
+    /// program has it open. This does not detect loop devices on the image.
     pub fn open(&self, image: impl AsRef<Path>) -> Result<Volume> {
         self.open_part(image, Part::Whole)
     }
@@ -168,15 +167,15 @@ pub(crate) struct Shared {
     pub(crate) read_options: ReadOptions,
     pub(crate) direct_options: DirectOptions,
     pub(crate) is_writable: bool,
-    /// The flags that all inodes have in effect.
+    /// The inode flags that are in effect for all inodes.
     pub(crate) flags: u32,
     pub(crate) auto_da_alloc: bool,
     pub(crate) access: AccessOptions,
     pub(crate) nodes: NodeTable,
-    /// Held while a directory moves to another one, so that the path from any directory to the root stays the same.
+    /// Held while a directory moves to another directory, so that no other thread changes a path to the root.
     pub(crate) moves: RankedMutex<()>,
-    /// Held shared while an inode is created and added to the table, and alone to load an inode by its number: an
-    /// inode must not have two nodes.
+    /// Held shared while an inode is created and added to the table, and exclusively to load an inode by the number in
+    /// a file handle: an inode must not have two nodes.
     pub(crate) making: RankedRwLock<()>,
     /// `None` on a read-only volume.
     pub(crate) writeback: Option<Writeback>,
@@ -201,9 +200,8 @@ impl Host for Shared {
 }
 
 impl Volume {
-    /// Opens the volume on `device`, whatever its format. A dirty journal is replayed: in memory, so that the device
-    /// is not written, or in place if the volume is opened for writing. [`VolumeOptions::open`] opens images by their
-    /// path.
+    /// Opens the volume on `device`, in any supported format. Replays a dirty journal: on the device if the volume is
+    /// opened for writing, and otherwise in memory. [`VolumeOptions::open`] opens images by their path.
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let formats: [&dyn Format; 1] = [&options.ext4];
@@ -211,8 +209,8 @@ impl Volume {
         Self::with_file_system(file_system, cache, options)
     }
 
-    /// Returns the volume of a file system that is open already and keeps its metadata in `cache`. For tests of this
-    /// crate with file systems that are not on a device: no part of the library's interface.
+    /// Returns the volume of an open file system, which keeps its metadata in `cache`. Only for tests of this crate
+    /// with file systems that are not on a device. Not a part of the library's interface.
     #[doc(hidden)]
     pub fn with_file_system(
         file_system: Arc<dyn FileSystem>,
@@ -220,9 +218,10 @@ impl Volume {
         options: &VolumeOptions,
     ) -> Result<Self> {
         let block_size = file_system.block_size();
-        let writeback = match file_system.is_writable() {
-            true => Some(Writeback::start(&cache, &file_system, options.commit_interval)?),
-            false => None,
+        let writeback = if file_system.is_writable() {
+            Some(Writeback::start(&cache, &file_system, options.commit_interval)?)
+        } else {
+            None
         };
         let shared = Shared {
             is_writable: file_system.is_writable(),
@@ -250,20 +249,20 @@ impl Volume {
         self.node(self.shared.file_system.root())
     }
 
-    /// Returns the node of an inode number. On a volume that is open for writing, the caller knows that the inode
-    /// stays in use; [`lookup`](Self::lookup) returns the node of a name without that condition. Errors: `NotFound`
-    /// if the inode is not in use.
+    /// Returns the node of an inode number. On a volume that is open for writing, the caller must know that the inode
+    /// stays in use; [`lookup`](Self::lookup) has no such condition. Errors: `NotFound` if the inode is not in use.
     pub fn node(&self, number: InodeNumber) -> Result<Arc<Node>> {
         self.node_or_load(number, |file_system| file_system.load_inode(number))
     }
 
-    /// Returns the node of an inode number from a file handle of any age, such as NFS keeps. The generation tells
-    /// whether the number has been reused. Errors: `NotFound` if the inode has no name.
+    /// Returns the node of an inode number from a file handle of any age, such as those of NFS. The caller compares the
+    /// generation, which changes when the number is reused. Errors: `NotFound` if the inode has no name.
     pub fn kept_node(&self, number: InodeNumber) -> Result<Arc<Node>> {
         let node = match self.shared.nodes.find(number) {
             Some(node) => node,
             None => {
-                // An inode that is being made has a record before it has a node: this must not be another one.
+                // The lock keeps out threads that create inodes: those have a record before they have a node, and this
+                // thread would add a second node.
                 let _making = self.shared.making.write();
                 self.node_or_load(number, |file_system| file_system.load_kept_inode(number))?
             }
@@ -291,18 +290,19 @@ impl Volume {
         }
     }
 
-    /// Fails for a node of another volume: numbers of inodes and blocks mean something else there.
+    /// Fails for a node of another volume, whose numbers of inodes and blocks have another meaning.
     pub(crate) fn require_own(&self, node: &Node) -> Result<()> {
-        match Arc::ptr_eq(node.volume(), &self.shared) {
-            true => Ok(()),
-            false => Err(Error::InvalidArgument("the node is on another volume")),
+        if Arc::ptr_eq(node.volume(), &self.shared) {
+            Ok(())
+        } else {
+            Err(Error::InvalidArgument("the node is on another volume"))
         }
     }
 
-    /// Returns the node of `name` in `directory`. Errors: `InvalidArgument` if that is on another volume.
+    /// Returns the node of `name` in `directory`. Errors: `InvalidArgument` if the directory is on another volume.
     pub fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Arc<Node>> {
         self.require_own(directory)?;
-        // Under the lock the name stays, and with it the inode.
+        // Under the lock the name stays, so the inode stays in use.
         let _lock = directory.lock_shared();
         self.entry_node(directory.number(), directory.lookup_locked(name)?)
     }
@@ -336,14 +336,14 @@ impl Volume {
         self.shared.file_system.time_granularity()
     }
 
-    /// Makes this thread allocate space on behalf of `by`, until the result is dropped: not all users may allocate
-    /// blocks reserved for root. Without this, a thread may allocate all of them.
+    /// Makes this thread allocate space on behalf of `by` until the guard is dropped. Not all users may allocate the
+    /// blocks reserved for root. A thread without a guard may.
     pub fn act_for(&self, by: &Credentials) -> PrivilegeGuard {
         space::set_privilege(self.shared.file_system.privilege_of(by))
     }
 
-    /// Discards free blocks in `bytes`, in runs of at least `bytes_min`: an image file becomes sparse there, and a
-    /// disk need not keep their contents. Returns the number of bytes discarded.
+    /// Discards free blocks in `bytes`, in runs of at least `bytes_min`. An image file becomes sparse there, and a disk
+    /// need not keep their contents. Returns the number of bytes discarded.
     ///
     /// Errors: `InvalidArgument` for a range of less than a block or past the volume's end.
     pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
@@ -367,14 +367,14 @@ impl Volume {
         self.shared.file_system.info()
     }
 
-    /// Returns a warning that users should see before they rely on the data: that the superblock is damaged, and a
-    /// copy of it is in use.
+    /// Returns a warning if the superblock is damaged and a copy of it is in use. Users should see it before they rely
+    /// on the data.
     pub fn warning(&self) -> Option<String> {
         self.shared.file_system.warning()
     }
 
-    /// Checks the whole volume without changing it, and calls `found` for every inconsistency. `found` may end the
-    /// check.
+    /// Checks the whole volume without changing it. Calls `found` for every inconsistency. The check ends early if
+    /// `found` breaks.
     pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
         self.shared.file_system.check(found)
     }
@@ -384,7 +384,7 @@ impl Volume {
         self.shared.is_writable
     }
 
-    /// Makes all earlier changes durable. Errors: also writeback errors of any file since the last call.
+    /// Makes all earlier changes durable. Errors: also writeback errors of all files since the last call.
     pub fn sync(&self) -> Result<()> {
         let flushed = self.flush_data();
         if matches!(flushed, Err(Error::Interrupted)) {
@@ -401,13 +401,13 @@ impl Volume {
         self.shared.writeback.as_ref().map_or(Ok(()), |writeback| writeback.flush_all())
     }
 
-    /// Closes a volume that is open for writing: makes everything durable, and marks the volume as clean. Later
-    /// changes fail. Files without a name that are still in use are deleted at the next opening for writing.
+    /// Closes a volume that is open for writing: makes all changes durable, and marks the volume as clean. Later
+    /// changes fail. Files without a name that are still in use are deleted when the volume is next opened for writing.
     pub fn close(&self) -> Result<()> {
         if let Some(writeback) = &self.shared.writeback {
             writeback.close();
             // Waits for changes and direct requests that were admitted before.
-            self.shared.nodes.all().iter().for_each(|node| node.end_direct_requests());
+            self.shared.nodes.all().iter().for_each(|node| node.wait_for_changes());
         }
         let flushed = self.flush_data();
         if flushed.is_ok() && self.shared.file_system.check_writable().is_ok() {
@@ -434,7 +434,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // Nodes know their volume, and the volume knows them.
+        // Breaks the cycles of references between nodes and their volume.
         if let Some(writeback) = &self.shared.writeback {
             writeback.clear();
         }

@@ -12,13 +12,13 @@ use crate::node::Node;
 
 /// The age at which lazy access times are written, as in the kernel.
 const LAZY_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
-/// The number of dirty inodes from which on lazy access times are written with data. Dirty inodes stay in
-/// memory.
+/// The maximum number of dirty inodes with which access times may be lazy, since dirty inodes stay in memory. With
+/// more, access times are written as early as data.
 const LAZY_MAX: usize = 4096;
-/// The number of dirty inodes from which on access times are written at once.
+/// The maximum number of dirty inodes with which access times may wait. With more, they are written at once.
 const WAITING_MAX: usize = 16_384;
 
-/// The age at which a dirty inode expires, that is, is written back without a sync.
+/// The age at which a dirty inode expires: it is then written back without a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Expiry {
     /// The age of dirty data.
@@ -27,7 +27,7 @@ pub(crate) enum Expiry {
     Lazy,
 }
 
-/// Inodes with data or times to write. They stay in memory while they are in the table.
+/// The inodes with data or times to write. The table keeps them in memory.
 #[derive(Debug)]
 pub(super) struct DirtyInodes {
     inodes: RankedMutex<HashMap<InodeNumber, DirtyInode>>,
@@ -52,7 +52,7 @@ impl DirtyInodes {
         add(&mut self.inodes.lock(), node, expiry);
     }
 
-    /// Adds an inode for its access time. Returns false if there are too many inodes.
+    /// Adds an inode with a new access time. Returns false if there are too many inodes.
     pub(super) fn add_access(&self, node: &Arc<Node>, expiry: Expiry) -> bool {
         let mut inodes = self.inodes.lock();
         if inodes.len() >= WAITING_MAX && !inodes.contains_key(&node.number()) {
@@ -85,14 +85,14 @@ impl DirtyInodes {
         self.choose(|_| true)
     }
 
-    /// Returns all inodes but those with lazy access times that have not expired, in the order of
+    /// Returns all inodes except those with lazy access times that have not expired, in the order of
     /// [`choose`](Self::choose).
     pub(super) fn due(&self) -> Vec<Arc<Node>> {
         self.choose(|dirty| dirty.expiry == Expiry::Normal || self.is_expired(dirty))
     }
 
-    /// Returns the chosen inodes, those that have been dirty longest first: files that were written together
-    /// get adjacent blocks, in that order.
+    /// Returns the chosen inodes, those that have been dirty longest first. So files that were written one after the
+    /// other get adjacent blocks in that order.
     fn choose(&self, is_chosen: impl Fn(&DirtyInode) -> bool) -> Vec<Arc<Node>> {
         let inodes = self.inodes.lock();
         let chosen = inodes.values().filter(|dirty| is_chosen(dirty));
@@ -111,9 +111,9 @@ impl DirtyInodes {
         dirty.since.elapsed() >= age_max
     }
 
-    /// Ends a round of writeback that began at `begun`: writes the pending times of `nodes`, and removes the
-    /// inodes that are clean. Data of the others became dirty during the round, so their age starts with it. Errors
-    /// in writing times go to `errors`.
+    /// Ends a round of writeback that began at `begun`: writes the pending times of `nodes`, and removes clean inodes.
+    /// The data of inodes that are still dirty became so during the round, so their age starts at `begun`. Errors in
+    /// writing times go to `errors`.
     pub(super) fn finish_round(
         &self,
         nodes: Vec<Arc<Node>>,
@@ -134,14 +134,12 @@ impl DirtyInodes {
                 errors.record(error);
             }
             let mut inodes = self.inodes.lock();
-            // A later change has made the file dirty, or its times pending, before it adds the inode. Once the
-            // volume is shut down, pending times cannot be written any more.
+            // A concurrent change makes the file dirty, or its times pending, before it adds the inode: either it adds
+            // the inode after this removal, or this check sees the change. Once the volume is shut down, pending times
+            // cannot be written any more.
             let has_pending = node.inode().has_pending() && !is_lost;
             let is_clean = node.is_written_back() && !has_pending;
-            let removed = match is_clean {
-                true => inodes.remove(&node.number()),
-                false => None,
-            };
+            let removed = if is_clean { inodes.remove(&node.number()) } else { None };
             drop(inodes);
             // Dropped without the lock.
             drop(removed);

@@ -1,5 +1,5 @@
-//! The flusher: a thread that writes back and commits old data, and data above the background limit. Not here:
-//! the limits (`mod.rs`), and the dirty inodes (`dirty_inodes.rs`).
+//! The flusher: a thread that writes back and commits old data, and writes back data above the background limit.
+//! Not here: the limits (`mod.rs`), and the dirty inodes (`dirty_inodes.rs`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -15,13 +15,13 @@ use super::write_back_all;
 
 /// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
 const AGE_MAX: Duration = Duration::from_secs(5);
-/// The interval at which the flusher looks for old data.
+/// The interval at which the flusher checks for old data.
 const TICK: Duration = Duration::from_millis(500);
 
 /// A command for the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Command {
-    /// Look for old data after the next tick.
+    /// Check for old data after the next tick.
     Wait,
     /// Write back all data.
     Flush,
@@ -29,7 +29,7 @@ pub(super) enum Command {
     Stop,
 }
 
-/// The state that the thread shares with the volume's writeback.
+/// The state of the flusher, which the thread and the volume share.
 #[derive(Debug)]
 pub(super) struct Flusher {
     pub(super) inodes: DirtyInodes,
@@ -37,7 +37,7 @@ pub(super) struct Flusher {
     file_system: Arc<dyn FileSystem>,
     /// The age at which data is written back and committed.
     age_max: Duration,
-    /// When data reached the device that may not have been committed since.
+    /// The time since which the device may have data that is not committed.
     uncommitted: Mutex<Option<Instant>>,
     command: Mutex<Command>,
     changed: Condvar,
@@ -63,7 +63,7 @@ impl Flusher {
         }
     }
 
-    /// Gives the thread a command, unless it was told to stop.
+    /// Sends a command to the thread, unless it has the command to stop.
     pub(super) fn send(&self, command: Command) {
         let mut current = self.command.lock();
         if *current != Command::Stop {
@@ -72,7 +72,7 @@ impl Flusher {
         self.changed.notify_all();
     }
 
-    /// Records that data reached the device that was not committed. A later round commits it.
+    /// Records that the device has data that is not committed. A later round commits it.
     pub(super) fn note_uncommitted(&self) {
         self.uncommitted.lock().get_or_insert_with(Instant::now);
     }
@@ -89,12 +89,12 @@ impl Flusher {
         }
     }
 
-    /// Runs one round. If any data is old, all data is written back and committed, so that the next round is
-    /// not due soon. On a mount that does not receive sync(2), a crash after a sync loses only younger data.
+    /// Runs one round. If any data is old, writes back and commits all data, so that the next round is not due soon. On
+    /// a mount that does not receive sync(2), a crash after a sync loses only data that is younger than the limit.
     fn round(&self, flush_all: bool) {
         let begun = Instant::now();
         if self.end_io.take_direct_writes() {
-            // They ended after the previous round.
+            // The writes ended after the previous round.
             let ended = begun.checked_sub(TICK).unwrap_or(begun);
             self.uncommitted.lock().get_or_insert(ended);
         }
@@ -126,7 +126,7 @@ impl Flusher {
     }
 }
 
-/// Runs the thread, until it is told to stop or the volume's writeback is dropped.
+/// Runs the thread until it gets the command to stop or the volume's writeback is dropped.
 pub(super) fn run(flusher: &Weak<Flusher>) {
     loop {
         let Some(flusher) = flusher.upgrade() else { return };

@@ -18,12 +18,12 @@ pub(crate) use self::dirty_inodes::Expiry;
 use self::flusher::{Command, Flusher};
 use crate::node::Node;
 
-/// The share of the cache, in percent, above which the flusher writes dirty data back.
+/// The share of dirty data in the cache, in percent, above which the flusher writes it back.
 const BACKGROUND_SHARE: u8 = 20;
-/// The share of the cache, in percent, above which writers wait.
+/// The share of dirty data in the cache, in percent, above which writers wait.
 const HARD_SHARE: u8 = 40;
-/// The limit of data of uncached writes that is not on the device yet, in bytes: enough to keep a fast device
-/// busy. It is at most half of the background limit for all dirty data.
+/// The maximum number of bytes of uncached writes that are not on the device yet: enough to keep a fast device
+/// busy. The limit is also at most half of the background limit for all dirty data.
 const BEHIND_BYTES_MAX: u64 = 32 << 20;
 
 /// The writeback of one volume.
@@ -32,7 +32,7 @@ pub(crate) struct Writeback {
     pub(crate) end_io: Arc<EndIo>,
     /// Writes back the data of uncached writes.
     pub(crate) behind: WriteBehind,
-    /// The volume was closed: no more data may become dirty.
+    /// Whether the volume was closed: no more data may become dirty.
     is_closed: AtomicBool,
     cache: Arc<PageCache>,
     limits: DirtyLimits,
@@ -41,8 +41,7 @@ pub(crate) struct Writeback {
 }
 
 impl Writeback {
-    /// Starts the flusher thread. It writes data back at the age `age_max`, or at the default age if that is
-    /// zero.
+    /// Starts the flusher. It writes data back at the age `age_max`, or at the default age if that is zero.
     pub(crate) fn start(
         cache: &Arc<PageCache>,
         file_system: &Arc<dyn FileSystem>,
@@ -68,7 +67,7 @@ impl Writeback {
         Ok(writeback)
     }
 
-    /// Marks the volume as closed.
+    /// Marks the volume as closed. Later changes of data fail.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
@@ -77,8 +76,8 @@ impl Writeback {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Adds a file with dirty data to the dirty inodes, and wakes the flusher if much data is dirty. The file
-    /// has a name. The caller holds the node's lock.
+    /// Adds a file with dirty data to the dirty inodes, and wakes the flusher if more than the background limit is
+    /// dirty. The file has a name. The caller holds the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
         self.flusher.inodes.add(node, Expiry::Normal);
         if self.limits.needs_flush(&self.cache.dirty_stats()) {
@@ -86,15 +85,15 @@ impl Writeback {
         }
     }
 
-    /// Adds an inode with an access time to write to the dirty inodes. The inode has a name. Returns false if
-    /// there are too many dirty inodes; then the caller writes the time. The caller holds the node's lock.
+    /// Adds an inode with a new access time to the dirty inodes. The inode has a name. Returns false if there are
+    /// too many dirty inodes; then the caller writes the time. The caller holds the node's lock.
     pub(crate) fn note_access(&self, node: &Arc<Node>, expiry: Expiry) -> bool {
         self.flusher.inodes.add_access(node, expiry)
     }
 
-    /// Waits until less than the limit is dirty: of uncached writes if `caching` is `Dropbehind`, and of all. To
-    /// that end it writes back the data of `node`, and, if that is not enough, of all files. Errors:
-    /// `Interrupted` if the request that this thread serves is cancelled.
+    /// Waits until less data than the limit is dirty. With `Dropbehind`, also waits for the limit of uncached writes.
+    /// Writes back the data of `node`, and then of all files if that is not enough. Errors: `Interrupted` if this
+    /// thread's request is cancelled.
     pub(crate) fn throttle(&self, node: &Node, caching: Caching) -> Result<()> {
         if caching == Caching::Dropbehind {
             self.behind.throttle()?;
@@ -118,8 +117,8 @@ impl Writeback {
         self.limits.must_throttle(&self.cache.dirty_stats())
     }
 
-    /// Removes a file that has lost its last name from the dirty inodes: its data need not be written.
-    pub(crate) fn forget(&self, number: InodeNumber) {
+    /// Removes a file that has lost its last name from the dirty inodes, since its data need not be written.
+    pub(crate) fn remove(&self, number: InodeNumber) {
         self.flusher.inodes.remove(number);
     }
 
@@ -128,18 +127,18 @@ impl Writeback {
         self.flusher.inodes.clear();
     }
 
-    /// Records that files that [`flush_all`](Self::flush_all) has written back were not made durable. The flusher
-    /// does that later.
+    /// Records that data which [`flush_all`](Self::flush_all) has written back was not committed. The flusher commits
+    /// it later.
     pub(crate) fn note_uncommitted(&self) {
         self.flusher.note_uncommitted();
     }
 
-    /// Writes back all files, and waits for their data. Errors: the error of any file that no call had reported
-    /// when this one began, even if users of that file are told as well. If the request that this thread serves
-    /// is cancelled, the next call reports that error.
+    /// Writes back all files, and waits for their data. Errors: a writeback error of any file that no earlier call has
+    /// reported, even if an fsync of the file reports it, too; `Interrupted` if this thread's request is cancelled,
+    /// when the next call reports the writeback error.
     pub(crate) fn flush_all(&self) -> Result<()> {
         let inodes = &self.flusher.inodes;
-        // Several calls at a time may wait for the same data. All are told if it is lost.
+        // Several calls may wait for the same data concurrently. All of them report an error.
         let cursor = self.end_io.errors().cursor();
         let begun = Instant::now();
         let all = inodes.all();
@@ -152,14 +151,14 @@ impl Writeback {
 impl Drop for Writeback {
     fn drop(&mut self) {
         self.flusher.send(Command::Stop);
-        // The last user of a volume may be the thread itself.
+        // The thread itself may drop the last reference to the volume.
         self.thread = None;
         self.clear();
     }
 }
 
-/// Writes back the data of files that is dirty when this is called, and waits for it. Errors: `Interrupted` if
-/// the request that this thread serves is cancelled.
+/// Writes back the data of files that is dirty now, and waits for it. Errors: `Interrupted` if this thread's request is
+/// cancelled.
 fn write_back_all(nodes: &[Arc<Node>]) -> Result<()> {
     let ends: Vec<u64> = nodes.iter().map(|node| node.end_to_write_back()).collect();
     for (node, &end) in nodes.iter().zip(&ends) {
