@@ -1,4 +1,4 @@
-//! Requests that are cancelled while they wait for others' writes, on a device that does not answer.
+//! Requests that are cancelled while they wait for writes of other requests, on a device that holds writes.
 
 mod common;
 
@@ -16,11 +16,11 @@ use tempfile::TempDir;
 use testkit::{DeviceHooks, HookedDevice, Mke2fs, wait_until};
 use vfs::{File, Privileges, RwFlags, Volume, VolumeOptions, WriteAt};
 
-/// More than what may be dirty in the cache of [`common::open_on`] before writers wait.
+/// More bytes than may be dirty in the cache of [`common::open_on`] before writers wait.
 const MANY: usize = 7 << 19;
 const EIO: i32 = 5;
 
-/// A device that, while it is told to, does not answer writes.
+/// A device that holds writes while its gate is shut.
 type GatedDevice = HookedDevice<Gate>;
 
 #[derive(Default, Debug)]
@@ -29,7 +29,7 @@ struct Gate {
     opened: Condvar,
     waiting: AtomicUsize,
     writes: AtomicUsize,
-    /// The next write fails.
+    /// Whether the next write fails.
     fails: AtomicBool,
 }
 
@@ -59,7 +59,7 @@ impl Gate {
 
 impl DeviceHooks for Gate {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
-        let mut sound = Vec::with_capacity(batch.len());
+        let mut passed = Vec::with_capacity(batch.len());
         for bio in batch {
             if bio.operation() == BioOperation::Write {
                 self.writes.fetch_add(1, Ordering::Relaxed);
@@ -69,20 +69,20 @@ impl DeviceHooks for Gate {
                     continue;
                 }
             }
-            sound.push(bio);
+            passed.push(bio);
         }
-        device.submit(sound);
+        device.submit(passed);
     }
 }
 
-struct Location {
+struct Stage {
     _folder: TempDir,
     image: PathBuf,
     gate: Arc<GatedDevice>,
     volume: Volume,
 }
 
-impl Location {
+impl Stage {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
@@ -105,7 +105,7 @@ fn write(file: &File, data: &[u8]) -> Result<usize> {
     file.write_at(data, 0)
 }
 
-/// Calls `call` in a thread, and cancels its request once it waits.
+/// Calls `call` on a thread, and cancels its request once it waits.
 fn cancelled_while_it_waits<T: Send>(call: impl FnOnce() -> T + Send) -> T {
     let (asked, is_cancelled) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     std::thread::scope(|scope| {
@@ -124,83 +124,83 @@ fn cancelled_while_it_waits<T: Send>(call: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn a_cancelled_fsync_does_not_take_note_of_an_error() {
-    let place = Location::new();
-    let file = make(&place.volume, "file");
+fn a_cancelled_fsync_leaves_errors_unreported() {
+    let stage = Stage::new();
+    let file = make(&stage.volume, "file");
     let other = file.node().open_for(WRITE).unwrap();
     write(&file, &[1; 100_000]).unwrap();
-    place.gate.shut();
+    stage.gate.shut();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| file.sync_data());
-        place.gate.wait_until_used();
+        stage.gate.wait_until_used();
         assert_eq!(cancelled_while_it_waits(|| other.sync_data()), Err(Error::Interrupted));
-        assert!(!first.is_finished(), "the device answers");
-        place.gate.fails.store(true, Ordering::Relaxed);
-        place.gate.open();
+        assert!(!first.is_finished(), "the device holds no write");
+        stage.gate.fails.store(true, Ordering::Relaxed);
+        stage.gate.open();
         assert!(matches!(first.join().unwrap(), Err(Error::Io(_))));
     });
-    assert!(matches!(other.sync_data(), Err(Error::Io(_))), "the error was told already");
+    assert!(matches!(other.sync_data(), Err(Error::Io(_))), "the error was reported before");
     assert_eq!(other.sync_data(), Ok(()));
-    assert!(matches!(place.volume.sync(), Err(Error::Io(_))));
+    assert!(matches!(stage.volume.sync(), Err(Error::Io(_))));
     drop((file, other));
-    place.close();
+    stage.close();
 }
 
 #[test]
 fn a_write_that_is_cancelled_before_it_begins_changes_nothing() {
-    let place = Location::new();
-    let (others, file) = (make(&place.volume, "others"), make(&place.volume, "file"));
-    place.gate.shut();
+    let stage = Stage::new();
+    let (others, file) = (make(&stage.volume, "others"), make(&stage.volume, "file"));
+    stage.gate.shut();
     write(&others, &[1; MANY]).unwrap();
-    place.gate.wait_until_used();
+    stage.gate.wait_until_used();
     let written = cancelled_while_it_waits(|| write(&file, &[2; 100_000]));
     assert_eq!(written, Err(Error::Interrupted));
     assert_eq!(file.node().attributes().size, 0);
-    place.gate.open();
+    stage.gate.open();
     assert_eq!(write(&file, &[3; 100_000]), Ok(100_000));
     others.sync_all().unwrap();
     drop((others, file));
-    place.close();
+    stage.close();
 }
 
 #[test]
-fn a_write_that_is_cancelled_on_its_way_is_short() {
+fn a_write_that_is_cancelled_between_parts_is_short() {
     const PART: usize = 4 << 20;
-    let place = Location::new();
-    let file = make(&place.volume, "file");
-    // The flusher does not make room, and the writer does not wait for the device itself.
-    place.gate.shut();
+    let stage = Stage::new();
+    let file = make(&stage.volume, "file");
+    // The flusher cannot make data clean, and the writer waits with a cancelled request.
+    stage.gate.shut();
     let cancellable = cancellation::ask(|| true);
     assert_eq!(write(&file, &[1; 2 * PART]), Ok(PART));
     drop(cancellable);
-    place.gate.open();
+    stage.gate.open();
     file.sync_all().unwrap();
     assert_eq!(file.node().attributes().size, PART as u64);
     drop(file);
-    place.close();
+    stage.close();
 }
 
 #[test]
-fn a_request_that_was_cancelled_starts_no_write() {
-    let place = Location::new();
-    let file = make(&place.volume, "file");
+fn a_cancelled_request_starts_no_write() {
+    let stage = Stage::new();
+    let file = make(&stage.volume, "file");
     write(&file, &[1; 100_000]).unwrap();
-    let before = place.gate.writes.load(Ordering::Relaxed);
+    let before = stage.gate.writes.load(Ordering::Relaxed);
     let cancellable = cancellation::ask(|| true);
     assert_eq!(file.sync_data(), Err(Error::Interrupted));
-    assert_eq!(place.volume.sync(), Err(Error::Interrupted));
-    assert_eq!(place.gate.writes.load(Ordering::Relaxed), before);
+    assert_eq!(stage.volume.sync(), Err(Error::Interrupted));
+    assert_eq!(stage.gate.writes.load(Ordering::Relaxed), before);
     drop(cancellable);
     file.sync_data().unwrap();
-    assert!(place.gate.writes.load(Ordering::Relaxed) > before);
+    assert!(stage.gate.writes.load(Ordering::Relaxed) > before);
     drop(file);
-    place.close();
+    stage.close();
 }
 
-/// What holds flushes after the next ones.
+/// Holds flushes after a number of them has passed.
 #[derive(Default, Debug)]
 struct Flushes {
-    /// The number of flushes that pass; all if it is absent.
+    /// The number of flushes that still pass, or `None` if all do.
     left: Mutex<Option<usize>>,
     changed: Condvar,
     waiting: AtomicUsize,
@@ -230,7 +230,7 @@ impl DeviceHooks for Flushes {
 }
 
 #[test]
-fn what_a_cancelled_sync_has_written_back_becomes_durable_without_it() {
+fn data_that_a_cancelled_sync_has_written_back_becomes_durable_later() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
@@ -239,7 +239,7 @@ fn what_a_cancelled_sync_has_written_back_becomes_durable_without_it() {
     options.commit_interval = Duration::from_secs(2);
     let volume = Volume::open_device(Arc::clone(&device) as _, &options).unwrap();
     let [file, other] = ["file", "other"].map(|name| make(&volume, name));
-    // Without a change of its times, and so without a commit of its own.
+    // Changes no times, so that the data alone must cause a commit.
     let overwrite = || {
         let at = WriteAt::FromCache(FileOffset(0));
         file.write_with(at, &[1; 4096], Privileges::Keep, RwFlags::default()).unwrap()

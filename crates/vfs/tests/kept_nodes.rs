@@ -1,4 +1,4 @@
-//! Nodes by the numbers of their inodes alone, as file handles give them, while another inode is being made.
+//! Lookups of nodes by inode number, as for file handles, while an inode is being created.
 
 mod common;
 
@@ -52,7 +52,7 @@ impl DeviceHooks for Hold {
     }
 }
 
-/// Submits what `device` has held.
+/// Submits the reads that `device` holds.
 fn release(device: &HoldDevice) {
     device.inner().submit(std::mem::take(&mut *device.held.lock()));
 }
@@ -61,8 +61,8 @@ fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8], kind: FileType) -
     volume.create_in(directory, name, &Creation::of(kind, 0o755), &Credentials::ROOT).unwrap()
 }
 
-/// A volume with the directory `/directory`, whose block was not read yet, and the file `/kept`, which is in
-/// memory; and the number that the next inode in the directory will have.
+/// Returns a volume with the directory `/directory`, whose block is not cached, and the file `/kept`, which is in memory.
+/// Also returns both nodes, and the number that the next inode in the directory will get.
 fn volume() -> (Arc<HoldDevice>, Volume, Arc<Node>, Arc<Node>, InodeNumber) {
     let image = tempfile::NamedTempFile::new().unwrap();
     Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 4096) }.make(image.path(), None);
@@ -82,7 +82,7 @@ fn volume() -> (Arc<HoldDevice>, Volume, Arc<Node>, Arc<Node>, InodeNumber) {
 }
 
 #[test]
-fn an_inode_in_memory_does_not_wait_for_one_that_is_being_made() {
+fn a_lookup_of_an_inode_in_memory_does_not_wait_for_a_creation() {
     let (device, volume, directory, kept, _) = volume();
     thread::scope(|scope| {
         device.arm();
@@ -100,7 +100,7 @@ fn an_inode_in_memory_does_not_wait_for_one_that_is_being_made() {
 }
 
 #[test]
-fn an_inode_that_is_being_made_gets_one_node() {
+fn an_inode_that_is_looked_up_during_its_creation_has_one_node() {
     let (device, volume, directory, _, next) = volume();
     let waiter = Waiter::default();
     thread::scope(|scope| {

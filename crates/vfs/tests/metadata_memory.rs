@@ -1,5 +1,5 @@
-//! The memory of metadata that was changed and is not in its place: within the cache's limit, plus a constant. This
-//! is a program of its own, whose peak of memory is measured.
+//! The memory of changed metadata before its checkpoint: within the cache's limit, plus a constant. This is a program of
+//! its own, since it measures the peak memory of its process.
 #![allow(clippy::print_stdout, reason = "the measurement")]
 
 use std::fs;
@@ -12,12 +12,12 @@ use vfs::{Credentials, Volume, VolumeOptions};
 
 /// The limit of the cache.
 const CACHE_BYTES: u64 = 8 << 20;
-/// The memory of everything else: inodes in memory (16,384, of some 1,500 bytes), the tables of the groups, and
-/// changed blocks on the heap, since 1,024 of them may be in the log, and half of the cache is for data.
+/// The memory outside the cache: 16,384 inodes of some 1,500 bytes, the tables of the groups, and changed blocks on the
+/// heap. Up to 1,024 changed blocks may be in the log whatever the cache's size, and half of the cache is for data.
 const CONSTANT_BYTES: u64 = 32 << 20;
 const DIRECTORIES: usize = 100_000;
 
-/// Returns the largest size in memory that this process has had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -36,7 +36,7 @@ fn a_hundred_thousand_directories_need_no_more_memory_than_the_cache_and_a_const
     let options = VolumeOptions {
         writable: true,
         cache: CacheOptions { bytes_max: CACHE_BYTES, ..CacheOptions::default() },
-        // Nothing but the memory makes the volume commit.
+        // So that only the limit of memory makes the volume commit.
         commit_interval: Duration::from_secs(3600),
         ..VolumeOptions::default()
     };

@@ -1,4 +1,4 @@
-//! Moving files to other blocks, judged by e2fsck and by the kernel's EXT4_IOC_MOVE_EXT.
+//! `File::move_extents`, judged by e2fsck and compared with the kernel's EXT4_IOC_MOVE_EXT.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{bytes, close, file, make, open};
 use testkit::{LoopMount, Mke2fs, Random, private_mounts};
 use vfs::{Creation, Credentials, DirectIo, Fallocate, File, Privileges, Volume};
 
-/// What lies where: the first byte in the file, on the device, the length, and whether it has data.
+/// The first byte in the file, the first byte on the device, the length, and whether the extent is written.
 type Extent = (u64, u64, u64, bool);
 
 fn extents(file: &File) -> Vec<Extent> {
@@ -33,7 +33,7 @@ fn contents(file: &File) -> Vec<u8> {
     found
 }
 
-/// Bytes that say where they are in which file.
+/// Random bytes for a seed. None is zero.
 fn data(seed: u64, length: u64) -> Vec<u8> {
     let mut random = Random(seed + 1);
     (0..length).map(|_| random.below(255) as u8 + 1).collect()
@@ -47,7 +47,7 @@ fn punch(file: &File, range: std::ops::Range<u64>) {
     file.fallocate(Fallocate::PunchHole, bytes(range), Privileges::Keep).unwrap();
 }
 
-/// Takes all space there is, but for less than `unit` bytes.
+/// Allocates all free space, except less than `unit` bytes.
 fn fill(volume: &Volume, name: &str, unit: u64) -> File {
     let (filler, mut end) = (make(volume, name), 0);
     let mut part = 64 << 20;
@@ -61,14 +61,14 @@ fn fill(volume: &Volume, name: &str, unit: u64) -> File {
     filler
 }
 
-/// A file of `size` bytes each block of which lies apart.
+/// Creates a file of `size` bytes in which no two blocks are adjacent on the device.
 fn scattered(volume: &Volume, name: &str, size: u64) -> File {
     let block = u64::from(volume.statfs().block_size);
     let (file, end) = (make(volume, name), size.next_multiple_of(block));
     preallocate(&file, 0..2 * end + block).unwrap();
     for at in (block..end).step_by(block as usize) {
-        let taken_out = bytes(at..at + block);
-        file.fallocate(Fallocate::CollapseRange, taken_out, Privileges::Keep).unwrap();
+        let removed = bytes(at..at + block);
+        file.fallocate(Fallocate::CollapseRange, removed, Privileges::Keep).unwrap();
     }
     file.node().set_size(size, Privileges::Keep).unwrap();
     file.write_at(&data(7, size), 0).unwrap();
@@ -87,7 +87,7 @@ fn image(folder: &Path, block_size: u32, arguments: &str) -> std::path::PathBuf 
 }
 
 #[test]
-fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
+fn a_scattered_file_moves_into_one_piece_and_keeps_its_contents() {
     for (block_size, arguments) in [
         (1024, ""),
         (4096, ""),
@@ -99,7 +99,7 @@ fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
         let image = image(folder.path(), block_size, arguments);
         let volume = open(&image);
         let block = u64::from(block_size);
-        // The last block in part.
+        // The last block is partial.
         let size = 200 * block - 100;
         let subject = scattered(&volume, "file", size);
         let before = extents(&subject);
@@ -107,17 +107,17 @@ fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
         preallocate(&donor, 0..size).unwrap();
         let prepared = extents(&donor);
         assert_eq!(prepared.len(), 1, "{prepared:?}");
-        // In vain, and not on its way any more when the blocks change hands.
+        // The exchange drops this data. Its writeback must end before that.
         donor.write_at(&data(8, size), 0).unwrap();
         let moved = subject.move_extents(FileOffset(0), &donor, FileOffset(0), u64::MAX >> 1);
         assert_eq!(moved, Ok(200 * block));
         assert_eq!(extents(&subject), [(prepared[0].0, prepared[0].1, 200 * block, true)]);
         let left: Vec<_> =
             before.iter().map(|&(at, to, length, _)| (at, to, length, false)).collect();
-        assert_eq!(extents(&donor), left, "what the donor has now");
+        assert_eq!(extents(&donor), left, "the donor has the old blocks");
         assert!(contents(&subject) == data(7, size), "{block_size} {arguments}");
         assert!(contents(&donor).iter().all(|&byte| byte == 0));
-        // What is written then goes to the new blocks.
+        // Later writes go to the new blocks.
         subject.write_at(b"later", block + 3).unwrap();
         donor.write_at(&data(9, size), 0).unwrap();
         drop((subject, donor));
@@ -131,11 +131,12 @@ fn a_scattered_file_lies_in_one_piece_afterwards_and_reads_as_before() {
     }
 }
 
-/// A part of a file that a thread has for itself, and what it wrote there.
+/// A part of a file that only one thread writes to.
 struct Part {
     at: u64,
+    /// The expected contents.
     model: Vec<u8>,
-    /// A direct write that is on its way.
+    /// A direct write in flight.
     pending: Option<Receiver<base::Result<usize>>>,
 }
 
@@ -150,7 +151,7 @@ impl Part {
         let range = start as usize..end as usize;
         let at = self.at + start;
         match random.below(10) {
-            // Goes on while blocks move, or want to.
+            // In flight during the next move.
             8..=9 => {
                 let start = start / 4096 * 4096;
                 let data = data(random.below(1 << 40), 4096);
@@ -186,7 +187,7 @@ impl Part {
 }
 
 #[test]
-fn readers_and_writers_do_not_notice() {
+fn readers_and_writers_see_no_change_while_blocks_move() {
     const PART: u64 = 1 << 20;
     for (block_size, arguments) in [(1024, ""), (4096, ""), (65_536, "")] {
         let folder = tempfile::tempdir().unwrap();
@@ -222,7 +223,7 @@ fn readers_and_writers_do_not_notice() {
                     subject
                         .move_extents(FileOffset(at), &donor, FileOffset(donor_at), length + block)
                         .unwrap();
-                    // What it got is written over at once.
+                    // Overwrites the old blocks at once.
                     donor.write_at(&vec![0xDD; 2 << 20], 0).unwrap();
                     donor.sync_data().unwrap();
                     drop(donor);
@@ -243,7 +244,7 @@ fn readers_and_writers_do_not_notice() {
 }
 
 #[test]
-fn what_finds_no_room_for_the_map_loses_nothing() {
+fn a_move_without_space_for_the_map_loses_no_data() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path(), 1024, "");
     let volume = open(&image);
@@ -260,7 +261,7 @@ fn what_finds_no_room_for_the_map_loses_nothing() {
     );
     assert_eq!(extents(&subject), before);
     assert!(contents(&subject) == data(7, size));
-    // Room for some of it.
+    // Space for a part of the map.
     punch(&filler, 0..2048);
     volume.sync().unwrap();
     assert_eq!(
@@ -284,7 +285,7 @@ fn what_finds_no_room_for_the_map_loses_nothing() {
 }
 
 #[test]
-fn what_cannot_be_exchanged_is_refused() {
+fn files_that_cannot_exchange_blocks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path(), 1024, "-O inline_data");
     let volume = open(&image);
@@ -304,8 +305,9 @@ fn what_cannot_be_exchanged_is_refused() {
     is_invalid(to(&subject, 0, &subject, 0, 1024));
     let moved = to(&subject.node().open().unwrap(), 0, &donor, 0, 1024);
     assert_eq!(moved, Err(Error::NotOpenFor("writing")));
-    is_invalid(to(&subject, 0, &donor.node().open().unwrap(), 0, 1024));
-    // As far as both go, and whole blocks.
+    let moved = to(&subject, 0, &donor.node().open().unwrap(), 0, 1024);
+    assert_eq!(moved, Err(Error::NotOpenFor("writing")));
+    // Up to the end of the shorter range, in whole blocks.
     assert_eq!(to(&subject, 9216, &donor, 1024, 1 << 40), Ok(1024));
     assert_eq!(to(&subject, 1024, &donor, 9216, 1), Ok(1024));
     let small = make(&volume, "small");
@@ -350,7 +352,7 @@ fn the_kernel_exchanges_the_same_blocks() {
         let block = u64::from(block_size);
         let mut random = Random(0x5851_F42D_4C95_7F2D);
         let volume = open(&image);
-        // Written, unwritten and missing blocks in both.
+        // Both files have written and unwritten blocks and holes.
         for (name, seed) in [("file", 1), ("donor", 2)] {
             let subject = make(&volume, name);
             subject.write_at(&data(seed, 100 * block - 7), 0).unwrap();
@@ -358,8 +360,7 @@ fn the_kernel_exchanges_the_same_blocks() {
                 let at = random.below(100) * block;
                 let end = at + (1 + random.below(8)) * block;
                 match random.below(3) {
-                    // Where a part of a page is a hole of the donor, the kernel moves less of the rest than
-                    // there is to move.
+                    // If the donor has a hole in a part of a page, the kernel moves less of the page than it could.
                     0 if name == "donor" => {
                         punch(&subject, at / 4096 * 4096..end.next_multiple_of(4096));
                     }
@@ -376,7 +377,7 @@ fn the_kernel_exchanges_the_same_blocks() {
         close(volume, &image);
         let kernels = folder.path().join("kernels");
         fs::copy(&image, &kernels).unwrap();
-        // The kernel wants what it moves to lie alike in its pages.
+        // The kernel requires the same offset within a page in both files.
         let ranges = [(0, 0, 30), (40, 52, 20), (72, 72, 40)];
         let mount = LoopMount::new(&kernels, "ext4", "rw");
         let [theirs, donor] = ["file", "donor"].map(|name| {

@@ -1,6 +1,6 @@
 //! One of several threads that change a volume. It creates, writes, links, moves, replaces and removes files
 //! at random, in a directory of its own and, under names of its own, in a shared one. It also writes to files
-//! that other threads write to, and records what it was promised. Not here: what is done to a file's data
+//! that other threads write to, and records the promises that it got. Not here: changes of a file's data
 //! (`subject.rs`, `raced.rs`).
 
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ const ROOT: &Credentials = &Credentials::ROOT;
 /// The maximum number of named files per thread, so that the volume is never full.
 const FILES_MAX: usize = 14;
 
-/// What the threads share.
+/// The state that all threads share.
 pub struct Common<'c> {
     pub volume: &'c Volume,
     pub recorder: &'c RecordDevice,
-    /// A directory.
+    /// The shared directory.
     pub shared: Arc<Node>,
     pub raced: RacedFile<'c>,
     pub log: Log<'c>,
@@ -32,7 +32,7 @@ pub struct Common<'c> {
 }
 
 impl Common<'_> {
-    /// Makes everything durable.
+    /// Makes all changes durable, and records that.
     pub fn sync_volume(&self) {
         let versions = self.syncs.begin();
         let sync = || self.volume.sync().unwrap();
@@ -41,7 +41,7 @@ impl Common<'_> {
     }
 }
 
-/// What is in memory of an inode.
+/// An inode in use.
 enum Open {
     File(Box<Subject>),
     Other(Arc<Node>),
@@ -60,7 +60,7 @@ pub struct Actor<'c> {
     common: &'c Common<'c>,
     names: ThreadNames,
     home: Arc<Node>,
-    /// By inode; the thread's own directory and the shared one included.
+    /// The inodes in use by number, including the thread's own directory and the shared one.
     open: BTreeMap<u64, Open>,
 }
 
@@ -69,11 +69,11 @@ impl<'c> Actor<'c> {
         let shared = &common.shared;
         let names = ThreadNames::new(number, home.number().0, shared.number().0, seed);
         let directories = [&home, shared];
-        let open = directories.map(|it| (it.number().0, Open::Other(Arc::clone(it)))).into();
+        let open = directories.map(|node| (node.number().0, Open::Other(Arc::clone(node)))).into();
         Self { common, names, home, open }
     }
 
-    /// Does so many operations; gives what may be there after a cut.
+    /// Runs `steps` operations. Returns the promises that hold after a cut.
     pub fn run(mut self, steps: usize) -> Promises {
         (0..steps).for_each(|_| self.step());
         self.names.promises
@@ -103,7 +103,7 @@ impl<'c> Actor<'c> {
         }
     }
 
-    /// Does an operation on names, in directories that hold `paths`, and notes what the tree is like then.
+    /// Runs an operation on names in the directories of `paths`, and records the tree after it.
     fn change(&mut self, paths: &[&str], change: impl FnOnce(&mut Self) -> Vec<u64>) {
         let begun = self.common.recorder.point();
         let changed = change(self);
@@ -133,15 +133,15 @@ impl<'c> Actor<'c> {
             };
             let parent = this.directory(parent);
             let node = this.common.volume.create_in(&parent, name.as_bytes(), &what, ROOT).unwrap();
-            made = this.take(node, target.clone());
+            made = this.add_inode(node, target.clone());
             this.names.tree.add_name(path, made);
             vec![made]
         });
         made
     }
 
-    /// Takes in a new inode; gives its number.
-    fn take(&mut self, node: Arc<Node>, target: Vec<u8>) -> u64 {
+    /// Records a new inode. Returns its number.
+    fn add_inode(&mut self, node: Arc<Node>, target: Vec<u8>) -> u64 {
         let (number, kind) = (node.number().0, node.kind());
         let (open, permissions) = match kind {
             FileType::Regular => {
@@ -150,12 +150,12 @@ impl<'c> Actor<'c> {
             FileType::Symlink => (Open::Other(node), 0o777),
             _ => (Open::Other(node), 0o644),
         };
-        assert!(self.open.insert(number, open).is_none(), "an inode in use was given away");
+        assert!(self.open.insert(number, open).is_none(), "an inode in use was allocated again");
         self.names.add_inode(number, kind, permissions, target);
         number
     }
 
-    /// Calls `with` with a file and its notes.
+    /// Calls `with` with a file and its promises.
     fn with_file<R>(
         &mut self,
         number: u64,
@@ -179,7 +179,7 @@ impl<'c> Actor<'c> {
         }
     }
 
-    /// Has two files exchange blocks.
+    /// Exchanges blocks of two files.
     fn move_extents(&mut self) {
         let (Some(number), Some(donor)) = (self.names.pick_file(), self.names.pick_file()) else {
             return;
@@ -189,7 +189,7 @@ impl<'c> Actor<'c> {
         }
         let Some(Open::File(subject)) = self.open.remove(&number) else { panic!("a regular file") };
         let index = self.names.tree.nodes[&number].file.expect("a regular file");
-        // Both are needed at once.
+        // A copy, since two histories are changed at once.
         let mut history = self.names.promises.files[index].clone();
         let mut notes = Notes { history: &mut history, recorder: self.common.recorder };
         self.with_file(donor, |donor, donor_notes, random| {
@@ -225,7 +225,7 @@ impl<'c> Actor<'c> {
         }
     }
 
-    /// Notes that an inode has been synced just now, and its names with it.
+    /// Records that an inode was just synced, which makes its names durable, too.
     fn names_are_durable(&mut self, number: u64) {
         self.names.inode_is_durable(number, self.common.recorder.point());
     }
@@ -260,7 +260,7 @@ impl<'c> Actor<'c> {
             let [(from_parent, from_name), (onto_parent, onto_name)] =
                 [from, onto].map(|path| parent_and_name(path));
             let [from_parent, onto_parent] =
-                [from_parent, onto_parent].map(|it| this.directory(it));
+                [from_parent, onto_parent].map(|path| this.directory(path));
             let flags = RenameFlags { exchange: *is_exchange, ..RenameFlags::default() };
             let (from_at, onto_at) =
                 ((&from_parent, from_name.as_bytes()), (&onto_parent, onto_name.as_bytes()));
@@ -268,17 +268,17 @@ impl<'c> Actor<'c> {
             this.names.renamed(rename)
         });
         let Some(replaced) = replaced else { return };
-        // No crash shows what has replaced another file without its data.
+        // After a crash, no file has replaced another without its data.
         for number in [moved, replaced] {
             let file = self.names.tree.nodes[number].file;
             if let Some(file) = file.filter(|_| number == moved || *is_exchange) {
                 self.names.promises.imply(file);
             }
         }
-        self.forget(*replaced);
+        self.drop_if_nameless(*replaced);
     }
 
-    /// As programs replace a file: a new one is written, synced as a rule, and renamed.
+    /// Replaces a file as programs do: writes a new file, usually syncs it, and renames it over the old one.
     fn replace(&mut self) {
         let Some(onto) = self.names.pick(|node| node.file.is_some()) else { return };
         let path = self.names.new_path(FileType::Regular);
@@ -314,11 +314,11 @@ impl<'c> Actor<'c> {
         });
     }
 
-    /// A file that gets its name when there is something in it.
+    /// Creates a file without a name, writes to it, and then adds a name.
     fn make_unnamed(&mut self) {
         let what = Creation::of(FileType::Regular, 0o644);
         let node = self.common.volume.create_unnamed(&self.home, &what, ROOT).unwrap();
-        let number = self.take(node, Vec::new());
+        let number = self.add_inode(node, Vec::new());
         self.with_file(number, |subject, notes, random| subject.write(notes, random));
         if self.names.random.below(2) == 0 {
             self.sync_file(number, false);
@@ -330,7 +330,7 @@ impl<'c> Actor<'c> {
     fn remove(&mut self) {
         if let Some(path) = self.names.pick(|node| node.kind != FileType::Directory) {
             let number = self.unlink(&path);
-            self.forget(number);
+            self.drop_if_nameless(number);
         }
     }
 
@@ -346,11 +346,11 @@ impl<'c> Actor<'c> {
         number
     }
 
-    /// Removes a file's name and goes on to write to it, or ends that.
+    /// Removes the name of a file that stays in use, or ends the use of such a file.
     fn remove_open(&mut self) {
         if self.names.unnamed.len() > 2 {
             let number = self.names.unnamed.remove(0);
-            return self.forget(number);
+            return self.drop_if_nameless(number);
         }
         let Some(path) = self.names.pick(|node| node.file.is_some() && node.links == 1) else {
             return;
@@ -369,13 +369,13 @@ impl<'c> Actor<'c> {
             this.names.tree.remove_name(&path);
             vec![number]
         });
-        self.forget(number);
+        self.drop_if_nameless(number);
     }
 
-    /// Ends the use of an inode that has no name any more.
-    fn forget(&mut self, number: u64) {
+    /// Ends the use of an inode if it has no name left.
+    fn drop_if_nameless(&mut self, number: u64) {
         if self.names.remove_nameless(number) {
-            self.open.remove(&number).expect("it was in use");
+            self.open.remove(&number).expect("the inode is in use");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! One thread that changes the data of three files in every way (`subject.rs`), and syncs them. Their names
-//! stay, so that syncs promise something without a journal, too.
+//! stay, so that syncs are promises also without a journal.
 
 use testkit::Random;
 use testkit::crash::{
@@ -39,7 +39,7 @@ impl Files {
             if operation < 5 {
                 let donor = (index + 1 + random.below(2) as usize) % NAMES.len();
                 touched.push((recorder.point(), donor));
-                // Both are needed at once.
+                // A copy, since two histories are changed at once.
                 let mut history = histories[index].clone();
                 let mut notes = Notes { history: &mut history, recorder: &recorder };
                 let donor_history = &mut histories[donor];

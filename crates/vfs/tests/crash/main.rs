@@ -1,8 +1,7 @@
 //! Power cuts below open files. Threads write cached, directly and through mappings, punch, collapse and
-//! insert ranges, exchange blocks, and rename, all at once and while the background writes back and commits.
-//! Their writes are recorded. The images that a power cut could leave are rebuilt, recovered and compared
-//! with the promises, as in `ext4`'s own suite (`testkit::crash`, which also describes the environment
-//! variables).
+//! insert ranges, exchange blocks, and rename, all concurrently with background writeback and commits.
+//! The device's writes are recorded. The images that a power cut could leave are rebuilt, recovered and compared
+//! with the promises, as in the suite of `ext4`. `testkit::crash` describes the environment variables.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -26,7 +25,7 @@ use crate::planted::Bug;
 use crate::reuse::Reuse;
 use crate::threads::Threads;
 
-/// A run of everything judges as many.
+/// The minimum number of states that a run of all tests must judge.
 const STATES_MIN: usize = 4_500;
 
 fn rounds(recordings: u64, states: usize) -> Rounds {

@@ -1,5 +1,5 @@
-//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded one,
-//! or by a mount option. The judge must find each.
+//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded device,
+//! or by a mount option. The judge must find each of them.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use testkit::{DeviceHooks, HookedDevice};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     None,
-    /// One of the log's, or of the end of I/O.
+    /// A bug of the log or of the end of I/O.
     Journal(JournalBug),
-    /// A page is made clean before it is protected: what is stored to it in between is in memory, but not
-    /// in what is written, and nobody writes it again.
+    /// A page is made clean before it is protected. A store in between is in memory, but not in the data that is written,
+    /// and is never written later.
     CleanBeforeProtect,
-    /// What replaces other data, by a rename or after a truncation, is written back when it is old only.
+    /// Data that replaces other data, by a rename or after a truncation, is written back only when it is old.
     LateReplacement,
 }
 
-/// A bug on its way into a volume.
+/// A bug, and the state that it needs.
 pub struct Planted {
     bug: Bug,
     late: Arc<LateStore>,
 }
 
-/// A store that comes after its page was made clean: the old bytes and the new ones.
+/// A store to a page after it was made clean: the old bytes and the new ones.
 #[derive(Debug, Default)]
 struct LateStore(Mutex<Option<(Vec<u8>, Vec<u8>)>>);
 
@@ -36,7 +36,7 @@ impl Planted {
         Self { bug, late: Arc::default() }
     }
 
-    /// `device` for a volume that has the bug.
+    /// Returns the device for a volume with the bug, on top of `device`.
     pub fn device(&self, device: SharedDevice) -> SharedDevice {
         match self.bug {
             Bug::None | Bug::LateReplacement => device,
@@ -47,26 +47,25 @@ impl Planted {
         }
     }
 
-    /// Has the store of `new` in the place of `old`, as many bytes, come after its page was made clean, if
-    /// that is the bug.
-    pub fn come_late(&self, old: &[u8], new: &[u8]) {
+    /// Makes the store of `new` over `old`, which is as long, come after its page was made clean, if that is the bug.
+    pub fn delay_store(&self, old: &[u8], new: &[u8]) {
         if self.bug == Bug::CleanBeforeProtect && !new.is_empty() {
             *self.late.0.lock() = Some((old.to_vec(), new.to_vec()));
         }
     }
 }
 
-/// Keeps a late store from the device.
+/// Hides a late store from the device.
 #[derive(Debug)]
 struct WithoutLateStore(Arc<LateStore>);
 
 impl WithoutLateStore {
-    /// The bytes of a write as they were before the late store, if they have that.
+    /// Returns the bytes of a write without the late store, if the write contains it.
     fn before_store(&self, bio: &Bio) -> Option<Vec<u8>> {
         let mut late = self.0.0.lock();
         let (old, new) = late.as_ref()?;
         let mut bytes: Vec<u8> =
-            bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
+            bio.segments().iter().flat_map(|segment| segment.bytes()).copied().collect();
         let at = bytes.windows(new.len()).position(|window| window == new)?;
         bytes[at..at + old.len()].copy_from_slice(old);
         *late = None;

@@ -1,4 +1,4 @@
-//! Files that several threads change at the same time: one that they write to at any offset, and one that
+//! Files that several threads change concurrently: one that they write to at any offset, and one that
 //! they append to. Not here: the states that a power cut may leave.
 
 use std::ops::Range;
@@ -17,10 +17,10 @@ use vfs::{
 use crate::common::{bytes, store, sync};
 use crate::subject::{SECTOR, any_flags, any_sync};
 
-/// Bytes of the file that is written to anywhere, unless blocks are large.
+/// The size of the file that threads write to at any offset, unless blocks are large.
 const SIZE_MIN: usize = 40 << 10;
 
-/// A file that is written to anywhere.
+/// A file that threads write to at any offset.
 pub struct RacedFile<'r> {
     file: File,
     map: FileMap,
@@ -30,11 +30,12 @@ pub struct RacedFile<'r> {
 }
 
 impl<'r> RacedFile<'r> {
-    /// Takes an empty file, half of which gets blocks.
+    /// Sets the size of an empty file, and preallocates its first half.
     pub fn new(file: File, recorder: &'r RecordDevice) -> Self {
         let size = SIZE_MIN.max(3 * file.allocation_unit() as usize);
         file.node().set_size(size as u64, Privileges::Keep).unwrap();
-        let (half, whole) = (bytes(0..size as u64 / 2), bytes(0..size as u64));
+        let half = bytes(0..size as u64 / 2);
+        let whole = bytes(0..size as u64);
         match file.fallocate(Fallocate::Allocate { keep_size: true }, half, Privileges::Keep) {
             // Block maps have no unwritten blocks.
             Ok(()) | Err(Error::Unsupported(_)) => {}
@@ -50,7 +51,7 @@ impl<'r> RacedFile<'r> {
 
     /// Changes the file in some way.
     pub fn change(&self, random: &mut Random) {
-        let range = self.place(random);
+        let range = self.random_range(random);
         match random.below(16) {
             0..=2 => self.write(range, random),
             3..=5 => self.write_direct(range, random),
@@ -64,8 +65,8 @@ impl<'r> RacedFile<'r> {
         }
     }
 
-    /// Whole sectors, anywhere in the file.
-    fn place(&self, random: &mut Random) -> Range<usize> {
+    /// Returns a random range of whole sectors in the file.
+    fn random_range(&self, random: &mut Random) -> Range<usize> {
         let sectors = self.size / SECTOR;
         let first = random.below(sectors as u64) as usize;
         let bits = random.below(5);
@@ -73,7 +74,7 @@ impl<'r> RacedFile<'r> {
         first * SECTOR..end * SECTOR
     }
 
-    /// Does a change that puts new data at a place; `change` says whether it is durable then.
+    /// Runs a change that puts new data at byte `at`. `change` returns whether the data is durable.
     fn put(&self, at: usize, data: Vec<u8>, change: impl FnOnce(Vec<u8>) -> bool) {
         let begun = self.races.lock().begin(at, data.clone());
         let is_durable = change(data);
@@ -82,7 +83,7 @@ impl<'r> RacedFile<'r> {
     }
 
     fn write(&self, range: Range<usize>, random: &mut Random) {
-        // Not only whole sectors: what is left of them comes from the device or the cache.
+        // Not only whole sectors: the rest of a sector comes from the device or the cache.
         let range = range.start + random.below(100) as usize..range.end;
         let sync = any_sync(random);
         let flags = any_flags(random, sync);
@@ -133,7 +134,7 @@ impl<'r> RacedFile<'r> {
         });
     }
 
-    /// Whether more than holes can be made in the file: not in block maps.
+    /// Returns whether the file has extents. Files with block maps support only holes.
     fn has_extents(&self) -> bool {
         let range = bytes(0..1);
         let allocated =
@@ -155,7 +156,7 @@ impl<'r> RacedFile<'r> {
         self.sync_with(0..self.size, || sync(&self.file, data_only));
     }
 
-    /// Has `sync` make all durable, of the whole volume.
+    /// Calls `sync`, which makes the whole volume durable, and records that.
     pub fn sync_volume(&self, sync: impl FnOnce()) {
         self.sync_with(0..self.size, sync);
     }
@@ -171,10 +172,10 @@ fn new_data(range: &Range<usize>, random: &mut Random) -> Vec<u8> {
     range.clone().map(|_| 1 + random.below(200) as u8).collect()
 }
 
-/// A file that is appended to.
+/// A file that threads append to.
 pub struct Log<'r> {
     file: File,
-    /// Records are whole sectors, so that they can go around the cache.
+    /// Whether records are whole sectors, so that they can be written directly.
     is_aligned: bool,
     recorder: &'r RecordDevice,
     appended: Mutex<Appended>,
@@ -196,12 +197,11 @@ impl<'r> Log<'r> {
         let data = self.appended.lock().begin(thread, length);
         let sync = any_sync(random);
         let is_direct = self.is_aligned && random.below(2) == 0;
-        let written = match is_direct {
-            true => self.file.write_direct(WriteAt::End, &data, Privileges::Keep, sync),
-            false => {
-                let flags = any_flags(random, sync);
-                self.file.write_with(WriteAt::End, &data, Privileges::Keep, flags)
-            }
+        let written = if is_direct {
+            self.file.write_direct(WriteAt::End, &data, Privileges::Keep, sync)
+        } else {
+            let flags = any_flags(random, sync);
+            self.file.write_with(WriteAt::End, &data, Privileges::Keep, flags)
         };
         assert_eq!(written, Ok(data.len()));
         let durable = (sync > WriteSync::None).then(|| self.recorder.point());
@@ -213,7 +213,7 @@ impl<'r> Log<'r> {
         self.sync_volume(|| sync(&self.file, data_only));
     }
 
-    /// Has `sync` make all durable, of the whole volume.
+    /// Calls `sync`, which makes the whole volume durable, and records that.
     pub fn sync_volume(&self, sync: impl FnOnce()) {
         let ended = self.appended.lock().ended();
         sync();

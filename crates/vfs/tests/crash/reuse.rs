@@ -1,6 +1,6 @@
 //! Reuse of freed blocks on a volume that is almost full. Two files are written in turn, each in the space
 //! that the other one has just freed by a hole, a collapsed range or a truncation. None of this is promised
-//! to be durable, but neither file ever shows contents of the other.
+//! to be durable, but neither file must ever show contents of the other.
 
 use testkit::Random;
 use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, RecordedRun, Snapshot};
@@ -14,9 +14,9 @@ use crate::stage::open;
 use crate::subject::SECTOR;
 
 const NAMES: [&str; 2] = ["one", "other"];
-/// What each file has at least, of somewhat more that is left free.
+/// The minimum size of each file, in bytes.
 const FILE_MIN: usize = 90 << 10;
-/// What is left free for both.
+/// The space for both files, in bytes.
 const FREE: u64 = 160 << 10;
 const CHUNK: usize = 64 << 10;
 
@@ -39,11 +39,12 @@ impl Reuse {
         let mut random = Random(seed);
         for round in 0..rounds {
             if round == 2 {
-                // What made the files is durable even if the last two transactions are not.
+                // From here on, the creation of the files is durable even if the last two transactions are not.
                 begun = recorder.point();
             }
-            let (written, given_up) = (round % 2, (round + 1) % 2);
-            give_up(&files[given_up], &mut histories[given_up], &mut random);
+            let written = round % 2;
+            let freed = (round + 1) % 2;
+            free_space(&files[freed], &mut histories[freed], &mut random);
             volume.sync().unwrap();
             let length = FILE_MIN + random.below(FILE_MIN as u64 / 4) as usize;
             let data = histories[written].bytes(0, length.next_multiple_of(SECTOR));
@@ -55,8 +56,8 @@ impl Reuse {
     }
 }
 
-/// Gives up most of a file's space.
-fn give_up(file: &File, history: &mut FileHistory, random: &mut Random) {
+/// Frees most of a file's blocks.
+fn free_space(file: &File, history: &mut FileHistory, random: &mut Random) {
     let (size, unit) = (history.now().len(), file.allocation_unit() as usize);
     let end = size.saturating_sub(1) / unit * unit;
     let range = bytes(0..end as u64);
@@ -77,7 +78,7 @@ fn give_up(file: &File, history: &mut FileHistory, random: &mut Random) {
     }
 }
 
-/// Writes to the beginning of a file, in one of the ways there are.
+/// Writes to the beginning of a file: cached, uncached or directly.
 fn write(file: &File, data: &[u8], random: &mut Random) {
     let at = WriteAt::Offset(FileOffset(0));
     let written = match random.below(3) {
@@ -90,7 +91,7 @@ fn write(file: &File, data: &[u8], random: &mut Random) {
     assert_eq!(written, Ok(data.len()));
 }
 
-/// Has `ballast` take all space but a little.
+/// Allocates all space except [`FREE`] bytes for `ballast`.
 fn fill(ballast: &File) {
     let mut size = 0;
     while ballast.write_at(&[1; CHUNK], size) == Ok(CHUNK) {

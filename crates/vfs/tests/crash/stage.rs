@@ -7,7 +7,7 @@ use vfs::{Volume, VolumeOptions};
 
 use crate::planted::Bug;
 
-/// Opens a volume for writing that may have a bug, whose direct writes split extents as the seed says.
+/// Opens a volume for writing, possibly with a bug. The seed decides when direct writes split extents.
 pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
     let split = if seed % 2 == 0 { SplitExtents::AtEnd } else { SplitExtents::Before };
     let options = VolumeOptions {

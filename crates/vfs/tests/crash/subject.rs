@@ -1,5 +1,5 @@
 //! A file that one thread changes in every way, and its expected contents. Not here: names, and files that
-//! several threads change at once.
+//! several threads change concurrently.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::mpsc;
@@ -16,37 +16,37 @@ use vfs::{
 use crate::common::{WRITE, bytes, store, sync};
 use crate::planted::Planted;
 
-/// The bytes of what the device writes as a whole.
+/// The number of bytes that the device writes as a whole.
 pub const SECTOR: usize = 512;
-/// The largest file, unless blocks are large.
+/// The maximum size of a file, unless blocks are large.
 const SIZE_MAX: usize = 24_000;
-/// Bytes of a write, at most: two to the power of this.
+/// The binary logarithm of the maximum length of a write.
 const WRITE_BITS_MAX: u64 = 13;
-/// Direct requests that are in flight at once, at most.
+/// The maximum number of direct requests in flight.
 const IN_FLIGHT_MAX: u64 = 3;
 
 /// An open file.
 pub struct Subject {
     pub file: File,
-    /// All that the file may ever have, once it is wanted.
+    /// A map of the maximum size, created on first use.
     map: Option<FileMap>,
     size_max: usize,
 }
 
-/// A history, and the recorder that says when something was promised.
+/// A file's history, and the recorder with the current point.
 pub struct Notes<'n> {
     pub history: &'n mut FileHistory,
     pub recorder: &'n RecordDevice,
 }
 
 impl Notes<'_> {
-    /// Notes that bytes of what the file holds now are durable.
+    /// Records that the current contents of `range` are durable.
     fn durable_in(&mut self, range: Range<usize>) {
         let version = self.history.version();
         self.history.is_durable_in(self.recorder.point(), version, range);
     }
 
-    /// Notes that all of `version` is durable.
+    /// Records that all of `version` is durable.
     pub fn durable(&mut self, version: usize) {
         self.history.is_durable(self.recorder.point(), version);
     }
@@ -56,7 +56,7 @@ impl Notes<'_> {
     }
 }
 
-/// How durable a write is to be: as a rule not at all.
+/// Returns a random [`WriteSync`], usually `None`.
 pub fn any_sync(random: &mut Random) -> WriteSync {
     match random.below(12) {
         0 => WriteSync::All,
@@ -65,7 +65,7 @@ pub fn any_sync(random: &mut Random) -> WriteSync {
     }
 }
 
-/// The flags of a write, which may leave the cache.
+/// Returns the flags of a write, with a random `dontcache`.
 pub fn any_flags(random: &mut Random, sync: WriteSync) -> RwFlags {
     RwFlags { dontcache: random.below(3) == 0, append: false, sync }
 }
@@ -84,7 +84,7 @@ impl Subject {
         Self { file, map: None, size_max: size_max.next_multiple_of(SECTOR) }
     }
 
-    /// Changes the file in some way. Gives whether all that is known of the file is durable then.
+    /// Changes the file in a random way. Returns whether the whole file is durable afterwards.
     pub fn change(&mut self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
         match random.below(100) {
             0..=24 => return self.write(notes, random),
@@ -102,54 +102,54 @@ impl Subject {
 
     /// Writes through the cache.
     pub fn write(&self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
-        let place = self.place(notes.size(), random);
-        let (sync, data) = (any_sync(random), notes.history.bytes(place.start, place.len()));
-        let (at, flags) = (WriteAt::Offset(offset(place.start)), any_flags(random, sync));
+        let range = self.random_range(notes.size(), random);
+        let (sync, data) = (any_sync(random), notes.history.bytes(range.start, range.len()));
+        let (at, flags) = (WriteAt::Offset(offset(range.start)), any_flags(random, sync));
         let written = self.file.write_with(at, &data, Privileges::Keep, flags).unwrap();
         assert_eq!(written, data.len());
-        notes.history.write(place.start, &data);
-        promise(notes, place, sync)
+        notes.history.write(range.start, &data);
+        promise(notes, range, sync)
     }
 
-    /// Writes around the cache.
+    /// Writes directly.
     fn write_direct(&self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
-        let place = self.sectors(notes.size(), random);
-        let (sync, data) = (any_sync(random), notes.history.bytes(place.start, place.len()));
-        let at = WriteAt::Offset(offset(place.start));
+        let range = self.sectors(notes.size(), random);
+        let (sync, data) = (any_sync(random), notes.history.bytes(range.start, range.len()));
+        let at = WriteAt::Offset(offset(range.start));
         let written = self.file.write_direct(at, &data, Privileges::Keep, sync).unwrap();
         assert_eq!(written, data.len());
-        notes.history.write(place.start, &data);
-        promise(notes, place, sync)
+        notes.history.write(range.start, &data);
+        promise(notes, range, sync)
     }
 
-    /// Has several direct writes be in flight at once.
+    /// Submits several direct writes at once.
     fn submit_direct(&self, notes: &mut Notes<'_>, random: &mut Random) {
         let (sender, ended) = mpsc::channel();
-        let (mut batch, mut places) = (Vec::new(), Vec::<Range<usize>>::new());
+        let (mut batch, mut ranges) = (Vec::new(), Vec::<Range<usize>>::new());
         for _ in 0..=random.below(IN_FLIGHT_MAX) {
-            let place = self.sectors(notes.size(), random);
+            let range = self.sectors(notes.size(), random);
             let overlaps =
-                |other: &Range<usize>| place.start < other.end && other.start < place.end;
-            if places.iter().any(overlaps) {
+                |other: &Range<usize>| range.start < other.end && other.start < range.end;
+            if ranges.iter().any(overlaps) {
                 continue;
             }
-            let data = notes.history.bytes(place.start, place.len());
-            notes.history.write(place.start, &data);
+            let data = notes.history.bytes(range.start, range.len());
+            notes.history.write(range.start, &data);
             let sender = sender.clone();
-            batch.push(DirectIo::write(offset(place.start), data, move |data, result| {
+            batch.push(DirectIo::write(offset(range.start), data, move |data, result| {
                 sender.send((data.len(), result)).unwrap();
             }));
-            places.push(place);
+            ranges.push(range);
         }
         self.file.submit_direct(batch, Privileges::Keep, false);
-        for _ in places {
+        for _ in ranges {
             let (length, result) = ended.recv().unwrap();
             assert_eq!(result, Ok(length));
         }
     }
 
-    /// Cuts the file off, writes it again, and closes it. A crash shows the one or the other, unless what is
-    /// in between was made durable.
+    /// Truncates the file to zero, writes it again, and closes it. A crash leaves the old or the new contents, unless the
+    /// truncation alone was made durable.
     pub fn rewrite(&self, notes: &mut Notes<'_>, random: &mut Random) {
         let (begun, length) = (notes.recorder.point(), 1 + random.below(SIZE_MAX as u64) as usize);
         let (was_empty, data) = (notes.size() == 0, notes.history.bytes(0, length));
@@ -168,18 +168,19 @@ impl Subject {
         }
     }
 
-    /// Stores to the file's memory.
+    /// Stores to the map of the file.
     fn store(&mut self, notes: &mut Notes<'_>, random: &mut Random) {
         let size = notes.size();
-        let place = self.place(size, random);
-        let place = place.start.min(size)..place.end.min(size);
-        let data = notes.history.bytes(place.start, place.len());
-        store(self.map(), place.start as u64, &data);
-        notes.history.write(place.start, &data);
+        let range = self.random_range(size, random);
+        let range = range.start.min(size)..range.end.min(size);
+        let data = notes.history.bytes(range.start, range.len());
+        store(self.map(), range.start as u64, &data);
+        notes.history.write(range.start, &data);
     }
 
-    /// Stores to the file's memory, and makes all of the file durable, while the store comes late if that is
-    /// the bug.
+    /// Stores to the map of the file, and syncs the file. With [`CleanBeforeProtect`], the store comes late.
+    ///
+    /// [`CleanBeforeProtect`]: crate::planted::Bug::CleanBeforeProtect
     pub fn store_and_sync(
         &mut self,
         notes: &mut Notes<'_>,
@@ -191,9 +192,9 @@ impl Subject {
         let after = notes.history.now();
         let changed = (0..after.len()).find(|at| before[*at] != after[*at]);
         if let Some(start) = changed {
-            // In one sector, so that one write has it.
+            // Within one sector, so that one write contains it.
             let end = (start + 1).next_multiple_of(SECTOR).min(after.len());
-            planted.come_late(&before[start..end], &after[start..end]);
+            planted.delay_store(&before[start..end], &after[start..end]);
         }
         let version = notes.history.version();
         sync(&self.file, random.below(2) == 0);
@@ -212,7 +213,7 @@ impl Subject {
         notes.history.set_size(size);
     }
 
-    /// Gives some part of the file space, or takes it away, or moves what lies behind it.
+    /// Allocates or frees blocks of a range of the file, or shifts the data behind it.
     fn fallocate(&self, notes: &mut Notes<'_>, random: &mut Random) {
         let size = notes.size();
         let start = random.below(size as u64 + 1) as usize;
@@ -233,11 +234,11 @@ impl Subject {
             _ => true,
         };
         if !range.is_empty() && fits && self.try_fallocate(mode, &range) {
-            note_fallocated(notes, mode, range);
+            record_fallocate(notes, mode, range);
         }
     }
 
-    /// Whether that can be done to such files: to a block map, only holes can.
+    /// Returns false if files of this kind do not support the operation. Files with block maps support only holes.
     fn try_fallocate(&self, mode: Fallocate, range: &Range<usize>) -> bool {
         match self.file.fallocate(mode, range_of(range), Privileges::Keep) {
             Ok(()) => true,
@@ -246,21 +247,21 @@ impl Subject {
         }
     }
 
-    /// Starts writing back, or waits for it: nothing is durable by that.
+    /// Starts writeback, or waits for it. This makes nothing durable.
     fn sync_range(&self, notes: &Notes<'_>, random: &mut Random) {
-        let place = self.place(notes.size(), random);
+        let range = self.random_range(notes.size(), random);
         let [wait_before, write, wait_after] = [0; 3].map(|_| random.below(2) == 0);
         let how = SyncRange { wait_before, write, wait_after };
-        self.file.sync_range(place.start as u64..place.end as u64, how).unwrap();
+        self.file.sync_range(range.start as u64..range.end as u64, how).unwrap();
     }
 
-    /// Makes a part of the file's memory durable.
+    /// Syncs a part of the map.
     fn sync_map(&mut self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
-        let place = self.place(notes.size(), random);
-        self.map().sync(place.clone(), MapSync::Sync).unwrap();
-        // Zeroes may be a hole that nothing was written for. The file need not reach that far on the device.
-        let start = place.start.min(notes.size());
-        let synced = &notes.history.now()[start..place.end.max(start).min(notes.size())];
+        let range = self.random_range(notes.size(), random);
+        self.map().sync(range.clone(), MapSync::Sync).unwrap();
+        // Zeroes at the end may be a hole. Then nothing was written, and the size on the disk may be less.
+        let start = range.start.min(notes.size());
+        let synced = &notes.history.now()[start..range.end.max(start).min(notes.size())];
         let length = synced.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
         notes.durable_in(start..start + length);
         true
@@ -271,8 +272,8 @@ impl Subject {
         self.file = self.file.node().open_for(WRITE).unwrap();
     }
 
-    /// A range to write to: at the end as a rule, else in the middle or beyond the end.
-    fn place(&self, size: usize, random: &mut Random) -> Range<usize> {
+    /// Returns a random range to write to: in the file, at its end, or anywhere up to half of the maximum size.
+    fn random_range(&self, size: usize, random: &mut Random) -> Range<usize> {
         let at = match random.below(4) {
             0 => random.below(self.size_max as u64 / 2) as usize,
             1..=2 => random.below(size as u64 + 1) as usize,
@@ -282,18 +283,18 @@ impl Subject {
         at..(at + 1 + random.below(1 << bits) as usize).min(self.size_max)
     }
 
-    /// Such a range of whole sectors, or whole blocks.
+    /// Returns a random range of whole sectors, or of whole blocks.
     fn sectors(&self, size: usize, random: &mut Random) -> Range<usize> {
         let unit = match random.below(2) {
             0 => SECTOR,
             _ => self.file.allocation_unit() as usize,
         };
-        let place = self.place(size, random);
-        let start = place.start / unit * unit;
-        start..place.end.next_multiple_of(unit).min(self.size_max)
+        let range = self.random_range(size, random);
+        let start = range.start / unit * unit;
+        start..range.end.next_multiple_of(unit).min(self.size_max)
     }
 
-    /// Makes the data durable; gives the ranges that have blocks then.
+    /// Makes the data durable. Returns the ranges that have blocks.
     pub fn sync_to_blocks(&self, notes: &mut Notes<'_>) -> Vec<Range<usize>> {
         self.file.sync_data().unwrap();
         notes.durable(notes.history.version());
@@ -310,14 +311,14 @@ impl Subject {
     }
 }
 
-/// Notes what was done to a range.
-fn note_fallocated(notes: &mut Notes<'_>, mode: Fallocate, range: Range<usize>) {
+/// Records an operation of fallocate.
+fn record_fallocate(notes: &mut Notes<'_>, mode: Fallocate, range: Range<usize>) {
     let grown = notes.size().max(range.end);
     match mode {
         Fallocate::CollapseRange | Fallocate::InsertRange => {
             let from = range.start;
             notes.history.shift(range, mode == Fallocate::InsertRange);
-            // What has moved is durable.
+            // The data that has moved is durable.
             return notes.durable_in(from..usize::MAX);
         }
         Fallocate::PunchHole | Fallocate::ZeroRange { .. } => notes.history.clear(range),
@@ -331,45 +332,45 @@ fn note_fallocated(notes: &mut Notes<'_>, mode: Fallocate, range: Range<usize>) 
     }
 }
 
-/// Notes what a write that was to be so durable has promised. Gives whether all that is known of the file
-/// is durable.
-fn promise(notes: &mut Notes<'_>, place: Range<usize>, sync: WriteSync) -> bool {
+/// Records the promise of a write with `sync`. Returns whether the whole file is durable.
+fn promise(notes: &mut Notes<'_>, range: Range<usize>, sync: WriteSync) -> bool {
     if sync > WriteSync::None {
-        notes.durable_in(place);
+        notes.durable_in(range);
     }
     sync == WriteSync::All
 }
 
-/// Has a file exchange some blocks with a donor, which loses what it had there. Both have been synced to
-/// these blocks just now.
+/// Exchanges some blocks of a file with a donor, which loses its data there. Both were just synced, and have data only in
+/// `blocks` and `donor_blocks`.
 pub fn move_extents(
     (subject, notes, blocks): (&Subject, &Notes<'_>, &[Range<usize>]),
     (donor, donor_notes, donor_blocks): (&Subject, &mut Notes<'_>, &[Range<usize>]),
     random: &mut Random,
 ) {
     let unit = subject.file.allocation_unit() as usize;
-    let mut place = |size: usize| {
+    let mut blocks_of = |size: usize| {
         let count = size.div_ceil(unit);
         let first = random.below(count as u64 + 1) as usize;
         (first * unit, (count - first).min(1 + random.below(12) as usize) * unit)
     };
-    let ((at, length), (to, donor_length)) = (place(notes.size()), place(donor_notes.size()));
+    let ((at, length), (to, donor_length)) =
+        (blocks_of(notes.size()), blocks_of(donor_notes.size()));
     let length = length.min(donor_length);
     if length == 0 {
         return;
     }
     let moved = subject.file.move_extents(offset(at), &donor.file, offset(to), length as u64);
     let moved: Result<u64> = match moved {
-        // Of block maps, clusters and inline data.
+        // Files with block maps, clusters or inline data.
         Err(Error::Unsupported(_)) => return,
         moved => moved,
     };
     let has = |blocks: &[Range<usize>], at: usize| blocks.iter().any(|range| range.contains(&at));
-    let both = |at_: &usize| has(blocks, at + at_) && has(donor_blocks, to + at_);
+    let both = |offset: &usize| has(blocks, at + offset) && has(donor_blocks, to + offset);
     let exchanged: Vec<usize> = (0..length).step_by(unit).filter(both).collect();
     assert_eq!(moved, Ok((exchanged.len() * unit) as u64));
-    for at in exchanged {
-        donor_notes.history.clear(to + at..to + at + unit);
-        donor_notes.durable_in(to + at..to + at + unit);
+    for offset in exchanged {
+        donor_notes.history.clear(to + offset..to + offset + unit);
+        donor_notes.durable_in(to + offset..to + offset + unit);
     }
 }

@@ -1,5 +1,4 @@
-//! Several threads that change a volume at the same time (`actor.rs`), while another thread writes back and
-//! commits.
+//! Several threads that change a volume concurrently (`actor.rs`), while another thread writes back and commits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use crate::planted::{Bug, Planted};
 use crate::raced::{Log, RacedFile};
 use crate::stage::open;
 
-/// How long the background waits between two syncs of everything.
+/// The pause between two syncs of the volume by the background thread.
 const PAUSE: Duration = Duration::from_millis(15);
 
 pub struct Threads {
@@ -30,7 +29,7 @@ pub struct Threads {
 impl Threads {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, threads: usize, steps: usize) -> Self {
         let planted = Planted::new(bug);
-        // With one thread everything is the same again with the same seed.
+        // With one thread, a seed reproduces the whole run.
         let pace = if threads == 1 { Pace::AtOnce } else { Pace::Slow };
         let Recorded { recorder, disks } = kind.record(pace, |device| planted.device(device));
         let volume = open(&disks, bug, seed);
@@ -56,7 +55,7 @@ impl Threads {
     }
 }
 
-/// Has the threads do so many operations each.
+/// Runs `steps` operations on each thread.
 fn run(common: &Common<'_>, homes: Vec<Arc<Node>>, seed: u64, steps: usize) -> Vec<Promises> {
     let is_over = AtomicBool::new(false);
     let has_background = homes.len() > 1;
@@ -74,9 +73,9 @@ fn run(common: &Common<'_>, homes: Vec<Arc<Node>>, seed: u64, steps: usize) -> V
                 }
             });
         }
-        let ended: Vec<_> = all.into_iter().map(|one| one.join()).collect();
+        let ended: Vec<_> = all.into_iter().map(|thread| thread.join()).collect();
         is_over.store(true, Ordering::Relaxed);
-        ended.into_iter().map(|one| one.unwrap()).collect()
+        ended.into_iter().map(|result| result.unwrap()).collect()
     })
 }
 

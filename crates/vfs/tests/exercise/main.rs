@@ -1,6 +1,6 @@
-//! All that can be done to files, at random, on files beside models of them, whose cache is smaller than
-//! they are: what is read is compared with the model, and now and then the volume is closed, judged by
-//! e2fsck, opened and read again. `testkit::exercise` says what the environment chooses.
+//! Random operations of all kinds on files and on models of them, with a cache that is smaller than the files. Reads are
+//! compared with the models. From time to time the volume is closed, judged by e2fsck, opened and read again.
+//! `testkit::exercise` describes the environment variables.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,9 +17,9 @@ use vfs::Volume;
 use crate::operation::SHARES;
 use crate::subject::Subject;
 
-/// Files; together they may be larger than the cache.
+/// The names of the files. Together, the files may be larger than the cache.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// So often e2fsck looks at the volume.
+/// The number of operations between two checks by e2fsck.
 const JUDGED_EVERY: u64 = 2000;
 
 /// An image, its volume and the files on it.
@@ -33,7 +33,7 @@ impl Stage {
         &mut self.open.as_mut().unwrap().0
     }
 
-    /// Closes the volume, has it judged, and opens it again.
+    /// Closes the volume, lets e2fsck judge it, and opens it again.
     fn reopen(&mut self) {
         let (subjects, volume) = self.open.take().unwrap();
         let models: Vec<_> = subjects.into_iter().map(Subject::close).collect();

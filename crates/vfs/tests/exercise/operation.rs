@@ -1,6 +1,6 @@
-//! What is done to a file. Not here: doing it.
+//! The operations of the exercise, and how often each is chosen. Not here: running them (`subject.rs`).
 
-/// One of the things that are done.
+/// An operation on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Read,
@@ -24,7 +24,7 @@ pub enum Operation {
     CloseFile,
 }
 
-/// How often each comes, against the others.
+/// The weight of each operation in the random choice.
 pub const SHARES: [(Operation, u64); 22] = [
     (Operation::Read, 8),
     (Operation::ReadUncached, 4),
@@ -51,7 +51,7 @@ pub const SHARES: [(Operation, u64); 22] = [
 ];
 
 impl Operation {
-    /// Whether it can only be done to what the file has.
+    /// Returns whether the operation needs a range within the file.
     pub fn is_within(self) -> bool {
         matches!(self, Self::Load | Self::Store)
     }

@@ -1,4 +1,4 @@
-//! A file and what it should have, and doing things to both. Not here: which.
+//! A file and a model of it, and operations on both. Not here: the choice of operations (`operation.rs`).
 
 use std::ops::{ControlFlow, Range};
 
@@ -12,22 +12,22 @@ use vfs::{
 use crate::common::{WRITE, bytes, load, store};
 use crate::operation::Operation;
 
-/// The largest file.
+/// The maximum size of a file.
 pub const SIZE_MAX: u64 = 3 << 20;
-/// What direct reads and writes are multiples of.
+/// The unit of direct reads and writes, in bytes.
 const SECTOR: u64 = 512;
 const PAGE: u64 = 4096;
 const UNCACHED: RwFlags = RwFlags { dontcache: true, append: false, sync: WriteSync::None };
 
-/// A file, and the bytes that it should have.
+/// A file, and its expected contents.
 pub struct Subject {
     file: File,
     model: Model,
-    /// All that the file may ever have, once it is wanted.
+    /// A map of the maximum size, created on first use.
     map: Option<FileMap>,
 }
 
-/// Does something to a file, the first of two, and to its model; reads are compared.
+/// Runs an operation on the file `index` and its model, and compares reads. `other` is the donor of `MoveExtents`.
 pub fn run(
     subjects: &mut [Subject],
     operation: Operation,
@@ -50,12 +50,12 @@ impl Subject {
         self.model.size()
     }
 
-    /// Ends the use of the file; what it should have.
+    /// Closes the file. Returns its model.
     pub fn close(self) -> Model {
         self.model
     }
 
-    /// Reads all of it.
+    /// Compares all of the file with the model.
     pub fn check(&self) {
         self.read(0..SIZE_MAX + 1, RwFlags::default());
         self.check_holes(0..self.size());
@@ -67,7 +67,7 @@ impl Subject {
         self.model.compare(&found[..read], &range);
     }
 
-    /// What is said to be a hole reads as zeroes.
+    /// Checks that the model has only zeroes where the file reports holes.
     fn check_holes(&self, range: Range<u64>) {
         let data = |at| match self.file.seek_data(FileOffset(at)) {
             Err(Error::NoSuchOffset) => None,
@@ -88,10 +88,7 @@ impl Subject {
 
     fn run(&mut self, operation: Operation, range: Range<u64>, random: &mut Random) {
         let (size, unit) = (self.size(), self.file.allocation_unit());
-        let range = match operation.is_within() {
-            true => self.model.within(&range),
-            false => range,
-        };
+        let range = if operation.is_within() { self.model.within(&range) } else { range };
         let sectors = range.start / SECTOR * SECTOR..range.end.next_multiple_of(SECTOR);
         let units = range.start / unit * unit..range.end.next_multiple_of(unit);
         let at = FileOffset(range.start);
@@ -127,7 +124,7 @@ impl Subject {
                 store(self.map(), range.start, &data);
                 let page_end = size.next_multiple_of(PAGE);
                 if !range.is_empty() && range.end == size && size < page_end {
-                    // Bytes of the last page that the file does not have.
+                    // Stores to the rest of the last page, past the end of the file, are lost.
                     store(self.map(), size, &vec![0xDD; (page_end - size) as usize]);
                 }
             }
@@ -174,7 +171,7 @@ impl Subject {
                     assert!(matches!(inserted, Err(Error::InvalidArgument(_))), "{inserted:?}");
                 }
             }
-            Operation::MoveExtents => unreachable!("that takes two files"),
+            Operation::MoveExtents => unreachable!("`run` handles operations on two files"),
             Operation::Sync { data_only: true } => self.file.sync_data().unwrap(),
             Operation::Sync { data_only: false } => self.file.sync_all().unwrap(),
             Operation::SyncRange => {
@@ -189,7 +186,7 @@ impl Subject {
         }
     }
 
-    /// The ranges that have blocks, once all has its place.
+    /// Makes the data durable, and returns the ranges that have blocks.
     fn blocks(&self) -> Vec<Range<u64>> {
         self.file.sync_data().unwrap();
         let mut blocks = Vec::new();
@@ -204,7 +201,7 @@ impl Subject {
     }
 }
 
-/// Has a file give its blocks of a range for those that another one, a donor, has somewhere.
+/// Exchanges blocks of a file with those of a donor at a random position.
 fn move_extents(
     subjects: &mut [Subject],
     index: usize,
@@ -224,7 +221,7 @@ fn move_extents(
     let length = length.next_multiple_of(unit).min(left(subject, at)).min(left(other, to));
     let bytes = match moved {
         Ok(bytes) => bytes,
-        // Clusters, or inline data.
+        // Files with clusters or inline data.
         Err(Error::Unsupported(_)) => return,
         Err(error) => {
             assert!(matches!(error, Error::InvalidArgument(_)) && length == 0, "{error}");
@@ -233,11 +230,11 @@ fn move_extents(
     };
     let both = |offset: &u64| has(&blocks, at + offset) && has(&donor_blocks, to + offset);
     let exchanged: Vec<u64> = (0..length).step_by(unit as usize).filter(both).collect();
-    assert_eq!(bytes, exchanged.len() as u64 * unit, "bytes that have moved");
+    assert_eq!(bytes, exchanged.len() as u64 * unit, "the number of moved bytes");
     for offset in exchanged {
         subjects[donor].model.clear(&(to + offset..to + offset + unit));
     }
-    // At once: nobody else may have noticed.
+    // Compares at once: readers must see no difference.
     subjects[index].read(at..at + length, RwFlags::default());
     subjects[donor].read(to..to + length, RwFlags::default());
 }

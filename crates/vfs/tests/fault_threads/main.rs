@@ -1,9 +1,10 @@
-//! Threads that write, sync, move, cut off and delete files on a device of which a write or a flush
-//! fails. Every fsync tells of what was lost or has made all durable, each open file hears of a loss
-//! once, the volume goes on or ends all changes as what was lost demands, and after a power cut all
-//! that was promised is there, and nothing that never was.
+//! Threads that write, sync, rename, truncate and delete files on a device on which one write or flush fails.
+//! Every fsync either reports the loss or has made the file durable. Each open file reports a loss once. After lost
+//! data, the volume goes on; after lost metadata, it is shut down. After a power cut, files have all promised data, and
+//! only data that was written.
 //!
-//! Which request fails is counted, and threads differ: a seed gives each thread its operations only.
+//! The failing request is chosen by its number. Threads run at varying speeds, so a seed determines the operations of each
+//! thread, but not which operation fails.
 
 mod worker;
 
@@ -24,12 +25,12 @@ use worker::{Found, Worker};
 const EIO: i32 = 5;
 const THREADS: u64 = 4;
 const STEPS: usize = 40;
-/// So that requests of several threads are under way at once.
+/// The latency of the device, so that requests of several threads are in flight at once.
 const LATENCY: std::time::Duration = std::time::Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
-/// One request in so many takes longer, and is overtaken by others.
+/// One in this number of requests takes longer, so that others overtake it.
 const STRAGGLERS_EVERY: u64 = 11;
-/// How long such a request takes.
+/// The latency of these requests.
 const STRAGGLERS_LATENCY: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A kind of volume.
@@ -63,7 +64,7 @@ impl Kind {
         !self.arguments.contains("^has_journal")
     }
 
-    /// Whether blocks are made zeroes before they get data, as a part of metadata's change.
+    /// Returns whether new blocks are zeroed on the device before they get data.
     fn zeroes_blocks(&self) -> bool {
         self.format == "ext3"
     }
@@ -77,19 +78,19 @@ impl Kind {
     }
 }
 
-/// What happened when threads ran into a fault.
+/// The outcome of a run with a fault.
 struct Outcome {
     recording: Recording,
     faults: Vec<Fault>,
     workers: Vec<Worker>,
-    /// Nothing could be changed any more before the volume was closed.
+    /// Whether changes failed before the volume was closed.
     is_shut: bool,
-    /// The fault had come by then.
-    has_come: bool,
-    /// Errors that the volume has noted.
-    noted: u64,
-    /// All that anybody was told.
-    told: usize,
+    /// Whether the fault had occurred by then.
+    has_occurred: bool,
+    /// The number of errors that the volume has recorded.
+    recorded: u64,
+    /// The number of operations that have failed.
+    reported: usize,
     requests: [u64; 2],
 }
 
@@ -99,9 +100,9 @@ fn open(device: SharedDevice, writable: bool) -> base::Result<Volume> {
     Volume::open_device(device, &options)
 }
 
-fn errors_noted(volume: &Volume) -> u64 {
-    let noted = volume.info().details.into_iter().find(|one| one.0 == "errors_found");
-    noted.map_or(0, |noted| noted.1.to_string().parse().unwrap())
+fn errors_recorded(volume: &Volume) -> u64 {
+    let recorded = volume.info().details.into_iter().find(|detail| detail.0 == "errors_found");
+    recorded.map_or(0, |recorded| recorded.1.to_string().parse().unwrap())
 }
 
 fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
@@ -118,8 +119,11 @@ fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
         }
         Ok(volume)
     });
-    let (mut workers, mut is_shut, mut has_come, mut noted, mut told) =
-        (Vec::new(), false, false, 0, 0);
+    let mut workers = Vec::new();
+    let mut is_shut = false;
+    let mut has_occurred = false;
+    let mut recorded = 0;
+    let mut reported = 0;
     match opened {
         Ok(volume) => {
             let shut = AtomicBool::new(false);
@@ -133,43 +137,44 @@ fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
                     })
                 };
                 let all: Vec<_> = (0..THREADS).map(start).collect();
-                workers.extend(all.into_iter().map(|one| one.join().unwrap()));
+                workers.extend(all.into_iter().map(|thread| thread.join().unwrap()));
             });
             let last = volume.mkdir(b"/last", 0o755, &Credentials::ROOT);
             is_shut = last.is_err();
             assert!(
                 is_shut || !shut.load(Ordering::Acquire),
-                "changes were refused, and are not now"
+                "changes failed before, and succeed now"
             );
-            noted = errors_noted(&volume);
-            has_come = !faulty.faults().is_empty();
-            told = workers.iter().map(|worker| worker.told).sum();
-            workers.iter_mut().for_each(Worker::let_go);
-            told += usize::from(volume.close().is_err());
+            recorded = errors_recorded(&volume);
+            has_occurred = !faulty.faults().is_empty();
+            reported = workers.iter().map(|worker| worker.reported).sum();
+            workers.iter_mut().for_each(Worker::close_files);
+            reported += usize::from(volume.close().is_err());
         }
-        Err(_) => told += 1,
+        Err(_) => reported += 1,
     }
-    let requests = [IoOperation::Write, IoOperation::Flush].map(|one| faulty.requests(one));
+    let requests =
+        [IoOperation::Write, IoOperation::Flush].map(|operation| faulty.requests(operation));
     let (recording, faults) = (device.recording(), faulty.faults());
-    Outcome { recording, faults, workers, is_shut, has_come, noted, told, requests }
+    Outcome { recording, faults, workers, is_shut, has_occurred, recorded, reported, requests }
 }
 
-/// What a power cut leaves at the end of the recording, with some of the sectors that no flush has
-/// made durable. The superblock's two are taken to be written together, as its checksum needs; and
-/// those of every kilobyte where there is no journal, which is what makes up for torn blocks.
+/// Returns an image that a power cut may leave at the end of the recording, with some of the volatile sectors. The two
+/// sectors of the superblock are written together, as its checksum requires. Without a journal, which protects from torn
+/// blocks, the two sectors of every kilobyte are.
 fn after_power_cut(kind: &Kind, recording: &Recording, random: &mut Random) -> Vec<u8> {
     let (kept_of_4, mut kept) = (random.below(5), false);
     recording.image(recording.crash_points().end - 1, |write, sector| {
         let sector = write.offset.0 / 512 + sector;
-        let is_with_the_one_before = sector == 3 || !kind.has_journal() && sector % 2 == 1;
-        if !is_with_the_one_before {
+        let is_with_previous = sector == 3 || !kind.has_journal() && sector % 2 == 1;
+        if !is_with_previous {
             kept = random.below(4) < kept_of_4;
         }
         kept
     })
 }
 
-/// Runs e2fsck on an image; gives the image afterwards.
+/// Runs e2fsck on an image, and returns the image afterwards.
 fn e2fsck(image: &[u8], option: &str, code_max: i32, place: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
@@ -177,11 +182,11 @@ fn e2fsck(image: &[u8], option: &str, code_max: i32, place: &str) -> Vec<u8> {
     let output = Command::new("e2fsck").arg(option).arg(Path::new(&path)).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let passed = output.status.code().is_some_and(|code| code <= code_max);
-    assert!(passed, "{place}: e2fsck {option} says {:?}\n{text}", output.status.code());
+    assert!(passed, "{place}: e2fsck {option} ends with {:?}\n{text}", output.status.code());
     std::fs::read(path).unwrap()
 }
 
-/// The image as the next opening for writing, and closing, leaves it.
+/// Opens the image for writing and closes it again. Returns the image afterwards.
 fn reopened(image: Vec<u8>, place: &str) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(image));
     let volume = open(device.clone(), true).unwrap_or_else(|error| panic!("{place}: {error}"));
@@ -190,26 +195,26 @@ fn reopened(image: Vec<u8>, place: &str) -> Vec<u8> {
     device.snapshot()
 }
 
-fn check_told(kind: &Kind, fault: CountedFault, outcome: &Outcome, place: &str) {
+fn check_reports(kind: &Kind, fault: CountedFault, outcome: &Outcome, place: &str) {
     let is_flush = fault.operation == IoOperation::Flush;
     if is_flush || fault.lasting == Lasting::ForGood {
-        assert!(outcome.told > 0, "{place}: nobody was told");
+        assert!(outcome.reported > 0, "{place}: no operation has failed");
     }
-    if !outcome.has_come {
+    if !outcome.has_occurred {
         return;
     }
     if outcome.is_shut {
-        assert_eq!(outcome.noted, 1, "{place}: the volume has not noted why it is shut");
+        assert_eq!(outcome.recorded, 1, "{place}: the volume has not recorded why it is shut down");
         return;
     }
-    assert_eq!(outcome.noted, 0, "{place}: lost data is no error of the volume");
-    assert!(!is_flush, "{place}: all goes on after a flush that failed");
+    assert_eq!(outcome.recorded, 0, "{place}: lost data is no error of the volume");
+    assert!(!is_flush, "{place}: the volume is not shut down after a failed flush");
     for worker in &outcome.workers {
-        worker.check_told(place);
+        worker.check_reports(place);
     }
     let losses: usize = outcome.workers.iter().map(|worker| worker.losses()).sum();
     if fault.lasting == Lasting::Once && !kind.zeroes_blocks() {
-        assert!(losses <= 1, "{place}: one write that failed was told of {losses} files");
+        assert!(losses <= 1, "{place}: one failed write was reported for {losses} files");
     }
 }
 
@@ -225,30 +230,29 @@ fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, pl
     };
     if has_journal {
         let recovered = reopened(cut.clone(), place);
-        // Where an error was noted, nobody believes what the volume says of its orphans: neither do
-        // we, nor Linux. A check has to find them, which the volume asks for.
-        let mended = match outcome.is_shut {
-            true => e2fsck(&recovered, "-fy", 1, place),
-            false => recovered.clone(),
-        };
-        e2fsck(&mended, "-fn", 0, place);
-        check("us", recovered, 1);
+        // On a volume with a recorded error, neither this library nor Linux processes the orphan list. The volume
+        // requests a check, and e2fsck finds the orphans.
+        let repaired =
+            if outcome.is_shut { e2fsck(&recovered, "-fy", 1, place) } else { recovered.clone() };
+        e2fsck(&repaired, "-fn", 0, place);
+        check("this library", recovered, 1);
     }
     if !has_journal || fault.number % 4 == 0 {
-        let mended = e2fsck(&cut, "-fy", 1, place);
-        e2fsck(&mended, "-fn", 0, place);
-        check("e2fsck", mended, if outcome.is_shut { kind.block_size as usize } else { 1 });
+        let repaired = e2fsck(&cut, "-fy", 1, place);
+        e2fsck(&repaired, "-fn", 0, place);
+        check("e2fsck", repaired, if outcome.is_shut { kind.block_size as usize } else { 1 });
     }
 }
 
-/// Fails requests of an operation, so many of them at most, spread over all that there are; gives in
-/// how many runs that came to pass, and after how many of those all went on.
+/// Runs the threads up to `runs` times, and fails another request of `operation` each time. Returns the number of runs in
+/// which the fault occurred, and the number of these after which the volume was not shut down.
 fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, runs: u64) -> [u64; 2] {
     let image = kind.image();
-    let undisturbed = run(&image, None, 1);
-    assert_eq!((undisturbed.told, undisturbed.is_shut), (0, false), "{}", kind.arguments);
-    let count = undisturbed.requests[usize::from(operation == IoOperation::Flush)];
-    let (mut came, mut went_on) = (0, 0);
+    let healthy = run(&image, None, 1);
+    assert_eq!((healthy.reported, healthy.is_shut), (0, false), "{}", kind.arguments);
+    let count = healthy.requests[usize::from(operation == IoOperation::Flush)];
+    let mut occurred = 0;
+    let mut went_on = 0;
     for index in 0..runs {
         let number = index * count / runs;
         let fault = CountedFault { operation, number, lasting, errno: EIO };
@@ -259,33 +263,33 @@ fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, runs: u64) -> [u
         if outcome.faults.is_empty() {
             continue;
         }
-        came += 1;
+        occurred += 1;
         went_on += u64::from(!outcome.is_shut);
-        check_told(kind, fault, &outcome, &place);
+        check_reports(kind, fault, &outcome, &place);
         check_after_power_cut(kind, fault, &outcome, &place);
     }
-    assert!(came > runs / 2, "{}: only {came} faults came", kind.arguments);
-    [came, went_on]
+    assert!(occurred > runs / 2, "{}: only {occurred} faults occurred", kind.arguments);
+    [occurred, went_on]
 }
 
 #[test]
-fn a_write_that_fails_once_is_told_and_no_thread_loses_what_was_durable() {
+fn a_write_that_fails_once_is_reported_and_no_thread_loses_durable_data() {
     for kind in &KINDS {
-        let [came, went_on] = sweep(kind, IoOperation::Write, Lasting::Once, 30);
-        // Both data and metadata were lost.
-        assert!(went_on > 0 && went_on < came, "{}: {went_on} of {came}", kind.arguments);
+        let [occurred, went_on] = sweep(kind, IoOperation::Write, Lasting::Once, 30);
+        // Some runs have lost data, and others metadata.
+        assert!(went_on > 0 && went_on < occurred, "{}: {went_on} of {occurred}", kind.arguments);
     }
 }
 
 #[test]
-fn a_flush_that_fails_once_is_told_and_no_thread_loses_what_was_durable() {
+fn a_flush_that_fails_once_is_reported_and_no_thread_loses_durable_data() {
     for kind in &KINDS {
         sweep(kind, IoOperation::Flush, Lasting::Once, 12);
     }
 }
 
 #[test]
-fn a_device_that_dies_takes_nothing_durable_from_any_thread() {
+fn no_thread_loses_durable_data_when_the_device_fails_for_good() {
     for kind in &KINDS {
         sweep(kind, IoOperation::Write, Lasting::ForGood, 8);
     }

@@ -1,4 +1,4 @@
-//! One thread: what it does, what it was told, and what of it has to be there after a power cut.
+//! One thread: its operations, the errors that it got, and the states of its files that a power cut may leave.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,50 +16,50 @@ const EROFS: i32 = 30;
 const FILES_MAX: usize = 4;
 const SIZE_MAX: u64 = 40_000;
 
-/// A file as it is, or was tried to be made, by one operation.
+/// The state of a file after an operation, or the state that a failed operation was to make.
 #[derive(Clone, Default)]
 struct Version {
-    /// `None` before it has one, and when it was deleted.
+    /// `None` before the file has a name, and after it was deleted.
     path: Option<String>,
     data: Vec<u8>,
 }
 
-/// A file that is open twice, and all that it was.
+/// A file that is open twice, and its history.
 struct Subject {
     number: u64,
     open: Option<(Arc<Node>, [File; 2])>,
     versions: Vec<Version>,
-    /// The versions whose data, and whose name, were there when an fsync said that all is well.
+    /// The versions of the data and of the name at the last successful fsync.
     durable: Option<[usize; 2]>,
-    /// Nothing of what the file holds in memory was lost, or may not have got there.
+    /// Whether no data of the file is lost: all writes have succeeded, and no fsync has reported an error.
     is_whole: bool,
-    /// How often each of the two was told of a loss.
-    told: [usize; 2],
+    /// The number of losses that each of the two open files has reported.
+    reported: [usize; 2],
 }
 
 impl Subject {
-    fn now(&self) -> Version {
+    fn current(&self) -> Version {
         self.versions.last().cloned().unwrap_or_default()
     }
 
-    fn try_to_be(&mut self, change: impl FnOnce(&mut Version)) {
-        let mut version = self.now();
+    fn add_version(&mut self, change: impl FnOnce(&mut Version)) {
+        let mut version = self.current();
         change(&mut version);
         self.versions.push(version);
     }
 
-    /// Whether it had a name at the end.
+    /// Returns whether the file has a name at the end.
     fn has_name(&self) -> bool {
-        self.now().path.is_some()
+        self.current().path.is_some()
     }
 
-    /// Whether nothing was done to it since it was synced.
+    /// Returns whether the file was not changed since it was last synced.
     fn is_untouched(&self) -> bool {
         self.durable.is_some_and(|[data, name]| data == name && data + 1 == self.versions.len())
     }
 
     fn open(&self) -> &(Arc<Node>, [File; 2]) {
-        self.open.as_ref().expect("it is open while threads run")
+        self.open.as_ref().expect("files are open while threads run")
     }
 }
 
@@ -68,38 +68,40 @@ pub struct Worker {
     random: Random,
     names: u64,
     files: Vec<Subject>,
-    gone: Vec<Subject>,
-    /// Errors that anything has ended with.
-    pub told: usize,
+    /// Files that were deleted.
+    deleted: Vec<Subject>,
+    /// The number of operations that have failed.
+    pub reported: usize,
 }
 
 impl Worker {
     pub fn new(number: u64, seed: u64) -> Self {
         let random = Random(seed << 8 | number);
-        Self { number, random, names: 0, files: Vec::new(), gone: Vec::new(), told: 0 }
+        Self { number, random, names: 0, files: Vec::new(), deleted: Vec::new(), reported: 0 }
     }
 
-    /// Does so many operations, and syncs all files at the end. Notes when all changes have ended.
+    /// Runs `steps` operations, and syncs all files at the end. Sets `shut` when an error shows that the volume is shut
+    /// down.
     pub fn run(&mut self, volume: &Volume, shut: &AtomicBool, steps: usize) {
         for _ in 0..steps {
-            self.note(shut, |worker| worker.step(volume));
+            self.check_operation(shut, |worker| worker.step(volume));
         }
         for index in 0..self.files.len() {
             for user in 0..2 {
-                self.note(shut, |worker| worker.fsync(index, user, false));
+                self.check_operation(shut, |worker| worker.fsync(index, user, false));
             }
         }
     }
 
-    /// Once changes have ended, nothing succeeds any more that changes something or has it be durable.
-    fn note(&mut self, shut: &AtomicBool, work: impl FnOnce(&mut Self) -> Result<()>) {
+    /// Runs an operation, and checks its result: on a volume that is shut down, all changes and syncs fail.
+    fn check_operation(&mut self, shut: &AtomicBool, work: impl FnOnce(&mut Self) -> Result<()>) {
         let was_shut = shut.load(Ordering::Acquire);
         let result = work(self);
         let number = result.as_ref().map_or_else(Error::errno, |()| 0);
         assert!([0, EIO, EROFS].contains(&number), "{result:?}");
-        assert!(!was_shut || number > 0, "something succeeds on a volume that is shut");
+        assert!(!was_shut || number > 0, "an operation succeeds on a volume that is shut down");
         shut.fetch_or(matches!(result, Err(Error::ShutDown(_))), Ordering::AcqRel);
-        self.told += usize::from(number > 0);
+        self.reported += usize::from(number > 0);
     }
 
     fn step(&mut self, volume: &Volume) -> Result<()> {
@@ -110,7 +112,7 @@ impl Worker {
         match self.random.below(24) {
             0..=3 if self.files.len() < FILES_MAX => self.create(volume),
             0..=9 => self.write(index),
-            10 => self.begin_anew(index),
+            10 => self.empty(index),
             11 => self.truncate(index),
             12..=13 => self.rename(volume, index),
             14 => self.replace(volume, index),
@@ -123,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// A name of its own, in the thread's directory or in one that all have.
+    /// Returns an unused path, in the thread's directory or in the shared one.
     fn new_path(&mut self) -> String {
         self.names += 1;
         let directory = match self.random.below(3) {
@@ -139,15 +141,22 @@ impl Worker {
         let mode = OpenMode { write: true, append: false };
         let users = [node.open_for(mode)?, node.open_for(mode)?];
         let versions = vec![Version::default(), Version { path: Some(path), ..Version::default() }];
-        let (number, open, told) = (node.number().0, Some((node, users)), [0; 2]);
-        let (durable, is_whole) = (None, true);
-        self.files.push(Subject { number, open, versions, durable, is_whole, told });
+        let number = node.number().0;
+        let open = Some((node, users));
+        self.files.push(Subject {
+            number,
+            open,
+            versions,
+            durable: None,
+            is_whole: true,
+            reported: [0; 2],
+        });
         Ok(())
     }
 
     fn write(&mut self, index: usize) -> Result<()> {
         let file = &mut self.files[index];
-        let mut data = file.now().data;
+        let mut data = file.current().data;
         let at = match self.random.below(3) {
             0 => self.random.below(data.len() as u64 + 1),
             1 => self.random.below(SIZE_MAX / 2),
@@ -159,7 +168,7 @@ impl Worker {
         let end = at as usize + bytes.len();
         data.resize(data.len().max(end), 0);
         data[at as usize..end].copy_from_slice(&bytes);
-        file.try_to_be(|version| version.data = data);
+        file.add_version(|version| version.data = data);
         let written = file.open().1[0].write_at(&bytes, at);
         file.is_whole &= written == Ok(bytes.len());
         written.map(drop)
@@ -167,19 +176,19 @@ impl Worker {
 
     fn set_size(&mut self, index: usize, size: u64) -> Result<()> {
         let file = &mut self.files[index];
-        file.try_to_be(|version| version.data.truncate(size as usize));
+        file.add_version(|version| version.data.truncate(size as usize));
         let done = file.open().0.set_size(size, Privileges::Keep);
         file.is_whole &= done.is_ok();
         done
     }
 
     fn truncate(&mut self, index: usize) -> Result<()> {
-        let size = self.random.below(self.files[index].now().data.len() as u64 + 1);
+        let size = self.random.below(self.files[index].current().data.len() as u64 + 1);
         self.set_size(index, size)
     }
 
-    /// Empties a file: what was lost of it before does not count any more.
-    fn begin_anew(&mut self, index: usize) -> Result<()> {
+    /// Truncates a file to zero, after which earlier losses of data do not matter.
+    fn empty(&mut self, index: usize) -> Result<()> {
         self.set_size(index, 0)?;
         self.files[index].is_whole = true;
         Ok(())
@@ -190,10 +199,10 @@ impl Worker {
         self.rename_to(volume, index, path, None)
     }
 
-    /// Gives a file the name of another one, which is deleted by that.
+    /// Renames a file over another file, which is thereby deleted.
     fn replace(&mut self, volume: &Volume, index: usize) -> Result<()> {
         let other = (index + 1) % self.files.len();
-        match self.files[other].now().path {
+        match self.files[other].current().path {
             Some(path) if other != index => self.rename_to(volume, index, path, Some(other)),
             _ => self.rename(volume, index),
         }
@@ -206,21 +215,21 @@ impl Worker {
         path: String,
         other: Option<usize>,
     ) -> Result<()> {
-        let old = self.files[index].now().path.unwrap_or_default();
-        self.files[index].try_to_be(|version| version.path = Some(path.clone()));
+        let old = self.files[index].current().path.unwrap_or_default();
+        self.files[index].add_version(|version| version.path = Some(path.clone()));
         if let Some(other) = other {
-            self.files[other].try_to_be(|version| version.path = None);
+            self.files[other].add_version(|version| version.path = None);
         }
         let (from, to, flags) = (old.as_bytes(), path.as_bytes(), RenameFlags::default());
         let renamed = volume.rename_at(from, to, flags, &Credentials::ROOT);
         match (&renamed, other) {
-            (Ok(()), Some(other)) => self.forget(other),
+            (Ok(()), Some(other)) => self.record_deletion(other),
             (Ok(()), None) => {}
             (Err(_), _) => {
-                // It has the old name still, in memory at least.
-                self.files[index].try_to_be(|version| version.path = Some(old));
+                // The file still has the old name, at least in memory.
+                self.files[index].add_version(|version| version.path = Some(old));
                 if let Some(other) = other {
-                    self.files[other].try_to_be(|version| version.path = Some(path));
+                    self.files[other].add_version(|version| version.path = Some(path));
                 }
             }
         }
@@ -228,23 +237,23 @@ impl Worker {
     }
 
     fn unlink(&mut self, volume: &Volume, index: usize) -> Result<()> {
-        let path = self.files[index].now().path.unwrap_or_default();
-        self.files[index].try_to_be(|version| version.path = None);
+        let path = self.files[index].current().path.unwrap_or_default();
+        self.files[index].add_version(|version| version.path = None);
         let removed = volume.remove(path.as_bytes(), &Credentials::ROOT);
         match removed {
-            Ok(()) => self.forget(index),
-            Err(_) => self.files[index].try_to_be(|version| version.path = Some(path)),
+            Ok(()) => self.record_deletion(index),
+            Err(_) => self.files[index].add_version(|version| version.path = Some(path)),
         }
         removed
     }
 
-    fn forget(&mut self, index: usize) {
+    fn record_deletion(&mut self, index: usize) {
         let mut file = self.files.remove(index);
         file.open = None;
-        self.gone.push(file);
+        self.deleted.push(file);
     }
 
-    /// Writes to a file while the device writes what was written to it before.
+    /// Writes to a file while earlier data of it is under writeback.
     fn write_while_written_back(&mut self, index: usize) -> Result<()> {
         let how = SyncRange { wait_before: false, write: true, wait_after: false };
         self.files[index].open().1[1].sync_range(0..u64::MAX, how)?;
@@ -263,7 +272,7 @@ impl Worker {
             (Ok(()), _) if file.is_whole && !data_only => file.durable = Some([now; 2]),
             (Ok(()), _) => {}
             (Err(_), _) => {
-                file.told[user] += 1;
+                file.reported[user] += 1;
                 file.is_whole = false;
             }
         }
@@ -271,47 +280,46 @@ impl Worker {
     }
 
     /// Closes all files.
-    pub fn let_go(&mut self) {
+    pub fn close_files(&mut self) {
         self.files.iter_mut().for_each(|file| file.open = None);
     }
 
-    /// Files that lost something.
+    /// Returns the number of files for which a loss was reported.
     pub fn losses(&self) -> usize {
-        self.files.iter().chain(&self.gone).filter(|file| file.told != [0; 2]).count()
+        self.files.iter().chain(&self.deleted).filter(|file| file.reported != [0; 2]).count()
     }
 
-    /// Both who had a file open heard the same of it.
-    pub fn check_told(&self, place: &str) {
+    /// Checks that both open files of a file have reported the same number of losses.
+    pub fn check_reports(&self, place: &str) {
         for file in &self.files {
             assert_eq!(
-                file.told[0], file.told[1],
-                "{place}: who has a file open hears other things"
+                file.reported[0], file.reported[1],
+                "{place}: two open files of one file report different losses"
             );
         }
     }
 }
 
-/// A volume that is found after a power cut.
+/// A volume after a power cut and its recovery.
 pub struct Found<'a> {
     pub volume: &'a Volume,
-    /// Without it nothing is promised of what was changed since a file was synced, and names may be
-    /// lost.
+    /// Without a journal, changes since the last sync of a file may leave anything of it, and names may be lost.
     pub has_journal: bool,
-    /// Where there was an error e2fsck looks at no orphans, and has files end with a block that they
-    /// have: the bytes in it, of which there may be too many, all zeroes.
+    /// On a volume with a recorded error, e2fsck does not process the orphan list, and rounds the size of a file up to its
+    /// last block. The size may be this much too large, rounded up, and the further bytes are zeroes.
     pub padding: usize,
 }
 
 impl Found<'_> {
-    /// Whether it has what is durable, and nothing that never was.
+    /// Checks that files have their durable data, and only data that was written to them.
     pub fn check(&self, workers: &[Worker], place: &str) {
         let names = names(self.volume);
-        let files = workers.iter().flat_map(|worker| worker.files.iter().chain(&worker.gone));
+        let files = workers.iter().flat_map(|worker| worker.files.iter().chain(&worker.deleted));
         let mut users: BTreeMap<u64, usize> = BTreeMap::new();
         files.clone().for_each(|file| *users.entry(file.number).or_default() += 1);
         for file in files {
             let paths = names.get(&file.number).map_or(&[][..], Vec::as_slice);
-            // Else a number that is used again, with a name that is, may be of either file.
+            // Otherwise, if both the number and the name were reused, the file found may be either of two.
             let is_its_own = file.durable.is_some() && file.has_name();
             let is_known = is_its_own || users[&file.number] == 1;
             if is_known && (self.has_journal || file.is_untouched()) {
@@ -322,33 +330,33 @@ impl Found<'_> {
 
     fn check_file(&self, file: &Subject, paths: &[String], place: &str) {
         let [data_from, name_from] = file.durable.unwrap_or_default();
-        let (since, of_name) = (&file.versions[data_from..], &file.versions[name_from..]);
-        let known = |path: &&String| of_name.iter().any(|one| one.path.as_ref() == Some(*path));
-        let found = match self.has_journal {
-            true => paths.iter().find(known),
-            false => paths.first(),
-        };
+        let since = &file.versions[data_from..];
+        let names = &file.versions[name_from..];
+        let is_known =
+            |path: &&String| names.iter().any(|version| version.path.as_ref() == Some(*path));
+        let found = if self.has_journal { paths.iter().find(is_known) } else { paths.first() };
         let Some(path) = found else {
             let is_empty = !self.has_journal && since[0].data.is_empty();
-            let may_lack = of_name.iter().any(|one| one.path.is_none()) || is_empty;
-            let last = of_name[0].path.clone().unwrap_or_default();
-            assert!(may_lack, "{place}: {last:.12} was synced, and is not there");
+            let may_lack = names.iter().any(|version| version.path.is_none()) || is_empty;
+            let last = names[0].path.clone().unwrap_or_default();
+            assert!(may_lack, "{place}: {last:.12} was synced, and is missing");
             return;
         };
         let (data, place) = (contents(self.volume, path), format!("{place}: {path:.12}"));
-        let sizes = since.iter().map(|one| one.data.len());
+        let sizes = since.iter().map(|version| version.data.len());
         let min = sizes.clone().min().unwrap_or(0);
         let max = sizes.max().unwrap_or(0).next_multiple_of(self.padding);
         let length = data.len();
         assert!((min..=max).contains(&length), "{place}: {length} bytes, not {min} to {max}");
         for (at, byte) in data.iter().enumerate() {
-            let was = since.iter().any(|one| one.data.get(at).copied().unwrap_or(0) == *byte);
-            assert!(was, "{place}: {byte:#x} at {at} of {length}");
+            let byte_of = |version: &Version| version.data.get(at).copied().unwrap_or(0);
+            let was_written = since.iter().any(|version| byte_of(version) == *byte);
+            assert!(was_written, "{place}: {byte:#x} at {at} of {length}");
         }
     }
 }
 
-/// The paths of each inode, by its number.
+/// Returns the paths of each inode by its number.
 fn names(volume: &Volume) -> BTreeMap<u64, Vec<String>> {
     let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     let of_threads = (0..THREADS).map(|number| number.to_string());

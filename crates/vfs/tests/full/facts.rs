@@ -1,4 +1,4 @@
-//! The contents of a volume, to compare before and after. Not here: the data of large files.
+//! The contents of a volume, for comparisons of before and after. Not here: the data of large files.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use vfs::{Node, Volume};
 
 /// Files up to this size are compared byte by byte.
 const DATA_BYTES_MAX: u64 = 64 << 10;
-/// The flag of files whose data lies in the inode.
+/// The flag of files with inline data.
 const INLINE_DATA: u32 = 0x1000_0000;
 
 #[derive(PartialEq, Debug)]
@@ -20,7 +20,7 @@ struct Fact {
     data: Vec<u8>,
 }
 
-/// All inodes by their numbers, and the counts of what is free.
+/// All inodes by number, and the counts of free blocks and inodes.
 pub struct Facts {
     inodes: BTreeMap<u64, Fact>,
     blocks_free: u64,
@@ -29,7 +29,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Those of a volume, which has nothing wrong.
+    /// Collects the facts of a volume. Panics if the check finds an inconsistency.
     pub fn of(volume: &Volume, place: &str) -> Self {
         let mut wrong = Vec::new();
         volume.check(&mut |error| {
@@ -57,9 +57,8 @@ impl Facts {
         }
     }
 
-    /// Panics unless all is as it was. Directories may have grown for a name that they did not get,
-    /// as they do on Linux. Where the caller says so, regular files may have other times, and data that
-    /// lay in an inode may lie in a block.
+    /// Panics if the contents differ. Directories may have grown for a name that was not added, as on Linux. With
+    /// `may_touch`, regular files may have other times, and inline data may have been moved to a block.
     pub fn assert_same(&self, after: &Self, may_touch: bool, place: &str) {
         assert_eq!(after.inodes_free, self.inodes_free, "{place}: free inodes");
         assert!(self.inodes.keys().eq(after.inodes.keys()), "{place}: other inodes");
@@ -71,7 +70,7 @@ impl Facts {
                 expected.modified = after.attributes.modified;
                 expected.changed = after.attributes.changed;
                 if expected.flags & INLINE_DATA != 0 && after.attributes.flags & INLINE_DATA == 0 {
-                    // What is in the inode counts there.
+                    // The attribute also counts inline data.
                     grown +=
                         after.attributes.blocks + expected.size.div_ceil(512) - expected.blocks;
                     expected.blocks = after.attributes.blocks;
@@ -89,8 +88,8 @@ impl Facts {
             assert!(after.xattrs == before.xattrs, "{place}: attributes of inode {number}");
             assert!(after.data == before.data, "{place}: data of inode {number}");
         }
-        let taken = grown / u64::from(self.block_size / 512);
-        assert_eq!(after.blocks_free + taken, self.blocks_free, "{place}: free blocks");
+        let allocated = grown / u64::from(self.block_size / 512);
+        assert_eq!(after.blocks_free + allocated, self.blocks_free, "{place}: free blocks");
     }
 }
 

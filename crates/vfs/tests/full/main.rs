@@ -1,6 +1,6 @@
-//! Full volumes. Every operation is tried with no free clusters (or inodes), then one, and so on, until it
-//! succeeds. So every allocation of the operation fails once, and a failed operation must leave nothing
-//! behind. The judges are e2fsck, the library's own check, and the tree and the counts from before.
+//! Full volumes. Every operation is tried with no free clusters (or inodes), then with one, and so on, until it
+//! succeeds. So every allocation of the operation fails once. A failed operation must change nothing.
+//! The judges are e2fsck, the library's own check, and the tree and the counts from before.
 
 mod facts;
 mod operations;
@@ -18,8 +18,9 @@ use shortage::{Shortage, with_shortage};
 use testkit::check_by_e2fsck;
 use vfs::{Volume, VolumeOptions};
 
-/// No operation is expected to need more clusters, or inodes, at once than this.
+/// The maximum number of clusters that any operation needs.
 const CLUSTERS_MAX: u64 = 14;
+/// The maximum number of inodes that any operation needs.
 const INODES_MAX: u64 = 4;
 
 /// A kind of volume.
@@ -64,7 +65,7 @@ fn open(image: &[u8]) -> (Arc<MemoryDevice>, Volume) {
     (device.clone(), open_with(device, true))
 }
 
-/// What is durable on the device of a volume.
+/// Makes a volume durable, and returns the facts on its device.
 fn facts(device: &MemoryDevice, volume: &Volume, place: &str) -> Facts {
     volume.sync().unwrap_or_else(|error| panic!("{place}: {error}"));
     let durable = open_with(Arc::new(MemoryDevice::new(device.snapshot())), false);
@@ -79,7 +80,7 @@ fn close(device: &MemoryDevice, volume: Volume, folder: &Path, place: &str) {
     check_by_e2fsck(&image);
 }
 
-/// Tries the operations on a volume; gives those that have succeeded.
+/// Tries the operations on a volume. Returns the names of those that have succeeded.
 fn try_all(
     image: &[u8],
     operations: &[&'static Operation],
@@ -94,7 +95,7 @@ fn try_all(
         match (operation.run)(&volume) {
             Err(Error::NoSpace) => {
                 if operation.may_touch {
-                    // Data for which no blocks were found is lost, and the next sync reports this once.
+                    // Data without blocks is lost. The next sync reports this once.
                     let _ = volume.sync();
                 }
                 let after = facts(&device, &volume, &place);
@@ -104,12 +105,12 @@ fn try_all(
             Ok(()) => {
                 facts(&device, &volume, &place);
                 done.insert(operation.name);
-                // Dropped like this the volume is lost, as it would be in a crash.
+                // Drops the volume without closing it, as in a crash.
                 (device, volume) = open(image);
                 before = facts(&device, &volume, &place);
             }
             Err(Error::Unsupported(_)) => {
-                // Nothing is missing but the feature, and with more space it still is.
+                // More space makes no difference.
                 done.insert(operation.name);
             }
             Err(error) => panic!("{place}: {error}"),
@@ -136,7 +137,7 @@ fn fail_everywhere(kind: &Kind) {
             let place = format!("{}: {free} free {shortage:?}", kind.name);
             let done = try_all(&image, &left, folder.path(), &place);
             if free == 0 {
-                // Otherwise the volume is not full, and nothing is tried here.
+                // Otherwise the volume is not full, and the test is void.
                 let failed = left.len() - done.len();
                 let failed_min = if shortage == Shortage::Clusters { 8 } else { 4 };
                 assert!(failed >= failed_min, "{place}: only {failed} operations fail: {done:?}");
@@ -144,7 +145,7 @@ fn fail_everywhere(kind: &Kind) {
             left.retain(|operation| !done.contains(operation.name));
         }
         let left: Vec<&str> = left.iter().map(|operation| operation.name).collect();
-        assert!(left.is_empty(), "{}: with enough {shortage:?} these fail: {left:?}", kind.name);
+        assert!(left.is_empty(), "{}: {left:?} fail with enough {shortage:?}", kind.name);
     }
 }
 
@@ -158,13 +159,13 @@ macro_rules! kinds {
 }
 
 kinds! {
-    nothing_is_left_of_what_finds_no_space_on_ext4: "ext4",
-    nothing_is_left_of_what_finds_no_space_with_an_orphan_file: "orphan_file",
-    nothing_is_left_of_what_finds_no_space_without_a_journal: "no_journal",
-    nothing_is_left_of_what_finds_no_space_without_checksums: "no_checksums",
-    nothing_is_left_of_what_finds_no_space_with_inline_data: "inline_data",
-    nothing_is_left_of_what_finds_no_space_with_attribute_inodes: "ea_inode",
-    nothing_is_left_of_what_finds_no_space_with_clusters: "bigalloc",
-    nothing_is_left_of_what_finds_no_space_on_ext3: "ext3",
-    nothing_is_left_of_what_finds_no_space_on_ext2: "ext2",
+    an_operation_without_space_changes_nothing_on_ext4: "ext4",
+    an_operation_without_space_changes_nothing_with_an_orphan_file: "orphan_file",
+    an_operation_without_space_changes_nothing_without_a_journal: "no_journal",
+    an_operation_without_space_changes_nothing_without_checksums: "no_checksums",
+    an_operation_without_space_changes_nothing_with_inline_data: "inline_data",
+    an_operation_without_space_changes_nothing_with_attribute_inodes: "ea_inode",
+    an_operation_without_space_changes_nothing_with_clusters: "bigalloc",
+    an_operation_without_space_changes_nothing_on_ext3: "ext3",
+    an_operation_without_space_changes_nothing_on_ext2: "ext2",
 }

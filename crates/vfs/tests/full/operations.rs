@@ -12,11 +12,11 @@ use vfs::{
 pub const WRITE: OpenMode = OpenMode { write: true, append: false };
 const ROOT: &Credentials = &Credentials::ROOT;
 
-/// One operation.
+/// An operation that may fail with `NoSpace`.
 pub struct Operation {
     pub name: &'static str,
     pub run: fn(&Volume) -> Result<()>,
-    /// Whether it may change times of files though it fails, as writing does.
+    /// Whether a failed operation may change times of files, as a write does.
     pub may_touch: bool,
 }
 
@@ -28,12 +28,12 @@ const fn data(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
     Operation { name, run, may_touch: true }
 }
 
-/// As long a name as there can be.
+/// Returns a name of the maximum length.
 pub fn name(start: &str) -> String {
     format!("{start:x<255}")
 }
 
-/// An ACL with so many named users.
+/// Returns an ACL with `users` named users.
 pub fn acl(users: u32) -> Vec<u8> {
     let entry = |tag: u16, permissions: u16, id: u32| {
         [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -56,7 +56,6 @@ fn create(volume: &Volume, directory: &str, what: &Creation<'_>) -> Result<()> {
     volume.create_at(path.as_bytes(), what, ROOT).map(drop)
 }
 
-/// Of every kind, one after the other; until the first one that fails.
 fn create_one(volume: &Volume, directory: &str, kind: FileType) -> Result<()> {
     create(volume, directory, &Creation::of(kind, 0o755))
 }
@@ -116,7 +115,7 @@ const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whi
 const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAIN };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAIN };
 
-/// Those that only volumes with inodes for the values of attributes can do.
+/// The operations for volumes that store values of attributes in inodes.
 pub const OPERATIONS_ON_VALUES: &[Operation] = &[
     names("attribute of several blocks", |v| set_xattr(v, "/other", b"user.x", &[5; 3000])),
     names("attribute of several blocks in place of an ACL", |v| {
@@ -124,7 +123,7 @@ pub const OPERATIONS_ON_VALUES: &[Operation] = &[
     }),
 ];
 
-/// All others.
+/// The operations for all volumes.
 pub const OPERATIONS: &[Operation] = &[
     names("create in a directory with room", |v| create_one(v, "one", FileType::Regular)),
     names("create in a full directory", |v| create_one(v, "full", FileType::Regular)),
@@ -156,13 +155,15 @@ pub const OPERATIONS: &[Operation] = &[
     names("rename into an index", |v| rename(v, "/other", "indexed", PLAIN)),
     names("rename inline", |v| rename(v, "/other", "small-directory", PLAIN)),
     names("rename a directory", |v| rename(v, "/one/directory", "full", PLAIN)),
-    names("rename for a whiteout", |v| rename(v, "/other", "one", WHITEOUT)),
-    names("rename into a full directory for a whiteout", |v| rename(v, "/other", "full", WHITEOUT)),
-    names("rename under an ACL for a whiteout", |v| {
+    names("rename with a whiteout", |v| rename(v, "/other", "one", WHITEOUT)),
+    names("rename into a full directory with a whiteout", |v| {
+        rename(v, "/other", "full", WHITEOUT)
+    }),
+    names("rename under an ACL with a whiteout", |v| {
         v.rename_at(b"/two/file", b"/acl/x", WHITEOUT, ROOT)
     }),
     names("rename to replace", |v| v.rename_at(b"/other", b"/two/file", PLAIN, ROOT)),
-    names("rename to replace for a whiteout", |v| {
+    names("rename to replace with a whiteout", |v| {
         v.rename_at(b"/other", b"/two/file", WHITEOUT, ROOT)
     }),
     names("exchange", |v| v.rename_at(b"/one/directory", b"/two/file", EXCHANGE, ROOT)),
@@ -173,7 +174,7 @@ pub const OPERATIONS: &[Operation] = &[
     names("larger attribute", |v| set_xattr(v, "/other", b"user.x", &[5; 900])),
     names("default ACL", |v| set_xattr(v, "/one", b"system.posix_acl_default", &acl(30))),
     names("ACL", |v| set_xattr(v, "/other", b"system.posix_acl_access", &acl(30))),
-    names("ACL in place of one", |v| {
+    names("ACL in place of another", |v| {
         set_xattr(v, "/with-acl", b"system.posix_acl_access", &acl(31))
     }),
     names("attribute beside an ACL", |v| set_xattr(v, "/with-acl", b"user.x", &[5; 300])),

@@ -1,4 +1,4 @@
-//! Volumes with files of every kind, and an exact number of free clusters or inodes.
+//! Volumes with files of every kind and an exact number of free clusters or inodes.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use super::{Kind, open};
 
 const ROOT: &Credentials = &Credentials::ROOT;
 
-/// What there is too little of.
+/// The resource that is short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortage {
     Clusters,
     Inodes,
 }
 
-/// Clusters of the file that is cut off to have some free.
+/// The number of clusters of the file that is truncated to free some.
 const SPARE_CLUSTERS: u64 = 24;
 
-/// A full volume.
+/// Returns the image of a full volume.
 pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Vec<u8> {
     let source = folder.join("source");
     let directory = source.join("small-directory");
@@ -34,7 +34,7 @@ pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Vec<u8> {
     let made = Mke2fs { size, ..Mke2fs::new(kind.format, kind.block_size) }.with(&arguments);
     made.make(&image, Some(&source));
     let image = std::fs::read(image).unwrap();
-    // The directory with an index is to need a new block for its next name: tried out on a copy.
+    // The next name in the indexed directory must need a new block. A copy shows how many names fit before.
     let (_, volume) = open(&image);
     populate(&volume, kind);
     let names = until_it_grows(&volume, "/indexed", u64::MAX);
@@ -51,7 +51,7 @@ pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Vec<u8> {
     device.snapshot()
 }
 
-/// The same with so many clusters, or inodes, free.
+/// Returns the full volume's image with `free` free clusters or inodes.
 pub fn with_shortage(full: &[u8], shortage: Shortage, free: u64) -> Vec<u8> {
     let (device, volume) = open(full);
     match shortage {
@@ -83,7 +83,7 @@ fn create(volume: &Volume, path: &str) {
     volume.create_file(path.as_bytes(), 0o644, ROOT).unwrap();
 }
 
-/// What the operations work on.
+/// Creates the files for the operations.
 fn populate(volume: &Volume, kind: &Kind) {
     for directory in ["acl", "full", "indexed", "empty", "fill", "one", "two"] {
         volume.mkdir(format!("/{directory}").as_bytes(), 0o755, ROOT).unwrap();
@@ -98,7 +98,7 @@ fn populate(volume: &Volume, kind: &Kind) {
     let with_acl = volume.resolve(b"/with-acl", Follow::No).unwrap();
     let access = b"system.posix_acl_access";
     with_acl.set_xattr(access, &acl(30), XattrMode::Either, Privileges::Keep).unwrap();
-    // Pieces with holes between them, as many as fit in an inode.
+    // As many extents, with holes between them, as fit in an inode.
     let block = u64::from(kind.block_size);
     let unit = 64 << 10;
     for piece in 0..4 {
@@ -111,12 +111,13 @@ fn populate(volume: &Volume, kind: &Kind) {
     }
 }
 
-/// Long names, as many as one block of a directory has room for.
+/// Returns the number of long names that fit in one block of a directory.
 fn names_in_a_block(kind: &Kind) -> u64 {
     u64::from(kind.block_size - 64) / 264
 }
 
-/// Gives one file so many names in a directory, or as many as there are before it grows the third time.
+/// Adds `names` names of one file to a directory, or as many as fit before the directory grows for the third time.
+/// Returns the number of names.
 fn until_it_grows(volume: &Volume, directory: &str, names: u64) -> u64 {
     let size = || volume.resolve(directory.as_bytes(), Follow::No).unwrap().attributes().size;
     let (mut before, mut growths) = (size(), 0);
@@ -151,7 +152,7 @@ fn fill_clusters(volume: &Volume, kind: &Kind) {
             Err(error) => panic!("{error}"),
         }
     }
-    // What blocks of the first file's map were kept for, now.
+    // The first file failed because its map needs blocks, too. These files need none for their maps.
     for index in 1..20 {
         let path = format!("/fill/{index}");
         for block in 0..12 {
@@ -162,10 +163,10 @@ fn fill_clusters(volume: &Volume, kind: &Kind) {
             }
         }
     }
-    panic!("the volume does not get full");
+    panic!("the volume does not become full");
 }
 
-/// Takes all inodes.
+/// Allocates all inodes.
 fn fill_inodes(volume: &Volume) {
     for index in 0.. {
         let path = format!("/empty/{index}");

@@ -1,4 +1,4 @@
-//! Changes of the target, and the contents that a power cut may show.
+//! Replacements of the target's contents, and the contents that a power cut may leave.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,36 +8,38 @@ use vfs::{Follow, Volume, VolumeOptions};
 
 use crate::TARGET;
 
-/// Cuts of one history besides those around its flushes.
+/// The number of random cuts of one history, in addition to those around its flushes.
 const CUTS: u64 = 120;
 
 /// One replacement of the target's contents.
 #[derive(Debug)]
-pub struct Step {
-    /// The point before it.
+pub struct Replacement {
+    /// The point before the replacement.
     pub begun: usize,
-    /// The point from which on it is durable, if that was asked for.
+    /// The point from which on the replacement is durable, if it was synced.
     pub durable: Option<usize>,
-    /// A commit came in between, after which the file may be a part of the new contents until it is durable.
+    /// Whether a commit came between the truncation and the close. Then the file may have a part of the new contents until
+    /// it is durable.
     pub may_be_short: bool,
-    /// The contents.
+    /// The new contents.
     pub new: Vec<u8>,
 }
 
-/// A recording of them, the target having its `first` contents from its beginning on.
+/// A recording of replacements.
 #[derive(Debug)]
 pub struct History {
     pub recording: Recording,
+    /// The contents of the target at the beginning.
     pub first: Vec<u8>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<Replacement>,
 }
 
 impl History {
-    /// Says what is wrong with the first state that should not have been.
+    /// Checks the states after many cuts. Errors: a description of the first state that is not allowed.
     pub fn judge(&self, seed: u64) -> Result<(), String> {
         let mut random = Random(seed ^ 0xC0FF_EE00);
         let (begun, end) = (self.steps[0].begun, self.recording.crash_points().end - 1);
-        // Right before what was made durable is: nothing of what is volatile is there, or all of it.
+        // Right before and after each flush, with none or all of the volatile writes.
         let flushes = self.recording.flush_points().into_iter().filter(|&flush| flush > begun);
         let mut cuts: Vec<(usize, u64)> = flushes
             .chain([end])
@@ -56,7 +58,8 @@ impl History {
                 keeps
             });
             let found = catch_unwind(AssertUnwindSafe(|| read_target(device.unwrap())));
-            let found = found.map_err(|_| format!("a panic after a cut at {point}, told above"))?;
+            let found = found
+                .map_err(|_| format!("a panic after a cut at {point}; its message is above"))?;
             if !self.allows(point, &found) {
                 let (length, start) = (found.len(), &found[..found.len().min(8)]);
                 return Err(format!(
@@ -67,7 +70,7 @@ impl History {
         Ok(())
     }
 
-    /// Whether the target may have these contents after a cut.
+    /// Returns whether the target may have these contents after a cut.
     fn allows(&self, point: usize, found: &[u8]) -> bool {
         for step in self.steps.iter().rev().filter(|step| step.begun <= point) {
             let is_durable = step.durable.is_some_and(|durable| durable <= point);

@@ -1,6 +1,6 @@
 //! Power cuts around files whose contents are replaced without an fsync: by a rename, or by truncating and
-//! writing again. Each state that a cut may leave shows the old contents or the new ones. With
-//! `noauto_da_alloc`, the same judge finds violations.
+//! writing again. In each state that a cut may leave, the file has the old or the new contents. With
+//! `noauto_da_alloc`, the same judge must find violations.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,7 +17,7 @@ use testkit::{HookedDevice, Mke2fs, Random};
 use vfs::{Credentials, File, Follow, Privileges, RenameFlags, Volume, VolumeOptions};
 
 use crate::common::{file, make};
-use crate::history::{History, Step};
+use crate::history::{History, Replacement};
 use crate::pause::Pause;
 
 /// The file whose contents are replaced.
@@ -33,7 +33,7 @@ fn image(seed: u64, arguments: &str) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// A volume on a device that is recorded.
+/// A volume on a recorded device.
 struct Stage {
     device: Arc<RecordDevice>,
     volume: Volume,
@@ -59,7 +59,7 @@ impl Stage {
         Self { device, volume, random: Random(seed) }
     }
 
-    /// What a file of this number holds: some bytes to some blocks, or to some folios.
+    /// Returns contents for a file with this number: some bytes, some blocks, or some folios.
     fn contents(&mut self, number: u64) -> Vec<u8> {
         let length = 1 + match self.random.below(3) {
             0 => self.random.below(200),
@@ -69,7 +69,7 @@ impl Stage {
         (0..length).map(|at| (at / 512 + number * 16 + 1) as u8).collect()
     }
 
-    /// The target with its first contents, durable.
+    /// Creates the target with durable contents, and returns them.
     fn begin(&mut self) -> Vec<u8> {
         let contents = self.contents(0);
         write(&make(&self.volume, TARGET), &contents);
@@ -77,12 +77,12 @@ impl Stage {
         contents
     }
 
-    /// Makes durable what was changed up to now, but no data.
+    /// Commits all changes of metadata so far, without writing back the target.
     fn commit(&self, number: u64) {
         make(&self.volume, &format!("other {number}")).sync_all().unwrap();
     }
 
-    /// Whether anything was made durable since `point`: the journal's own thread does that now and then.
+    /// Returns whether there was a flush since `point`: background threads may commit at any time.
     fn was_flushed_since(&self, point: usize) -> bool {
         self.device.recording().flush_points().into_iter().any(|flush| flush > point)
     }
@@ -101,7 +101,7 @@ fn rename(volume: &Volume, from: &str, to: &str, flags: RenameFlags) {
     volume.rename_in(from, to, flags, &Credentials::ROOT).unwrap();
 }
 
-/// New files take the target's place.
+/// Replaces the target by new files with renames.
 fn renames(seed: u64, auto_da_alloc: bool) -> History {
     let mut stage = Stage::new(seed, auto_da_alloc);
     let (first, mut steps) = (stage.begin(), Vec::new());
@@ -110,7 +110,7 @@ fn renames(seed: u64, auto_da_alloc: bool) -> History {
         let begun = stage.device.point();
         let written = make(&stage.volume, "new");
         write(&written, &new);
-        // Most programs close it before; that makes no difference.
+        // Most programs close the file before the rename. It must make no difference.
         let open = (stage.random.below(3) == 0).then_some(written);
         let volume = &stage.volume;
         let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
@@ -131,12 +131,12 @@ fn renames(seed: u64, auto_da_alloc: bool) -> History {
             stage.commit(round);
         }
         let durable = is_committed.then(|| stage.device.point());
-        steps.push(Step { begun, durable, may_be_short: false, new });
+        steps.push(Replacement { begun, durable, may_be_short: false, new });
     }
     History { recording: stage.device.recording(), first, steps }
 }
 
-/// The target is truncated, written again, and closed.
+/// Replaces the target's contents: truncates it, writes it again, and closes it.
 fn rewrites(seed: u64, auto_da_alloc: bool) -> History {
     let mut stage = Stage::new(seed, auto_da_alloc);
     let (first, mut steps) = (stage.begin(), Vec::new());
@@ -159,12 +159,12 @@ fn rewrites(seed: u64, auto_da_alloc: bool) -> History {
         drop(others);
         stage.commit(round);
         let durable = Some(stage.device.point());
-        steps.push(Step { begun, durable, may_be_short, new });
+        steps.push(Replacement { begun, durable, may_be_short, new });
     }
     History { recording: stage.device.recording(), first, steps }
 }
 
-/// The target is truncated and written again. While closing it writes it back, another thread commits.
+/// Replaces the target's contents as [`rewrites`] does. Another thread commits while the close writes the target back.
 fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
     let mut pause = None;
     let mut stage = Stage::on(image(seed, ""), seed, auto_da_alloc, |device| {
@@ -185,7 +185,7 @@ fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
         thread::scope(|scope| {
             let stage = &stage;
             scope.spawn(move || {
-                // Without anything that is written back it is the end of the round.
+                // Without writeback, the round ends here with an error.
                 let _ = writing.recv();
                 stage.commit(round);
                 let _ = finished.send(());
@@ -195,12 +195,12 @@ fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
         });
         stage.commit(ROUNDS + round);
         let durable = Some(stage.device.point());
-        steps.push(Step { begun, durable, may_be_short, new });
+        steps.push(Replacement { begun, durable, may_be_short, new });
     }
     History { recording: stage.device.recording(), first, steps }
 }
 
-/// Has nothing wrong with it as it is, and something without `auto_da_alloc`.
+/// Judges histories: with `auto_da_alloc` they must be right, and without it wrong.
 fn check(record: fn(u64, bool) -> History) {
     for seed in 1..=4 {
         if let Err(wrong) = record(seed, true).judge(seed) {
@@ -209,7 +209,10 @@ fn check(record: fn(u64, bool) -> History) {
     }
     for seed in 1..=2 {
         let planted = record(seed, false).judge(seed);
-        assert!(planted.is_err(), "seed {seed}: nobody saw that data was not written back");
+        assert!(
+            planted.is_err(),
+            "seed {seed}: the judge did not see that data was not written back"
+        );
     }
 }
 
@@ -224,7 +227,7 @@ fn a_file_that_is_truncated_rewritten_and_closed_has_the_old_contents_or_the_new
 }
 
 #[test]
-fn a_commit_waits_for_what_closing_a_rewritten_file_writes_back() {
+fn a_commit_waits_for_the_writeback_of_a_close() {
     check(rewrites_amid_commits);
 }
 
@@ -257,7 +260,7 @@ fn only_the_first_close_that_finds_data_writes_back_a_file_that_was_emptied() {
     };
     let truncated = file(&stage.volume, TARGET);
     truncated.node().set_size(0, Privileges::Keep).unwrap();
-    // It finds nothing.
+    // This close finds no data.
     drop(file(&stage.volume, TARGET));
     assert!(writes_back_at_close(0xA5));
     assert!(!writes_back_at_close(0xA6));

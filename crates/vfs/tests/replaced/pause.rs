@@ -7,14 +7,14 @@ use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::Mutex;
 use testkit::DeviceHooks;
 
-/// How long what comes in between is waited for. It may be that it waits for the write.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// The maximum time that a write is delayed. The operation in between may wait for the write itself.
+const DELAY_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Default, Debug)]
 pub struct Pause(Mutex<Option<(Sender<()>, Receiver<()>)>>);
 
 impl Pause {
-    /// Makes the next write send to `reached`, and wait for `done` for a while.
+    /// Makes the next write send to `reached`, and then wait for `done`, but not for ever.
     pub fn arm(&self, reached: Sender<()>, done: Receiver<()>) {
         *self.0.lock() = Some((reached, done));
     }
@@ -30,7 +30,7 @@ impl DeviceHooks for Pause {
             let armed = self.0.lock().take();
             if let Some((reached, done)) = armed {
                 let _ = reached.send(());
-                let _ = done.recv_timeout(PATIENCE);
+                let _ = done.recv_timeout(DELAY_MAX);
             }
         }
         device.submit(batch);
