@@ -1,4 +1,4 @@
-//! ext4 volumes written through vfs: what e2fsck and the kernel make of them.
+//! Writes to ext4 volumes through the vfs, judged by e2fsck and the kernel.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,7 +25,7 @@ fn make(volume: &Volume, parent: &Arc<Node>, name: &str, kind: FileType) -> Arc<
 }
 
 #[test]
-fn files_written_by_several_threads_are_what_the_kernel_reads() {
+fn the_kernel_reads_the_files_that_several_threads_wrote() {
     private_mounts();
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
@@ -84,7 +84,7 @@ fn files_written_by_several_threads_are_what_the_kernel_reads() {
 }
 
 #[test]
-fn files_get_their_blocks_in_the_order_in_which_they_were_written() {
+fn blocks_of_files_have_the_order_in_which_the_files_were_written() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
@@ -92,29 +92,29 @@ fn files_get_their_blocks_in_the_order_in_which_they_were_written() {
     let root = volume.root().unwrap();
     let nodes: Vec<_> =
         (0..200).map(|name| make(&volume, &root, &format!("{name}"), FileType::Regular)).collect();
-    // Not that of their numbers.
+    // An order that is not that of the inode numbers.
     let order: Vec<_> = (0..200).map(|step| &nodes[step * 77 % 200]).collect();
     for node in &order {
         let file = node.open_for(WRITE).unwrap();
         file.write_at(&[7; 4096], 0).unwrap();
     }
     volume.sync().unwrap();
-    let place = |node: &Arc<Node>| {
-        let mut place = None;
+    let first_block = |node: &Arc<Node>| {
+        let mut block = None;
         let emit = &mut |extent: iomap::FiemapExtent| {
-            place = Some(extent.physical.0);
+            block = Some(extent.physical.0);
             ControlFlow::Continue(())
         };
         node.extents(FileOffset(0)..FileOffset(4096), emit).unwrap();
-        place.unwrap()
+        block.unwrap()
     };
-    let places: Vec<_> = order.iter().map(|node| place(node)).collect();
-    assert!(places.is_sorted(), "{places:?}");
+    let blocks: Vec<_> = order.iter().map(|node| first_block(node)).collect();
+    assert!(blocks.is_sorted(), "{blocks:?}");
     volume.close().unwrap();
 }
 
 #[test]
-fn a_file_without_a_name_lives_until_its_last_user_and_gives_everything_back() {
+fn the_last_user_of_a_file_without_a_name_frees_its_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 1024) }.make(&image, None);
@@ -140,7 +140,7 @@ fn a_file_without_a_name_lives_until_its_last_user_and_gives_everything_back() {
 }
 
 #[test]
-fn copied_ranges_stay_sparse_and_replace_what_was_there() {
+fn copies_of_ranges_stay_sparse_and_replace_earlier_data() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 1024) }.make(&image, None);
@@ -190,7 +190,7 @@ fn copied_ranges_stay_sparse_and_replace_what_was_there() {
 }
 
 #[test]
-fn a_file_with_inline_data_can_be_made_longer_again_and_again() {
+fn a_file_with_inline_data_can_be_extended_several_times() {
     private_mounts();
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
@@ -250,7 +250,7 @@ fn changed_metadata_leaves_room_for_data_in_a_small_cache() {
     let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
     options.cache.bytes_max = 4 << 20;
     let volume = Volume::open_device(device, &options).unwrap();
-    // Each has a block of its own: twice as much as the cache.
+    // Each directory has a block of its own. Together, these are twice the cache.
     for index in 0..128 {
         volume.create_dir(format!("/{index}")).unwrap();
     }

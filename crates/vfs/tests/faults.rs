@@ -1,5 +1,4 @@
-//! Errors of the device, as those hear of them who use a volume; and what is durable without being
-//! asked for.
+//! Reports of device errors to users of a volume, and writes that are durable without an fsync.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,8 +46,8 @@ fn number(result: base::Result<()>) -> i32 {
     result.map_or_else(|error| error.errno(), |()| 0)
 }
 
-/// Writes to a file with two users on a device one of whose operations fails after the file was
-/// made durable; the number of requests of that operation before.
+/// Makes a file with two users durable, writes to it again, and calls `check`. Request `number` of `operation` fails.
+/// Returns the number of requests of `operation` before the second write.
 fn with_fault(
     operation: IoOperation,
     number: u64,
@@ -68,13 +67,13 @@ fn with_fault(
 }
 
 #[test]
-fn lost_data_is_told_to_each_open_file_once() {
+fn each_open_file_reports_lost_data_once() {
     let before = with_fault(IoOperation::Write, u64::MAX, |_, _, _| ());
     with_fault(IoOperation::Write, before, |volume, node, [one, other]| {
         assert_eq!([number(one.sync_data()), number(one.sync_data())], [EIO, 0]);
         assert_eq!([number(other.sync_all()), number(other.sync_all())], [EIO, 0]);
         assert_eq!(number(node.open_for(WRITE).unwrap().sync_all()), 0);
-        // Whoever syncs everything hears of it, too; and all goes on.
+        // A sync of the volume reports it, too, and the volume goes on.
         assert_eq!([number(volume.sync()), number(volume.sync())], [EIO, 0]);
         write(&one, 0, &[8; 5000]).unwrap();
         create(volume, "/more").unwrap();
@@ -82,7 +81,7 @@ fn lost_data_is_told_to_each_open_file_once() {
     });
 }
 
-/// A device that holds writes of data, which begins with some bytes of one kind.
+/// A device that holds writes of data. Data begins with 512 bytes 7 or 512 bytes 8.
 #[derive(Debug)]
 struct HoldDevice {
     inner: SharedDevice,
@@ -90,7 +89,7 @@ struct HoldDevice {
     more: Condvar,
 }
 
-/// What a write of data begins with.
+/// Returns the first byte of a write of data.
 fn data_of(bio: &Bio) -> Option<u8> {
     let first = bio.segments().first()?.bytes().get(..512)?;
     let is_data = matches!(first[0], 7 | 8) && first.iter().all(|byte| *byte == first[0]);
@@ -107,11 +106,11 @@ impl HoldDevice {
         let mut held = self.held.lock();
         while !held.iter().any(|bio| data_of(bio) == Some(fill)) {
             let waited = self.more.wait_for(&mut held, Duration::from_secs(60));
-            assert!(!waited.timed_out(), "no data of {fill} comes");
+            assert!(!waited.timed_out(), "no data that begins with {fill} is written");
         }
     }
 
-    /// Ends what is held, with an error where it is data that begins with `fill`.
+    /// Ends the held writes: with an error if the data begins with `fill`.
     fn end_failing(&self, fill: u8) {
         let held = std::mem::take(&mut *self.held.lock());
         let (failing, others) = held.into_iter().partition(|bio| data_of(bio) == Some(fill));
@@ -151,39 +150,39 @@ impl BlockDevice for HoldDevice {
 }
 
 #[test]
-fn every_sync_of_the_volume_that_waits_for_lost_data_is_told() {
+fn all_syncs_of_the_volume_that_wait_for_lost_data_report_it() {
     let device = HoldDevice::new(Arc::new(MemoryDevice::new(image())));
     let volume = open(device.clone(), true);
     let open = |path| create(&volume, path).unwrap().open_for(WRITE).unwrap();
     let [lost, other] = ["/lost", "/other"].map(open);
     volume.sync().unwrap();
     write(&lost, 0, &[7; 5000]).unwrap();
-    let told = std::thread::scope(|scope| {
+    let reported = std::thread::scope(|scope| {
         let first = scope.spawn(|| number(volume.sync()));
         device.wait_for(7);
         write(&other, 0, &[8; 5000]).unwrap();
-        // It has begun when it writes this back.
+        // The second sync has begun when it writes back the other file.
         let second = scope.spawn(|| number(volume.sync()));
         device.wait_for(8);
         device.end_failing(7);
         [first, second].map(|sync| sync.join().unwrap())
     });
-    assert_eq!(told, [EIO, EIO]);
-    assert_eq!(number(volume.sync()), 0, "it began after others were told");
+    assert_eq!(reported, [EIO, EIO]);
+    assert_eq!(number(volume.sync()), 0, "the error was reported before this sync began");
     volume.close().unwrap();
 }
 
 #[test]
-fn a_sync_of_the_volume_is_told_of_each_loss_of_a_file_that_stays_dirty() {
+fn each_sync_of_the_volume_reports_the_loss_of_its_own_data() {
     let device = HoldDevice::new(Arc::new(MemoryDevice::new(image())));
     let volume = open(device.clone(), true);
     let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
     volume.sync().unwrap();
-    let sync_losing = |fill: u8, meanwhile: &(dyn Fn() + Sync)| {
+    let sync_losing = |fill: u8, during: &(dyn Fn() + Sync)| {
         std::thread::scope(|scope| {
             let sync = scope.spawn(|| number(volume.sync()));
             device.wait_for(fill);
-            meanwhile();
+            during();
             device.end_failing(fill);
             sync.join().unwrap()
         })
@@ -191,14 +190,14 @@ fn a_sync_of_the_volume_is_told_of_each_loss_of_a_file_that_stays_dirty() {
     write(&file, 0, &[7; 4096]).unwrap();
     let write_more = || assert_eq!(write(&file, 16 << 10, &[8; 4096]), Ok(4096));
     assert_eq!(sync_losing(7, &write_more), EIO);
-    assert_eq!(sync_losing(8, &|| ()), EIO, "it was told of other data");
+    assert_eq!(sync_losing(8, &|| ()), EIO, "the first sync reported other data");
     write(&file, 0, &[9; 4096]).unwrap();
-    assert_eq!(number(volume.sync()), 0, "what it waited for is durable");
+    assert_eq!(number(volume.sync()), 0, "its data is durable");
     volume.close().unwrap();
 }
 
 #[test]
-fn after_lost_metadata_everything_is_read_only() {
+fn after_lost_metadata_the_volume_is_read_only() {
     let before = with_fault(IoOperation::Flush, u64::MAX, |_, _, _| ());
     with_fault(IoOperation::Flush, before, |volume, node, [one, other]| {
         assert_eq!([number(one.sync_all()), number(one.sync_all())], [EIO, EIO]);
@@ -211,24 +210,24 @@ fn after_lost_metadata_everything_is_read_only() {
         assert_eq!(one.read_at(&mut bytes, 0), Ok(5000));
         assert_eq!(bytes, [7; 5000]);
         assert_ne!(number(volume.close()), 0);
-        let errors = volume.info().details.into_iter().find(|one| one.0 == "errors_found");
+        let errors = volume.info().details.into_iter().find(|detail| detail.0 == "errors_found");
         assert_eq!(errors.unwrap().1.to_string(), "1");
     });
 }
 
 #[test]
-fn no_access_time_is_kept_once_nothing_can_be_changed() {
+fn no_access_time_is_recorded_on_a_volume_that_is_shut_down() {
     let check = |number_of_flush, lasts: bool| {
         with_fault(IoOperation::Flush, number_of_flush, |volume, node, [one, _]| {
             wait_until("a tick of the clock", || node.note_access());
             assert_eq!(number(one.sync_all()), if lasts { EIO } else { 0 });
             let accessed = node.attributes().accessed;
-            // Some ticks.
+            // Several ticks of the clock.
             let noted = (0..20).any(|_| {
                 std::thread::sleep(Duration::from_millis(2));
                 node.note_access()
             });
-            assert_eq!(noted, !lasts, "it would wait for ever to be written");
+            assert_eq!(noted, !lasts, "it could never be written");
             assert_eq!(node.attributes().accessed == accessed, lasts);
             drop(volume.close());
         })
@@ -238,16 +237,16 @@ fn no_access_time_is_kept_once_nothing_can_be_changed() {
 }
 
 #[test]
-fn what_a_failed_truncation_leaves_does_not_come_back() {
+fn data_behind_a_failed_truncation_does_not_come_back() {
     for features in ["^orphan_file", "orphan_file"] {
-        for forgets in [false, true] {
-            fail_a_truncation(features, forgets);
+        for evicts in [false, true] {
+            fail_a_truncation(features, evicts);
         }
     }
 }
 
-/// Has a truncation fail, the inode be forgotten meanwhile if `forgets`, and the file grow again.
-fn fail_a_truncation(features: &str, forgets: bool) {
+/// Lets a truncation fail, evicts the node if `evicts`, and extends the file again.
+fn fail_a_truncation(features: &str, evicts: bool) {
     const CUT: u64 = 3000;
     const FAR: u64 = 500_000;
     let image = tempfile::NamedTempFile::new().unwrap();
@@ -271,7 +270,7 @@ fn fail_a_truncation(features: &str, forgets: bool) {
     let look_up = |path: &str| volume.resolve(path.as_bytes(), Follow::No).unwrap();
     let mut node = look_up("/file");
     let mut file = node.open_for(WRITE).unwrap();
-    // The first leaf is known from here on, and the others cannot be read.
+    // From here on, the first leaf is cached, and the others cannot be read.
     assert_eq!(file.read_at(&mut [0; CUT as usize], 0), Ok(CUT as usize));
     device.fail_reads_in(0..device.size());
     assert_eq!(number(node.set_size(CUT, Privileges::Keep)), EIO);
@@ -279,7 +278,7 @@ fn fail_a_truncation(features: &str, forgets: bool) {
     assert_eq!(number(write(&file, FAR, b"far").map(drop)), EIO);
     assert_eq!(number(node.set_size(FAR, Privileges::Keep)), EIO);
     device.heal();
-    if forgets {
+    if evicts {
         file.sync_all().unwrap();
         let inode = Arc::downgrade(&node);
         drop((file, node));
@@ -288,7 +287,7 @@ fn fail_a_truncation(features: &str, forgets: bool) {
             create(&volume, "/more").unwrap();
             volume.remove(b"/more", &Credentials::ROOT).unwrap();
         }
-        assert_eq!(inode.strong_count(), 0, "it is still there");
+        assert_eq!(inode.strong_count(), 0, "the node is still in memory");
         node = look_up("/file");
         file = node.open_for(WRITE).unwrap();
     }
@@ -299,7 +298,7 @@ fn fail_a_truncation(features: &str, forgets: bool) {
     expected[..1024].fill(7);
     expected[2048..CUT as usize].fill(7);
     expected.extend(b"far");
-    assert!(bytes == expected, "what was cut off has come back ({features}, {forgets})");
+    assert!(bytes == expected, "truncated data has come back ({features}, {evicts})");
     drop((file, node));
     volume.close().unwrap();
     std::fs::write(image.path(), memory.snapshot()).unwrap();
@@ -307,7 +306,7 @@ fn fail_a_truncation(features: &str, forgets: bool) {
 }
 
 #[test]
-fn a_panic_in_writing_back_in_the_background_ends_all_changes() {
+fn a_panic_in_background_writeback_shuts_the_volume_down() {
     let memory = Arc::new(MemoryDevice::new(image()));
     let device = Arc::new(PanicDevice::new(memory, PanicOnce::new("bifolio-flush")));
     let volume = open(device.clone(), true);
@@ -315,10 +314,10 @@ fn a_panic_in_writing_back_in_the_background_ends_all_changes() {
     let file = node.open_for(WRITE).unwrap();
     volume.sync().unwrap();
     device.arm();
-    // As much as is not left in the cache for long.
+    // Above the background limit, so that the flusher writes back.
     let deadline = Instant::now() + Duration::from_secs(60);
     for at in (0..6).cycle() {
-        assert!(Instant::now() < deadline, "nobody is told of the panic");
+        assert!(Instant::now() < deadline, "no write reports the panic");
         let written = write(&file, at << 20, &vec![7; 1 << 20]);
         std::thread::sleep(Duration::from_millis(20));
         if let Err(error) = written {
@@ -334,7 +333,7 @@ fn a_panic_in_writing_back_in_the_background_ends_all_changes() {
     assert_ne!(number(volume.close()), 0);
 }
 
-/// What a power cut after some writes leaves of `/file`, if nothing remains that is not durable.
+/// Returns the contents of `/file` after some writes and a power cut that loses all volatile writes.
 fn after_cut(writes: impl FnOnce(&Arc<Node>)) -> Vec<u8> {
     let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image()))).unwrap());
     let volume = open(device.clone(), true);
@@ -357,7 +356,7 @@ fn synchronous_writes_are_durable_when_they_return() {
         let found = after_cut(|node| {
             let file = node.open_for(WRITE).unwrap().synchronous(sync);
             write(&file, 0, &[1; 1500]).unwrap();
-            // Past the end: first the rest of what is the last block on the disk.
+            // Past the end: the rest of the last block on the disk must be written first.
             write(&file, 5000, &[2; 100]).unwrap();
         });
         let expected = [vec![1; 1500], vec![0; 3500], vec![2; 100]].concat();
@@ -378,7 +377,7 @@ fn synchronous_writes_are_durable_when_they_return() {
         let found = after_cut(|node| {
             let file = node.open_for(WRITE).unwrap().synchronous(sync);
             write(&file, 0, &[6; 3000]).unwrap();
-            // Data, and a hole.
+            // Copies data, and a hole.
             for (from, at, length) in [(0, 8000, 3000), (4096, 12_000, 1024)] {
                 let (from, at, keep) = (FileOffset(from), FileOffset(at), Privileges::Keep);
                 assert_eq!(file.copy_to(from, &file, at, length, keep), Ok(length));
@@ -390,7 +389,7 @@ fn synchronous_writes_are_durable_when_they_return() {
 }
 
 #[test]
-fn a_range_is_written_without_the_rest_and_without_a_flush() {
+fn sync_range_writes_only_the_range_and_does_not_flush() {
     let memory = Arc::new(MemoryDevice::new(image()));
     let device = Arc::new(FaultDevice::new(memory, FaultPlan::default()));
     let volume = open(device.clone(), true);

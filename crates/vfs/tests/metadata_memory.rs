@@ -1,5 +1,5 @@
-//! The memory of changed metadata before its checkpoint: within the cache's limit, plus a constant. This is a program of
-//! its own, since it measures the peak memory of its process.
+//! The memory of changed metadata before its checkpoint: within the cache's limit, plus a constant. This is a program
+//! of its own, since it measures the peak memory of its process.
 #![allow(clippy::print_stdout, reason = "the measurement")]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Path walks over a toy file system.
+//! Path walks on a toy file system.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn volume() -> Volume {
                 ("slash", 9),
             ]),
         ),
-        // The directory lies about its parent: a walk must not believe it.
+        // The directory has a wrong parent, which a walk must not use.
         (3, Content::directory(&[("b", 4), ("..", 4), ("empty", 10), ("rel", 11)])),
         (4, Content::directory(&[("deep", 5)])),
         (5, Content::empty_file()),
@@ -40,7 +40,7 @@ fn check(path: &str, follow: Follow, expected: Result<u64, Error>) {
 }
 
 #[test]
-fn plain_paths_lead_to_their_inode() {
+fn paths_without_links_lead_to_their_inode() {
     for path in ["", "/", ".", "//", "/..", "../..", "/a/..", "/a/b/../.."] {
         check(path, Follow::Yes, Ok(2));
     }
@@ -59,6 +59,8 @@ fn errors_are_those_of_the_kernel() {
     check("/loop", Follow::Yes, Err(Error::SymlinkLoop));
     check("/a/empty", Follow::Yes, Err(Error::NotFound));
     check("/slash", Follow::Yes, Err(Error::NotDirectory));
+    let nul = Err(Error::InvalidArgument("the path contains NUL"));
+    check("/a/\0", Follow::Yes, nul);
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn links_are_followed_inside_the_volume() {
 }
 
 #[test]
-fn a_path_that_expands_without_end_is_refused() {
+fn a_path_that_expands_to_too_many_bytes_is_refused() {
     let long = format!("{}x", "loop/".repeat(20_000));
     check(&long, Follow::Yes, Err(Error::NameTooLong));
 }

@@ -1,6 +1,6 @@
-//! Files whose maps point at the volume's own metadata: every kind of map, every kind of metadata, on volumes
-//! with many options. No metadata may be read or written through them, and each call fails as it does on the
-//! running kernel's mount of the same image.
+//! Files with maps that point at the volume's own metadata: every kind of map and every kind of metadata, on volumes
+//! with many options. No metadata may be read or written through such a map, and each call must fail as on the running
+//! kernel's mount of the same image.
 
 mod common;
 
@@ -21,7 +21,7 @@ use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, must};
 use vfs::{Credentials, Follow, Node, Privileges, Volume, VolumeOptions, WriteAt, WriteSync};
 
-/// A shape of volumes.
+/// A kind of volume.
 struct Kind {
     format: &'static str,
     block_size: u32,
@@ -46,7 +46,7 @@ const KINDS: &[Kind] = &[
     kind("ext4", 65_536, "-O ^metadata_csum,^has_journal"),
 ];
 
-/// What of an inode is changed.
+/// The pointer of an inode that is changed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Pointer {
     /// The only extent, or the first direct pointer.
@@ -57,9 +57,9 @@ enum Pointer {
     InNode,
     /// The reference to the block of attributes.
     Attributes,
-    /// As `Data`, of a directory.
+    /// As `Data`, but of a directory.
     Directory,
-    /// As `Data`, of a symbolic link.
+    /// As `Data`, but of a symbolic link.
     Symlink,
 }
 
@@ -72,7 +72,7 @@ const POINTERS: [Pointer; 6] = [
     Pointer::Symlink,
 ];
 
-/// Blocks with metadata, by what it is.
+/// Blocks with metadata, by the name of the structure.
 type Targets = BTreeMap<&'static str, u64>;
 
 fn open_ext4(image: &Path) -> std::sync::Arc<ext4::Volume> {
@@ -87,7 +87,7 @@ fn targets(volume: &std::sync::Arc<ext4::Volume>) -> Targets {
     let mut targets = Targets::new();
     let copy = (1..geometry.group_count).rev().find(|&g| geometry.has_superblock(GroupNumber(g)));
     let superblock = geometry.superblock_block().0;
-    // A pointer to block 0 is none.
+    // A pointer to block 0 means a hole.
     if superblock > 0 {
         targets.insert("superblock", superblock);
     }
@@ -129,7 +129,7 @@ fn name(pointer: Pointer, target: &str) -> String {
     format!("{pointer:?}-{target}").to_lowercase()
 }
 
-/// Files, one for each pointer and target; the names of targets are those that any volume can have.
+/// Creates a file for each pointer and each of the targets `names`.
 fn fill(source: &Path, block_size: u32, names: &[&'static str]) {
     for target in names {
         for pointer in POINTERS {
@@ -161,7 +161,7 @@ fn fill(source: &Path, block_size: u32, names: &[&'static str]) {
     }
 }
 
-/// Where the inode with the record's number lies in the image.
+/// Returns the offset of an inode's record in the image.
 fn inode_offset(volume: &ext4::Volume, number: InodeNumber) -> u64 {
     let geometry = volume.geometry();
     let (group, index) = geometry.inode_position(number).unwrap();
@@ -175,7 +175,7 @@ fn patch(image: &Path, at: u64, block: u64) {
     file.write_all_at(&(block as u32).to_le_bytes(), at).unwrap();
 }
 
-/// Has the pointer of a file point at `block`.
+/// Changes the pointer of a file to `block`.
 fn point(
     image: &Path,
     volume: &std::sync::Arc<ext4::Volume>,
@@ -204,7 +204,7 @@ fn point(
     if volume.geometry().metadata_seed().is_none() {
         return patch(image, inode_offset(volume, number) + at, block);
     }
-    // Makes the checksum, too.
+    // debugfs also updates the checksum.
     let command = format!("set_inode_field /{path} {field} {block}");
     run(Command::new("debugfs").args(["-w", "-R", &command]).arg(image));
 }
@@ -216,7 +216,7 @@ fn number_of(image: &Path, path: &str) -> InodeNumber {
     InodeNumber(must(number.unwrap_or_default().parse(), text))
 }
 
-/// An image with all files.
+/// An image with a file for each pointer and target.
 struct Subject {
     _folder: TempDir,
     image: std::path::PathBuf,
@@ -238,7 +238,7 @@ impl Subject {
         fill(&source, kind.block_size, &names);
         make.make(&image, Some(&source));
         let volume = open_ext4(&image);
-        // Where things lie has not changed with the files.
+        // The metadata has the same blocks as without the files.
         let targets = targets(&volume);
         let mut files = Vec::new();
         for (target, block) in &targets {
@@ -254,7 +254,7 @@ impl Subject {
         Self { _folder: folder, image, targets, files }
     }
 
-    /// The metadata that files point at, but for what the superblock itself keeps of errors and times.
+    /// Returns the metadata at which files point, without the superblock itself, which records errors and times.
     fn metadata(&self, image: &Path) -> BTreeMap<&'static str, Vec<u8>> {
         let volume = open_ext4(image);
         let block_size = volume.geometry().block_size;
@@ -269,13 +269,13 @@ impl Subject {
             }
             bytes
         };
-        // A mount counts on in the block that says that it is there.
+        // A mount updates the block of multiple-mount protection.
         let targets = self.targets.iter().filter(|(name, _)| !name.starts_with("multiple"));
         targets.map(|(name, block)| (*name, read(*block))).collect()
     }
 }
 
-/// What the calls on a file came to: error numbers, or 0.
+/// The results of the calls on a file: error numbers, or 0.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct Outcome {
     stat: i32,
@@ -292,13 +292,13 @@ fn code<T>(result: std::io::Result<T>) -> i32 {
     result.map_or_else(|error| error.raw_os_error().unwrap(), |_| 0)
 }
 
-/// A byte of a file that its first blocks do not hold, if there are others.
+/// Returns an offset that is not in the first blocks of a file, if it has more.
 fn far_in(size: u64) -> u64 {
-    // Those with many blocks have 57.
+    // Files with many blocks have a size of 57 blocks.
     if size % 57 == 0 { size / 57 * 16 } else { 0 }
 }
 
-/// Everything that reads a file of ours.
+/// Reads a file through this library, in the way that uses the pointer.
 fn read_ours(node: &std::sync::Arc<Node>, pointer: Pointer) -> i32 {
     let at = far_in(node.attributes().size);
     match pointer {
@@ -309,7 +309,7 @@ fn read_ours(node: &std::sync::Arc<Node>, pointer: Pointer) -> i32 {
     }
 }
 
-fn do_ours(volume: &Volume, name: &str, pointer: Pointer) -> Outcome {
+fn call_library(volume: &Volume, name: &str, pointer: Pointer) -> Outcome {
     let node = volume.resolve(format!("/{name}").as_bytes(), Follow::No);
     let mut outcome =
         Outcome { stat: number(node.as_ref().map_err(Clone::clone)), ..Outcome::default() };
@@ -328,7 +328,7 @@ fn do_ours(volume: &Volume, name: &str, pointer: Pointer) -> Outcome {
     outcome
 }
 
-fn do_kernels(top: &Path, name: &str, pointer: Pointer) -> Outcome {
+fn call_kernel(top: &Path, name: &str, pointer: Pointer) -> Outcome {
     let path = top.join(name);
     let mut outcome = Outcome { stat: code(path.symlink_metadata()), ..Outcome::default() };
     if outcome.stat != 0 {
@@ -337,8 +337,8 @@ fn do_kernels(top: &Path, name: &str, pointer: Pointer) -> Outcome {
     outcome.read = match pointer {
         Pointer::Directory => code(path.join("inside").symlink_metadata()),
         Pointer::Symlink => code(path.read_link()),
-        Pointer::Attributes => panic!("the kernel looked at this when it read the inode"),
-        // A page that could not be had is EIO to its reader, whatever was wrong.
+        Pointer::Attributes => panic!("the kernel checks this pointer when it reads the inode"),
+        // The kernel returns EIO for a page that could not be read, whatever the cause.
         _ => match code(fs::read(&path)) {
             EIO => EUCLEAN,
             code => code,
@@ -357,7 +357,7 @@ fn do_kernels(top: &Path, name: &str, pointer: Pointer) -> Outcome {
 const EUCLEAN: i32 = 117;
 const EIO: i32 = 5;
 
-/// Nothing is read through such a map, either, where the volume is not written.
+/// Checks that reads through such maps fail on a read-only volume, too.
 fn check_reading(subject: &Subject, what: &str) {
     let options = OpenDevice { read_only: true, ..OpenDevice::default() };
     let device = device::open(&subject.image, options).unwrap();
@@ -386,7 +386,8 @@ fn check(kind: &Kind) {
     let before = subject.metadata(&ours);
 
     let volume = writable(&ours);
-    let outcomes = subject.files.iter().map(|(name, pointer)| do_ours(&volume, name, *pointer));
+    let outcomes =
+        subject.files.iter().map(|(name, pointer)| call_library(&volume, name, *pointer));
     let outcomes: Vec<Outcome> = outcomes.collect();
     for ((name, _), outcome) in subject.files.iter().zip(&outcomes) {
         let all = [outcome.stat, outcome.read, outcome.write, outcome.truncate];
@@ -397,7 +398,7 @@ fn check(kind: &Kind) {
     }
     let info = volume.info();
     assert!(info.details.iter().any(|(name, _)| *name == "errors_found"), "{info:?}");
-    // Names go, whatever hangs on them; what cannot be freed stays.
+    // Names can be removed. Blocks that cannot be freed stay allocated.
     let root = volume.root().unwrap();
     for (name, _) in &subject.files {
         let _ = volume.unlink(&root, name.as_bytes(), &Credentials::ROOT);
@@ -408,9 +409,9 @@ fn check(kind: &Kind) {
     for (target, bytes) in subject.metadata(&ours) {
         assert!(
             !bytes.windows(100).any(|part| part == [0xEE; 100]),
-            "{what}: {target} was written over"
+            "{what}: {target} was overwritten"
         );
-        // The log goes on; inodes without a name change the table and the bitmaps.
+        // Changes are logged, and deleted inodes change the inode table and the bitmaps.
         let may_change = ["journal", "inode", "block-bitmap", "descriptors", "last-descriptors"];
         let is_same = bytes == before[target];
         assert!(
@@ -422,27 +423,26 @@ fn check(kind: &Kind) {
     if !kind.has_kernel {
         return;
     }
-    // Its ext4, also of volumes without a journal.
+    // The kernel's ext4 also mounts volumes without a journal.
     let mount = LoopMount::new(&theirs, "ext4", "rw,errors=continue");
     for ((name, pointer), ours) in subject.files.iter().zip(&outcomes) {
-        // Linux looks at no pointer to an indirect block, and at those in it only when it reads that from
-        // the device: it has been seen to write into a bitmap by this.
+        // Linux does not check a pointer to an indirect block. It checks the pointers in such a block only when it
+        // reads the block from the device. Linux has been seen to write into a bitmap because of that.
         let is_in_map = matches!(pointer, Pointer::Node | Pointer::InNode);
-        // Nor does it mind who else has the block of the multiple-mount protection.
-        // And where group 0 begins before the superblock, it takes the last block reserved for
-        // descriptors for a file's.
-        let is_past_linux = name.contains("protection")
+        // Linux does not protect the block of multiple-mount protection. If group 0 begins before the superblock, it
+        // does not protect the last block reserved for descriptors.
+        let is_unchecked_by_linux = name.contains("protection")
             || name.ends_with("to-the-last") && kind.arguments.contains("bigalloc");
-        if is_in_map && kind.format != "ext4" || is_past_linux {
+        if is_in_map && kind.format != "ext4" || is_unchecked_by_linux {
             continue;
         }
-        assert_eq!(*ours, do_kernels(mount.path(), name, *pointer), "{what}: {name}");
+        assert_eq!(*ours, call_kernel(mount.path(), name, *pointer), "{what}: {name}");
     }
     mount.unmount();
 }
 
 #[test]
-fn no_map_gives_anybody_the_volumes_own_metadata() {
+fn metadata_is_not_read_or_written_through_maps_of_files() {
     testkit::private_mounts();
     KINDS.iter().for_each(check);
 }

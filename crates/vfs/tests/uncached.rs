@@ -1,5 +1,5 @@
-//! Uncached reads and writes of ext4 files: what they leave in the cache, what others see of them, and
-//! what e2fsck and the kernel find afterwards.
+//! Uncached reads and writes of ext4 files: the state of the cache, the data that other readers see, and the files that
+//! e2fsck and the kernel find afterwards.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ fn read(file: &File, at: u64, length: usize, flags: RwFlags) -> Vec<u8> {
     buffer
 }
 
-/// Bytes that tell their place.
+/// Returns bytes that depend on their offset.
 fn data(from: u64, length: u64, salt: u64) -> Vec<u8> {
     (from..from + length).map(|at| (at / 4096 * 7 + at + salt) as u8).collect()
 }
@@ -62,11 +62,11 @@ fn resident(volume: &Volume) -> u64 {
 
 /// Waits until no more than `bytes` are in the cache.
 fn wait_for_resident(volume: &Volume, bytes: u64) {
-    wait_until("the cache lets go", || resident(volume) <= bytes);
+    wait_until("data leaves the cache", || resident(volume) <= bytes);
 }
 
 #[test]
-fn streaming_eight_times_the_cache_leaves_it_as_it_was() {
+fn uncached_streams_larger_than_the_cache_evict_no_other_data() {
     private_mounts();
     for block_size in [1024, 4096, 65_536] {
         let folder = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ fn streaming_eight_times_the_cache_leaves_it_as_it_was() {
         let hot = create(&volume, "/hot").open_for(WRITE).unwrap();
         write(&hot, 0, &data(0, 2 << 20, 1), RwFlags::default());
         hot.sync_all().unwrap();
-        // The metadata that it takes, too.
+        // Also caches the metadata of the stream.
         let stream = create(&volume, "/stream").open_for(WRITE).unwrap();
         volume.sync().unwrap();
         let hot_pages = 2 << 20;
@@ -95,7 +95,7 @@ fn streaming_eight_times_the_cache_leaves_it_as_it_was() {
         assert_eq!(stats.folios_reclaimed, 0, "blocks of {block_size}: {stats:?}");
         assert!(stats.bytes_dropped >= 2 * total, "{stats:?}");
         assert!(most <= hot_pages + CACHE_BYTES / 2, "{most} bytes at once");
-        // All of the other file, and next to nothing else, is left.
+        // All of the other file is cached, and little else.
         wait_for_resident(&volume, hot_pages + (1 << 20));
         let before = volume.cache_stats();
         assert!(read(&hot, 0, 2 << 20, RwFlags::default()) == data(0, 2 << 20, 1));
@@ -106,14 +106,14 @@ fn streaming_eight_times_the_cache_leaves_it_as_it_was() {
         check_by_e2fsck(&image);
         if block_size <= 4096 {
             let mount = LoopMount::new(&image, "ext4", "ro");
-            let there = std::fs::read(mount.path().join("stream")).unwrap();
-            assert!(there == data(0, total, 2), "the kernel reads something else");
+            let found = std::fs::read(mount.path().join("stream")).unwrap();
+            assert!(found == data(0, total, 2), "the kernel reads other data");
         }
     }
 }
 
 #[test]
-fn every_way_to_ask_for_it_leaves_nothing_and_takes_the_other_flags_along() {
+fn data_leaves_the_cache_with_every_way_to_request_that_and_other_flags_still_apply() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     make(&image, 4096);
@@ -127,7 +127,7 @@ fn every_way_to_ask_for_it_leaves_nothing_and_takes_the_other_flags_along() {
         let by_call_flags = if whole_volume { RwFlags::default() } else { UNCACHED };
         write(&by_call, 0, &data(0, 200_000, 3), by_call_flags);
         write(&by_file, 200_000, &data(200_000, 100_000, 3), RwFlags::default());
-        // At the end, wherever it says it is.
+        // Goes to the end, whatever the offset.
         let appended = RwFlags { append: true, sync: WriteSync::Data, ..by_call_flags };
         write(&by_call, 7, &data(300_000, 50_000, 3), appended);
         assert_eq!(node.attributes().size, 350_000);
@@ -146,20 +146,20 @@ fn every_way_to_ask_for_it_leaves_nothing_and_takes_the_other_flags_along() {
         wait_for_resident(&volume, metadata);
         if !whole_volume {
             assert!(read(&by_call, 0, 350_000, RwFlags::default()) == data(0, 350_000, 3));
-            assert!(resident(&volume) >= metadata + 350_000, "cached by who did not ask");
+            assert!(resident(&volume) >= metadata + 350_000, "a read without the flag caches data");
         }
         drop(by_call);
         volume.close().unwrap();
     }
 }
 
-/// A block of a file that says which it is, and how often it was written.
+/// Returns a block that contains its number and a version.
 fn stamped(block: u64, version: u64) -> Vec<u8> {
     [block, version].map(u64::to_le_bytes).concat().repeat(256)
 }
 
 #[test]
-fn nobody_sees_stale_data_whoever_caches_what() {
+fn mixed_cached_and_uncached_readers_and_writers_see_no_stale_data() {
     const BLOCKS: u64 = 1024;
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
@@ -172,7 +172,7 @@ fn nobody_sees_stale_data_whoever_caches_what() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let (node, versions, done, volume) = (&node, &versions, &done, &volume);
-        // Each has every other block, and only it counts there.
+        // Each writer has every other block to itself.
         let writers: Vec<_> = (0..2_u64)
             .map(|thread| {
                 scope.spawn(move || {
@@ -204,13 +204,13 @@ fn nobody_sees_stale_data_whoever_caches_what() {
                         assert!(version >= least, "block {block} + {at}: {version} < {least}");
                         assert!(
                             *bytes == stamped(block + at as u64, version),
-                            "torn, or another's"
+                            "a torn block, or another block's data"
                         );
                     }
                 }
             });
         }
-        // Crowds the cache, so that all is reclaimed at times.
+        // Fills the cache, so that all other data is reclaimed at times.
         scope.spawn(move || {
             let crowd = create(volume, "/crowd").open_for(WRITE).unwrap();
             write(&crowd, 0, &vec![1; 12 << 20], RwFlags::default());
@@ -240,7 +240,7 @@ fn nobody_sees_stale_data_whoever_caches_what() {
 }
 
 #[test]
-fn files_that_are_truncated_punched_and_deleted_meanwhile_are_what_a_model_says() {
+fn files_that_are_concurrently_truncated_punched_and_deleted_agree_with_a_model() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     make(&image, 1024);
@@ -279,7 +279,7 @@ fn files_that_are_truncated_punched_and_deleted_meanwhile_are_what_a_model_says(
                             model[start..end].fill(0);
                         }
                         2 => {
-                            // One that comes and goes, with what it has on its way.
+                            // A file that is deleted while its data is in flight.
                             let path = format!("/passing {thread} {round}");
                             let passing = create(volume, &path).open_for(WRITE).unwrap();
                             write(&passing, 0, &data(0, length, round), UNCACHED);

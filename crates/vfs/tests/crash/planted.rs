@@ -14,8 +14,8 @@ pub enum Bug {
     None,
     /// A bug of the log or of the end of I/O.
     Journal(JournalBug),
-    /// A page is made clean before it is protected. A store in between is in memory, but not in the data that is written,
-    /// and is never written later.
+    /// A page is made clean before it is protected. A store in between is in memory, but not in the data that is
+    /// written, and is never written later.
     CleanBeforeProtect,
     /// Data that replaces other data, by a rename or after a truncation, is written back only when it is old.
     LateReplacement,

@@ -148,8 +148,8 @@ impl Subject {
         }
     }
 
-    /// Truncates the file to zero, writes it again, and closes it. A crash leaves the old or the new contents, unless the
-    /// truncation alone was made durable.
+    /// Truncates the file to zero, writes it again, and closes it. A crash leaves the old or the new contents, unless
+    /// the truncation alone was made durable.
     pub fn rewrite(&self, notes: &mut Notes<'_>, random: &mut Random) {
         let (begun, length) = (notes.recorder.point(), 1 + random.below(SIZE_MAX as u64) as usize);
         let (was_empty, data) = (notes.size() == 0, notes.history.bytes(0, length));
@@ -340,8 +340,8 @@ fn promise(notes: &mut Notes<'_>, range: Range<usize>, sync: WriteSync) -> bool 
     sync == WriteSync::All
 }
 
-/// Exchanges some blocks of a file with a donor, which loses its data there. Both were just synced, and have data only in
-/// `blocks` and `donor_blocks`.
+/// Exchanges some blocks of a file with a donor, which loses its data there. Both were just synced, and have data only
+/// in `blocks` and `donor_blocks`.
 pub fn move_extents(
     (subject, notes, blocks): (&Subject, &Notes<'_>, &[Range<usize>]),
     (donor, donor_notes, donor_blocks): (&Subject, &mut Notes<'_>, &[Range<usize>]),

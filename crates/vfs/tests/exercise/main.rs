@@ -1,5 +1,5 @@
-//! Random operations of all kinds on files and on models of them, with a cache that is smaller than the files. Reads are
-//! compared with the models. From time to time the volume is closed, judged by e2fsck, opened and read again.
+//! Random operations of all kinds on files and on models of them, with a cache that is smaller than the files. Reads
+//! are compared with the models. From time to time the volume is closed, judged by e2fsck, opened and read again.
 //! `testkit::exercise` describes the environment variables.
 
 #[path = "../common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Direct I/O on ext4 volumes: beside a model and at random, with others at the same bytes, and with a
-//! device that waits, judged by e2fsck.
+//! Direct I/O on ext4 volumes, judged by e2fsck: random operations compared with a model, races with other accesses to
+//! the same bytes, and a device that holds requests.
 
 mod calls;
 #[path = "../common/mod.rs"]
@@ -19,12 +19,12 @@ use vfs::{Fallocate, File, Privileges, Volume, WriteAt, WriteSync};
 
 use crate::common::{close, device, make, open_on};
 
-/// The largest file.
+/// The maximum size of a file.
 const SIZE_MAX: u64 = 4 << 20;
-/// What the device is full of before: no data of a file.
+/// The byte with which the device is filled before. No file contains it.
 const STALE: u8 = 0xFE;
 
-/// A volume.
+/// An image, and the volume on it.
 struct Stage {
     _folder: TempDir,
     image: PathBuf,
@@ -32,13 +32,13 @@ struct Stage {
 }
 
 impl Stage {
-    /// With blocks of 4 KiB, on the device that `wrap` makes of the image's; and a file on it that has so many
-    /// bytes allocated.
+    /// Opens a volume with blocks of 4 KiB on the device that `wrap` returns for the image's. Creates a file with
+    /// `size` allocated bytes.
     fn with_file(size: u64, wrap: impl FnOnce(SharedDevice) -> SharedDevice) -> (Self, File) {
         Self::open(size, wrap, |device| open_on(device, DirectOptions::default()))
     }
 
-    /// The same with the volume that `open` gives.
+    /// [`with_file`](Self::with_file) for a volume that `open` opens.
     fn open(
         size: u64,
         wrap: impl FnOnce(SharedDevice) -> SharedDevice,
@@ -53,13 +53,13 @@ impl Stage {
         (Self { _folder: folder, image, volume }, file)
     }
 
-    /// Closes it; e2fsck has nothing to mend then.
+    /// Closes the volume. Panics if e2fsck finds an inconsistency.
     fn close(self) {
         close(self.volume, &self.image);
     }
 }
 
-/// A volume on a device full of old data.
+/// Creates a volume on a device that is full of old data.
 fn make_stale(image: &Path, block_size: u32, arguments: &str) {
     let size = 96 << 20;
     std::fs::write(image, vec![STALE; size]).unwrap();

@@ -1,4 +1,4 @@
-//! Random operations, direct and through the cache, beside a model.
+//! Random direct and cached operations, compared with a model.
 
 use base::{Error, FileOffset};
 use iomap::{DirectOptions, SplitExtents};
@@ -8,7 +8,7 @@ use vfs::{Fallocate, File, Privileges};
 use crate::common::{self, close, device, make, open_on};
 use crate::{SIZE_MAX, make_stale, write_direct};
 
-/// One random operation on `file`, and on the bytes that it should have; gives its name.
+/// Runs a random operation on `file` and on `model`. Returns a description of the operation.
 fn step(file: &File, model: &mut Vec<u8>, random: &mut Random) -> String {
     let (at, length) = (random.below(SIZE_MAX), 1 + random.below(100_000));
     let end = (at + length).min(SIZE_MAX);
@@ -83,7 +83,7 @@ fn check(file: &File, model: &[u8], context: &str) {
 }
 
 #[test]
-fn direct_and_buffered_calls_see_what_the_other_wrote() {
+fn direct_and_buffered_calls_see_each_others_writes() {
     for (block_size, arguments) in [
         (1024, ""),
         (4096, ""),

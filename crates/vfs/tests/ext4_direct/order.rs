@@ -1,4 +1,4 @@
-//! Requests that are under way while something else happens: a device holds them until it is told.
+//! Requests in flight during other operations: a device holds them until the test releases them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use vfs::{DirectIo, File, Privileges, Volume, VolumeOptions};
 use crate::common::make;
 use crate::{Stage, allocate, write_direct};
 
-/// A device that holds writes that come while it is shut, and panics when it is broken.
+/// A device that holds writes while its gate is shut, and panics while it is broken.
 type GatedDevice = HookedDevice<Gate>;
 
 #[derive(Default, Debug)]
@@ -31,7 +31,7 @@ impl Gate {
         self.is_shut.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until so many writes are held.
+    /// Waits until `count` writes are held.
     fn wait_for(&self, count: usize) {
         let mut held = self.held.lock();
         while held.len() < count {
@@ -40,13 +40,13 @@ impl Gate {
         }
     }
 
-    /// Lets writes pass that come from now on.
-    fn hold_no_more(&self) {
+    /// Lets later writes pass. Held writes stay.
+    fn pass_later_writes(&self) {
         self.is_shut.store(false, Ordering::SeqCst);
     }
 }
 
-/// Submits what the gate of `device` has held, and holds no more.
+/// Submits the writes that the gate of `device` holds, and lets later ones pass.
 fn open(device: &GatedDevice) {
     device.is_shut.store(false, Ordering::SeqCst);
     device.inner().submit(std::mem::take(&mut *device.held.lock()));
@@ -59,7 +59,7 @@ impl DeviceHooks for Gate {
         let (held, others) = batch.into_iter().partition(is_held);
         self.held.lock().extend(held);
         self.more.notify_all();
-        assert!(!self.is_broken.load(Ordering::SeqCst), "as the test has it");
+        assert!(!self.is_broken.load(Ordering::SeqCst), "the test requests this panic");
         device.submit(others);
     }
 
@@ -70,7 +70,7 @@ impl DeviceHooks for Gate {
     }
 }
 
-/// A file of 1 MiB on such a device.
+/// Creates a file of 1 MiB on a device with a gate.
 fn gated() -> (Stage, Arc<GatedDevice>, File) {
     let mut gate = None;
     let wrap = |device| -> SharedDevice {
@@ -80,7 +80,7 @@ fn gated() -> (Stage, Arc<GatedDevice>, File) {
     (stage, gate.unwrap(), file)
 }
 
-/// Starts a write; where its end is told.
+/// Submits a write. Returns the receiver of its result.
 fn start(file: &File, at: u64, data: Vec<u8>) -> mpsc::Receiver<Result<usize>> {
     let (sender, ended) = mpsc::channel();
     let done = move |_, result| sender.send(result).unwrap();
@@ -96,7 +96,7 @@ fn read(file: &File, at: u64) -> u8 {
 }
 
 #[test]
-fn overwrites_of_allocated_blocks_go_on_side_by_side() {
+fn overwrites_of_allocated_blocks_run_concurrently() {
     let (stage, gate, file) = gated();
     for (state, fill) in [("preallocated", 7), ("written", 8)] {
         gate.shut();
@@ -107,7 +107,7 @@ fn overwrites_of_allocated_blocks_go_on_side_by_side() {
                     assert_eq!(write_direct(file, writer * 65_536, &[fill; 4096]), Ok(4096));
                 });
             }
-            // All of them: none holds up another.
+            // All of them are in flight: none waits for another.
             gate.wait_for(4);
             open(&gate);
         });
@@ -135,8 +135,8 @@ fn a_write_that_ends_after_the_last_commit_is_flushed_without_a_sync() {
     gate.shut();
     let written = start(&file, 0, vec![2; 4096]);
     gate.wait_for(1);
-    gate.hold_no_more();
-    // Meanwhile everything else becomes durable.
+    gate.pass_later_writes();
+    // All other changes become durable.
     wait_for_wakes("bifolio-flush", 2);
     let flushes = gate.flushes.load(Ordering::SeqCst);
     open(&gate);
@@ -147,13 +147,13 @@ fn a_write_that_ends_after_the_last_commit_is_flushed_without_a_sync() {
 }
 
 #[test]
-fn what_was_read_while_it_was_written_is_read_again() {
+fn data_cached_during_a_direct_write_is_invalidated_at_its_end() {
     let (stage, gate, file) = gated();
     for (fill, old) in [(1, 0), (2, 1)] {
         gate.shut();
         let written = start(&file, 8192, vec![fill; 4096]);
         gate.wait_for(1);
-        assert_eq!(read(&file, 8192), old, "the cache has it now");
+        assert_eq!(read(&file, 8192), old, "this caches the old data");
         open(&gate);
         assert_eq!(written.recv(), Ok(Ok(4096)));
         assert_eq!(read(&file, 8192), fill);
@@ -163,15 +163,15 @@ fn what_was_read_while_it_was_written_is_read_again() {
 }
 
 #[test]
-fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
+fn a_buffered_write_beside_a_direct_write_does_not_undo_it() {
     let (stage, gate, file) = gated();
     assert_eq!(write_direct(&file, 0, &[1; 65_536]), Ok(65_536));
-    // Within the block that is being written, and in one beside it that was read with it.
+    // In the block that is being written, and in a block next to it that is cached in the same folio.
     for beside in [100, 20_480] {
         gate.shut();
         let written = start(&file, 0, vec![9; 4096]);
         gate.wait_for(1);
-        assert_eq!(read(&file, 40_960), 1, "the cache has old data around it");
+        assert_eq!(read(&file, 40_960), 1, "this caches old data");
         std::thread::scope(|scope| {
             let (sender, wrote) = mpsc::channel();
             let file = &file;
@@ -180,7 +180,7 @@ fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
                 let data = if beside < 4096 { &data[..10] } else { &data };
                 sender.send(file.write_at(data, beside)).unwrap();
             });
-            // Whether it waits or not.
+            // The buffered write may wait for the direct one, or not.
             let early = wrote.recv_timeout(Duration::from_millis(100));
             open(&gate);
             assert_eq!(written.recv(), Ok(Ok(4096)));
@@ -199,36 +199,35 @@ fn what_is_written_beside_a_direct_write_does_not_take_it_back() {
     stage.close();
 }
 
-/// A way to take blocks from a file.
+/// An operation that takes blocks from a file.
 type Way<'w> = &'w (dyn Fn(&File) -> Result<()> + Sync);
 
 #[test]
-fn blocks_stay_the_file_s_while_they_are_written() {
+fn operations_that_free_blocks_wait_for_direct_writes() {
     let (stage, gate, file) = gated();
     let punch = |file: &File| {
         let range = FileOffset(0)..FileOffset(1 << 20);
         file.fallocate(vfs::Fallocate::PunchHole, range, Privileges::Keep)
     };
-    let cut = |file: &File| file.node().set_size(0, Privileges::Keep);
+    let truncate = |file: &File| file.node().set_size(0, Privileges::Keep);
     let donor = make(&stage.volume, "donor");
     allocate(&donor, 1 << 20);
     let exchange =
         |file: &File| file.move_extents(FileOffset(0), &donor, FileOffset(0), 1 << 20).map(drop);
-    // And what the file has there then.
-    let ways: [(Way<'_>, u8); 3] = [(&punch, 0), (&cut, 0), (&exchange, 9)];
+    // With the byte that the file has there afterwards.
+    let ways: [(Way<'_>, u8); 3] = [(&punch, 0), (&truncate, 0), (&exchange, 9)];
     for (way, left) in ways {
         gate.shut();
         let written = start(&file, 0, vec![9; 4096]);
         gate.wait_for(1);
         let waiter = Waiter::default();
         std::thread::scope(|scope| {
-            let taken = scope.spawn(|| waiter.run(|| way(&file)));
-            // Not before the write has ended.
+            let freed = scope.spawn(|| waiter.run(|| way(&file)));
             let waits = waiter.comes_to_wait();
             open(&gate);
-            assert!(waits, "blocks were taken away under a write");
+            assert!(waits, "blocks were freed during a write to them");
             assert_eq!(written.recv(), Ok(Ok(4096)));
-            assert_eq!(taken.join().unwrap(), Ok(()));
+            assert_eq!(freed.join().unwrap(), Ok(()));
         });
         assert_eq!(read(&file, 0), left);
         allocate(&file, 1 << 20);
@@ -238,7 +237,7 @@ fn blocks_stay_the_file_s_while_they_are_written() {
 }
 
 #[test]
-fn a_request_that_panics_on_its_way_is_waited_for_and_not_in_flight_afterwards() {
+fn a_panicking_submission_waits_for_its_bios_and_leaves_no_request_in_flight() {
     let (stage, gate, file) = gated();
     assert_eq!(write_direct(&file, 0, &[1; 8192]), Ok(8192));
     gate.shut();
@@ -248,14 +247,14 @@ fn a_request_that_panics_on_its_way_is_waited_for_and_not_in_flight_afterwards()
     std::thread::scope(|scope| {
         let ended = scope.spawn(|| waiter.run(panics));
         gate.wait_for(1);
-        // The device has memory of its caller.
+        // The panic must wait, since the device still uses memory of the caller.
         let waits = waiter.comes_to_wait();
         gate.is_broken.store(false, Ordering::SeqCst);
         open(&gate);
-        assert!(waits, "the memory went while it was written");
+        assert!(waits, "the memory was freed during the write");
         assert!(ended.join().unwrap(), "the panic is passed on");
     });
-    // Waits for what is in flight.
+    // This waits until no request is in flight.
     file.node().set_size(4096, Privileges::Keep).unwrap();
     assert_eq!(read(&file, 0), 9);
     drop(file);

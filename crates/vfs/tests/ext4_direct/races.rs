@@ -1,5 +1,5 @@
-//! Direct and buffered calls of several threads beside others that take blocks away. Nothing that the
-//! device held before is ever seen.
+//! Direct and buffered calls of several threads, while another thread frees blocks. No reader may see data that was on
+//! the device before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,13 +11,13 @@ use vfs::{Fallocate, Privileges};
 use crate::common::{close, device, make, open_on};
 use crate::{SIZE_MAX, STALE, allocate, make_stale, write_direct};
 
-/// The data of byte `at` for those who race: told from what the device held, and from other places.
+/// Returns the data for byte `at`. It differs from the old data of the device, and for each sector.
 fn raced(at: u64, round: u64) -> u8 {
     ((at / 512).wrapping_mul(7) as u8 ^ round as u8) % 200 + 1
 }
 
 #[test]
-fn nobody_sees_what_the_device_held_whoever_races() {
+fn racing_readers_see_no_old_data_of_the_device() {
     for (block_size, split) in [
         (1024, SplitExtents::AtEnd),
         (4096, SplitExtents::Before),
@@ -31,13 +31,13 @@ fn nobody_sees_what_the_device_held_whoever_races() {
         let file = make(&volume, "a");
         allocate(&file, SIZE_MAX);
         let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
-        // A sector is one writer's, some round's, or it is zeroes.
+        // A sector has the data of one write, or zeroes.
         let check = |at: u64, found: &[u8]| {
             for (sector, bytes) in (at / 512..).zip(found.chunks(512)) {
                 let is_one = bytes.iter().all(|&byte| byte == bytes[0]);
                 let is_zero = bytes.iter().all(|&byte| byte == 0);
                 let known = (0..256).any(|round| raced(sector * 512, round) == bytes[0]);
-                assert!(!bytes.contains(&STALE), "sector {sector} shows what the device held");
+                assert!(!bytes.contains(&STALE), "sector {sector} has old data of the device");
                 assert!(is_zero || is_one && known, "sector {sector}: {bytes:?}");
             }
             seen.fetch_add(found.len() as u64, Ordering::Relaxed);

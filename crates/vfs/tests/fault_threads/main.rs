@@ -3,8 +3,8 @@
 //! data, the volume goes on; after lost metadata, it is shut down. After a power cut, files have all promised data, and
 //! only data that was written.
 //!
-//! The failing request is chosen by its number. Threads run at varying speeds, so a seed determines the operations of each
-//! thread, but not which operation fails.
+//! The failing request is chosen by its number. Threads run at varying speeds, so a seed determines the operations of
+//! each thread, but not which operation fails.
 
 mod worker;
 
@@ -160,8 +160,8 @@ fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
 }
 
 /// Returns an image that a power cut may leave at the end of the recording, with some of the volatile sectors. The two
-/// sectors of the superblock are written together, as its checksum requires. Without a journal, which protects from torn
-/// blocks, the two sectors of every kilobyte are.
+/// sectors of the superblock are written together, as its checksum requires. Without a journal, which protects from
+/// torn blocks, the two sectors of every kilobyte are.
 fn after_power_cut(kind: &Kind, recording: &Recording, random: &mut Random) -> Vec<u8> {
     let (kept_of_4, mut kept) = (random.below(5), false);
     recording.image(recording.crash_points().end - 1, |write, sector| {
@@ -244,8 +244,8 @@ fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, pl
     }
 }
 
-/// Runs the threads up to `runs` times, and fails another request of `operation` each time. Returns the number of runs in
-/// which the fault occurred, and the number of these after which the volume was not shut down.
+/// Runs the threads up to `runs` times, and fails another request of `operation` each time. Returns the number of runs
+/// in which the fault occurred, and the number of these after which the volume was not shut down.
 fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, runs: u64) -> [u64; 2] {
     let image = kind.image();
     let healthy = run(&image, None, 1);

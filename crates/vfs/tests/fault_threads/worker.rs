@@ -305,8 +305,8 @@ pub struct Found<'a> {
     pub volume: &'a Volume,
     /// Without a journal, changes since the last sync of a file may leave anything of it, and names may be lost.
     pub has_journal: bool,
-    /// On a volume with a recorded error, e2fsck does not process the orphan list, and rounds the size of a file up to its
-    /// last block. The size may be this much too large, rounded up, and the further bytes are zeroes.
+    /// On a volume with a recorded error, e2fsck does not process the orphan list, and rounds the size of a file up to
+    /// its last block. The size may be this much too large, rounded up, and the further bytes are zeroes.
     pub padding: usize,
 }
 

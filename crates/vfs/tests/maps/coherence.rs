@@ -1,11 +1,11 @@
-//! A map and its file are the same bytes.
+//! Coherence: a map and its file have the same bytes.
 
 use vfs::{Fallocate, MapSync, Privileges};
 
 use crate::{PAGE, Stage, bytes, load, map, read, store, write};
 
 #[test]
-fn what_is_written_is_loaded_and_what_is_stored_is_read() {
+fn loads_see_writes_and_reads_see_stores() {
     for block in [1024, 4096, 16_384, 65_536] {
         let mut stage = Stage::new(block, 8 << 20);
         let file = stage.make("file");
@@ -20,7 +20,7 @@ fn what_is_written_is_loaded_and_what_is_stored_is_read() {
         store(&memory, 100_001, &[4]);
         store(&memory, 299_999, &[5, 6]);
         assert_eq!(read(&file, 299_998, 10), [1, 5]);
-        // The file grows over what was stored past its end.
+        // The file grows over bytes that were stored past its end.
         file.node().set_size(400_000, Privileges::Keep).unwrap();
         assert_eq!(read(&file, 299_998, 4), [1, 5, 0, 0]);
         assert_eq!(load(&memory, 299_998..300_002), [1, 5, 0, 0]);
@@ -42,7 +42,7 @@ fn what_is_written_is_loaded_and_what_is_stored_is_read() {
 }
 
 #[test]
-fn what_was_reclaimed_is_not_shown_any_more() {
+fn reclaimed_folios_are_not_shown_any_more() {
     let mut stage = Stage::new(4096, 4 << 20);
     let (file, other) = (stage.make("file"), stage.make("other"));
     write(&file, 0, &[1; 1 << 20]);
@@ -51,7 +51,7 @@ fn what_was_reclaimed_is_not_shown_any_more() {
     for mode in [Fallocate::PunchHole, Fallocate::CollapseRange] {
         memory.sync(0..memory.len(), MapSync::Sync).unwrap();
         assert_eq!(load(&memory, 256 << 10..257 << 10), [1; 1 << 10]);
-        // More than the cache holds.
+        // More data than the cache holds.
         read(&other, 0, 8 << 20);
         file.fallocate(mode, bytes(256 << 10..512 << 10), Privileges::Keep).unwrap();
         let wanted = if mode == Fallocate::PunchHole { 0 } else { 1 };

@@ -24,7 +24,7 @@ fn a_file_larger_than_the_cache_can_be_stored_to_and_loaded() {
     for page in 0..size / PAGE {
         store(&memory, page * PAGE + page % PAGE, &[value(page)]);
     }
-    // Neither in the order in which it came.
+    // In the reverse order.
     for page in (0..size / PAGE).rev() {
         assert_eq!(
             load(&memory, page * PAGE + page % PAGE..page * PAGE + page % PAGE + 1)[0],
@@ -55,7 +55,7 @@ fn there_may_be_more_folios_than_the_host_has_mappings_for() {
     memory.advise(0..memory.len(), MapAdvice::Random).unwrap();
     let mut found = 0;
     for round in 1..=2 {
-        // Every other first, so that few lie beside each other.
+        // Every second page first, so that few pages are adjacent.
         for page in (0..pages).step_by(2).chain((1..pages).step_by(2)) {
             found += usize::from(load(&memory, page * PAGE..page * PAGE + 1)[0]);
             store(&memory, page * PAGE, &[round]);
@@ -84,12 +84,12 @@ fn a_full_volume_refuses_stores_and_loses_nothing() {
     let refused = memory.prepare(8192..8193, MapAccess::ReadWrite);
     assert_eq!(refused, Err(Error::NoSpace));
     assert_eq!(memory.write(8192, b"never"), Err(Error::NoSpace));
-    // What the kernel stores there, it cannot.
+    // A store by the kernel fails, too.
     let mut source = std::fs::File::open("/dev/zero").unwrap();
-    // SAFETY: in the map; nobody else uses these bytes.
+    // SAFETY: the bytes are in the map, and no other thread uses them.
     let into = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().add(8192).as_ptr(), 16) };
     assert!(source.read(into).is_err());
-    // Where there is something already, it can.
+    // A store to an allocated block succeeds.
     store(&memory, 2, b"R");
     assert_eq!(read(&file, 0, 6), b"fiRst\0");
     filler.node().set_size(0, Privileges::Keep).unwrap();
@@ -107,7 +107,7 @@ fn a_full_volume_refuses_stores_and_loses_nothing() {
 }
 
 #[test]
-fn an_error_of_the_device_is_told_and_is_not_for_ever() {
+fn an_error_of_the_device_is_returned_and_a_later_access_succeeds() {
     let mut stage = Stage::new(4096, 8 << 20);
     let file = stage.make("file");
     write(&file, 0, &[5; 3 * PAGE]);
@@ -137,11 +137,11 @@ fn buffers_that_are_mapped_themselves_are_read_to_and_written_from() {
     file.sync_all().unwrap();
     let memory = map(&file, 0..1 << 20);
     let part = |at: usize, length: usize| {
-        // SAFETY: in the map and in the file; nobody stores to it while this is used, but the call that
-        // is given it.
+        // SAFETY: the bytes are in the map and in the file. While the slice exists, only the call that gets it stores
+        // to them.
         unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().add(at).as_ptr(), length) }
     };
-    // From pages that nobody has touched yet, to the file that they are of, which is locked meanwhile.
+    // From pages that are not shown yet, to the mapped file itself, which the write locks.
     write(&file, 0, part(150_000, 10));
     assert_eq!(read(&file, 0, 11), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
     assert_eq!(file.read_at(part(180_000, 20), 99_990).unwrap(), 20);
@@ -157,7 +157,7 @@ fn buffers_that_are_mapped_themselves_are_read_to_and_written_from() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused() {
+fn invalid_maps_and_accesses_are_refused() {
     let mut stage = Stage::new(4096, 8 << 20);
     let file = stage.make("file");
     write(&file, 0, &[1; 10_000]);
@@ -195,7 +195,7 @@ fn a_store_changes_the_times() {
     let before = times();
     assert_eq!(load(&memory, 0..1), [1]);
     assert_eq!(times(), before);
-    // The clock may be coarse.
+    // The clock may be coarse: repeats the store until the time differs.
     while times() == before {
         memory.sync(0..10_000, MapSync::Sync).unwrap();
         store(&memory, 0, &[2]);
@@ -214,7 +214,7 @@ fn no_privileges_are_needed() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let nobody = rustix::process::Uid::from_raw(65_534);
-            // For this thread alone.
+            // Only for this thread.
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             let memory = map(&file, 0..10_000);
             assert_eq!(load(&memory, 0..1), [1]);

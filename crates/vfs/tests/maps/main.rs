@@ -1,5 +1,5 @@
-//! Files as memory: what is loaded and stored through pointers beside what is read and written, on ext4
-//! volumes, judged by a model and e2fsck.
+//! Maps of files on ext4 volumes: loads and stores by pointers together with reads and writes, judged by a model and
+//! e2fsck.
 
 mod coherence;
 mod limits;
@@ -68,7 +68,7 @@ impl Stage {
         self.volume().resolve(path.as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap()
     }
 
-    /// Closes the volume and has e2fsck judge it.
+    /// Closes the volume. Panics if e2fsck finds an inconsistency.
     fn close(&mut self) {
         let volume = self.volume.take().unwrap();
         volume.close().unwrap();
@@ -102,21 +102,21 @@ fn map(file: &File, range: Range<u64>) -> FileMap {
     file.map(bytes(range), MapAccess::ReadWrite).unwrap()
 }
 
-/// What lies in a map, as the processor sees it.
+/// Loads bytes of a map by a pointer.
 fn load(map: &FileMap, range: Range<usize>) -> Vec<u8> {
     assert!(range.end <= map.len());
     let at = |at: usize| {
-        // SAFETY: in the map. Others may store to it; a byte is loaded whole.
+        // SAFETY: the byte is in the map. Other threads may store to it, but a byte is loaded as a whole.
         unsafe { map.as_ptr().add(at).read_volatile() }
     };
     range.map(at).collect()
 }
 
-/// Stores bytes as the processor does.
+/// Stores bytes to a map by a pointer.
 fn store(map: &FileMap, at: usize, data: &[u8]) {
     assert!(at + data.len() <= map.len());
     for (index, byte) in data.iter().enumerate() {
-        // SAFETY: in the map, and these bytes are this thread's to store to.
+        // SAFETY: the byte is in the map, and no other thread stores to it.
         unsafe { map.as_ptr().add(at + index).write_volatile(*byte) };
     }
 }

@@ -1,4 +1,4 @@
-//! Random loads, stores, reads, writes, truncations and changes of ranges beside a model, until the
+//! Random loads, stores, reads, writes, truncations and changes of ranges, compared with a model. At the end, the
 //! volume is closed, judged, and opened again.
 
 use base::FileOffset;
@@ -10,18 +10,18 @@ use vfs::{
 
 use crate::{PAGE, Stage, bytes, load, map, read, store, write};
 
-/// The largest file.
+/// The maximum size of the file.
 const SIZE_MAX: u64 = 3 << 20;
 const STEPS: u32 = 400;
 
-/// A file, the bytes that it should have, and maps of it.
+/// A file, its expected contents, and maps of it.
 struct Subject {
     file: File,
     model: Vec<u8>,
-    /// All that the file may ever have.
+    /// A map of the maximum size.
     whole: FileMap,
     part: Option<(u64, FileMap)>,
-    /// Bytes that were lent, and what they were then.
+    /// Lent bytes, and a copy of them at that time.
     lent: Vec<(FolioSlice, Vec<u8>)>,
 }
 
@@ -46,13 +46,13 @@ impl Subject {
         let mut copied = vec![0xEE; self.model.len()];
         self.whole.read(0, &mut copied).unwrap();
         differs(&copied, "copied");
-        // The rest of the last page is zeroes, but for what was stored there meanwhile.
+        // The rest of the last page is not compared: stores to it may still be there.
         for (slice, wanted) in &self.lent {
-            assert!(**slice == wanted[..], "what was lent has changed: {context}");
+            assert!(**slice == wanted[..], "lent bytes have changed: {context}");
         }
     }
 
-    /// The map to use for bytes from `at` on, and where they lie in it.
+    /// Returns a map for bytes from `at` on, and their offset in it.
     fn map_for(&self, at: u64, random: &mut Random) -> (&FileMap, usize) {
         match &self.part {
             Some((start, map))
@@ -91,7 +91,7 @@ impl Subject {
     fn step(&mut self, random: &mut Random) -> String {
         let unit = self.file.allocation_unit();
         let size = self.size();
-        // Mostly where there is something.
+        // Mostly within the file.
         let reach = if random.below(3) == 0 { SIZE_MAX } else { size.max(1) };
         let at = random.below(reach);
         let length_max = [1 << 20, 30_000, 5000, 5000][random.below(4) as usize];
@@ -238,26 +238,26 @@ fn run(block_bytes: u32, arguments: &str, seed: u64, folio_order_max: u8) {
 }
 
 #[test]
-fn small_blocks_are_as_the_model() {
+fn small_blocks_agree_with_the_model() {
     run(1024, "", 1, 9);
     run(1024, "", 2, 0);
 }
 
 #[test]
-fn pages_are_as_the_model() {
+fn pages_agree_with_the_model() {
     run(4096, "", 3, 9);
     run(4096, "", 4, 0);
 }
 
 #[test]
-fn blocks_of_several_pages_are_as_the_model() {
+fn blocks_of_several_pages_agree_with_the_model() {
     run(16_384, "", 5, 9);
     run(65_536, "", 6, 9);
     run(65_536, "", 7, 0);
 }
 
 #[test]
-fn clusters_and_inline_data_are_as_the_model() {
+fn clusters_and_inline_data_agree_with_the_model() {
     run(4096, "-O bigalloc,^resize_inode -C 16384", 8, 9);
     run(4096, "-O inline_data", 9, 9);
 }

@@ -1,4 +1,4 @@
-//! Touching what cannot be had ends a program with SIGBUS: tests that run themselves in another process.
+//! Accesses that kill the program with a signal. These tests run themselves in another process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -14,15 +14,15 @@ const SIGSEGV: i32 = 11;
 /// Set in the other process.
 const IN_CHILD: &str = "MAPS_IN_CHILD";
 
-/// What ends the test `name` when it is run in another process.
+/// Runs the test `name` in another process. Returns the signal that killed it.
 fn signal_of(name: &str) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("signals::{name}")]).env(IN_CHILD, "1");
     command.stdout(Stdio::null()).status().unwrap().signal()
 }
 
-/// Has `touch`, of a map of 64 KiB of a file of 5,000 bytes, end the test's other process with `signal`.
-fn check(name: &str, signal: i32, access: MapAccess, touch: impl FnOnce(&Stage, &FileMap)) {
+/// Checks that `access_map` kills the other process with `signal`. It gets a map of 64 KiB of a file of 5,000 bytes.
+fn check(name: &str, signal: i32, access: MapAccess, access_map: impl FnOnce(&Stage, &FileMap)) {
     if std::env::var_os(IN_CHILD).is_none() {
         assert_eq!(signal_of(name), Some(signal), "{name}");
         return;
@@ -31,11 +31,11 @@ fn check(name: &str, signal: i32, access: MapAccess, touch: impl FnOnce(&Stage, 
     let file = stage.make("file");
     write(&file, 0, &[1; 5000]);
     let memory = file.map(bytes(0..65_536), access).unwrap();
-    // All of the last page is there.
+    // All of the last page can be accessed.
     assert_eq!(load(&memory, 4999..5001), [1, 0]);
     assert_eq!(load(&memory, 2 * PAGE - 1..2 * PAGE), [0]);
-    touch(&stage, &memory);
-    // Whoever comes here ends well, which is wrong.
+    access_map(&stage, &memory);
+    // Without a signal, the process ends successfully, and the check fails.
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn stores_past_the_end() {
 }
 
 #[test]
-fn loads_of_what_was_cut_off() {
-    check("loads_of_what_was_cut_off", SIGBUS, MapAccess::ReadWrite, |stage, memory| {
+fn loads_past_a_truncation() {
+    check("loads_past_a_truncation", SIGBUS, MapAccess::ReadWrite, |stage, memory| {
         store(memory, 5000, &[9; 100]);
         let file = stage.file("file");
         file.node().set_size(60_000, Privileges::Keep).unwrap();
@@ -67,8 +67,10 @@ fn loads_of_what_was_cut_off() {
 }
 
 #[test]
-fn stores_to_a_map_to_read() {
-    check("stores_to_a_map_to_read", SIGSEGV, MapAccess::Read, |_, memory| store(memory, 0, &[1]));
+fn stores_to_a_read_only_map() {
+    check("stores_to_a_read_only_map", SIGSEGV, MapAccess::Read, |_, memory| {
+        store(memory, 0, &[1])
+    });
 }
 
 #[test]
@@ -84,7 +86,7 @@ fn stores_without_space() {
     file.node().set_size(1 << 30, Privileges::Keep).unwrap();
     let memory = map(&file, 0..1 << 30);
     for page in 0..(1 << 30) / PAGE {
-        // A hole is loaded before, so that the page is there.
+        // Loads the hole first, so that the page is shown.
         assert_eq!(load(&memory, page * PAGE..page * PAGE + 1), [0]);
         store(&memory, page * PAGE, &[1]);
     }

@@ -1,4 +1,4 @@
-//! Threads that store, read, write and sync at the same time, each to bytes of its own.
+//! Threads that store, read, write and sync concurrently, each with bytes of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -14,15 +14,15 @@ const SLOT_BYTES: u64 = 8;
 const WRITERS: u64 = 3;
 const STORES: u64 = 20_000;
 
-/// A place in a map that several threads use.
+/// Returns a number in a map that several threads access.
 fn slot(map: &FileMap, index: u64) -> &AtomicU64 {
     assert!(index < SLOTS && map.len() as u64 >= SLOTS * SLOT_BYTES);
-    // SAFETY: in the map, which begins with a page, and used as this alone; writes to the file are of
-    // whole slots of others.
+    // SAFETY: the slot is in the map, is aligned since the map begins at a page, and is accessed by pointers only as an
+    // atomic number. Calls that write to the file write whole slots.
     unsafe { map.as_ptr().cast::<AtomicU64>().add(index as usize).as_ref() }
 }
 
-/// Stores numbers that grow to random slots of one thread's; gives what they hold at the end.
+/// Stores growing numbers to random slots of one thread. Returns their values at the end.
 fn write_slots(writer: u64, file: &File, map: &FileMap) -> Vec<u64> {
     let mut random = Random(0x9E37_79B9 + writer);
     let mut last = vec![0; SLOTS as usize];
@@ -41,7 +41,7 @@ fn write_slots(writer: u64, file: &File, map: &FileMap) -> Vec<u64> {
     last
 }
 
-/// Looks that numbers are their writers' and only grow, in the file and in the map.
+/// Checks that the numbers come from their writers and only grow, in the file and in the map.
 fn watch_slots(file: &File, map: &FileMap, is_over: &AtomicBool) {
     let mut random = Random(0xDEAD_BEEF);
     while !is_over.load(Ordering::Relaxed) {
@@ -51,12 +51,15 @@ fn watch_slots(file: &File, map: &FileMap, is_over: &AtomicBool) {
         let found = u64::from_ne_bytes(found.try_into().unwrap());
         let again = slot(map, index).load(Ordering::Relaxed);
         assert!(loaded <= found && found <= again, "{index}: {loaded}, {found}, {again}");
-        assert!(found == 0 || found % WRITERS == index % WRITERS, "{index} is another's: {found}");
+        assert!(
+            found == 0 || found % WRITERS == index % WRITERS,
+            "slot {index} has the number of another thread: {found}"
+        );
     }
 }
 
 #[test]
-fn what_threads_store_while_it_is_written_back_is_not_lost() {
+fn stores_during_writeback_are_not_lost() {
     for block in [1024, 4096, 65_536] {
         let mut stage = Stage::new(block, 8 << 20);
         let file = stage.make("file");
@@ -76,7 +79,7 @@ fn what_threads_store_while_it_is_written_back_is_not_lost() {
                     memory.sync(0..memory.len(), MapSync::Sync).unwrap();
                 }
             });
-            // Each has its own slots.
+            // Each thread has its own slots, and zeroes for the others.
             let mut last = vec![0; SLOTS as usize];
             for writer in writers {
                 let theirs = writer.join();

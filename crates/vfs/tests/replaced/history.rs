@@ -18,8 +18,8 @@ pub struct Replacement {
     pub begun: usize,
     /// The point from which on the replacement is durable, if it was synced.
     pub durable: Option<usize>,
-    /// Whether a commit came between the truncation and the close. Then the file may have a part of the new contents until
-    /// it is durable.
+    /// Whether a commit came between the truncation and the close. Then the file may have a part of the new contents
+    /// until it is durable.
     pub may_be_short: bool,
     /// The new contents.
     pub new: Vec<u8>,

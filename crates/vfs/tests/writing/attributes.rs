@@ -1,4 +1,4 @@
-//! Changing attributes, sizes and extended attributes.
+//! Changes of attributes, sizes and extended attributes.
 
 use base::Error;
 use base::attributes::{AttributeChange, Timestamp};
@@ -10,7 +10,7 @@ const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// A file with setuid, setgid and capabilities.
+/// Creates a file with these permissions and capabilities.
 fn privileged(volume: &Volume, path: &str, permissions: u16) -> Arc<Node> {
     let file = create(volume, path);
     file.set_xattr(CAPABILITY, b"caps", XattrMode::Create, Privileges::Keep).unwrap();
@@ -32,7 +32,7 @@ fn set_xattr(node: &Node, name: &[u8], value: &[u8]) -> Result<(), Error> {
 }
 
 #[test]
-fn only_what_is_given_changes_and_the_time_of_change_with_it() {
+fn only_requested_attributes_and_the_change_time_change() {
     let (volume, _) = volume();
     let file = create(&volume, "/file");
     let modified = Timestamp { seconds: -5, nanoseconds: 7 };
@@ -48,12 +48,16 @@ fn only_what_is_given_changes_and_the_time_of_change_with_it() {
 }
 
 #[test]
-fn a_truncation_takes_privileges_that_the_caller_may_not_keep() {
+fn a_truncation_clears_privileges_that_the_caller_may_not_keep() {
     let (volume, _) = volume();
     let file = privileged(&volume, "/a", 0o6755);
     file.set_size(10, Privileges::Keep).unwrap();
     assert_eq!(permissions(&file), 0o6755);
-    assert_eq!(file.get_xattr(CAPABILITY), Err(Error::NoAttribute), "capabilities always go");
+    assert_eq!(
+        file.get_xattr(CAPABILITY),
+        Err(Error::NoAttribute),
+        "capabilities are always removed"
+    );
     file.set_size(20, Privileges::Drop).unwrap();
     assert_eq!((permissions(&file), file.attributes().size), (0o755, 20));
     let file = privileged(&volume, "/b", 0o6745);
@@ -63,8 +67,8 @@ fn a_truncation_takes_privileges_that_the_caller_may_not_keep() {
     file.set_size(4, Privileges::DropFor(group)).unwrap();
     assert_eq!(permissions(&file), 0o2745);
     file.set_size(0, Privileges::DropFor(group + 1)).unwrap();
-    assert_eq!(permissions(&file), 0o745, "which the group's members alone may leave");
-    // What is found once is not looked for again until it may have come back.
+    assert_eq!(permissions(&file), 0o745, "only the group's members may keep the mark");
+    // The vfs remembers that a file has no privileges, until it may have some again.
     set_xattr(&file, CAPABILITY, b"caps").unwrap();
     chmod(&file, 0o4711);
     file.set_size(1, Privileges::Drop).unwrap();
@@ -75,7 +79,7 @@ fn a_truncation_takes_privileges_that_the_caller_may_not_keep() {
 }
 
 #[test]
-fn a_new_owner_does_not_get_the_privileges() {
+fn a_change_of_owner_clears_privileges() {
     let (volume, _) = volume();
     let give = AttributeChange { uid: Some(9), ..AttributeChange::default() };
     let file = privileged(&volume, "/file", 0o6755);
@@ -86,13 +90,13 @@ fn a_new_owner_does_not_get_the_privileges() {
     chmod(&directory, 0o2755);
     directory.set_attributes(&give, &ROOT).unwrap();
     assert_eq!(permissions(&directory), 0o2755);
-    // Unless they are given on purpose.
+    // Requested permissions are set.
     let restore = AttributeChange { permissions: Some(0o4755), ..give };
     file.set_attributes(&restore, &ROOT).unwrap();
     assert_eq!(permissions(&file), 0o4755);
 }
 
-/// An ACL with an entry for user 1000.
+/// Returns an ACL with an entry for user 1000.
 fn acl(owner: u8, named: u8, group: u8, mask: u8, other: u8) -> Vec<u8> {
     let mut value = vec![2, 0, 0, 0];
     for (tag, permissions, id) in [
@@ -109,7 +113,7 @@ fn acl(owner: u8, named: u8, group: u8, mask: u8, other: u8) -> Vec<u8> {
 }
 
 #[test]
-fn mode_and_acl_follow_each_other() {
+fn changes_of_the_mode_and_the_acl_update_each_other() {
     let (volume, _) = volume();
     let file = create(&volume, "/file");
     chmod(&file, 0o2750);
@@ -117,11 +121,11 @@ fn mode_and_acl_follow_each_other() {
     assert_eq!(permissions(&file), 0o2761);
     chmod(&file, 0o640);
     assert_eq!(file.get_xattr(ACCESS).unwrap(), acl(6, 6, 4, 4, 0));
-    // The setgid bit goes when somebody from outside the group sets an ACL.
+    // A caller outside the group who sets an ACL clears the setgid bit.
     chmod(&file, 0o2640);
     file.set_xattr(ACCESS, &acl(7, 6, 4, 6, 1), XattrMode::Either, Privileges::Drop).unwrap();
     assert_eq!(permissions(&file), 0o761);
-    // An ACL that is no more than a mode becomes one.
+    // A mode replaces an ACL that expresses nothing more.
     let plain: Vec<u8> = [
         [2, 0, 0, 0].as_slice(),
         &[1, 0, 6, 0, 255, 255, 255, 255],
@@ -131,14 +135,14 @@ fn mode_and_acl_follow_each_other() {
     .concat();
     set_xattr(&file, ACCESS, &plain).unwrap();
     assert_eq!((permissions(&file), file.get_xattr(ACCESS)), (0o640, Err(Error::NoAttribute)));
-    // An empty one removes what is there.
+    // An empty ACL removes the existing one.
     set_xattr(&file, ACCESS, &acl(7, 6, 4, 6, 1)).unwrap();
     set_xattr(&file, ACCESS, &[2, 0, 0, 0]).unwrap();
     assert_eq!(file.get_xattr(ACCESS), Err(Error::NoAttribute));
 }
 
 #[test]
-fn acls_are_checked() {
+fn invalid_acls_are_refused() {
     let (volume, _) = volume();
     let file = create(&volume, "/file");
     let link = volume.create_at(b"/link", &Creation::symlink(b"x"), &ROOT).unwrap();
@@ -155,7 +159,7 @@ fn acls_are_checked() {
 }
 
 #[test]
-fn extended_attributes_are_made_replaced_and_removed() {
+fn extended_attributes_are_created_replaced_and_removed() {
     let (volume, _) = volume();
     let file = create(&volume, "/file");
     let set = |mode| file.set_xattr(b"user.a", b"value", mode, Privileges::Keep);

@@ -1,4 +1,4 @@
-//! Writing to files, in memory and to the device.
+//! Writes to files, in the cache and on the device.
 
 use base::attributes::AttributeChange;
 use base::{Error, FileOffset};
@@ -22,7 +22,7 @@ fn contents(file: &File) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_at_once_and_on_the_device_after_a_sync() {
+fn a_write_is_visible_at_once_and_on_the_device_after_a_sync() {
     let (volume, file_system) = volume();
     let node = create(&volume, "/file");
     let file = node.open_for(WRITE).unwrap();
@@ -50,7 +50,7 @@ fn a_file_that_was_written_to_stays_in_memory_until_it_is_on_the_device() {
         let node = create(&volume, &format!("/file-{number}"));
         write(&node.open_for(WRITE).unwrap(), 0, &[number; 100]);
     }
-    assert_eq!(file_system.loads(), 1, "none was forgotten");
+    assert_eq!(file_system.loads(), 1, "a dirty file was evicted");
     volume.close().unwrap();
     drop(volume);
     let volume = open(&file_system, 1);
@@ -62,7 +62,7 @@ fn a_file_that_was_written_to_stays_in_memory_until_it_is_on_the_device() {
 }
 
 #[test]
-fn what_was_cut_off_comes_back_as_zeroes() {
+fn truncated_data_reads_as_zeroes_after_an_extension() {
     let (volume, file_system) = volume();
     let node = create(&volume, "/file");
     let file = node.open_for(WRITE).unwrap();
@@ -79,7 +79,7 @@ fn what_was_cut_off_comes_back_as_zeroes() {
 }
 
 #[test]
-fn a_write_takes_privileges_and_renews_the_times() {
+fn a_write_clears_privileges_and_updates_the_times() {
     let (volume, _) = volume();
     let node = create(&volume, "/file");
     let change = AttributeChange {
@@ -98,7 +98,7 @@ fn a_write_takes_privileges_and_renews_the_times() {
 }
 
 #[test]
-fn only_files_opened_for_it_are_written_to() {
+fn writes_need_a_file_opened_for_writing() {
     let (volume, file_system) = volume();
     let node = create(&volume, "/file");
     let file = node.open().unwrap();
@@ -117,7 +117,7 @@ fn only_files_opened_for_it_are_written_to() {
 }
 
 #[test]
-fn data_of_a_file_without_a_name_goes_with_it() {
+fn data_of_a_file_without_a_name_is_freed_with_it() {
     let (volume, file_system) = volume();
     for syncs in [false, true] {
         let node = create(&volume, "/file");
@@ -136,7 +136,7 @@ fn data_of_a_file_without_a_name_goes_with_it() {
 }
 
 #[test]
-fn a_full_volume_refuses_at_once() {
+fn a_full_volume_refuses_a_write_at_once() {
     let (volume, _) = volume();
     let node = create(&volume, "/file");
     let file = node.open_for(WRITE).unwrap();
@@ -179,7 +179,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_is_what_was_written_last(steps in proptest::collection::vec(step(), 1..30)) {
+    fn a_file_has_the_data_that_was_written_last(steps in proptest::collection::vec(step(), 1..30)) {
         let (volume, file_system) = volume_with(1);
         let mut node = create(&volume, "/file");
         let mut file = node.open_for(WRITE).unwrap();
@@ -203,7 +203,7 @@ proptest! {
                 Step::SyncVolume => volume.sync().unwrap(),
                 Step::Reopen => {
                     drop((file, node));
-                    // Others take its place in the table.
+                    // Another node evicts it from the table.
                     volume.sync().unwrap();
                     drop(create(&volume, "/other"));
                     volume.remove(b"/other", &ROOT).unwrap();

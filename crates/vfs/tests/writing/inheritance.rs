@@ -1,4 +1,4 @@
-//! What new inodes get from their directory.
+//! Attributes that new inodes inherit from their directory.
 
 use base::Error;
 use base::attributes::FileType;
@@ -9,7 +9,7 @@ use crate::*;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// An ACL with an entry for user 1000.
+/// Returns an ACL with an entry for user 1000.
 fn acl(owner: u8, named: u8, group: u8, mask: u8, other: u8) -> Vec<u8> {
     let mut value = vec![2, 0, 0, 0];
     for (tag, permissions, id) in [
@@ -30,7 +30,7 @@ fn creation(kind: FileType, permissions: u16, umask: u16) -> Creation<'static> {
 }
 
 #[test]
-fn a_setgid_directory_hands_down_its_group_and_to_directories_the_bit() {
+fn inodes_inherit_the_group_of_a_setgid_directory_and_directories_the_bit() {
     let (volume, _) = volume();
     let owner = Credentials { gid: 50, ..user(7) };
     volume.mkdir(b"/d", 0o2775, &owner).unwrap();
@@ -52,7 +52,7 @@ fn a_setgid_directory_hands_down_its_group_and_to_directories_the_bit() {
 }
 
 #[test]
-fn without_a_default_acl_the_umask_counts() {
+fn without_a_default_acl_the_umask_applies() {
     let (volume, _) = volume();
     let file = volume.create_at(b"/f", &creation(FileType::Regular, 0o666, 0o027), &ROOT).unwrap();
     assert_eq!(file.attributes().permissions, 0o640);
@@ -60,7 +60,7 @@ fn without_a_default_acl_the_umask_counts() {
 }
 
 #[test]
-fn a_default_acl_is_handed_down_instead() {
+fn a_default_acl_is_inherited_and_the_umask_ignored() {
     let (volume, _) = volume();
     let directory = mkdir(&volume, "/d");
     let default = acl(7, 7, 5, 7, 0);

@@ -1,4 +1,4 @@
-//! How long inodes live that have no name.
+//! Lifetimes of inodes without a name.
 
 use base::Error;
 use base::attributes::FileType;
@@ -7,7 +7,7 @@ use vfs::{Creation, RenameFlags};
 use crate::*;
 
 #[test]
-fn a_file_without_a_name_lives_until_its_last_user_goes() {
+fn the_last_user_of_a_file_without_a_name_deletes_it() {
     let (volume, file_system) = volume();
     let file = create(&volume, "/file");
     let other = node(&volume, "/file");
@@ -16,7 +16,7 @@ fn a_file_without_a_name_lives_until_its_last_user_goes() {
     file.set_size(5, vfs::Privileges::Keep).unwrap();
     drop(file);
     assert_eq!(other.attributes().size, 5);
-    // By its number, too, it is the same one.
+    // A lookup by number returns the same node.
     assert!(Arc::ptr_eq(&volume.node(other.number()).unwrap(), &other));
     assert_eq!(file_system.released(), 0);
     let number = other.number();
@@ -26,7 +26,7 @@ fn a_file_without_a_name_lives_until_its_last_user_goes() {
 }
 
 #[test]
-fn a_number_that_is_used_again_is_another_node() {
+fn a_reused_inode_number_has_a_new_node() {
     let (volume, file_system) = volume_with(4);
     for round in 0..300 {
         let file = create(&volume, "/file");
@@ -34,17 +34,21 @@ fn a_number_that_is_used_again_is_another_node() {
         volume.remove(b"/file", &ROOT).unwrap();
         drop(file);
         let directory = mkdir(&volume, "/dir");
-        assert_eq!(directory.number(), number, "numbers are used again at once");
+        assert_eq!(directory.number(), number, "numbers are reused at once");
         assert_eq!(node(&volume, "/dir").kind(), FileType::Directory);
         volume.remove(b"/dir", &ROOT).unwrap();
         drop(directory);
         assert_eq!(file_system.released(), 2 * (round + 1));
     }
-    assert_eq!(file_system.loads(), 1, "the root alone is loaded: all others were just made");
+    assert_eq!(
+        file_system.loads(),
+        1,
+        "only the root is loaded: all other inodes were just created"
+    );
 }
 
 #[test]
-fn a_directory_that_was_removed_lives_on_for_its_users() {
+fn a_removed_directory_exists_until_its_last_user_drops_it() {
     let (volume, file_system) = volume();
     let directory = mkdir(&volume, "/d");
     volume.remove(b"/d", &ROOT).unwrap();
@@ -55,7 +59,7 @@ fn a_directory_that_was_removed_lives_on_for_its_users() {
 }
 
 #[test]
-fn a_file_made_without_a_name_can_get_one() {
+fn a_file_created_without_a_name_can_be_linked() {
     let (volume, file_system) = volume_with(1);
     let root = volume.root().unwrap();
     let unnamed = || volume.create_unnamed(&root, &regular(0o600), &ROOT).unwrap();
@@ -73,14 +77,14 @@ fn a_file_made_without_a_name_can_get_one() {
 }
 
 #[test]
-fn a_file_that_lost_its_last_name_gets_none_again() {
+fn a_file_that_has_lost_its_last_name_cannot_be_linked() {
     let (volume, file_system) = volume();
     let root = volume.root().unwrap();
     let file = create(&volume, "/file");
     volume.remove(b"/file", &ROOT).unwrap();
     assert_eq!(volume.link(&root, b"again", &file), Err(Error::NotFound));
     drop(file);
-    // Even one that began without a name.
+    // Also if it was created without a name.
     let file = volume.create_unnamed(&root, &regular(0o600), &ROOT).unwrap();
     volume.link(&root, b"once", &file).unwrap();
     volume.remove(b"/once", &ROOT).unwrap();
@@ -90,7 +94,7 @@ fn a_file_that_lost_its_last_name_gets_none_again() {
 }
 
 #[test]
-fn what_a_rename_replaces_is_released_when_nobody_uses_it() {
+fn the_last_user_of_a_file_that_a_rename_replaced_deletes_it() {
     let (volume, file_system) = volume();
     create(&volume, "/a");
     let replaced = create(&volume, "/b");
@@ -104,7 +108,7 @@ fn what_a_rename_replaces_is_released_when_nobody_uses_it() {
 }
 
 #[test]
-fn the_volume_lets_go_of_its_nodes_when_it_is_dropped() {
+fn dropping_a_volume_drops_its_nodes() {
     let (volume, file_system) = volume();
     create(&volume, "/file");
     drop(volume);

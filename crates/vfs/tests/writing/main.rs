@@ -1,4 +1,4 @@
-//! Changing volumes, over a file system in memory that holds its caller to the traits' contract.
+//! Changes of volumes, on a file system in memory that panics if the vfs breaks the contract of the traits.
 
 mod attributes;
 mod data;
@@ -20,7 +20,7 @@ use vfs::{Creation, Credentials, Follow, Node, Volume, VolumeOptions};
 
 const ROOT: Credentials = Credentials::ROOT;
 
-/// A volume in memory, which keeps so many unused nodes.
+/// Creates a volume in memory with this limit of nodes.
 fn volume_with(nodes_max: usize) -> (Volume, Arc<MemoryFileSystem>) {
     let file_system = MemoryFileSystem::new();
     (open(&file_system, nodes_max), file_system)

@@ -1,4 +1,4 @@
-//! Making, linking and removing names.
+//! Creation, linking and removal of names.
 
 use base::Error;
 use base::attributes::{DeviceNumber, FileType};
@@ -8,7 +8,7 @@ use vfs::{Creation, Follow};
 use crate::*;
 
 #[test]
-fn what_was_made_is_found_again() {
+fn created_inodes_are_found_by_their_names() {
     let (volume, file_system) = volume();
     mkdir(&volume, "/d");
     let file = create(&volume, "/d/file");
@@ -29,7 +29,7 @@ fn what_was_made_is_found_again() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_names_are_refused() {
     let (volume, _) = volume();
     let root = volume.root().unwrap();
     let create = |name: &[u8]| volume.create_in(&root, name, &regular(0o644), &ROOT).map(drop);
@@ -52,7 +52,7 @@ fn names_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn taken_names_and_wrong_kinds_are_refused() {
+fn existing_names_and_wrong_types_are_refused() {
     let (volume, file_system) = volume();
     mkdir(&volume, "/d");
     mkdir(&volume, "/d/e");
@@ -78,7 +78,7 @@ fn taken_names_and_wrong_kinds_are_refused() {
 }
 
 #[test]
-fn a_file_with_two_names_loses_them_one_by_one() {
+fn a_file_with_two_names_is_released_after_both_are_removed() {
     let (volume, file_system) = volume();
     create(&volume, "/a");
     volume.link_at(b"/a", b"/b").unwrap();
@@ -92,7 +92,7 @@ fn a_file_with_two_names_loses_them_one_by_one() {
 }
 
 #[test]
-fn nothing_is_made_in_a_directory_that_was_removed() {
+fn no_name_is_added_to_a_removed_directory() {
     let (volume, file_system) = volume();
     let gone = mkdir(&volume, "/gone");
     let file = create(&volume, "/file");
@@ -109,7 +109,7 @@ fn nothing_is_made_in_a_directory_that_was_removed() {
 }
 
 #[test]
-fn an_entry_that_names_its_own_directory_is_corrupt_and_no_deadlock() {
+fn an_entry_with_its_own_directory_is_corrupt_and_causes_no_deadlock() {
     let (volume, file_system) = volume();
     let number = mkdir(&volume, "/d").number();
     file_system.damage_entry(number, b"loop", number.0);
@@ -137,7 +137,7 @@ fn a_read_only_volume_refuses_every_change() {
 }
 
 #[test]
-fn a_volume_is_made_durable_and_closed() {
+fn syncs_reach_the_format_and_a_closed_volume_refuses_changes() {
     let (volume, file_system) = volume();
     let file = create(&volume, "/file");
     volume.sync().unwrap();

@@ -1,4 +1,4 @@
-//! The same changes here and in a directory of the host: success or the same error number.
+//! The same changes on a volume and in a directory of the host: both succeed, or fail with the same error number.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn on_host(root: &Path, change: &Change) -> Result<(), Errno> {
         Change::Link(from, to) => rustix::fs::link(root.join(from), root.join(to)),
         Change::Remove(path) => match rustix::fs::unlink(root.join(path)) {
             Err(Errno::ISDIR | Errno::PERM) => rustix::fs::rmdir(root.join(path)),
-            // A file with a slash behind it, or a directory.
+            // A file whose path ends with a slash, or a directory.
             Err(Errno::NOTDIR) => rustix::fs::unlinkat(CWD, root.join(path), AtFlags::REMOVEDIR),
             done => done,
         },
@@ -80,7 +80,7 @@ fn on_host(root: &Path, change: &Change) -> Result<(), Errno> {
     }
 }
 
-/// Everything there is: path, kind and number of names.
+/// Returns all paths, with whether they are directories and the number of links.
 fn listing_here(volume: &Volume) -> Vec<(PathBuf, bool, u32)> {
     let mut all = Vec::new();
     let mut ahead = vec![PathBuf::new()];
@@ -120,10 +120,10 @@ proptest! {
         changes in proptest::collection::vec(change(), 1..40),
     ) {
         let (volume, file_system) = volume();
-        // ".." at the root leads to the root here, and so it does two levels down there.
+        // Paths with ".." that lead out of the directory on the host are left out.
         let host = tempfile::tempdir_in("/dev/shm").unwrap();
         for change in &changes {
-            if is_left_out(change) {
+            if is_excluded(change) {
                 continue;
             }
             let expected = on_host(host.path(), change);
@@ -137,9 +137,9 @@ proptest! {
     }
 }
 
-/// Whether a path may lead out of the directory on the host; or two errors apply, and Linux and
-/// this library are known to name another one.
-fn is_left_out(change: &Change) -> bool {
+/// Returns whether a path may lead out of the directory on the host. Also returns true if two errors apply, of which
+/// Linux and this library are known to return different ones.
+fn is_excluded(change: &Change) -> bool {
     if let Change::Rename(from, to, 1 | 2) = change {
         if from.ends_with('/') || to.ends_with('/') {
             return true;

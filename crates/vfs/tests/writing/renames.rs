@@ -1,4 +1,4 @@
-//! Renaming.
+//! Renames.
 
 use base::Error;
 use base::attributes::FileType;
@@ -11,7 +11,7 @@ const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, ..MOVE };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..MOVE };
 const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..MOVE };
 
-/// `/d/e/f/`, `/d/file`, `/empty/`, `/top`.
+/// Creates `/d/e/f/`, `/d/file`, `/empty/` and `/top`.
 fn tree() -> (Volume, Arc<MemoryFileSystem>) {
     let (volume, file_system) = volume();
     for path in ["/d", "/d/e", "/d/e/f", "/empty"] {
@@ -51,7 +51,7 @@ fn names_move_within_and_between_directories() {
 }
 
 #[test]
-fn what_has_the_new_name_must_be_of_the_same_sort_and_empty() {
+fn a_replaced_inode_must_have_the_same_type_and_be_empty() {
     check("/top", "/d/file", MOVE, Ok(()));
     check("/d/e", "/empty", MOVE, Ok(()));
     check("/empty", "/d/e/f", MOVE, Ok(()));
@@ -63,7 +63,7 @@ fn what_has_the_new_name_must_be_of_the_same_sort_and_empty() {
 }
 
 #[test]
-fn a_directory_never_comes_to_lie_within_itself() {
+fn a_directory_is_never_moved_into_itself() {
     let invalid = || Err(Error::InvalidArgument(""));
     check("/d", "/d/e/new", MOVE, invalid());
     check("/d", "/d/new", MOVE, invalid());
@@ -77,7 +77,7 @@ fn a_directory_never_comes_to_lie_within_itself() {
 }
 
 #[test]
-fn an_exchange_keeps_both() {
+fn an_exchange_keeps_both_inodes() {
     check("/top", "/empty", EXCHANGE, Ok(()));
     check("/d/e", "/top", EXCHANGE, Ok(()));
     check("/d/e", "/empty", EXCHANGE, Ok(()));
@@ -95,14 +95,14 @@ fn a_whiteout_stays_at_the_old_name() {
     assert_eq!((whiteout.attributes().device.major, whiteout.attributes().links), (0, 1));
     drop(whiteout);
     assert_eq!((file_system.verify(), file_system.released()), (0, 1));
-    // One that fails leaves none behind.
+    // A failed rename leaves no whiteout.
     let failed = volume.rename_at(b"/empty", b"/d", WHITEOUT, &ROOT);
     assert_eq!(failed, Err(Error::NotEmpty));
     assert_eq!((file_system.verify(), file_system.released()), (0, 2));
 }
 
 #[test]
-fn two_names_of_one_inode_both_stay() {
+fn a_rename_between_names_of_one_inode_keeps_both() {
     let (volume, file_system) = tree();
     volume.link_at(b"/top", b"/d/other").unwrap();
     volume.rename_at(b"/top", b"/d/other", MOVE, &ROOT).unwrap();

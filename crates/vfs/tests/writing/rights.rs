@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permission checks.
 
 use base::Error;
 use base::attributes::AttributeChange;
@@ -37,7 +37,7 @@ fn in_a_sticky_directory_only_owners_remove_names() {
 }
 
 #[test]
-fn only_the_owner_changes_attributes_and_only_root_gives_away() {
+fn only_the_owner_changes_attributes_and_only_root_the_owner() {
     let (volume, _) = volume();
     let file = volume.create_file(b"/file", 0o644, &user(7)).unwrap();
     check_not_permitted(file.set_attributes(&chmod(0o600), &user(8)));
@@ -53,7 +53,7 @@ fn only_the_owner_changes_attributes_and_only_root_gives_away() {
 }
 
 #[test]
-fn setgid_is_only_for_members_of_the_group() {
+fn only_members_of_the_group_set_setgid() {
     let (volume, _) = volume();
     let file = volume.create_file(b"/file", 0o755, &user(7)).unwrap();
     let to_group = AttributeChange { gid: Some(50), ..AttributeChange::default() };
@@ -66,7 +66,7 @@ fn setgid_is_only_for_members_of_the_group() {
 }
 
 #[test]
-fn immutable_inodes_stay_as_they_are_even_for_root() {
+fn even_root_does_not_change_immutable_inodes() {
     let (volume, file_system) = volume();
     let file = create(&volume, "/file");
     let directory = mkdir(&volume, "/d");
@@ -87,7 +87,7 @@ fn immutable_inodes_stay_as_they_are_even_for_root() {
 }
 
 #[test]
-fn append_only_directories_get_names_and_lose_none() {
+fn names_can_be_added_to_append_only_directories_and_not_removed() {
     let (volume, file_system) = volume();
     let directory = mkdir(&volume, "/log");
     file_system.set_flags(directory.number(), APPEND_ONLY);

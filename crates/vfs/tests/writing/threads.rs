@@ -1,5 +1,5 @@
-//! Threads that change the same few names at once: the format panics when two come into each other's
-//! way, and the tree must be one afterwards.
+//! Threads that change the same few names concurrently. The format panics if two calls break the rules on locks, and
+//! the tree must be consistent afterwards.
 
 use base::Error;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use vfs::{Follow, RenameFlags};
 
 use crate::*;
 
-/// One step of a thread. Numbers choose among few names and directories.
+/// An operation of a thread. Numbers choose among few names and directories.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Mkdir(u8, u8),
@@ -17,7 +17,7 @@ enum Step {
     Rename(u8, u8, u8, u8, u8),
     Hold(u8, u8),
     Unnamed(u8, u8),
-    LetGo,
+    Drop,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -30,11 +30,11 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (place(), place(), 0..4_u8).prop_map(|((d, n), (e, m), f)| Step::Rename(d, n, e, m, f)),
         5 => place().prop_map(|(d, n)| Step::Hold(d, n)),
         1 => place().prop_map(|(d, n)| Step::Unnamed(d, n)),
-        3 => Just(Step::LetGo),
+        3 => Just(Step::Drop),
     ]
 }
 
-/// Nested directories, so that moves can make loops if anything can.
+/// Returns a path in nested directories, in which wrong moves could make loops.
 fn path(directory: u8, name: u8) -> Vec<u8> {
     let directory = ["", "/0", "/1", "/0/0", "/0/1", "/0/0/1"][usize::from(directory)];
     format!("{directory}/{name}").into_bytes()
@@ -62,7 +62,7 @@ fn run(volume: &Volume, steps: &[Step]) -> Result<(), Error> {
                 let file = volume.create_unnamed(&node, &regular(0o600), &ROOT)?;
                 volume.link(&node, format!("{n}").as_bytes(), &file)
             }),
-            Step::LetGo => {
+            Step::Drop => {
                 held.clear();
                 Ok(())
             }
@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_threads_do_at_once_the_tree_stays_one(
+    fn concurrent_changes_leave_a_consistent_tree(
         nodes_max in 1..8_usize,
         threads in proptest::collection::vec(proptest::collection::vec(step(), 1..60), 2..4),
     ) {
@@ -96,6 +96,6 @@ proptest! {
         for outcome in outcomes {
             prop_assert_eq!(outcome, Ok(()));
         }
-        prop_assert_eq!(file_system.verify(), 0, "everything without a name was released");
+        prop_assert_eq!(file_system.verify(), 0, "all inodes without a name are released");
     }
 }
