@@ -1,15 +1,16 @@
-//! The feature bits of a volume, by the names that e2fsprogs uses, and which of them can be read.
+//! Feature bits of a volume, by the names that e2fsprogs uses, and lists of the features that can be read and
+//! written.
 
 use base::{Result, Unsupported};
 
-/// How far a feature binds a reader that does not know it.
+/// The set that a feature belongs to, which decides how a reader treats it if the reader does not know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FeatureSet {
-    /// Can be ignored.
+    /// Unknown features may be ignored.
     Compatible,
-    /// Must be known.
+    /// A volume with unknown features is not opened.
     Incompatible,
-    /// Must be known in order to write.
+    /// A volume with unknown features is opened for reading only.
     ReadOnlyCompatible,
 }
 
@@ -22,17 +23,17 @@ macro_rules! features {
         }
 
         impl Feature {
-            /// Every known feature.
+            /// All known features.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Where the feature's bit is.
+            /// Returns the feature's set, and its bit in that set.
             pub const fn position(self) -> (FeatureSet, u32) {
                 match self {
                     $(Self::$variant => (FeatureSet::$set, $bit),)*
                 }
             }
 
-            /// The name that e2fsprogs gives it.
+            /// Returns the feature's name in e2fsprogs.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -43,7 +44,7 @@ macro_rules! features {
 }
 
 features! {
-    /// Directories get blocks in advance.
+    /// Directories preallocate blocks.
     DirPrealloc = Compatible, 0, "dir_prealloc";
     /// AFS inodes.
     ImagicInodes = Compatible, 1, "imagic_inodes";
@@ -51,7 +52,7 @@ features! {
     HasJournal = Compatible, 2, "has_journal";
     /// There are extended attributes.
     ExtAttr = Compatible, 3, "ext_attr";
-    /// Inode 7 holds descriptor blocks for growth.
+    /// Inode 7 holds blocks reserved for more group descriptors.
     ResizeInode = Compatible, 4, "resize_inode";
     /// Directories may be hashed.
     DirIndex = Compatible, 5, "dir_index";
@@ -88,7 +89,7 @@ features! {
     MetadataCsum = ReadOnlyCompatible, 10, "metadata_csum";
     /// Replicas, not in mainline.
     Replica = ReadOnlyCompatible, 11, "replica";
-    /// Must not be written.
+    /// The volume is never written.
     ReadOnly = ReadOnlyCompatible, 12, "read-only";
     /// Inodes have project ids.
     Project = ReadOnlyCompatible, 13, "project";
@@ -107,7 +108,7 @@ features! {
     NeedsRecovery = Incompatible, 2, "needs_recovery";
     /// This is an external journal.
     JournalDev = Incompatible, 3, "journal_dev";
-    /// Descriptors lie in the groups they describe.
+    /// Descriptor blocks lie in the groups that they describe.
     MetaBg = Incompatible, 4, "meta_bg";
     /// Files may use extents.
     Extent = Incompatible, 6, "extent";
@@ -133,8 +134,8 @@ features! {
     Casefold = Incompatible, 17, "casefold";
 }
 
-/// The incompatible features that can be read; where one inode's use of a feature cannot, that
-/// inode is refused when it is used.
+/// The incompatible features that can be read. If a feature cannot be read in some inodes, these inodes are refused
+/// when they are used.
 const READABLE: &[Feature] = &[
     Feature::Filetype,
     Feature::NeedsRecovery,
@@ -187,13 +188,13 @@ pub struct Features {
 }
 
 impl Features {
-    /// Whether the volume has `feature`.
+    /// Returns whether the volume has `feature`.
     pub fn has(&self, feature: Feature) -> bool {
         let (set, bit) = feature.position();
         self.bits(set) >> bit & 1 == 1
     }
 
-    /// The names of all features, known or not, in the order and form of `dumpe2fs`.
+    /// Returns the names of all features, known and unknown, in the order and form of `dumpe2fs`.
     pub fn names(&self) -> Vec<String> {
         [FeatureSet::Compatible, FeatureSet::Incompatible, FeatureSet::ReadOnlyCompatible]
             .into_iter()
@@ -201,7 +202,7 @@ impl Features {
             .collect()
     }
 
-    /// Refuses the features that cannot be written, by name.
+    /// Returns an error that names the features that cannot be written, if there are any.
     pub fn check_writable(&self) -> Result<()> {
         let refused: Vec<String> = [FeatureSet::Incompatible, FeatureSet::ReadOnlyCompatible]
             .into_iter()
@@ -219,7 +220,7 @@ impl Features {
         }
     }
 
-    /// Refuses the incompatible features that cannot be read, by name.
+    /// Returns an error that names the incompatible features that cannot be read, if there are any.
     pub fn check_readable(&self) -> Result<()> {
         let readable: u32 = READABLE.iter().map(|feature| 1 << feature.position().1).sum();
         let refused = self.incompatible & !readable;
@@ -230,10 +231,10 @@ impl Features {
         Err(Unsupported::Features { names }.into())
     }
 
-    /// The format's name for people: the oldest of "ext2", "ext3" and "ext4" that has them all.
+    /// Returns the format's name: the oldest of "ext2", "ext3" and "ext4" that has all of the features.
     pub fn format_name(&self) -> &'static str {
-        // What Linux's ext3 knew: sparse_super, large_file and bit 2 (B-tree directories);
-        // filetype, needs_recovery and meta_bg.
+        // The features of Linux's ext3: sparse_super, large_file and bit 2 (B-tree directories); filetype,
+        // needs_recovery and meta_bg.
         const EXT3_READ_ONLY_COMPATIBLE: u32 = 0b111;
         const EXT3_INCOMPATIBLE: u32 = 1 << 1 | 1 << 2 | 1 << 4;
         if self.read_only_compatible & !EXT3_READ_ONLY_COMPATIBLE != 0
@@ -278,7 +279,7 @@ mod tests {
     use base::Error;
 
     #[test]
-    fn every_feature_has_a_bit_of_its_own() {
+    fn every_feature_has_its_own_bit() {
         for (index, feature) in Feature::ALL.iter().enumerate() {
             for other in &Feature::ALL[index + 1..] {
                 assert_ne!(feature.position(), other.position(), "{feature:?} {other:?}");

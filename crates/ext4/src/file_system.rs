@@ -167,13 +167,13 @@ struct Ext4Inode {
 }
 
 impl Ext4Inode {
-    /// Has the volume deal with what reading has found.
+    /// Reports an error that a read has found to the volume.
     fn found(&self, error: &Error) {
         self.inode.volume().found(error);
     }
 }
 
-/// Returns the format's own inode behind one that a caller names.
+/// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another format.
 fn own(inode: &dyn fs::Inode) -> Result<&Arc<Inode>> {
     let own = inode.as_any().downcast_ref::<Ext4Inode>();
     own.map(|own| &own.inode).ok_or(Error::InvalidArgument("the inode is on another volume"))

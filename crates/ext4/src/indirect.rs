@@ -1,5 +1,5 @@
-//! The block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels. Looks up
-//! file blocks. Not here: caching the results.
+//! Lookups in the block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels. Not
+//! here: caching the results.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ const STRUCTURE: &str = "indirect block";
 const DIRECT: usize = 12;
 const POINTER_BYTES: usize = 4;
 
-/// Returns the map around block `at`: the direct pointers or the block of pointers that covers it, or the hole that a
-/// missing block of pointers leaves.
+/// Returns the part of the map around block `at`: the direct pointers, or the block of pointers that covers `at`, or
+/// the hole that a missing block of pointers leaves.
 pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let validity = volume.block_validity(record.number);
     let geometry = validity.geometry;
@@ -39,7 +39,7 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
         return Ok(Span::hole(range.start, end));
     }
     let mut block = pointers.get(slot);
-    // The level falls with each step.
+    // The level falls in each iteration.
     loop {
         let location = location.at_file_block(range.start).at_block(block);
         validity.check(STRUCTURE, location, block, 1)?;
@@ -65,7 +65,8 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
 
 /// Verifies the pointers in an inode.
 pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> Result<()> {
-    let (pointers, mut blocks) = (Pointers(&record.block_area), validity.checker());
+    let pointers = Pointers(&record.block_area);
+    let mut blocks = validity.checker();
     let location = Location::inode(record.number);
     for (slot, block) in (0..pointers.len()).map(|slot| (slot, pointers.get(slot))) {
         if block.0 != 0 {
@@ -76,15 +77,15 @@ pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> 
     Ok(())
 }
 
-/// File blocks below one pointer of a tree's level; level 0 is a data block.
+/// Returns the number of file blocks below one pointer in a block of `level`. Level 0 is a data block.
 fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
     // At most 2^14 pointers in a block: three levels give 2^42.
     let per_block = u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64;
     per_block.pow(level)
 }
 
-/// Returns the levels of the tree that `at` (past the direct blocks) lies in, and what the tree covers.
-/// Past the last tree, its level and an empty range at the end.
+/// Returns the number of levels of the tree that maps `at`, and the file blocks that the tree maps. `at` lies past
+/// the direct blocks. Past the last tree, returns its level, and an empty range at its end.
 fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, Range<FileBlock>) {
     let mut start = DIRECT as u64;
     let mut level = 1;
@@ -98,8 +99,8 @@ fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, Range<FileBlock>) {
     }
 }
 
-/// Returns the file blocks of the direct pointers, of each block of pointers in the first two trees, and of
-/// each branch of the third, so that damage in one of them does not hide the others.
+/// Returns the file blocks of the direct pointers, of each block of pointers in the first two trees, and of each
+/// branch of the third tree. Damage in one of these ranges does not hide the other ranges.
 pub(crate) fn branches(geometry: &Geometry) -> Vec<Range<FileBlock>> {
     let mut branches = vec![FileBlock(0)..FileBlock(DIRECT as u64)];
     for (level, below) in [(1, 1), (2, 1), (3, 2)] {
@@ -119,13 +120,15 @@ pub(crate) fn end_of_map(geometry: &Geometry) -> FileBlock {
     tree_of(geometry, FileBlock(FILE_BLOCKS_MAX)).1.end
 }
 
+/// Verifies the pointers of a leaf that begins at file block `start`, and returns them as runs.
 fn leaf(
     pointers: Pointers<'_>,
     start: FileBlock,
     validity: BlockValidity<'_>,
     location: Location,
 ) -> Result<Span> {
-    let (mut runs, mut blocks): (Vec<Run>, _) = (Vec::new(), validity.checker());
+    let mut runs: Vec<Run> = Vec::new();
+    let mut blocks = validity.checker();
     let end = FileBlock((start.0 + pointers.len() as u64).min(FILE_BLOCKS_MAX));
     for slot in 0..(end.0 - start.0) as usize {
         let block = pointers.get(slot);
@@ -140,7 +143,7 @@ fn leaf(
     Ok(Span { start, end, runs })
 }
 
-/// Little-endian block numbers.
+/// A view of little-endian block numbers.
 struct Pointers<'a>(&'a [u8]);
 
 impl Pointers<'_> {

@@ -1,11 +1,11 @@
 //! The ext2, ext3 and ext4 formats.
 //!
-//! Each module has one on-disk concept: [`ondisk`] has the layouts, the others turn bytes into validated values.
-//! [`Volume::open`] is the way from a device to inodes. Everything read from the device is checked before it is used;
-//! an inconsistency is a located [`base::Error::Corrupt`].
+//! Each module covers one on-disk concept: [`ondisk`] has the layouts, the other modules turn bytes into validated
+//! values. [`Volume::open`] opens a device, and the volume returns inodes. All data from the device is checked before
+//! it is used; an inconsistency is a located [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
-// The tests inside the crate use what those outside have.
+// Lets the shared test code name this crate as the tests outside do.
 #[cfg(test)]
 extern crate self as ext4;
 #[cfg(test)]
@@ -54,5 +54,5 @@ pub use volume::error_log::{RecordedError, RecordedErrors};
 pub use volume::mmp;
 pub use volume::{OpenOptions, Probed, Unrecovered, Volume};
 
-/// The inode of the root directory.
+/// Number of the root directory's inode.
 pub const ROOT_INODE: base::InodeNumber = base::InodeNumber(2);

@@ -1,5 +1,4 @@
-//! Extended attributes that are set and removed: what e2fsck, debugfs and the kernel make of them
-//! afterwards.
+//! Tests of setting and removing extended attributes, judged by e2fsck, debugfs and the kernel.
 
 mod common;
 
@@ -48,7 +47,7 @@ fn fill(folder: &Path) {
     std::fs::write(folder.join("inline"), [7; 100]).unwrap();
 }
 
-/// Kinds of volumes that the kernel here mounts, and others.
+/// Kinds of volumes, and whether the running kernel mounts them.
 const KINDS: &[(&str, bool)] = &[
     ("-t ext4 -b 1024", true),
     ("-t ext4 -b 4096 -I 1024 -O inline_data", true),
@@ -62,8 +61,8 @@ const KINDS: &[(&str, bool)] = &[
     ("-t ext4 -b 65536 -I 4096 -O ea_inode", false),
 ];
 
-/// What the host says the files of a mounted volume have.
-fn of_host(folder: &Path) -> Tree {
+/// Returns the attributes of the files on a mounted volume, as the host reads them.
+fn read_by_host(folder: &Path) -> Tree {
     let of_file = |name: &&str| {
         let path = folder.join(name);
         let mut names = vec![0; XATTR_BYTES_MAX];
@@ -79,7 +78,7 @@ fn of_host(folder: &Path) -> Tree {
     FILES.iter().map(of_file).collect()
 }
 
-fn of_ours(volume: &Arc<Volume>) -> Tree {
+fn read_by_us(volume: &Arc<Volume>) -> Tree {
     let of_file = |name: &&str| {
         let inode = inode(volume, name);
         let names = inode.list_xattrs().unwrap();
@@ -92,7 +91,7 @@ fn of_ours(volume: &Arc<Volume>) -> Tree {
     FILES.iter().map(of_file).collect()
 }
 
-/// The volume is sound, and everybody finds these attributes on it.
+/// Checks that the volume is consistent, and that we, and the host or debugfs, read these attributes.
 #[track_caller]
 fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
     image.check_by_e2fsck();
@@ -103,10 +102,10 @@ fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
         ControlFlow::Continue(())
     });
     assert!(findings.is_empty(), "{what}: {findings:?}");
-    assert!(of_ours(&volume) == *expected, "{what}: read back");
+    assert!(read_by_us(&volume) == *expected, "{what}: read back");
     if is_mountable {
         let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
-        let found = of_host(mount.path());
+        let found = read_by_host(mount.path());
         for name in FILES {
             let sizes = |tree: &Tree| -> Vec<(String, usize)> {
                 let all = tree[name].iter();
@@ -131,7 +130,7 @@ fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
     }
 }
 
-/// A size of every order, often small.
+/// Returns a random size of any order of magnitude, often small.
 fn size(random: &mut Random) -> usize {
     match random.below(8) {
         0 => 0,
@@ -143,7 +142,7 @@ fn size(random: &mut Random) -> usize {
     }
 }
 
-/// A name that the host can read: it sees none of users' in symbolic links.
+/// Returns a random name that the host can read: it shows no "user." attributes of symbolic links.
 fn name(random: &mut Random, file: &str) -> String {
     let prefixes = ["trusted.", "security.", "user."];
     let prefix = prefixes[random.below(if file == "link" { 2 } else { 3 }) as usize];
@@ -151,10 +150,10 @@ fn name(random: &mut Random, file: &str) -> String {
     format!("{prefix}{}{}", "n".repeat(length as usize), random.below(4))
 }
 
-/// Sets and removes at random; what could not be set for want of room is as it was.
+/// Sets and removes random attributes. An attribute that there is no room for must be unchanged.
 fn change_at_random(volume: &Arc<Volume>, tree: &mut Tree, seed: u64, steps: u32) {
     let mut random = Random(seed);
-    // A file, then the others: each has room for a part only.
+    // All files change in turn, since each has room for a part of the attributes only.
     let inodes: Vec<Inode> = FILES.iter().map(|name| inode(volume, name)).collect();
     let mut refused = 0;
     for step in 0..steps {
@@ -180,7 +179,7 @@ fn change_at_random(volume: &Arc<Volume>, tree: &mut Tree, seed: u64, steps: u32
 }
 
 #[test]
-fn what_is_set_and_removed_is_what_others_see() {
+fn the_host_and_debugfs_read_the_attributes_that_were_set_and_not_removed() {
     private_mounts();
     for (seed, (options, is_mountable)) in KINDS.iter().enumerate() {
         let image = Image::filled(32, options, fill);
@@ -188,12 +187,12 @@ fn what_is_set_and_removed_is_what_others_see() {
         for round in 0..3 {
             let volume = open_for_writing(&image);
             change_at_random(&volume, &mut tree, seed as u64 * 100 + round, 60);
-            assert!(of_ours(&volume) == tree, "{options}");
+            assert!(read_by_us(&volume) == tree, "{options}");
             volume.close().unwrap();
             drop(volume);
             judge(&image, &tree, *is_mountable, &format!("{options}, round {round}"));
         }
-        // Nothing is left behind when all are gone.
+        // When all attributes are removed, none of their blocks remains.
         let volume = open_for_writing(&image);
         for (file, attributes) in &mut tree {
             for (name, _) in std::mem::take(attributes) {
@@ -208,7 +207,7 @@ fn what_is_set_and_removed_is_what_others_see() {
 }
 
 #[test]
-fn what_the_kernel_wrote_is_changed_and_stays_sound() {
+fn attributes_that_the_kernel_wrote_can_be_changed() {
     private_mounts();
     for (options, is_mountable) in KINDS {
         if !is_mountable {
@@ -216,9 +215,9 @@ fn what_the_kernel_wrote_is_changed_and_stays_sound() {
         }
         let image = Image::filled(32, options, fill);
         let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
-        // Blocks, and values in inodes, that several files share.
+        // Blocks and value inodes that several files share.
         for file in FILES {
-            // The first fills the inode, if that has the usual size.
+            // The first attribute fills the inode, if that has the usual size.
             for (name, size) in
                 [("trusted.b", 56), ("trusted.a", 300), ("security.c", 200), ("security.d", 20)]
             {
@@ -232,11 +231,11 @@ fn what_the_kernel_wrote_is_changed_and_stays_sound() {
                 }
             }
         }
-        let mut tree = of_host(mount.path());
+        let mut tree = read_by_host(mount.path());
         mount.unmount();
         for round in 0..2 {
             let volume = open_for_writing(&image);
-            assert!(of_ours(&volume) == tree, "{options}");
+            assert!(read_by_us(&volume) == tree, "{options}");
             if round == 0 {
                 let file = inode(&volume, "a");
                 file.remove_xattr(b"trusted.a", &UNCHANGED).unwrap();
@@ -261,7 +260,7 @@ fn what_the_kernel_wrote_is_changed_and_stays_sound() {
 }
 
 #[test]
-fn acls_are_what_the_kernel_enforces() {
+fn the_host_reads_the_acls_that_were_set() {
     private_mounts();
     let folder = tempfile::tempdir().unwrap();
     for acl in ["u::rwx,u:1000:r-x,g::r--,g:77:rwx,m::rwx,o::---", "d:u::rwx,d:g::r-x,d:o::r--"] {
@@ -290,7 +289,7 @@ fn acls_are_what_the_kernel_enforces() {
                 assert!(matches!(set("a"), Err(Error::NotPermitted(_))));
             }
         }
-        // One without entries is none.
+        // An ACL without entries means no ACL.
         let root = volume.inode(ROOT_INODE).unwrap();
         root.set_xattr(access.as_bytes(), &values[0].1, XattrMode::Either, &UNCHANGED).unwrap();
         root.set_xattr(access.as_bytes(), &[2, 0, 0, 0], XattrMode::Either, &UNCHANGED).unwrap();
@@ -310,7 +309,7 @@ fn acls_are_what_the_kernel_enforces() {
 }
 
 #[test]
-fn what_cannot_be_done_changes_nothing() {
+fn refused_changes_change_nothing() {
     let image = Image::filled(32, "-t ext4 -b 1024 -O ^has_journal", fill);
     let volume = open_for_writing(&image);
     let file = inode(&volume, "a");
@@ -331,7 +330,7 @@ fn what_cannot_be_done_changes_nothing() {
     assert_eq!(again, Err(Error::Exists));
     volume.sync().unwrap();
     assert!(image.bytes() == before);
-    // The volume goes on working.
+    // The volume stays usable.
     set("user.there", b"other", XattrMode::Replace).unwrap();
     volume.close().unwrap();
     drop((file, volume));
@@ -340,7 +339,7 @@ fn what_cannot_be_done_changes_nothing() {
 }
 
 #[test]
-fn attributes_change_with_the_extended_ones() {
+fn attributes_change_together_with_extended_attributes() {
     let image = Image::filled(32, "-t ext4", fill);
     let volume = open_for_writing(&image);
     let file = inode(&volume, "a");
@@ -355,7 +354,7 @@ fn attributes_change_with_the_extended_ones() {
 }
 
 #[test]
-fn attributes_go_with_their_inodes() {
+fn extended_attributes_are_freed_with_their_inodes() {
     private_mounts();
     for (options, is_mountable) in KINDS {
         let image = Image::filled(32, options, fill);
@@ -399,7 +398,7 @@ fn attributes_go_with_their_inodes() {
         if !is_mountable {
             continue;
         }
-        // Blocks, and values in inodes, that the kernel lets files share.
+        // Blocks and value inodes that the kernel shares between files.
         let mount = LoopMount::new(&image.path, "ext4", "acl,user_xattr");
         for file in ["a", "b", "c"] {
             let size = if options.contains("ea_inode") { 60_000 } else { 400 };
@@ -445,7 +444,7 @@ fn a_small_journal_has_room_for_large_values() {
 }
 
 #[test]
-fn a_full_volume_refuses_attributes_and_stays_sound() {
+fn a_full_volume_refuses_attributes_and_stays_consistent() {
     for options in ["-t ext4 -b 1024 -O ea_inode -N 64", "-t ext4 -b 1024 -I 128 -N 64"] {
         let image = Image::filled(3, options, fill);
         let volume = open_for_writing(&image);
@@ -463,7 +462,7 @@ fn a_full_volume_refuses_attributes_and_stays_sound() {
             })
         });
         assert_eq!(refused, Some(Error::NoSpace), "{options}: {set}");
-        // It goes on working.
+        // The volume stays usable.
         inodes[0].remove_xattr(b"trusted.0", &UNCHANGED).unwrap();
         inodes[0].set_xattr(b"trusted.0", &[2; 600], XattrMode::Create, &UNCHANGED).unwrap();
         volume.close().unwrap();

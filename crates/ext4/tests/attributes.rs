@@ -1,5 +1,5 @@
-//! Extended attributes, ACLs and symbolic links: what mke2fs copies from a tree, and what the
-//! kernel and debugfs write, we read as the host reads it.
+//! Tests of reading extended attributes, ACLs and symbolic links that mke2fs copied from a tree, or that the kernel
+//! or debugfs wrote. The host's view is expected.
 
 mod common;
 
@@ -18,8 +18,8 @@ use testkit::{LoopMount, private_mounts};
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What the host says a file has.
-fn of_host(path: &Path) -> Attributes {
+/// Returns the attributes of a file as the host reads them.
+fn read_by_host(path: &Path) -> Attributes {
     let mut names = vec![0; 65536];
     let length = llistxattr(path, &mut names[..]).unwrap();
     names[..length]
@@ -33,7 +33,7 @@ fn of_host(path: &Path) -> Attributes {
         .collect()
 }
 
-fn of_ours(inode: &Inode) -> Attributes {
+fn read_by_us(inode: &Inode) -> Attributes {
     let names = inode.list_xattrs().unwrap();
     let count = names.len();
     let all: Attributes =
@@ -54,7 +54,7 @@ fn set(path: &Path, name: &str, value: &[u8]) {
         .unwrap_or_else(|error| panic!("setting {name} on {}: {error}", path.display()));
 }
 
-/// Sets attributes of every kind: some that fit in an inode, some that need a block.
+/// Creates files with attributes of all kinds. Some fit in an inode, some need a block.
 fn decorate(tree: &Path) {
     for (file, size) in [("small", 10), ("large", 900)] {
         let path = tree.join(file);
@@ -77,7 +77,7 @@ fn decorate(tree: &Path) {
 const DECORATED: [&str; 5] = ["", "small", "large", "folder", "link"];
 
 #[test]
-fn attributes_that_mke2fs_copies_are_those_of_the_tree() {
+fn attributes_that_mke2fs_copies_are_read_as_in_the_tree() {
     let scratch = Scratch::new();
     let tree = scratch.path("tree");
     std::fs::create_dir(&tree).unwrap();
@@ -94,7 +94,7 @@ fn attributes_that_mke2fs_copies_are_those_of_the_tree() {
         let image = Image::make(16, &[options, &["-d", tree.to_str().unwrap()]].concat());
         let volume = image.open();
         for path in DECORATED {
-            assert_eq!(of_ours(&open(&volume, path)), of_host(&tree.join(path)), "{path}");
+            assert_eq!(read_by_us(&open(&volume, path)), read_by_host(&tree.join(path)), "{path}");
         }
         assert_eq!(open(&volume, "small").get_xattr(b"user.other"), Err(Error::NoAttribute));
         assert_eq!(open(&volume, "small").get_xattr(b"system.data"), Err(Error::NoAttribute));
@@ -103,7 +103,7 @@ fn attributes_that_mke2fs_copies_are_those_of_the_tree() {
 }
 
 #[test]
-fn attributes_that_the_kernel_writes_are_those_it_reads() {
+fn attributes_that_the_kernel_writes_are_read_as_by_the_kernel() {
     private_mounts();
     for options in [
         &["-t", "ext4", "-b", "1024", "-O", "ea_inode"][..],
@@ -132,12 +132,12 @@ fn attributes_that_the_kernel_writes_are_those_it_reads() {
         let paths = DECORATED.into_iter().map(str::to_owned);
         let expected: Vec<(String, Attributes)> = paths
             .chain((0..5).map(|n| format!("shared{n}")))
-            .map(|path| (path.clone(), of_host(&folder.join(path))))
+            .map(|path| (path.clone(), read_by_host(&folder.join(path))))
             .collect();
         mount.unmount();
         let volume = image.open();
         for (path, expected) in expected {
-            let ours = of_ours(&open(&volume, &path));
+            let ours = read_by_us(&open(&volume, &path));
             assert!(
                 ours == expected,
                 "{options:?} {path}: {:?} {:?}",
@@ -149,7 +149,7 @@ fn attributes_that_the_kernel_writes_are_those_it_reads() {
 }
 
 #[test]
-fn a_value_inode_that_is_none_or_has_another_value_is_corrupt() {
+fn a_damaged_value_inode_is_corrupt() {
     let image = Image::make(16, &["-t", "ext4", "-O", "ea_inode"]);
     let value = image.scratch.write("value", &[b'v'; 4096]);
     let file = image.scratch.write("file", b"data");
@@ -160,16 +160,16 @@ fn a_value_inode_that_is_none_or_has_another_value_is_corrupt() {
     ));
     assert_eq!(open(&image.open(), "file").get_xattr(b"user.big").unwrap(), [b'v'; 4096]);
     let (first_inode, bytes) = (InodeNumber(12), image.bytes());
-    let holder = (first_inode.0..20)
+    let value_inode = (first_inode.0..20)
         .find(|inode| image.debugfs(&format!("stat <{inode}>")).contains("Flags: 0x280000"))
-        .expect("the inode that holds the value");
+        .expect("the inode with the value");
     for damage in [
-        format!("sif <{holder}> flags 0x80000"),
-        format!("sif <{holder}> size 4095"),
-        format!("sif <{holder}> atime 0x5"),
-        format!("sif <{holder}> mode 0120777"),
-        format!("punch <{holder}> 0 0"),
-        format!("clri <{holder}>"),
+        format!("sif <{value_inode}> flags 0x80000"),
+        format!("sif <{value_inode}> size 4095"),
+        format!("sif <{value_inode}> atime 0x5"),
+        format!("sif <{value_inode}> mode 0120777"),
+        format!("punch <{value_inode}> 0 0"),
+        format!("clri <{value_inode}>"),
     ] {
         std::fs::write(&image.path, &bytes).unwrap();
         image.debugfs_write(&damage);
@@ -207,7 +207,7 @@ fn symbolic_links_of_every_length_are_read() {
 }
 
 #[test]
-fn a_link_without_a_sound_target_is_corrupt() {
+fn a_link_without_a_valid_target_is_corrupt() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "encrypt"]);
     let long = "l".repeat(200);
     image.debugfs_write(&format!("symlink fast target\nsymlink slow {long}\n"));

@@ -1,5 +1,5 @@
-//! The check against e2fsck: nothing on clean volumes of every shape, something wherever e2fsck
-//! finds something.
+//! Comparison of the consistency check with e2fsck: clean volumes of all kinds have no findings, and on damaged
+//! volumes the check has findings if e2fsck has.
 
 mod common;
 
@@ -12,7 +12,7 @@ use base::Error;
 use common::{Image, Scratch, number_after, open, run};
 use testkit::{LoopMount, Random, private_mounts};
 
-/// What the check finds, as text.
+/// Returns the findings of the check as text.
 fn findings(bytes: Vec<u8>) -> Vec<String> {
     let volume = match open(bytes) {
         Ok(volume) => volume,
@@ -28,7 +28,7 @@ fn findings(bytes: Vec<u8>) -> Vec<String> {
     findings
 }
 
-/// What `e2fsck -fn` says, unless it finds nothing.
+/// Returns the output of `e2fsck -fn`; `None` if it finds nothing.
 fn e2fsck(path: &Path) -> Option<String> {
     let output = Command::new("e2fsck")
         .args(["-fn"])
@@ -40,7 +40,7 @@ fn e2fsck(path: &Path) -> Option<String> {
     (output.status.code() != Some(0)).then_some(text)
 }
 
-/// A tree with something of everything: names of all lengths, links, sparse and fragmented files.
+/// Creates a tree with names of all lengths, links, sparse and fragmented files.
 fn tree(scratch: &Scratch) -> std::path::PathBuf {
     let tree = scratch.path("tree");
     for folder in ["", "few", "few/deep", "few/deep/deeper", "many", "empty"] {
@@ -63,21 +63,21 @@ fn tree(scratch: &Scratch) -> std::path::PathBuf {
     tree
 }
 
-/// Nothing is wrong with the image, for e2fsck and for us.
+/// Checks that neither e2fsck nor the check has findings.
 #[track_caller]
 fn check_clean(image: &Image, what: &str) {
     assert_eq!(e2fsck(&image.path), None, "{what}");
     assert_eq!(findings(image.bytes()), Vec::<String>::new(), "{what}");
 }
 
-/// Lets e2fsck change what it wants to.
+/// Lets e2fsck repair the image.
 fn repair(image: &Image, how: &str) {
     let output = Command::new("e2fsck").arg(how).arg(&image.path).output().unwrap();
     assert!(output.status.code().unwrap() <= 1, "{output:?}");
 }
 
 #[test]
-fn nothing_is_wrong_with_what_mke2fs_makes() {
+fn volumes_of_mke2fs_have_no_findings() {
     let scratch = Scratch::new();
     let tree = tree(&scratch);
     for (megabytes, options) in [
@@ -111,7 +111,7 @@ fn nothing_is_wrong_with_what_mke2fs_makes() {
         all.extend(["-d", tree.to_str().unwrap()]);
         let image = Image::make(megabytes, &all);
         if options.contains("quota") {
-            // mke2fs does not count what it copies.
+            // mke2fs does not count the files that it copies.
             repair(&image, "-fy");
         }
         check_clean(&image, options);
@@ -119,7 +119,7 @@ fn nothing_is_wrong_with_what_mke2fs_makes() {
 }
 
 #[test]
-fn nothing_is_wrong_with_the_indexes_that_e2fsck_makes() {
+fn indexes_of_e2fsck_have_no_findings() {
     let scratch = Scratch::new();
     let tree = tree(&scratch);
     for options in [
@@ -141,7 +141,7 @@ fn nothing_is_wrong_with_the_indexes_that_e2fsck_makes() {
     }
 }
 
-/// What keeps a kernel busy: files that grow, shrink, get holes and attributes, and go.
+/// Runs a script that creates, grows, shrinks, punches and removes files, and sets attributes.
 fn churn(folder: &Path) {
     let script = r#"
         set -e
@@ -172,7 +172,7 @@ fn churn(folder: &Path) {
 }
 
 #[test]
-fn nothing_is_wrong_with_what_the_kernel_writes() {
+fn volumes_that_the_kernel_has_changed_have_no_findings() {
     private_mounts();
     for options in [
         "-t ext2 -b 1024",
@@ -202,7 +202,7 @@ fn nothing_is_wrong_with_what_the_kernel_writes() {
     }
 }
 
-/// The kinds of images that are damaged: the number of each file is looked up by its name.
+/// Creates an image to be damaged, with a file for each kind of structure.
 fn damageable(options: &str) -> Image {
     let scratch = Scratch::new();
     let tree = tree(&scratch);
@@ -221,7 +221,7 @@ fn damageable(options: &str) -> Image {
     image
 }
 
-/// Damages a copy of the image; where e2fsck finds something, so do we.
+/// Damages copies of the image. If e2fsck has findings, the check must have some, too.
 #[expect(clippy::print_stdout, reason = "shown when the test fails")]
 fn check_damage(image: &Image, damages: &[&str]) {
     let bytes = image.bytes();
@@ -239,7 +239,7 @@ fn check_damage(image: &Image, damages: &[&str]) {
     }
     std::fs::write(&image.path, &bytes).unwrap();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    // Some damages say nothing on some volumes.
+    // Some commands damage nothing on some volumes.
     assert!(found > damages.len() * 3 / 4, "only {found} of {} are damages", damages.len());
 }
 
@@ -473,7 +473,7 @@ fn damage_to_extent_trees_is_found() {
     churn(mount.path());
     mount.unmount();
     let tree = image.debugfs("ex -n a/prealloc");
-    // "level/levels entry/entries first - last block length": the first node below the root.
+    // A line has "level/levels entry/entries first - last block length". The first node below the root is chosen.
     let node = tree.lines().find(|line| line.contains(" 0/ ")).unwrap();
     let node = node.split_whitespace().nth(7).unwrap();
     let other = image.debugfs("blocks a/f1");
@@ -560,7 +560,7 @@ fn damage_to_attribute_inodes_and_the_orphan_file_is_found() {
 }
 
 #[test]
-fn whatever_is_damaged_the_check_ends_soon() {
+fn the_check_of_a_damaged_volume_ends_soon() {
     for (options, first_seed) in [
         ("-t ext4 -b 1024 -O ^metadata_csum,^uninit_bg", 1),
         ("-t ext4 -O ^metadata_csum,^uninit_bg,inline_data,ea_inode -I 512", 1000),
@@ -572,7 +572,7 @@ fn whatever_is_damaged_the_check_ends_soon() {
         let bytes = image.bytes();
         let used = bytes.iter().rposition(|&byte| byte != 0).unwrap();
         for seed in first_seed..first_seed + 40_u64 {
-            // Structures lie at the start; what is zero there is seldom read.
+            // Structures are at the start. Bytes that are zero there are seldom read.
             let mut random = Random(seed);
             let mut random = move |below: usize| random.below(below as u64) as usize;
             let mut damaged = bytes.clone();

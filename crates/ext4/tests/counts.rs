@@ -1,4 +1,4 @@
-//! Space and inode counts are the running kernel's.
+//! Comparison of space and inode counts with the running kernel's.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn check(format: &str, megabytes: u64, options: &str, fill: bool) {
 }
 
 #[test]
-fn counts_are_those_of_the_kernel() {
+fn counts_equal_those_of_the_kernel() {
     private_mounts();
     for fill in [false, true] {
         check("ext2", 16, "-b 1024", fill);
@@ -50,7 +50,7 @@ fn counts_are_those_of_the_kernel() {
 }
 
 #[test]
-fn clusters_are_counted_when_the_superblock_does_not_say() {
+fn overhead_clusters_are_counted_if_the_superblock_does_not_have_the_number() {
     private_mounts();
     for options in
         ["-O bigalloc,^resize_inode -C 65536", "-b 1024 -g 4096 -O bigalloc,^flex_bg -C 4096"]

@@ -1,5 +1,5 @@
-//! Volumes created for systems other than Linux, which use some inode bytes differently. The bytes after a
-//! change are compared with those that the running kernel leaves.
+//! Tests of volumes created for systems other than Linux, which use some inode bytes differently. The bytes after a
+//! change are compared with those that the running kernel writes.
 
 mod common;
 
@@ -12,13 +12,14 @@ use common::{Image, TIME, inode_of, new_inode, open_for_writing};
 use ext4::{CreatorOs, Feature, Named, ROOT_INODE, RenameMode};
 use testkit::{LoopMount, private_mounts};
 
-/// Where the fields lie that a system can use as it likes, in an inode.
+/// The fields of an inode that each system defines.
 const OSD1: std::ops::Range<usize> = 0x24..0x28;
 const OSD2: std::ops::Range<usize> = 0x74..0x80;
-/// The part of the second one that holds the high halves of the owner and the group everywhere.
+/// The part of the second field that holds the high halves of the owner and the group on all systems.
 const OWNERS: std::ops::Range<usize> = 4..8;
 
-/// Systems as mke2fs calls them (Masix has no name there), and features that mke2fs would give them and they cannot have.
+/// Systems by their names in mke2fs (it has none for Masix), and features to add, or to remove since the system
+/// cannot have them.
 const SYSTEMS: [(&str, CreatorOs, &str); 4] = [
     ("hurd", CreatorOs::Hurd, "^64bit,^huge_file,^metadata_csum,^extents"),
     ("2", CreatorOs::Other(2), "^64bit"),
@@ -26,8 +27,8 @@ const SYSTEMS: [(&str, CreatorOs, &str); 4] = [
     ("lites", CreatorOs::Other(4), "metadata_csum"),
 ];
 
-/// Where an inode lies on the image, in bytes.
-fn place_of(image: &Image, number: InodeNumber) -> usize {
+/// Returns the offset of an inode in the image.
+fn offset_of(image: &Image, number: InodeNumber) -> usize {
     let text = image.debugfs(&format!("imap <{number}>"));
     let after = |label: &str| text.split_once(label).unwrap_or_else(|| panic!("{text}")).1.trim();
     let block = common::number_after(&text, "located at block").unwrap() as usize;
@@ -35,15 +36,15 @@ fn place_of(image: &Image, number: InodeNumber) -> usize {
     block * 1024 + offset
 }
 
-/// The fields of an inode that belong to its system.
+/// Returns the system's own fields of an inode.
 fn fields(image: &Image, number: InodeNumber) -> (Vec<u8>, Vec<u8>) {
-    let (bytes, at) = (image.bytes(), place_of(image, number));
+    let (bytes, at) = (image.bytes(), offset_of(image, number));
     let part = |range: std::ops::Range<usize>| bytes[at + range.start..at + range.end].to_vec();
     (part(OSD1), part(OSD2))
 }
 
-/// An image for a system, with files that have something in those fields. What they have is sound for
-/// e2fsck: the translator's block is in use.
+/// Creates an image for a system, with files that have values in those fields. The values are valid for e2fsck: the
+/// translator's block is in use.
 fn image(system: &str, features: &str) -> Image {
     let options = format!("-t ext4 -b 1024 -o {system} -O {features} -J size=1");
     let image = Image::filled(8, &options, |source| {
@@ -60,12 +61,12 @@ fn image(system: &str, features: &str) -> Image {
             commands += &format!("sif {name} blocks {}\n", blocks.unwrap() + 2);
         }
         image.debugfs_write(&commands);
-        // The counts of blocks.
-        let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-        assert!(mended.status.code().is_some_and(|code| code <= 1), "{mended:?}");
+        // Corrects the counts of blocks.
+        let repaired = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+        assert!(repaired.status.code().is_some_and(|code| code <= 1), "{repaired:?}");
         let mut bytes = image.bytes();
         for name in ["touched", "untouched"] {
-            let at = place_of(&image, inode_of(&image, name));
+            let at = offset_of(&image, inode_of(&image, name));
             // The high half of the mode, and the author.
             bytes[at + OSD2.start + 2..][..2].copy_from_slice(&[0x12, 0x34]);
             bytes[at + OSD2.start + 8..][..4].copy_from_slice(&[1, 2, 3, 4]);
@@ -121,22 +122,22 @@ fn compare_with_the_kernel(ours: &Image, theirs: &Image, creator: CreatorOs) {
     theirs.check_by_e2fsck();
     for name in ["directory/moved", "new", "directory"] {
         let [our, their] = [ours, theirs].map(|image| fields(image, inode_of(image, name)));
-        let location = format!("{creator:?}: {name}");
-        // New inodes have another owner here.
+        let what = format!("{creator:?}: {name}");
+        // The owner of new inodes differs.
         if name == "directory/moved" {
-            assert_eq!(our.1, their.1, "{location}");
+            assert_eq!(our.1, their.1, "{what}");
         }
         for part in [0..OWNERS.start, OWNERS.end..12] {
-            assert_eq!(our.1[part.clone()], their.1[part], "{location}");
+            assert_eq!(our.1[part.clone()], their.1[part], "{what}");
         }
         if creator == CreatorOs::Hurd {
-            assert_eq!(our.0, their.0, "{location}");
+            assert_eq!(our.0, their.0, "{what}");
         }
     }
 }
 
 #[test]
-fn fields_of_other_systems_are_left_as_the_kernel_leaves_them() {
+fn fields_of_other_systems_equal_those_that_the_kernel_writes() {
     private_mounts();
     for (system, creator, features) in SYSTEMS {
         let ours = image(system, features);
@@ -146,7 +147,7 @@ fn fields_of_other_systems_are_left_as_the_kernel_leaves_them() {
         change_by_us(&ours);
         ours.check_by_e2fsck();
         assert_eq!(fields(&ours, inode_of(&ours, "untouched")), before, "{system}");
-        // The kernel makes no checksums of such inodes, which e2fsck and debugfs mind.
+        // The kernel writes no checksums to such inodes, which e2fsck and debugfs report as errors.
         if !geometry.features.has(Feature::MetadataCsum) {
             compare_with_the_kernel(&ours, &image(system, features), creator);
         }
@@ -165,7 +166,7 @@ fn fields_of_other_systems_are_left_as_the_kernel_leaves_them() {
 }
 
 #[test]
-fn volumes_of_the_hurd_whose_features_need_other_fields_are_only_read() {
+fn volumes_of_the_hurd_with_clashing_features_are_only_read() {
     let image = Image::make(8, &["-t", "ext4", "-b", "1024", "-o", "hurd", "-O", "64bit"]);
     image.open().inode(ROOT_INODE).unwrap();
     let opened = common::open_device_for_writing(image.device(false));

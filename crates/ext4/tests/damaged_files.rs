@@ -1,6 +1,6 @@
-//! Deletion of files with damaged maps or attributes. The name is removed, the inode is free and not an
-//! orphan, reachable blocks are freed, and the volume is marked with errors. e2fsck frees the other blocks,
-//! and finds nothing else to repair.
+//! Tests of deleting files with damaged maps or attributes. The name is removed, the inode is free and not an orphan,
+//! reachable blocks are freed, and the volume is marked with errors. e2fsck frees the other blocks, and has nothing
+//! else to repair.
 
 mod common;
 
@@ -17,10 +17,10 @@ const EXTENTS: &str = "-t ext4 -b 1024 -J size=1";
 const POINTERS: &str = "-t ext3 -b 1024 -J size=1";
 const BLOCK: usize = 1024;
 
-/// An image with a file of many pieces and an attribute block.
+/// Creates an image with a fragmented file that has an attribute block.
 fn image(options: &str) -> Image {
     let image = Image::filled(16, options, |source| {
-        // Every other block is zeroes, for which mke2fs makes holes.
+        // Every second block is zero. mke2fs makes holes for these.
         let data: Vec<u8> = (0..1600 * BLOCK).map(|at| (at / BLOCK % 2) as u8).collect();
         std::fs::write(source.join("file"), data).unwrap();
         std::fs::write(source.join("small"), "small").unwrap();
@@ -44,7 +44,7 @@ fn number_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// What is known of the file to damage.
+/// The file to damage.
 struct File {
     /// The inode's block area.
     area: [u8; 60],
@@ -60,7 +60,7 @@ impl File {
         Self { area: record.block_area, attributes, number }
     }
 
-    /// The node that the last entry but `back` of an extent node leads to.
+    /// Returns the node that an entry of an extent node refers to. `back` counts from the last entry.
     fn child(node: &[u8], back: usize) -> usize {
         let entries = usize::from(u16::from_le_bytes([node[2], node[3]]));
         number_at(node, 12 * (entries - back) + 4) as usize
@@ -78,7 +78,7 @@ fn node(bytes: &[u8], block: usize) -> &[u8] {
     &bytes[block * BLOCK..][..BLOCK]
 }
 
-/// Damages in nodes that are blocks, and in the block of attributes.
+/// Damage in nodes outside of the inode, and in the attribute block.
 const IN_BLOCKS: [(&str, &str, Damage); 9] = [
     ("an inner node with a wrong checksum", EXTENTS, |bytes, file| {
         flip(bytes, File::child(&file.area, 0), 100 * 8);
@@ -99,7 +99,7 @@ const IN_BLOCKS: [(&str, &str, Damage); 9] = [
         },
     ),
     (
-        "an extent of no length in a leaf",
+        "an extent of length zero in a leaf",
         "-t ext4 -b 1024 -O ^metadata_csum,^has_journal",
         |bytes, file| {
             let leaf = File::child(node(bytes, File::child(&file.area, 0)), 2);
@@ -122,74 +122,74 @@ const IN_BLOCKS: [(&str, &str, Damage); 9] = [
     }),
 ];
 
-/// Changes of the inode's block area, by what debugfs does.
+/// Damage in the inode's block area, by commands of debugfs.
 const IN_INODES: [(&str, &str, &str); 4] = [
-    ("an extent of no length", EXTENTS, "sif small block[4] 0"),
+    ("an extent of length zero", EXTENTS, "sif small block[4] 0"),
     ("a tree that is too deep", EXTENTS, "sif file block[1] 0x00070004"),
     ("a root without its magic", EXTENTS, "sif file block[0] 0x00010000"),
     ("a pointer out of the volume", POINTERS, "sif file block[5] 0xEEEEEEEE"),
 ];
 
-/// Deletes a file of the volume on a device; the blocks that are free then.
-fn delete(device: &Arc<MemoryDevice>, name: &str, location: &str) -> u64 {
+/// Deletes a file of the volume on a device. Returns the number of free blocks afterwards.
+fn delete(device: &Arc<MemoryDevice>, name: &str, case: &str) -> u64 {
     let volume = common::open_device_for_writing(device.clone()).unwrap();
     let root = volume.inode(ROOT_INODE).unwrap();
     let file = named(&volume, name);
-    root.unlink(name.as_bytes(), &file, TIME).unwrap_or_else(|error| panic!("{location}: {error}"));
-    file.release().unwrap_or_else(|error| panic!("{location}: {error}"));
-    assert_ne!(volume.errors().count, 0, "{location}: the volume does not know of it");
+    root.unlink(name.as_bytes(), &file, TIME).unwrap_or_else(|error| panic!("{case}: {error}"));
+    file.release().unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert_ne!(volume.errors().count, 0, "{case}: the volume must record the damage");
     volume.check_writable().unwrap();
     volume.close().unwrap();
     volume.statfs().blocks_free
 }
 
-/// Checks that e2fsck has nothing to repair on the image but unused space.
-fn mend(image: &Image, number: InodeNumber, location: &str) {
-    assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{location}");
+/// Checks that e2fsck repairs nothing on the image except free space.
+fn check_repair(image: &Image, number: InodeNumber, case: &str) {
+    assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{case}");
     let output = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{location}: {text}");
+    assert_eq!(output.status.code(), Some(1), "{case}: {text}");
     let lines: Vec<&str> = text.lines().collect();
     for pair in lines.windows(2).filter(|pair| pair[1].starts_with("Fix?")) {
         let is_space = ["Free blocks count wrong", "Block bitmap differences:"];
-        assert!(is_space.iter().any(|start| pair[0].starts_with(start)), "{location}: {text}");
+        assert!(is_space.iter().any(|start| pair[0].starts_with(start)), "{case}: {text}");
     }
-    assert!(lines.iter().all(|line| !line.contains("<y>")), "{location}: {text}");
+    assert!(lines.iter().all(|line| !line.contains("<y>")), "{case}: {text}");
     image.check_by_e2fsck();
     let again = image.open().inode(number);
-    assert!(matches!(again, Err(base::Error::NotFound)), "{location}: {again:?}");
+    assert!(matches!(again, Err(base::Error::NotFound)), "{case}: {again:?}");
 }
 
-fn check(image: &Image, name: &str, location: &str) {
+fn check(image: &Image, name: &str, case: &str) {
     let number = inode_of(image, name);
     let blocks = image.open().inode_record(number).unwrap().blocks;
     let device = Arc::new(MemoryDevice::new(image.bytes()));
     let before = image.open().statfs().blocks_free;
-    let free = delete(&device, name, location);
-    assert!(free >= before, "{location}");
+    let free = delete(&device, name, case);
+    assert!(free >= before, "{case}");
     std::fs::write(&image.path, device.snapshot()).unwrap();
-    mend(image, number, location);
-    // The block of the name stays the directory's.
+    check_repair(image, number, case);
+    // The block with the name stays allocated to the directory.
     let all = image.open().statfs().blocks_free;
-    assert_eq!(all, before + blocks / 2, "{location}");
+    assert_eq!(all, before + blocks / 2, "{case}");
 }
 
 #[test]
 fn files_with_a_damaged_node_are_deleted() {
-    for (location, options, damage) in IN_BLOCKS {
+    for (case, options, damage) in IN_BLOCKS {
         let image = image(options);
         let file = File::of(&image);
         assert!(file.number.0 > 0);
         let mut bytes = image.bytes();
         damage(&mut bytes, &file);
         std::fs::write(&image.path, bytes).unwrap();
-        check(&image, "file", location);
+        check(&image, "file", case);
     }
 }
 
 #[test]
-fn files_with_a_damaged_root_keep_their_names_as_with_linux() {
-    for (location, options, commands) in IN_INODES {
+fn files_with_a_damaged_root_keep_their_names_as_in_linux() {
+    for (case, options, commands) in IN_INODES {
         let image = image(options);
         image.debugfs_write(&format!("{commands}\n"));
         let before = image.open().statfs();
@@ -198,17 +198,17 @@ fn files_with_a_damaged_root_keep_their_names_as_with_linux() {
         let name = if commands.contains("small") { "small" } else { "file" };
         let number = root.lookup(name.as_bytes()).unwrap();
         let found = volume.inode(number);
-        assert!(matches!(found, Err(base::Error::Corrupt(_))), "{location}: {found:?}");
+        assert!(matches!(found, Err(base::Error::Corrupt(_))), "{case}: {found:?}");
         volume.close().unwrap();
         let after = volume.statfs();
         let free = (after.blocks_free, after.inodes_free);
-        assert_eq!(free, (before.blocks_free, before.inodes_free), "{location}");
+        assert_eq!(free, (before.blocks_free, before.inodes_free), "{case}");
     }
 }
 
 #[test]
-fn orphans_with_a_damaged_root_are_left_to_e2fsck_as_with_linux() {
-    for (location, options, commands) in IN_INODES {
+fn orphans_with_a_damaged_root_are_left_to_e2fsck_as_in_linux() {
+    for (case, options, commands) in IN_INODES {
         let image = image(options);
         let name = if commands.contains("small") { "small" } else { "file" };
         let number = inode_of(&image, name);
@@ -216,21 +216,21 @@ fn orphans_with_a_damaged_root_are_left_to_e2fsck_as_with_linux() {
             "{commands}\nsif {name} links_count 0\nunlink {name}\nssv last_orphan {number}\n"
         ));
         let volume = open_for_writing(&image);
-        assert_ne!(volume.errors().count, 0, "{location}");
+        assert_ne!(volume.errors().count, 0, "{case}");
         volume.check_writable().unwrap();
         volume.close().unwrap();
         drop(volume);
-        assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{location}");
+        assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{case}");
         let output = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{location}: {output:?}");
+        assert_eq!(output.status.code(), Some(1), "{case}: {output:?}");
         image.check_by_e2fsck();
         let again = image.open().inode(number);
-        assert!(matches!(again, Err(base::Error::NotFound)), "{location}: {again:?}");
+        assert!(matches!(again, Err(base::Error::NotFound)), "{case}: {again:?}");
     }
 }
 
 #[test]
-fn what_is_beside_the_damage_is_freed() {
+fn reachable_blocks_are_freed_despite_damage() {
     let image = image(POINTERS);
     let double = number_at(&File::of(&image).area, 13 * 4) as usize;
     let mut bytes = image.bytes();
@@ -239,12 +239,12 @@ fn what_is_beside_the_damage_is_freed() {
     let device = Arc::new(MemoryDevice::new(bytes));
     let before = image.open().statfs().blocks_free;
     let free = delete(&device, "file", "a damaged block of pointers");
-    // Of 800 blocks of data, the 128 of that block cannot be found.
+    // Of 800 data blocks, the 128 of the damaged block of pointers cannot be found.
     assert!(free - before > 600, "{}", free - before);
 }
 
 #[test]
-fn a_damaged_file_whose_deletion_a_crash_cut_off_is_deleted_at_the_next_opening() {
+fn an_interrupted_deletion_of_a_damaged_file_is_completed_when_the_volume_is_opened() {
     let image = image(EXTENTS);
     let file = File::of(&image);
     let mut bytes = image.bytes();
@@ -261,17 +261,17 @@ fn a_damaged_file_whose_deletion_a_crash_cut_off_is_deleted_at_the_next_opening(
     assert_ne!(volume.errors().count, 0);
     volume.close().unwrap();
     std::fs::write(&image.path, device.snapshot()).unwrap();
-    mend(&image, file.number, "after a crash");
+    check_repair(&image, file.number, "after a crash");
 }
 
 #[test]
-fn blocks_that_are_free_already_do_not_keep_a_file_from_being_deleted() {
+fn blocks_that_are_already_free_do_not_prevent_a_deletion() {
     for options in [EXTENTS, POINTERS, "-t ext2 -b 1024"] {
         let image = image(options);
         let number = inode_of(&image, "small");
         let block = image.debugfs("bmap small 0");
         let block: u64 = block.trim().parse().unwrap();
-        // Counted, so that the bitmap is believed.
+        // The count matches the bitmap, so that the bitmap is accepted.
         let volume = image.open();
         let group = volume.geometry().group_of_block(base::FsBlock(block)).unwrap();
         let free = volume.group(group).unwrap().free_clusters + 1;

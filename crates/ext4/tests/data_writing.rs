@@ -1,4 +1,4 @@
-//! Files written through the cache: what a model, e2fsck and the kernel say of their data.
+//! Tests of files that are written through the cache, judged by a model, e2fsck and the kernel.
 
 mod common;
 
@@ -16,7 +16,7 @@ use iomap::{
 };
 use testkit::{LoopMount, Random, private_mounts};
 
-/// A file and what must be in it.
+/// A file and its expected contents.
 struct Subject {
     inode: Arc<Inode>,
     file: Arc<WritableFile>,
@@ -122,7 +122,7 @@ fn check(options: &str, seed: u64, steps: usize, format: Option<&str>) {
 }
 
 #[test]
-fn random_writes_agree_with_the_model_and_the_kernel() {
+fn random_writes_match_the_model_and_the_kernel() {
     for (index, (format, options)) in [
         ("ext4", "-t ext4 -b 1024"),
         ("ext4", "-t ext4 -b 4096"),
@@ -139,14 +139,14 @@ fn random_writes_agree_with_the_model_and_the_kernel() {
 }
 
 #[test]
-fn random_writes_with_large_blocks_agree_with_the_model() {
+fn random_writes_with_large_blocks_match_the_model() {
     for (index, options) in ["-t ext4 -b 16384", "-t ext4 -b 65536"].iter().enumerate() {
         check(options, 30 + index as u64, 400, None);
     }
 }
 
 #[test]
-fn inline_data_moves_into_a_block_when_it_is_written_to() {
+fn inline_data_is_converted_to_a_block_by_a_write() {
     let image = Image::filled(32, "-t ext4 -b 4096 -O inline_data", |folder| {
         std::fs::write(folder.join("small"), "inline contents").unwrap();
     });
@@ -169,7 +169,7 @@ fn inline_data_moves_into_a_block_when_it_is_written_to() {
 }
 
 #[test]
-fn a_clock_that_stands_still_gives_a_synced_file_nothing_to_commit() {
+fn a_sync_commits_nothing_if_the_clock_has_not_advanced() {
     let image = Image::make(32, &[]);
     let record = Arc::new(RecordDevice::new(image.device(false)).unwrap());
     let volume = open_device_for_writing(Arc::clone(&record) as _).unwrap();
@@ -184,8 +184,8 @@ fn a_clock_that_stands_still_gives_a_synced_file_nothing_to_commit() {
     assert!(writes_of_sync(later) > 2, "the new time is written");
     assert_eq!(writes_of_sync(later), 2, "a flush begins and ends");
     assert_eq!((inode.attributes().modified, inode.attributes().changed), (later, later));
-    assert!(writes_of_sync(TIME) > 2, "a time that went back is a new one");
-    // What is pending of another time is not forgotten for one that the record has.
+    assert!(writes_of_sync(TIME) > 2, "an earlier time is written, too");
+    // A pending time is not dropped when the record's own time is noted.
     inode.note_modified(later);
     assert!(writes_of_sync(TIME) > 2 && inode.attributes().modified == TIME);
 }

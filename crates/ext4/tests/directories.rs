@@ -1,5 +1,5 @@
-//! Directories of every kind, made by mke2fs, e2fsck and the kernel: we list and find what debugfs
-//! lists.
+//! Tests of listings and lookups in directories of all kinds, made by mke2fs, e2fsck and the kernel. The output of
+//! debugfs is expected.
 
 mod common;
 
@@ -17,10 +17,10 @@ use iomap::{CacheOptions, PageCache};
 use proptest::strategy::{Strategy, ValueTree};
 use testkit::{LoopMount, private_mounts};
 
-/// What a directory lists: names, with inode and type.
+/// A directory's names, with inode and type.
 type Listing = BTreeMap<Vec<u8>, (u64, Option<FileType>)>;
 
-/// Lists a directory, starting anew after every `step` entries.
+/// Lists a directory, and begins a new call after every `step` entries.
 fn list(directory: &Inode, step: usize) -> Listing {
     let (mut listing, mut cursor) = (Listing::new(), DirCursor(0));
     loop {
@@ -41,13 +41,13 @@ fn list(directory: &Inode, step: usize) -> Listing {
     }
 }
 
-/// What `debugfs -R "ls -p"` lists. Names must have no slash, which is its separator.
+/// Returns the listing of `debugfs -R "ls -p"`. Names must have no slash, which separates its fields.
 fn list_by_debugfs(image: &Image, directory: InodeNumber, has_types: bool) -> Listing {
     let mut listing = Listing::new();
     for line in image.debugfs(&format!("ls -p <{directory}>")).lines() {
         let fields: Vec<&str> = line.split('/').collect();
         let [_, inode, mode, _, _, name, ..] = fields[..] else { continue };
-        // An unused entry, such as the one that hides an index block.
+        // An unused entry, such as one that hides an index block.
         if inode == "0" {
             continue;
         }
@@ -58,7 +58,7 @@ fn list_by_debugfs(image: &Image, directory: InodeNumber, has_types: bool) -> Li
     listing
 }
 
-/// What we list is what debugfs lists, whatever the step, and every name is found.
+/// Checks that listings with any step equal debugfs's, and that all names are found.
 fn check(image: &Image, directory: InodeNumber, entries_min: usize) {
     let volume = image.open();
     let has_types = volume.superblock().has(ext4::Feature::Filetype);
@@ -82,7 +82,7 @@ fn check(image: &Image, directory: InodeNumber, entries_min: usize) {
     assert_eq!(inode.lookup(b""), Err(Error::NotFound));
 }
 
-/// A tree with `count` empty files in the folder "many", half of them with names in UTF-8.
+/// Creates a tree with `count` empty files in the folder "many". Half of the names contain UTF-8.
 fn tree_of_many(scratch: &Scratch, count: u32, padding: usize) -> std::path::PathBuf {
     let root = scratch.path("tree");
     let many = root.join("many");
@@ -94,7 +94,7 @@ fn tree_of_many(scratch: &Scratch, count: u32, padding: usize) -> std::path::Pat
     root
 }
 
-/// An image of such a tree, whose folder e2fsck has given an index.
+/// Creates an image of such a tree, in which e2fsck has indexed the folder.
 fn hashed_image(
     megabytes: u64,
     options: &[&str],
@@ -109,18 +109,18 @@ fn hashed_image(
     if !tune.is_empty() {
         run(Command::new("tune2fs").args(tune).arg(&image.path));
     }
-    hash_anew(&image);
+    rebuild_index(&image);
     let number = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
     (image, number)
 }
 
-/// An image with the index made anew by e2fsck, for a superblock changed since.
-fn hash_anew(image: &Image) {
+/// Lets e2fsck build the index again, after a change of the superblock.
+fn rebuild_index(image: &Image) {
     let checked = Command::new("e2fsck").args(["-fyD"]).arg(&image.path).output().unwrap();
     assert!(checked.status.code().unwrap() <= 1, "{checked:?}");
 }
 
-/// How many reads of the device the lookup of one of these names takes, at most.
+/// Returns the maximum number of device reads that the lookup of one of these names takes.
 fn reads_at_most(image: &Image, directory: InodeNumber, names: &[Vec<u8>]) -> u64 {
     let device = Counter::before(image.bytes());
     let cache = PageCache::new(CacheOptions::default()).unwrap();
@@ -135,15 +135,15 @@ fn reads_at_most(image: &Image, directory: InodeNumber, names: &[Vec<u8>]) -> u6
 }
 
 #[test]
-fn every_hash_version_finds_every_name_by_its_index() {
+fn every_hash_version_finds_all_names_by_the_index() {
     for algorithm in ["legacy", "half_md4", "tea"] {
         let options = ["-t", "ext4", "-b", "1024", "-N", "4000"];
         let tune = ["-E", &format!("hash_alg={algorithm}")];
         let (image, many) = hashed_image(16, &options, &tune, (3000, 40));
-        // Signed, then unsigned names.
+        // Signed names, then unsigned ones.
         for flags in [1, 2] {
             image.debugfs_write(&format!("set_super_value flags {flags}\n"));
-            hash_anew(&image);
+            rebuild_index(&image);
             let dump = image.debugfs(&format!("htree_dump <{many}>"));
             assert!(dump.contains("Indirect levels: 1"), "{}", &dump[..500]);
             check(&image, many, 3000);
@@ -152,7 +152,7 @@ fn every_hash_version_finds_every_name_by_its_index() {
                 _ => format!("{n}é{}", "-".repeat(40)),
             });
             let names: Vec<_> = names.map(String::into_bytes).collect();
-            // Root, node and leaf, and the map of the directory.
+            // The root, a node and a leaf, and the directory's map.
             assert!(reads_at_most(&image, many, &names) <= 5);
         }
     }
@@ -160,7 +160,7 @@ fn every_hash_version_finds_every_name_by_its_index() {
 
 #[test]
 fn names_of_equal_hash_are_found_in_the_next_leaf() {
-    // Three entries fill a leaf, so that some of the pairs below straddle two.
+    // Three entries fill a leaf, so that some of the pairs below are split between two leaves.
     let hasher =
         NameHasher { algorithm: HashAlgorithm::HalfMd4, is_unsigned: false, seed: [1, 0, 0, 0] };
     let name = |n: u32| format!("{n:0>255}").into_bytes();
@@ -179,7 +179,7 @@ fn names_of_equal_hash_are_found_in_the_next_leaf() {
     let seed = "01000000-0000-0000-0000-000000000000";
     let options = ["-t", "ext4", "-b", "1024", "-N", "1000", "-E", &format!("hash_seed={seed}")];
     let image = Image::make(16, &[&options[..], &["-d", tree.to_str().unwrap()]].concat());
-    hash_anew(&image);
+    rebuild_index(&image);
     let many = image.open().inode(ROOT_INODE).unwrap().lookup(b"many").unwrap();
     let continued = image
         .debugfs(&format!("htree_dump <{many}>"))
@@ -190,7 +190,7 @@ fn names_of_equal_hash_are_found_in_the_next_leaf() {
             u32::from_str_radix(digits, 16).unwrap() & 1 == 1
         })
         .count();
-    assert!(continued > 0, "no pair straddles two leaves");
+    assert!(continued > 0, "no pair is split between two leaves");
     check(&image, many, 300 + 2 * pairs.len());
 }
 
@@ -202,7 +202,7 @@ fn three_levels_of_index_are_searched() {
     let mount = LoopMount::new(&image.path, "ext4", "user_xattr");
     let many = mount.path().join("many");
     std::fs::create_dir(&many).unwrap();
-    // A file may have 65000 names.
+    // A file may have at most 65000 names.
     for n in 0..70_000 {
         let name = |n: u32| many.join(format!("{n:0>250}"));
         match n {
@@ -268,7 +268,7 @@ fn inline_directories_are_read_in_both_parts() {
 }
 
 #[test]
-fn an_index_without_sense_is_not_used_but_a_wrong_checksum_is_an_error() {
+fn an_inconsistent_index_is_not_used_but_a_wrong_checksum_is_an_error() {
     let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "^metadata_csum"];
     let (image, many) = hashed_image(16, &options, &[], (1000, 20));
     // The hash version; the levels; the count.
@@ -282,13 +282,13 @@ fn an_index_without_sense_is_not_used_but_a_wrong_checksum_is_an_error() {
     let volume = image.open();
     let inode = volume.inode(many).unwrap();
     assert!(matches!(inode.lookup(b"0--------------------"), Err(Error::Corrupt(_))));
-    // Listing does not use the index, but the block is the directory's all the same.
+    // Listing does not use the index, but verifies the block as one of the directory.
     let listed = inode.read_dir(DirCursor(0), &mut |_| ControlFlow::Continue(()));
     assert!(matches!(listed, Err(Error::Corrupt(_))));
 }
 
 #[test]
-fn holes_are_skipped_however_large() {
+fn holes_of_any_size_are_skipped() {
     let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "large_dir,^metadata_csum"];
     let scratch = Scratch::new();
     let tree = tree_of_many(&scratch, 1000, 20);
@@ -307,7 +307,7 @@ fn holes_are_skipped_however_large() {
 }
 
 #[test]
-fn a_directory_that_names_itself_or_an_inode_out_of_range_is_corrupt() {
+fn a_directory_entry_for_the_directory_itself_or_an_invalid_inode_is_corrupt() {
     let scratch = Scratch::new();
     let tree = tree_of_many(&scratch, 3, 0);
     let options = ["-t", "ext4", "-O", "^metadata_csum", "-d", tree.to_str().unwrap()];
@@ -329,7 +329,7 @@ fn a_directory_that_names_itself_or_an_inode_out_of_range_is_corrupt() {
 }
 
 #[test]
-fn encrypted_directories_are_refused_by_name_and_casefolded_ones_are_read() {
+fn encrypted_directories_are_refused_and_casefolded_ones_are_read() {
     let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "casefold,encrypt"];
     let (image, many) = hashed_image(16, &options, &[], (1000, 20));
     image.debugfs_write(&format!("sif <{many}> flags 0x40081000\n"));
@@ -343,7 +343,7 @@ fn encrypted_directories_are_refused_by_name_and_casefolded_ones_are_read() {
 }
 
 #[test]
-fn what_is_no_directory_has_no_names() {
+fn lookups_in_a_file_that_is_not_a_directory_fail() {
     let scratch = Scratch::new();
     let tree = tree_of_many(&scratch, 1, 0);
     let image = Image::make(16, &["-t", "ext4", "-d", tree.to_str().unwrap()]);
@@ -356,7 +356,7 @@ fn what_is_no_directory_has_no_names() {
 }
 
 #[test]
-fn name_hashes_are_those_of_debugfs() {
+fn name_hashes_equal_those_of_debugfs() {
     let image = Image::make(1, &["-t", "ext2"]);
     let seeds = ["00000000-0000-0000-0000-000000000000", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"];
     let words = [[0; 4], [0x3C2D_1E0F, 0x7869_5A4B, 0xB4A5_9687, 0xF0E1_D2C3]];

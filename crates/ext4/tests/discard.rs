@@ -1,4 +1,4 @@
-//! Blocks that were freed, and what the device is told of them.
+//! Tests of the discards that freed blocks cause.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn open(device: SharedDevice, discard: bool) -> Arc<Volume> {
 }
 
 #[test]
-fn freed_blocks_are_discarded_when_that_is_durable() {
+fn freed_blocks_are_discarded_after_the_transaction_is_durable() {
     const DATA: u8 = 0xD7;
     const SIZE: usize = 50_000;
     let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == DATA).count();
@@ -60,29 +60,29 @@ fn freed_blocks_are_discarded_when_that_is_durable() {
         assert_eq!(
             volume.inode(number).unwrap().size(),
             0,
-            "{options}: it comes back without data"
+            "{options}: the file must be empty"
         );
     }
 }
 
-/// A device that keeps what it is told of, or knows nothing of discards.
-type WatchedDevice = HookedDevice<Watched>;
+/// A device that records discards, and may refuse them.
+type DiscardRecorder = HookedDevice<Hooks>;
 
 #[derive(Debug)]
-struct Watched {
-    told: Mutex<Vec<Range<u64>>>,
+struct Hooks {
+    discards: Mutex<Vec<Range<u64>>>,
     refuses: bool,
 }
 
-fn watched(options: &str, refuses: bool) -> Arc<WatchedDevice> {
+fn recorder(options: &str, refuses: bool) -> Arc<DiscardRecorder> {
     let arguments: Vec<&str> = options.split_whitespace().collect();
     let inner = Arc::new(MemoryDevice::new(Image::make(16, &arguments).bytes()));
-    Arc::new(HookedDevice::new(inner, Watched { told: Mutex::default(), refuses }))
+    Arc::new(HookedDevice::new(inner, Hooks { discards: Mutex::default(), refuses }))
 }
 
-impl DeviceHooks for Watched {
+impl DeviceHooks for Hooks {
     fn discard(&self, device: &SharedDevice, offset: DeviceOffset, length: u64) -> Result<()> {
-        self.told.lock().unwrap().push(offset.0..offset.0 + length);
+        self.discards.lock().unwrap().push(offset.0..offset.0 + length);
         if self.refuses {
             let (operation, errno) = (IoOperation::Discard, EOPNOTSUPP);
             return Err(IoError { operation, offset, length, errno }.into());
@@ -91,7 +91,7 @@ impl DeviceHooks for Watched {
     }
 }
 
-/// Makes files of some bytes that lie side by side, and deletes them all.
+/// Creates files of `bytes` bytes in adjacent blocks, and deletes them.
 fn make_and_delete(volume: &Arc<Volume>, count: usize, bytes: usize) {
     let (cache, root) = (Cache::new(), volume.inode(ROOT_INODE).unwrap());
     let make = |number| {
@@ -112,29 +112,29 @@ fn make_and_delete(volume: &Arc<Volume>, count: usize, bytes: usize) {
 }
 
 #[test]
-fn extents_that_touch_are_told_as_one() {
-    let device = watched("-t ext4 -b 1024 -J size=1", false);
+fn adjacent_extents_are_discarded_together() {
+    let device = recorder("-t ext4 -b 1024 -J size=1", false);
     let volume = open(device.clone(), true);
     make_and_delete(&volume, 40, 3000);
-    let told = device.told.lock().unwrap();
-    assert_eq!(told.iter().map(|range| range.end - range.start).sum::<u64>(), 40 * 3072);
-    assert!(told.len() < 8, "{told:?}");
+    let discards = device.discards.lock().unwrap();
+    assert_eq!(discards.iter().map(|range| range.end - range.start).sum::<u64>(), 40 * 3072);
+    assert!(discards.len() < 8, "{discards:?}");
 }
 
 #[test]
-fn a_device_that_takes_no_discards_is_asked_once_and_warned_of_once() {
+fn a_device_that_refuses_discards_gets_one_and_causes_one_warning() {
     let _ = tracing::subscriber::set_global_default(Warnings);
-    let device = watched("-t ext4 -b 1024 -J size=1", true);
+    let device = recorder("-t ext4 -b 1024 -J size=1", true);
     let volume = open(device.clone(), true);
     for _ in 0..3 {
         make_and_delete(&volume, 5, 3000);
     }
     volume.close().unwrap();
-    assert_eq!(device.told.lock().unwrap().len(), 1);
+    assert_eq!(device.discards.lock().unwrap().len(), 1);
     assert_eq!(WARNINGS.load(Ordering::SeqCst), 1);
 }
 
-/// Counts warnings of discards.
+/// Counts warnings about discards.
 struct Warnings;
 
 static WARNINGS: AtomicUsize = AtomicUsize::new(0);
@@ -166,7 +166,7 @@ impl tracing::Subscriber for Warnings {
 const SIZE_MAX: u64 = 60_000;
 
 #[test]
-fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
+fn blocks_in_use_after_a_power_cut_are_never_discarded() {
     for (index, options) in KINDS.iter().enumerate() {
         let arguments: Vec<&str> = options.split_whitespace().collect();
         let image = with_stale_blocks(&Image::make(12, &arguments).path);
@@ -198,17 +198,17 @@ fn a_power_cut_finds_nothing_discarded_that_is_still_there() {
         for _ in 0..100 {
             let point = begun + random.below((end - begun) as u64) as usize;
             let kept_of_8 = random.below(9);
-            // The superblock's two sectors are written together.
+            // The two sectors of the superblock are written together.
             let torn = recording.image(point, |write, sector| {
                 matches!(write.offset.0 / 512 + sector, 2 | 3) || random.below(8) < kept_of_8
             });
-            let location = format!("{options}, cut at {point}");
-            let volume = common::open(torn).unwrap_or_else(|error| panic!("{location}: {error}"));
+            let case = format!("{options}, cut at {point}");
+            let volume = common::open(torn).unwrap_or_else(|error| panic!("{case}: {error}"));
             let root = volume.inode(ROOT_INODE).unwrap();
             let inode = volume.inode(root.lookup(b"a").unwrap()).unwrap();
             let found = common::contents(&volume, &inode);
-            assert!(!found.contains(&STALE), "{location}");
-            history.check(point, &found).unwrap_or_else(|what| panic!("{location}: {what}"));
+            assert!(!found.contains(&STALE), "{case}");
+            history.check(point, &found).unwrap_or_else(|what| panic!("{case}: {what}"));
         }
     }
 }

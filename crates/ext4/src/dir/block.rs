@@ -1,5 +1,5 @@
-//! Directory entries in a block, or in the parts of an inline directory: bounds, checksum, names.
-//! Not here: which blocks a directory has, and the index.
+//! Parsing of directory entries in a block, or in the parts of an inline directory: bounds, checksum, names. Not
+//! here: which blocks a directory has, and the index.
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Linear Directories".
 
@@ -11,19 +11,19 @@ use base::{BlockSize, Error, InodeNumber, Location, Problem, Result};
 use crate::ondisk::dir::{RawDirEntryHeader, RawDirTail};
 
 const STRUCTURE: &str = "directory entry";
-/// What of an entry comes before its name.
+/// Bytes of an entry before its name.
 pub(crate) const HEADER_BYTES: usize = size_of::<RawDirEntryHeader>();
 /// The shortest entry: a header and one byte of name, padded to a multiple of 4.
 pub(crate) const ENTRY_BYTES_MIN: usize = entry_bytes(1);
 /// The file type code that marks the checksum tail.
 pub(crate) const TAIL_FILE_TYPE: u8 = 0xDE;
 
-/// The bytes that an entry with a name of this length needs.
+/// Returns the bytes that an entry with a name of this length needs.
 pub(crate) const fn entry_bytes(name_length: usize) -> usize {
     (HEADER_BYTES + name_length).next_multiple_of(4)
 }
 
-/// What the entries of one directory are to be judged by.
+/// Properties of a volume and a directory that the entries are parsed and verified by.
 #[derive(Clone, Copy, Debug)]
 pub struct DirFormat {
     /// The directory.
@@ -34,27 +34,27 @@ pub struct DirFormat {
     pub has_file_types: bool,
     /// The volume's greatest inode number.
     pub inode_max: InodeNumber,
-    /// The inode's checksum seed, on volumes with checksums.
+    /// The inode's checksum seed, if the volume has checksums.
     pub checksum_seed: Option<u32>,
 }
 
 /// One entry, used or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot<'a> {
-    /// Where it begins in the block.
+    /// Offset of the entry in the block.
     pub start: usize,
-    /// Where the next one begins.
+    /// Offset of the next entry.
     pub end: usize,
-    /// The inode; `None` when the entry is unused.
+    /// The inode; `None` if the entry is unused.
     pub inode: Option<InodeNumber>,
-    /// The name's bytes, which may be anything.
+    /// The name's bytes. They are not checked.
     pub name: &'a [u8],
-    /// The file type code as it lies there.
+    /// The raw file type code.
     pub file_type: u8,
 }
 
 impl Slot<'_> {
-    /// The name, refused when it is none: empty, or with a slash or a NUL in it.
+    /// Returns the name. Errors: `Corrupt` if it is empty, or contains a slash or a NUL.
     pub fn checked_name(&self, location: Location) -> Result<&[u8]> {
         let problem = if self.name.is_empty() {
             Problem::Missing("name")
@@ -78,36 +78,36 @@ const FILE_TYPES: [FileType; 7] = [
     FileType::Symlink,
 ];
 
-/// The type that a directory entry's code names; `None` for 0 and for codes without a meaning.
+/// Returns the type that a directory entry's code stands for; `None` for 0 and for unknown codes.
 pub fn file_type_from_code(code: u8) -> Option<FileType> {
     FILE_TYPES.get(usize::from(code).checked_sub(1)?).copied()
 }
 
-/// The code of a type in a directory entry.
+/// Returns the code of a type in a directory entry.
 pub fn code_from_file_type(kind: FileType) -> u8 {
     FILE_TYPES.iter().zip(1..).find(|(known, _)| **known == kind).map_or(0, |(_, code)| code)
 }
 
 impl DirFormat {
-    /// The entries of a block (or of a part of an inline directory). After an error there are no
-    /// more: nothing tells where the next would begin.
+    /// Iterates over the entries of a block (or of a part of an inline directory). Ends after an error, since the
+    /// start of the next entry is unknown.
     pub fn slots<'a>(&self, bytes: &'a [u8], location: Location) -> Slots<'a> {
         Slots { format: *self, bytes, location, at: 0 }
     }
 
-    /// The type that an entry states, on volumes whose entries state one.
+    /// Returns the type in an entry; `None` if the volume's entries have no types.
     #[inline]
     pub fn file_type(&self, slot: &Slot<'_>) -> Option<FileType> {
         self.file_type_of(slot.file_type)
     }
 
-    /// The same of a code.
+    /// Returns the type that a code stands for; `None` if the volume's entries have no types.
     #[inline]
     pub(super) fn file_type_of(&self, code: u8) -> Option<FileType> {
         file_type_from_code(code).filter(|_| self.has_file_types)
     }
 
-    /// Compares a leaf's checksum with its contents, on volumes with checksums.
+    /// Verifies a leaf's checksum, if the volume has checksums.
     pub fn verify_leaf(&self, block: &[u8], location: Location) -> Result<()> {
         const STRUCTURE: &str = "directory block tail";
         let Some(seed) = self.checksum_seed else { return Ok(()) };
@@ -127,9 +127,9 @@ impl DirFormat {
         }
     }
 
-    /// The length in bytes that an entry's `record_length` stands for. 65536 does not fit in 16
-    /// bits; blocks of that size write it as 65535 or 0, and keep bits 16 and 17 of a length in
-    /// its two low bits, which are otherwise clear.
+    /// Returns the length in bytes that an entry's `record_length` stands for. 65536 does not fit in 16 bits. In
+    /// blocks of that size, 65535 and 0 stand for it, and bits 16 and 17 of a length are stored in the two low bits,
+    /// which are otherwise clear.
     #[inline]
     fn record_length(&self, raw: u16) -> usize {
         let raw = usize::from(raw);
@@ -140,8 +140,8 @@ impl DirFormat {
         }
     }
 
-    /// Whether the block looks like one index node: a single unused entry that fills it. With
-    /// checksums no leaf looks so, because its tail is an entry too.
+    /// Returns whether the block looks like an index node: a single unused entry that fills the block. With
+    /// checksums, no leaf looks like this, because its tail is an entry, too.
     pub(crate) fn is_index_node(&self, block: &[u8]) -> bool {
         RawDirEntryHeader::ref_from(block).is_some_and(|entry| {
             entry.inode.get() == 0 && self.record_length(entry.record_length.get()) == block.len()
@@ -149,7 +149,7 @@ impl DirFormat {
     }
 }
 
-/// A byte from where `location` points.
+/// Returns `location`, moved by `byte` bytes.
 fn at_byte(location: Location, byte: usize) -> Location {
     location.at_byte(location.byte.unwrap_or(0) + byte as u64)
 }
@@ -170,7 +170,7 @@ pub struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// The entry at `self.at`, checked as the kernel checks it.
+    /// Parses the entry at `self.at`, with the same checks as the kernel.
     #[inline]
     fn parse(&self) -> Result<Slot<'a>> {
         let start = self.at;
@@ -182,7 +182,7 @@ impl<'a> Slots<'a> {
         let length = self.format.record_length(header.record_length.get());
         let name_length = usize::from(header.name_length);
         let remains = rest.len().checked_sub(length);
-        // The tail and unused entries may have no name, but are never shorter than a name of one.
+        // The tail and unused entries may have no name, but are at least as long as an entry with one byte of name.
         if length < entry_bytes(name_length.max(1))
             || length % 4 != 0
             || !remains.is_some_and(|after| after == 0 || after >= ENTRY_BYTES_MIN)
@@ -251,7 +251,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A block of these (inode, record length as written, name).
+    /// Returns a block with these entries: inode, raw record length, name.
     pub(crate) fn block(bytes: usize, entries: &[(u32, u16, &[u8])]) -> Vec<u8> {
         let mut block = Vec::new();
         for &(inode, length, name) in entries {
@@ -286,7 +286,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn entries_come_in_order_and_unused_ones_are_marked() {
+    fn unused_entries_are_skipped() {
         let block =
             block(1024, &[(12, 12, b"."), (2, 12, b".."), (0, 16, b"gone"), (15, 984, b"file")]);
         let expected = [(12, b".".to_vec()), (2, b"..".to_vec()), (15, b"file".to_vec())];
@@ -294,21 +294,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_that_leaves_the_block_or_its_own_bounds_is_refused() {
+    fn an_entry_that_exceeds_the_block_or_is_too_short_is_refused() {
         check_refused(&[(5, 1028, b"a")], &Problem::Truncated { needed: 1028, available: 1024 });
         let range = |found, min, max| Problem::Range { field: "record length", found, min, max };
         check_refused(&[(5, 8, b"a")], &range(8, 12, 1024));
         check_refused(&[(5, 0, b"")], &range(0, 12, 1024));
         check_refused(&[(5, 12, b"five5")], &range(12, 16, 1024));
         check_refused(&[(5, 14, b"a")], &range(14, 12, 1024));
-        // What remains must hold another entry.
+        // The rest must be long enough for another entry.
         check_refused(&[(5, 1016, b"a")], &range(1016, 12, 1024));
         let range = Problem::Range { field: "inode", found: 1001, min: 1, max: 1000 };
         check_refused(&[(1001, 1024, b"a")], &range);
     }
 
     #[test]
-    fn names_that_no_path_can_hold_are_refused() {
+    fn names_that_are_invalid_in_paths_are_refused() {
         check_refused(&[(5, 1024, b"")], &Problem::Missing("name"));
         let bad = |found| Problem::Invalid { field: "name byte", found };
         check_refused(&[(5, 1024, b"a/b")], &bad(0x2F));
@@ -316,7 +316,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn blocks_of_64_kib_encode_lengths_past_16_bits() {
+    fn blocks_of_64_kib_encode_lengths_of_more_than_16_bits() {
         let format = format(65536);
         for raw in [0, 65535] {
             assert_eq!(format.record_length(raw), 65536);
@@ -328,7 +328,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_leaf_checksum_is_compared_and_must_be_there() {
+    fn a_leaf_checksum_is_required_and_verified() {
         let format = DirFormat { checksum_seed: Some(77), ..format(1024) };
         let mut leaf = block(1024, &[(5, 1012, b"a"), (0, 12, b"")]);
         assert!(format.verify_leaf(&leaf, Location::default()).is_err());

@@ -1,5 +1,5 @@
-//! Begins directories, and gives a directory of one block its index.
-//! Not here: growing the index (`insert.rs`).
+//! Creation of directories, and of the index of a directory that has one block. Not here: growing the index
+//! (`insert.rs`).
 
 use base::{FileBlock, InodeNumber, Result};
 
@@ -12,8 +12,8 @@ use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
 impl Inode {
-    /// Begins this directory, which has no data yet: "." and "..". In the inode where the volume
-    /// has inline data and the inode room for it, else in a block.
+    /// Writes "." and ".." to this directory, which has no data yet: to the inode if the volume has inline data and
+    /// the inode has room for it, otherwise to a block.
     pub(crate) fn dir_init(&self, handle: &mut Handle<'_>, parent: InodeNumber) -> Result<()> {
         let directory = Directory::for_change(self)?;
         if self.volume().geometry().features.has(Feature::InlineData)
@@ -28,15 +28,14 @@ impl Inode {
 }
 
 impl Directory<'_> {
-    /// Moves all names but "." and ".." from the only block to a leaf, and makes that block the
-    /// root of an index.
+    /// Moves all names except "." and ".." from the only block to a leaf, and makes that block the root of an index.
     pub(super) fn build_index(
         &self,
         handle: &mut Handle<'_>,
         algorithm: HashAlgorithm,
     ) -> Result<()> {
         let format = self.format.dir;
-        let (buffer, location) = self.read_named(FileBlock(0), self.location())?;
+        let (buffer, location) = self.read_referenced(FileBlock(0), self.location())?;
         let dots = format.dots(&buffer, location)?;
         let others = format.entries(&buffer).get(dots.end..).unwrap_or_default();
         let others: Vec<NewEntry<'_>> =

@@ -1,4 +1,4 @@
-//! Directories that were changed here, judged by e2fsck, debugfs and the running kernel.
+//! Tests of changed directories, judged by e2fsck, debugfs and the running kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use crate::common::{Image, open_device_for_writing, open_for_writing, run};
 use crate::inode::Inode;
 use crate::volume::Volume;
 
-/// A volume that is being written, with the file "target" and the empty directory "many".
+/// A volume that is open for writing, with the file "target" and the empty directory "many".
 struct Subject {
     image: Image,
     volume: Arc<Volume>,
@@ -29,7 +29,7 @@ impl Subject {
         Self::with(megabytes, options, |_| {})
     }
 
-    /// With an image that `prepare` has changed.
+    /// Creates a volume in an image that `prepare` changes first.
     fn with(megabytes: u64, options: &str, prepare: impl FnOnce(&Image)) -> Self {
         let image = Image::filled(megabytes, options, |folder| {
             std::fs::write(folder.join("target"), b"contents").unwrap();
@@ -52,19 +52,19 @@ impl Subject {
         self.volume.change(self.many.credits_for_insert(), |handle| {
             self.many.dir_insert(handle, name, target, FileType::Regular)
         })?;
-        assert!(self.names.insert(name.to_vec()), "{name:?} was there");
+        assert!(self.names.insert(name.to_vec()), "{name:?} existed");
         Ok(())
     }
 
-    /// Tries to add a name that is refused before anything is changed.
-    fn refused(&self, name: &[u8]) -> Error {
+    /// Tries to add a name, and returns the error. Checks that nothing was changed.
+    fn insert_refused(&self, name: &[u8]) -> Error {
         let target = self.target.number();
         let done = self.volume.change(self.many.credits_for_insert(), |handle| {
             let done = self.many.dir_insert(handle, name, target, FileType::Regular);
             assert!(!handle.has_changes(), "{name:?}");
             done
         });
-        done.expect_err("it is refused")
+        done.expect_err("the name must be refused")
     }
 
     fn insert(&mut self, name: &[u8]) {
@@ -86,7 +86,7 @@ impl Subject {
         self.remove(&name);
     }
 
-    /// `count` names of different lengths up to `length_max`, and one of three gone again.
+    /// Adds `count` names of different lengths up to `length_max`, and removes one for every three.
     fn fill(&mut self, count: usize, length_max: usize) {
         for number in 0..count {
             let length = self.random(length_max);
@@ -98,13 +98,13 @@ impl Subject {
         }
     }
 
-    /// What we find and list while the volume is open, then what others do when it is closed.
+    /// Checks lookups and listings while the volume is open, then e2fsck and the kernel's listing after it is closed.
     fn check(self) -> Image {
         let listing = list(&self.many, 100);
         let dots = [b".".to_vec(), b"..".to_vec()];
         let mut expected = self.names.clone();
         expected.extend(dots);
-        assert!(listing.keys().eq(expected.iter()), "we list other names");
+        assert!(listing.keys().eq(expected.iter()), "the listing has other names");
         for name in &self.names {
             assert_eq!(self.many.lookup(name), Ok(self.target.number()));
         }
@@ -119,7 +119,7 @@ impl Subject {
         let volume = image.open();
         let root = volume.inode(crate::ROOT_INODE).unwrap();
         let many = volume.inode(root.lookup(b"many").unwrap()).unwrap();
-        assert!(list(&many, 1000).keys().eq(expected.iter()), "read-only, we list other names");
+        assert!(list(&many, 1000).keys().eq(expected.iter()), "the listing of the read-only volume has other names");
         if volume.geometry().block_size.bytes() <= 4096 {
             let mount = LoopMount::new(&image.path, "ext4", "ro");
             let mut seen = BTreeSet::new();
@@ -138,13 +138,13 @@ impl Subject {
     }
 }
 
-fn list(directory: &Inode, step: usize) -> BTreeMap<Vec<u8>, u64> {
+fn list(directory: &Inode, count_max: usize) -> BTreeMap<Vec<u8>, u64> {
     let mut listing = Listing::default();
-    while listing.go_on(directory, step) {}
+    while listing.list_more(directory, count_max) {}
     listing.names
 }
 
-/// A listing under way.
+/// A listing in progress.
 #[derive(Default)]
 struct Listing {
     cursor: DirCursor,
@@ -152,8 +152,8 @@ struct Listing {
 }
 
 impl Listing {
-    /// Lists up to `step` more names; false at the end.
-    fn go_on(&mut self, directory: &Inode, step: usize) -> bool {
+    /// Lists up to `count_max` more names. Returns false at the end.
+    fn list_more(&mut self, directory: &Inode, count_max: usize) -> bool {
         let mut count = 0;
         let listed = directory.read_dir(self.cursor, &mut |entry| {
             let known = self.names.insert(entry.name.to_vec(), entry.inode.0);
@@ -161,10 +161,10 @@ impl Listing {
             assert!(entry.next.0 > self.cursor.0, "cursors ascend");
             self.cursor = entry.next;
             count += 1;
-            if count == step { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if count == count_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         listed.unwrap();
-        count == step
+        count == count_max
     }
 }
 
@@ -181,7 +181,7 @@ const KINDS: &[&str] = &[
 ];
 
 #[test]
-fn names_that_come_and_go_are_what_others_see() {
+fn e2fsck_and_the_kernel_see_the_names_that_were_added_and_not_removed() {
     private_mounts();
     for options in KINDS {
         for (count, length_max) in [(3, 10), (40, 30), (1500, 60)] {
@@ -204,16 +204,16 @@ fn an_index_grows_as_deep_as_the_volume_allows() {
 
     let mut subject = Subject::new(64, "-t ext4 -b 1024");
     let full = (0..60_000).find(|&number| subject.try_insert(&long(number)) == Err(Error::NoSpace));
-    let full = full.expect("two levels are full before");
+    let full = full.expect("two index levels must become full");
     assert!(full > 10_000, "full after {full}");
-    // Other names still have room, and what did not fit can be tried again.
+    // Other names still have room, and the refused name can be tried again.
     assert_eq!(subject.try_insert(&long(full)), Err(Error::NoSpace));
     assert_eq!(subject.many.lookup(&long(full)), Err(Error::NotFound));
     (0..100).for_each(|number| subject.remove(&long(number)));
     subject.check();
 }
 
-/// Names that the legacy hash, with signed characters and without a seed, makes the same of.
+/// Returns names with equal legacy hashes, for signed characters and without a seed.
 fn names_of_one_hash(count: usize, padding: usize) -> Vec<Vec<u8>> {
     const FACTOR: u32 = 7_152_373;
     const TARGET: u32 = 0x1234_5678;
@@ -226,13 +226,13 @@ fn names_of_one_hash(count: usize, padding: usize) -> Vec<Vec<u8>> {
         .repeat(padding)
         .iter()
         .fold((0x12A3_FE2D, 0x37AB_E8F9), |state, &byte| step(state, byte));
-    // The factor is odd: the low byte of a product has one byte that it comes from.
+    // The factor is odd, so each low byte of a product comes from exactly one byte.
     let inverse = (0..=u8::MAX).find(|&byte| (FACTOR as u8).wrapping_mul(byte) == 1).unwrap();
     let mut names = Vec::new();
     for number in 0_u32.. {
         let digits: [u8; 7] = std::array::from_fn(|at| b'a' + (number >> (4 * at) & 15) as u8);
         let (current, previous) = digits.iter().fold(start, |state, &byte| step(state, byte));
-        // The last byte takes it to the target, if there is one that does.
+        // A last byte leads to the target hash, if there is such a byte.
         for sum in [TARGET, TARGET.wrapping_add(0x7FFF_FFFF)] {
             let product = sum.wrapping_sub(previous) ^ current;
             let byte = (product as u8).wrapping_mul(inverse);
@@ -251,7 +251,7 @@ fn names_of_one_hash(count: usize, padding: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn names_of_one_hash_can_fill_more_than_a_leaf() {
+fn names_of_equal_hash_can_fill_more_than_a_leaf() {
     private_mounts();
     let alike = names_of_one_hash(14, 230);
     for order in [1, 5, 9] {
@@ -264,13 +264,13 @@ fn names_of_one_hash_can_fill_more_than_a_leaf() {
             subject.insert(&alike[index * order % alike.len()]);
             (0..4).for_each(|other| subject.insert(format!("{index} {other}").as_bytes()));
             if index == 4 {
-                assert!(listing.go_on(&subject.many, 3));
+                assert!(listing.list_more(&subject.many, 3));
             }
             if index > 4 {
-                listing.go_on(&subject.many, 1);
+                listing.list_more(&subject.many, 1);
             }
         }
-        while listing.go_on(&subject.many, 2) {}
+        while listing.list_more(&subject.many, 2) {}
         for index in 0..5 {
             assert!(listing.names.contains_key(&alike[index * order % alike.len()]));
         }
@@ -281,12 +281,12 @@ fn names_of_one_hash_can_fill_more_than_a_leaf() {
         let dump = image.debugfs("htree_dump /many");
         assert!(dump.contains("Hash Version: 0"), "{dump}");
         let hash = format!("0x{:08x}", 0x1234_5678_u32 << 1 | 1);
-        assert!(dump.contains(&hash[2..]), "no leaf goes on with the hash: {dump}");
+        assert!(dump.contains(&hash[2..]), "no leaf continues the hash: {dump}");
     }
 }
 
 #[test]
-fn the_kernel_goes_on_where_we_stopped_and_we_where_it_stopped() {
+fn our_directories_can_be_changed_by_the_kernel_and_the_kernels_by_us() {
     private_mounts();
     for options in KINDS.iter().filter(|options| !options.contains("65536")) {
         let mut subject = Subject::with(64, options, |image| {
@@ -323,7 +323,7 @@ fn the_kernel_goes_on_where_we_stopped_and_we_where_it_stopped() {
 }
 
 #[test]
-fn a_name_that_is_there_or_is_none_is_refused_before_anything_changes() {
+fn existing_and_invalid_names_are_refused_before_anything_changes() {
     for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O inline_data"] {
         for count in [1, 30, 1000] {
             let mut subject = Subject::new(32, options);
@@ -334,10 +334,10 @@ fn a_name_that_is_there_or_is_none_is_refused_before_anything_changes() {
                 (b"..", Error::Exists),
                 (&[b'x'; 256], Error::NameTooLong),
             ] {
-                assert_eq!(subject.refused(name), error);
+                assert_eq!(subject.insert_refused(name), error);
             }
             for name in [&b""[..], b"a/b", b"a\0"] {
-                assert!(matches!(subject.refused(name), Error::InvalidArgument(_)));
+                assert!(matches!(subject.insert_refused(name), Error::InvalidArgument(_)));
             }
             let many = &subject.many;
             let missing = subject.volume.change(1, |handle| {
@@ -351,7 +351,7 @@ fn a_name_that_is_there_or_is_none_is_refused_before_anything_changes() {
 }
 
 #[test]
-fn entries_that_stay_are_listed_once_while_others_come_and_go() {
+fn entries_that_stay_are_listed_once_during_other_changes() {
     for options in KINDS {
         for stay in [2, 20, 300] {
             let mut subject = Subject::new(32, options);
@@ -360,7 +360,7 @@ fn entries_that_stay_are_listed_once_while_others_come_and_go() {
             staying.iter().for_each(|name| subject.insert(name));
             let mut listing = Listing::default();
             let mut number = 0;
-            while listing.go_on(&subject.many, 1 + stay / 20) {
+            while listing.list_more(&subject.many, 1 + stay / 20) {
                 for _ in 0..40 {
                     number += 1;
                     if number > 1500 {
@@ -381,7 +381,7 @@ fn entries_that_stay_are_listed_once_while_others_come_and_go() {
 }
 
 #[test]
-fn entries_and_parents_are_replaced_and_emptiness_is_seen() {
+fn entries_and_parents_are_replaced_and_empty_directories_are_recognized() {
     for options in KINDS {
         for count in [1, 40, 800] {
             let mut subject = Subject::new(32, options);
@@ -426,11 +426,11 @@ fn entries_and_parents_are_replaced_and_emptiness_is_seen() {
 }
 
 #[test]
-fn new_directories_have_their_dots() {
+fn new_directories_have_dots() {
     for options in KINDS {
         let subject = Subject::new(32, options);
         let (many, root) = (&subject.many, InodeNumber(2));
-        // An inode with the attribute area of a new one, and no data.
+        // An inode like a new one: an empty attribute area, and no data.
         let credits = many.credits_for_unmap() + many.credits_for_map(1) + 2;
         let was_inline = many.has(crate::InodeFlags::INLINE_DATA);
         subject
@@ -483,7 +483,7 @@ fn damaged_directories_are_changed_or_refused_but_never_panic() {
                     let (start, length) = match blocks.len() {
                         0 => (inode + 40, 216),
                         _ if next(8) == 0 => (inode + 40, 60),
-                        // Most of what matters lies at the start.
+                        // Most fields lie at the start.
                         blocks_count => (blocks[next(blocks_count)], 8 << next(8)),
                     };
                     bytes[start + next(length)] = [0, 1, 12, 0xFF, next(256) as u8][next(5)];
@@ -494,7 +494,7 @@ fn damaged_directories_are_changed_or_refused_but_never_panic() {
     }
 }
 
-/// Does a bit of everything in a directory, whatever comes of it.
+/// Does a few operations of each kind in a directory, and ignores errors.
 fn use_damaged(bytes: Vec<u8>, many: InodeNumber, target: InodeNumber) -> Result<()> {
     let volume = open_device_for_writing(Arc::new(MemoryDevice::new(bytes)))?;
     let many = volume.inode(many)?;

@@ -1,23 +1,23 @@
 //! Hashes of names, by which hashed directories order their entries.
 //! Not here: the index that uses them, and case folding.
 //!
-//! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories". The
-//! half MD4 and TEA transforms are those of the ciphers' public descriptions, cut down to fewer
-//! rounds (MD4: 8 steps of each of its 3 rounds; TEA: 16 cycles).
+//! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories". The half MD4 and TEA
+//! transforms are those of the ciphers' public descriptions, with fewer rounds (MD4: 8 steps of each of its 3 rounds;
+//! TEA: 16 cycles).
 
-/// How a directory's names are hashed.
+/// The hash function of a directory's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HashAlgorithm {
     /// The hash of the first htree patches.
     Legacy,
-    /// MD4, cut in half. The default.
+    /// MD4 with half of its steps. The default.
     HalfMd4,
-    /// The Tiny Encryption Algorithm as a hash.
+    /// The Tiny Encryption Algorithm, used as a hash.
     Tea,
 }
 
 impl HashAlgorithm {
-    /// The algorithm that an index root's `hash_version` names, if it is one of these.
+    /// Returns the algorithm of an index root's `hash_version`; `None` if it is not one of these.
     pub fn from_disk(hash_version: u8) -> Option<Self> {
         match hash_version {
             0 => Some(Self::Legacy),
@@ -27,7 +27,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The `hash_version` that names the algorithm.
+    /// Returns the `hash_version` of the algorithm.
     pub fn to_disk(self) -> u8 {
         match self {
             Self::Legacy => 0,
@@ -37,35 +37,35 @@ impl HashAlgorithm {
     }
 }
 
-/// Everything a name's hash depends on besides the name.
+/// The parameters of a directory's name hashes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NameHasher {
     /// The algorithm, from the index root.
     pub algorithm: HashAlgorithm,
-    /// Whether bytes from 128 on count as positive numbers: the superblock says with which kind
-    /// of `char` the volume was written first.
+    /// Whether bytes from 128 on count as positive numbers. The superblock records whether `char` was unsigned where
+    /// the volume was first written.
     pub is_unsigned: bool,
-    /// The volume's seed; all zeroes stands for the algorithm's own.
+    /// The volume's seed; all zeroes stand for the algorithm's default.
     pub seed: [u32; 4],
 }
 
-/// The value of a name: the index orders by `major`, whose lowest bit is always clear.
+/// The hash of a name. The index orders names by `major`, whose lowest bit is always clear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct NameHash {
-    /// The hash that the index uses.
+    /// The hash in the index.
     pub major: u32,
-    /// Further bits, which order names of equal `major` while a directory is listed.
+    /// Further bits, which order names of equal `major` in listings.
     pub minor: u32,
 }
 
-/// MD4's initial state, which stands in for a seed of zeroes.
+/// MD4's initial state, which replaces a seed of zeroes.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// A major hash that listing reserves for the end of the directory.
+/// Major hash that the kernel's listings reserve for the end of the directory.
 const END_OF_DIRECTORY: u32 = 0x7FFF_FFFF << 1;
 
 impl NameHasher {
-    /// The hash of `name`.
+    /// Returns the hash of `name`.
     pub fn hash(&self, name: &[u8]) -> NameHash {
         let (major, minor) = match self.algorithm {
             HashAlgorithm::Legacy => (self.legacy(name), 0),
@@ -85,7 +85,7 @@ impl NameHasher {
         NameHash { major, minor }
     }
 
-    /// A byte of a name as the number that enters the hash.
+    /// Returns a byte of a name as the number that enters the hash.
     #[inline]
     fn widen(&self, byte: u8) -> u32 {
         if self.is_unsigned { u32::from(byte) } else { byte as i8 as u32 }
@@ -119,8 +119,8 @@ impl NameHasher {
         state
     }
 
-    /// The first `4 * WORDS` bytes of `rest` as words; what is missing is filled with the length
-    /// of `rest`, repeated in every byte.
+    /// Returns the first `4 * WORDS` bytes of `rest` as words. Missing bytes are replaced by the length of `rest`,
+    /// repeated in every byte.
     fn words<const WORDS: usize>(&self, rest: &[u8]) -> [u32; WORDS] {
         let length = rest.len() as u32;
         let pad = length | length << 8;
@@ -143,7 +143,7 @@ fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     let parity = |x: u32, y: u32, z: u32| x ^ y ^ z;
 
     let [mut a, mut b, mut c, mut d] = *state;
-    // One step; the four variables then change roles.
+    // Does one step, after which the four variables change roles.
     let mut step = |mix: &dyn Fn(u32, u32, u32) -> u32, word: u32, rotate: u32| {
         let next = a.wrapping_add(mix(b, c, d)).wrapping_add(word).rotate_left(rotate);
         (a, b, c, d) = (d, next, b, c);
@@ -188,11 +188,11 @@ fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
 mod tests {
     use super::*;
 
-    /// Not the default seed, and a name longer than one MD4 piece.
+    /// A seed other than the default, and a name longer than one MD4 piece.
     const SEED: [u32; 4] = [0x6745_2311, 0xEFCD_AB89, 0x6745_2301, 0xE1CD_AB89];
     const LONG: &str = "a-name-of-more-than-thirty-two-bytes-in-all.txt";
 
-    /// `expected` is what `debugfs -R "dx_hash -h ALGORITHM -s SEED NAME"` prints.
+    /// Checks a hash. `expected` is the output of `debugfs -R "dx_hash -h ALGORITHM -s SEED NAME"`.
     fn check(
         (algorithm, is_unsigned): (HashAlgorithm, bool),
         seed: [u32; 4],

@@ -1,5 +1,5 @@
-//! Blocks of a directory's hash index: checksum, bounds, search within one block.
-//! Not here: the walk from block to block (`lookup`), and the leaves (`block`).
+//! Parsing of a directory's hash index blocks: checksum, bounds, search within one block. Not here: the walk from
+//! block to block (`lookup`), and the leaves (`block`).
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories".
 
@@ -14,21 +14,21 @@ use crate::ondisk::dir::{RawIndexCount, RawIndexEntry, RawIndexInfo, RawIndexTai
 
 const STRUCTURE: &str = "directory index";
 pub(super) const ENTRY_BYTES: usize = size_of::<RawIndexEntry>();
-/// Where an index node's slots begin: after the unused entry that hides them.
+/// Offset of an index node's slots: after the unused entry that hides them.
 pub(super) const NODE_SLOTS_AT: usize = 8;
-/// Where the root's facts lie: after the entries "." and "..", each with a short record.
+/// Offset of the root's information: after the entries "." and "..", each with a short record.
 pub(super) const ROOT_INFO_AT: usize = 2 * entry_bytes(2);
-/// Where the root's slots begin.
+/// Offset of the root's slots.
 pub(super) const ROOT_SLOTS_AT: usize = ROOT_INFO_AT + size_of::<RawIndexInfo>();
-/// Bits of a slot's block number; the rest is reserved.
+/// Bits of a slot's block number. The other bits are reserved.
 pub(super) const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
-/// What a directory's index is to be judged by.
+/// Properties of a volume and a directory that the index is parsed and verified by.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexFormat {
     /// The directory.
     pub dir: DirFormat,
-    /// Whether the volume allows one level more (`large_dir`).
+    /// Whether the volume allows one more level (`large_dir`).
     pub is_large: bool,
     /// The volume's seed for hashes.
     pub hash_seed: [u32; 4],
@@ -36,18 +36,18 @@ pub struct IndexFormat {
     pub is_hash_unsigned: bool,
 }
 
-/// A hash index's root.
+/// The root of a hash index.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexRoot<'a> {
-    /// Hashes names as this directory does.
+    /// Hashes names with this directory's parameters.
     pub hasher: NameHasher,
-    /// Index levels below the root: 0 when its slots name leaves.
+    /// Index levels below the root: 0 if its slots refer to leaves.
     pub levels: u8,
     /// The root's slots.
     pub node: IndexNode<'a>,
 }
 
-/// The slots of one index block, the first one's hash aside: at least one.
+/// The slots of one index block, at least one. The first slot has no hash.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexNode<'a> {
     first: FileBlock,
@@ -55,18 +55,18 @@ pub struct IndexNode<'a> {
 }
 
 impl<'a> IndexNode<'a> {
-    /// How many blocks it names.
+    /// Returns the number of slots.
     #[expect(clippy::len_without_is_empty, reason = "there is always a first slot")]
     pub fn len(&self) -> usize {
         1 + self.rest.len()
     }
 
-    /// The last slot whose block can hold names of this hash.
+    /// Returns the last slot whose block can have names of this hash.
     pub fn search(&self, hash: u32) -> usize {
         self.rest.partition_point(|entry| entry.hash.get() <= hash)
     }
 
-    /// The block that a slot names; `None` past the last slot.
+    /// Returns the block that a slot refers to; `None` past the last slot.
     pub fn block(&self, slot: usize) -> Option<FileBlock> {
         match slot.checked_sub(1) {
             None => Some(self.first),
@@ -74,8 +74,8 @@ impl<'a> IndexNode<'a> {
         }
     }
 
-    /// The least hash of a slot's block, with the mark of continued hashes in its lowest bit;
-    /// `None` for the first slot, whose block begins where its parent says.
+    /// Returns the least hash in a slot's block. Its lowest bit is set if names of that hash begin in the block
+    /// before. `None` for the first slot: its parent has the least hash.
     pub fn hash(&self, slot: usize) -> Option<u32> {
         self.rest.get(slot.checked_sub(1)?).map(|entry| entry.hash.get())
     }
@@ -86,19 +86,22 @@ fn block_of(raw: u32) -> FileBlock {
 }
 
 impl IndexFormat {
-    /// The levels below the root that the volume allows.
+    /// Returns the maximum number of levels below the root.
     pub fn levels_max(&self) -> u8 {
         if self.is_large { 2 } else { 1 }
     }
 
-    /// Parses block 0 of a hashed directory, without its checksum.
+    /// Parses block 0 of a hashed directory. Does not verify its checksum.
     pub fn parse_root<'a>(&self, block: &'a [u8], location: Location) -> Result<IndexRoot<'a>> {
         self.check_root_entries(block, location)?;
         let info: &RawIndexInfo = view_at(block, ROOT_INFO_AT, STRUCTURE, location)?;
         let fault = |problem| Error::corrupt(STRUCTURE, location, problem);
-        let must_be = |field, found: u64, expected| match found == expected {
-            true => Ok(()),
-            false => Err(fault(Problem::Mismatch { field, found, expected })),
+        let must_be = |field, found: u64, expected| {
+            if found == expected {
+                Ok(())
+            } else {
+                Err(fault(Problem::Mismatch { field, found, expected }))
+            }
         };
         must_be("reserved field", info.reserved.get().into(), 0)?;
         must_be("info length", info.info_length.into(), size_of::<RawIndexInfo>() as u64)?;
@@ -117,16 +120,16 @@ impl IndexFormat {
         Ok(IndexRoot { hasher, levels, node: self.parse_slots(block, ROOT_SLOTS_AT, location)? })
     }
 
-    /// Parses an index block below the root, without its checksum.
+    /// Parses an index block below the root. Does not verify its checksum.
     pub fn parse_node<'a>(&self, block: &'a [u8], location: Location) -> Result<IndexNode<'a>> {
         if !self.dir.is_index_node(block) {
-            let problem = Problem::Missing("the entry that hides it");
+            let problem = Problem::Missing("the unused entry that hides the slots");
             return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         self.parse_slots(block, NODE_SLOTS_AT, location)
     }
 
-    /// Compares an index block's checksum with its contents, on volumes with checksums.
+    /// Verifies an index block's checksum, if the volume has checksums.
     pub fn verify(&self, block: &[u8], is_root: bool, location: Location) -> Result<()> {
         let Some(seed) = self.dir.checksum_seed else { return Ok(()) };
         if is_root {
@@ -147,19 +150,20 @@ impl IndexFormat {
         }
     }
 
-    /// The entries "." and "..": the second one's record hides the index from linear readers.
+    /// Verifies the entries "." and "..". The second one's record hides the index from linear readers.
     fn check_root_entries(&self, block: &[u8], location: Location) -> Result<()> {
         let mut slots = self.dir.slots(block, location);
         let ends: [Option<Slot<'_>>; 2] = [slots.next().transpose()?, slots.next().transpose()?];
         match ends.map(|slot| slot.map_or(0, |slot| slot.end)) {
             [12, end] if end == block.len() => Ok(()),
             _ => {
-                let problem = Problem::Missing("the pair of entries that hides it");
+                let problem = Problem::Missing("the two entries that hide the index");
                 Err(Error::corrupt(STRUCTURE, location, problem))
             }
         }
     }
 
+    /// Parses the slots, which begin at `slots_at`.
     fn parse_slots<'a>(
         &self,
         block: &'a [u8],
@@ -177,14 +181,14 @@ impl IndexFormat {
         Ok(IndexNode { first: block_of(head.block.get()), rest })
     }
 
-    /// The slots that fit in a block of which they begin at `slots_at`.
+    /// Returns the number of slots that fit in a block whose slots begin at `slots_at`.
     pub(super) fn limit(&self, block_bytes: usize, slots_at: usize) -> usize {
         let tail = if self.dir.checksum_seed.is_some() { size_of::<RawIndexTail>() } else { 0 };
         block_bytes.saturating_sub(slots_at + tail) / ENTRY_BYTES
     }
 
-    /// The slots that fit and that are in use: the first must be what the block size gives, and
-    /// the second is from 1 to that.
+    /// Returns the number of slots that fit and the number in use. Verifies that the first number matches the block
+    /// size, and that the second one is from 1 to the first.
     fn limit_and_count(
         &self,
         block: &[u8],
@@ -225,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A root of 1024 bytes with these slots.
+    /// Returns a root of 1024 bytes with these slots.
     fn root(limit: u16, slots: &[(u32, u32)]) -> Vec<u8> {
         let mut block = block(1024, &[(12, 12, b"."), (2, 1012, b"..")]);
         block[24..32].copy_from_slice(&[0, 0, 0, 0, 1, 8, 0, 0]);
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_cannot_be_used_is_refused() {
+    fn a_damaged_root_is_refused() {
         let format = index_format(None);
         let good = root(124, &[(0, 1)]);
         format.parse_root(&good, Location::default()).unwrap();
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_covers_what_is_in_use() {
+    fn the_checksum_covers_the_slots_in_use() {
         let format = index_format(Some(5));
         let mut block = root(123, &[(0, 1), (8, 2)]);
         let sum = crc32c(crc32c(5, &block[..48]), &[0; 8]);

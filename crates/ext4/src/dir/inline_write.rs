@@ -1,8 +1,7 @@
-//! Changes directories that lie in their inodes, begins them, and makes blocks of those that are
-//! full. Not here: reading them (`inode/inline.rs`).
+//! Changes of directories whose entries are in their inodes, their creation, and their conversion to blocks. Not
+//! here: reading them (`inode/inline.rs`).
 //!
-//! An entry lies in the inode's block area or in the value of its attribute; that value keeps its
-//! length.
+//! An entry lies in the inode's block area or in the value of its attribute. The length of the value never changes.
 
 use std::mem::offset_of;
 
@@ -11,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::Directory;
 use super::block::entry_bytes;
-use super::insert::Step;
+use super::insert::Progress;
 use super::leaf::{Found, NewEntry};
 use crate::features::Feature;
 use crate::inode::inline::{self, FIRST_ENTRY_AT, InlineDirectory, PARENT_BYTES};
@@ -22,7 +21,7 @@ use crate::ondisk::xattr::{RawXattrEntry, XATTR_MAGIC};
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 use crate::xattr::remove::remove_from_inode;
 
-/// One of the two places of entries.
+/// One of the two parts of an inode that hold entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     BlockArea,
@@ -33,7 +32,7 @@ enum Part {
 const PARTS: [Part; 2] = [Part::BlockArea, Part::Value];
 
 impl Directory<'_> {
-    /// Where a name is.
+    /// Returns the part and the position of a name's entry.
     fn locate_inline(&self, record: &InodeRecord, name: &[u8]) -> Result<Option<(Part, Found)>> {
         let directory = InlineDirectory::open(self.inode.volume(), record)?;
         for (part, (bytes, location)) in PARTS.into_iter().zip(directory.parts()) {
@@ -44,28 +43,28 @@ impl Directory<'_> {
         Ok(None)
     }
 
-    /// The inode of a name other than "." and "..".
+    /// Returns the inode of a name other than "." and "..".
     pub(super) fn find_inline(&self, name: &[u8]) -> Result<Option<InodeNumber>> {
         let located = self.locate_inline(&self.inode.record(), name)?;
         Ok(located.map(|(_, found)| found.inode))
     }
 
-    /// Adds an entry where there is room, or makes a block of the directory.
+    /// Adds an entry if there is room. Otherwise converts the directory to a block.
     pub(super) fn insert_inline(
         &self,
         handle: &mut Handle<'_>,
         entry: &NewEntry<'_>,
-    ) -> Result<Step> {
+    ) -> Result<Progress> {
         let (record, format) = (self.inode.record(), self.format.dir);
         let directory = InlineDirectory::open(self.inode.volume(), &record)?;
         for (part, (bytes, location)) in PARTS.into_iter().zip(directory.parts()) {
             if let Some(room) = format.find_room(bytes, location, entry.bytes())? {
                 self.edit_part(handle, part, |bytes| format.insert(bytes, room, entry))?;
-                return Ok(Step::Inserted);
+                return Ok(Progress::Inserted);
             }
         }
-        self.make_block(handle, &record)?;
-        Ok(Step::MadeRoom)
+        self.convert_to_block(handle, &record)?;
+        Ok(Progress::MadeRoom)
     }
 
     pub(super) fn remove_inline(
@@ -79,7 +78,7 @@ impl Directory<'_> {
         Ok(found.inode)
     }
 
-    /// Makes the entry of this name what `entry` says; gives the inode before.
+    /// Sets the inode and type of an existing name. Returns the previous inode.
     pub(super) fn set_inline_entry(
         &self,
         handle: &mut Handle<'_>,
@@ -112,7 +111,7 @@ impl Directory<'_> {
         Ok(true)
     }
 
-    /// Begins the directory in its inode; false when that has no room, or attributes already.
+    /// Creates the directory in its inode. Returns false if the inode has no room, or has attributes.
     pub(super) fn init_inline(&self, handle: &mut Handle<'_>, parent: InodeNumber) -> Result<bool> {
         let attribute = empty_value();
         let area = &self.inode.record().attribute_area;
@@ -131,7 +130,7 @@ impl Directory<'_> {
         Ok(true)
     }
 
-    /// Changes the entries of a part, which has some.
+    /// Changes the entries of a part. The part must have entries.
     fn edit_part(
         &self,
         handle: &mut Handle<'_>,
@@ -143,7 +142,7 @@ impl Directory<'_> {
         self.inode.update(handle, |record| match part {
             Part::BlockArea => change(&mut record.block_area[PARENT_BYTES..]),
             Part::Value => {
-                // Within an inode an attribute needs no hash; a wrong one is a fault.
+                // Within an inode, an attribute needs no hash, but a wrong hash is corrupt.
                 let hash_at = value.entry_at + offset_of!(RawXattrEntry, hash);
                 record.attribute_area[hash_at..][..size_of::<u32>()].fill(0);
                 change(&mut record.attribute_area[value.at..][..value.bytes.len()]);
@@ -151,11 +150,11 @@ impl Directory<'_> {
         })
     }
 
-    /// Moves the entries to a block, in which they lie as far apart as before.
-    fn make_block(&self, handle: &mut Handle<'_>, record: &InodeRecord) -> Result<()> {
+    /// Converts the directory to a block, in which the entries keep their distances.
+    fn convert_to_block(&self, handle: &mut Handle<'_>, record: &InodeRecord) -> Result<()> {
         let volume = self.inode.volume();
         let features = &volume.geometry().features;
-        let block = self.block_of(record)?;
+        let block = self.to_block(record)?;
         let mut emptied = record.clone();
         remove_from_inode(
             &mut emptied.attribute_area,
@@ -178,8 +177,8 @@ impl Directory<'_> {
         outcome.map(|_| ())
     }
 
-    /// The directory as a block: "." and "..", then both parts as they are.
-    fn block_of(&self, record: &InodeRecord) -> Result<Box<[u8]>> {
+    /// Returns the directory as a block: "." and "..", then both parts unchanged.
+    fn to_block(&self, record: &InodeRecord) -> Result<Box<[u8]>> {
         let format = self.format.dir;
         let directory = InlineDirectory::open(self.inode.volume(), record)?;
         let mut block = format.new_leaf(format.dot_entries(directory.parent(&format)?));
@@ -190,7 +189,7 @@ impl Directory<'_> {
             for slot in format.slots(bytes, location) {
                 last = at + slot?.start;
             }
-            // An inode is no larger than a block, and has other fields.
+            // The parts fit: an inode is no larger than a block, and has other fields.
             block[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         }
@@ -201,10 +200,10 @@ impl Directory<'_> {
 }
 
 const PARENT_ENTRY_BYTES: usize = entry_bytes(2);
-/// What ends the entries of attributes.
+/// Bytes of the zeroes that end a list of attributes.
 const TERMINATOR_BYTES: usize = 4;
 
-/// What an inode's attribute area begins with when its only attribute is an empty `system.data`.
+/// Returns the start of an inode's attribute area whose only attribute is an empty `system.data`.
 fn empty_value() -> Vec<u8> {
     let entry = RawXattrEntry {
         name_length: INLINE_DATA_NAME.len() as u8,
@@ -217,7 +216,7 @@ fn empty_value() -> Vec<u8> {
     [&XATTR_MAGIC.to_le_bytes(), entry.as_bytes(), INLINE_DATA_NAME].concat()
 }
 
-/// Directories are inodes of the volume: their numbers have 32 bits.
+/// Writes the parent's number. Directories are inodes of the volume, so their numbers have 32 bits.
 fn store_parent(record: &mut InodeRecord, parent: InodeNumber) {
     record.block_area[..PARENT_BYTES].copy_from_slice(&(parent.0 as u32).to_le_bytes());
 }

@@ -1,5 +1,6 @@
-//! Insertion of a name into a directory. If there is no room, it makes room step by step, and each step leaves a valid
-//! directory.
+//! Insertion of a name into a directory. If there is no room, rounds of changes make room. After each round, the
+//! directory is valid.
+//!
 //! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index (`build.rs`).
 
 use base::attributes::FileType;
@@ -16,21 +17,21 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
-/// More steps than any insertion takes: the inline directory becomes a block, that one gets an
-/// index, the index gets its levels, one node of each and a leaf are divided.
-const STEPS_MAX: u32 = 12;
+/// Bound on the rounds of an insertion. None takes as many: the inline directory becomes a block, the block gets an
+/// index, the index gets its levels, one node of each level and a leaf are split.
+const ROUNDS_MAX: u32 = 12;
 
-/// How one step ended.
-pub(super) enum Step {
-    /// The name is there.
+/// Outcome of a round.
+pub(super) enum Progress {
+    /// The name was inserted.
     Inserted,
-    /// There is more room, and the search for it begins anew.
+    /// There is more room. The next round searches for it again.
     MadeRoom,
 }
 
 impl Inode {
-    /// Adds a name to this directory. Errors: `Exists` if the name exists, when nothing is changed. `NoSpace` if the
-    /// directory must grow and cannot: the names are unchanged, and if this was the handle's first change,
+    /// Adds a name to this directory. Errors: `Exists` if the name exists; nothing is changed. `NoSpace` if the
+    /// directory must grow and cannot: the names are unchanged. If this was the handle's first change,
     /// [`Handle::undone`] is called; otherwise the caller undoes its earlier changes.
     pub(crate) fn dir_insert(
         &self,
@@ -43,36 +44,36 @@ impl Inode {
         let is_first = !handle.has_changes();
         let outcome = Directory::for_change(self)
             .and_then(|directory| directory.check_absent(name))
-            .and_then(|()| self.insert_by_steps(handle, name, number, kind));
+            .and_then(|()| self.insert_in_rounds(handle, name, number, kind));
         if outcome == Err(Error::NoSpace) && is_first {
             handle.undone();
         }
         outcome
     }
 
-    fn insert_by_steps(
+    fn insert_in_rounds(
         &self,
         handle: &mut Handle<'_>,
         name: &[u8],
         number: InodeNumber,
         kind: FileType,
     ) -> Result<()> {
-        for _ in 0..STEPS_MAX {
-            // What the last step changed is seen by opening the directory anew.
+        for _ in 0..ROUNDS_MAX {
+            // Opened again, to see the changes of the last round.
             let directory = Directory::for_change(self)?;
             let entry = directory.format.dir.new_entry(name, number, kind);
-            let step = if self.has(InodeFlags::INLINE_DATA) {
+            let progress = if self.has(InodeFlags::INLINE_DATA) {
                 directory.insert_inline(handle, &entry)?
             } else if directory.is_hashed {
                 directory.insert_by_hash(handle, &entry)?
             } else {
                 directory.insert_anywhere(handle, &entry)?
             };
-            if let Step::Inserted = step {
+            if let Progress::Inserted = progress {
                 return Ok(());
             }
         }
-        let problem = Problem::Missing("room where a leaf was divided");
+        let problem = Problem::Missing("room after a leaf was split");
         Err(Error::corrupt("directory", Location::inode(self.number()), problem))
     }
 
@@ -80,15 +81,15 @@ impl Inode {
     pub(crate) fn credits_for_insert(&self) -> u32 {
         let is_large = self.volume().geometry().features.has(Feature::LargeDir);
         let levels = if is_large { 3 } else { 2 };
-        // A new block on each level of the index, one for a new level, one leaf, and the block of
-        // an inline directory.
+        // A new block on each level of the index, one block for a new level, one leaf, and the block of an inline
+        // directory.
         let new_blocks = levels + 3;
-        // The path and the inode change too.
+        // The index blocks on the path and the inode change, too.
         self.credits_for_map(new_blocks) + new_blocks + levels + 2
     }
 }
 
-/// Fails for names that no file can have.
+/// Returns an error for names that no file can have.
 pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
@@ -109,7 +110,7 @@ pub(super) struct Leaf {
 }
 
 impl<'a> Directory<'a> {
-    /// Fails for directories that cannot be changed yet.
+    /// Opens a directory to change it. Errors: `Unsupported` if this kind of directory cannot be changed yet.
     pub(super) fn for_change(inode: &'a Inode) -> Result<Self> {
         let directory = Self::open(inode)?;
         if inode.has(InodeFlags::CASEFOLD) {
@@ -123,16 +124,17 @@ impl<'a> Directory<'a> {
         Ok(directory)
     }
 
-    /// Refuses a name that is there.
+    /// Returns `Exists` if the directory has the name.
     fn check_absent(&self, name: &[u8]) -> Result<()> {
-        let is_there = match self.inode.has(InodeFlags::INLINE_DATA) {
-            true => self.find_inline(name)?.is_some(),
-            false => self.find(name)?.is_some(),
+        let is_present = if self.inode.has(InodeFlags::INLINE_DATA) {
+            self.find_inline(name)?.is_some()
+        } else {
+            self.find(name)?.is_some()
         };
-        if is_there { Err(Error::Exists) } else { Ok(()) }
+        if is_present { Err(Error::Exists) } else { Ok(()) }
     }
 
-    /// Returns the hash of a new index; `None` when directories are to stay without.
+    /// Returns the hash algorithm of a new index; `None` if directories get no index.
     pub(super) fn new_hash(&self) -> Option<HashAlgorithm> {
         let superblock = self.inode.volume().superblock();
         superblock
@@ -141,13 +143,13 @@ impl<'a> Directory<'a> {
     }
 
     /// Adds an entry to a directory without an index, in the first block that has room.
-    fn insert_anywhere(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Step> {
+    fn insert_anywhere(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Progress> {
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
         while let Some(block) = self.next_block(at)? {
             self.count_read(&mut blocks_read)?;
             if let Some((buffer, location)) = self.read(block)? {
                 if self.insert_into(handle, &Leaf { buffer, location }, entry)? {
-                    return Ok(Step::Inserted);
+                    return Ok(Progress::Inserted);
                 }
             }
             at = FileBlock(block.0 + 1);
@@ -157,13 +159,13 @@ impl<'a> Directory<'a> {
             None => {
                 let leaf = self.format.dir.new_leaf([*entry]);
                 self.append(handle, leaf)?;
-                return Ok(Step::Inserted);
+                return Ok(Progress::Inserted);
             }
         }
-        Ok(Step::MadeRoom)
+        Ok(Progress::MadeRoom)
     }
 
-    /// Adds an entry to a leaf where there is room.
+    /// Adds an entry to a leaf. Returns false if there is no room.
     pub(super) fn insert_into(
         &self,
         handle: &mut Handle<'_>,
@@ -181,41 +183,41 @@ impl<'a> Directory<'a> {
         Ok(true)
     }
 
-    /// Adds an entry to the leaf of its hash, or does one step to make room for it.
-    fn insert_by_hash(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Step> {
+    /// Adds an entry to the leaf of its hash, or makes one change that makes room for it.
+    fn insert_by_hash(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Progress> {
         let (path, _) = self.path_to(entry.name)??;
         let leaf = self.leaf_of(&path)?;
         if self.insert_into(handle, &leaf, entry)? || self.insert_packed(handle, &leaf, entry)? {
-            return Ok(Step::Inserted);
+            return Ok(Progress::Inserted);
         }
-        if self.has_room(&path, path.steps.len() - 1)? {
-            self.divide_leaf(handle, &path, &leaf)?;
+        if self.has_room(&path, path.entries.len() - 1)? {
+            self.split_leaf(handle, &path, &leaf)?;
         } else {
             self.make_room_in_index(handle, &path)?;
         }
-        Ok(Step::MadeRoom)
+        Ok(Progress::MadeRoom)
     }
 
-    /// Returns the leaf that a path leads to, which is no part of the index.
+    /// Returns the leaf at the end of a path. Errors: `Corrupt` if it is an index block.
     pub(super) fn leaf_of(&self, path: &Path) -> Result<Leaf> {
         let fault = |location, problem| Error::corrupt("directory index", location, problem);
-        let Some((at, named_by)) = self.child(path)? else {
+        let Some((at, reference)) = self.child(path)? else {
             let location = Location::inode(self.inode.number());
             return Err(fault(location, Problem::Missing("the slot of a leaf")));
         };
-        let (buffer, location) = self.read_named(at, named_by)?;
+        let (buffer, location) = self.read_referenced(at, reference)?;
         let is_same = |block: FsBlock| block == buffer.block();
-        if path.steps.iter().any(|step| step.block == at || is_same(step.buffer.block())) {
-            return Err(fault(named_by, Problem::Cycle));
+        if path.entries.iter().any(|entry| entry.block == at || is_same(entry.buffer.block())) {
+            return Err(fault(reference, Problem::Cycle));
         }
-        // An empty leaf can look like an index block, but not with the slots of one.
+        // An empty leaf can look like an index block, but its slots do not parse.
         if self.format.parse_node(&buffer, location).is_ok() {
             return Err(fault(location, Problem::Repeated("the index block")));
         }
         Ok(Leaf { buffer, location })
     }
 
-    /// Adds an entry to a leaf that has room for it, but in pieces.
+    /// Packs a leaf's entries and adds an entry. Returns false if there is no room even then.
     fn insert_packed(
         &self,
         handle: &mut Handle<'_>,
@@ -237,14 +239,14 @@ impl<'a> Directory<'a> {
         Ok(true)
     }
 
-    /// Returns whether the path's block of this level can take another slot.
+    /// Returns whether the path's block of this level has room for another slot.
     fn has_room(&self, path: &Path, level: usize) -> Result<bool> {
-        let step = &path.steps[level];
-        Ok(self.node(step)?.len() < self.format.slots_max(NodeKind::of(step.block)))
+        let entry = &path.entries[level];
+        Ok(self.node(entry)?.len() < self.format.slots_max(NodeKind::of(entry.block)))
     }
 
-    /// Moves half of a leaf's names to a new one. The last index block has room for it.
-    fn divide_leaf(&self, handle: &mut Handle<'_>, path: &Path, leaf: &Leaf) -> Result<()> {
+    /// Moves half of a leaf's names to a new leaf. The last index block of the path has room for the new slot.
+    fn split_leaf(&self, handle: &mut Handle<'_>, path: &Path, leaf: &Leaf) -> Result<()> {
         let split = self.format.dir.split_leaf(&path.hasher, &leaf.buffer, leaf.location)?;
         let split = split.ok_or_else(|| {
             let problem = Problem::Missing("a second entry in a full leaf");
@@ -252,39 +254,38 @@ impl<'a> Directory<'a> {
         })?;
         let at = self.append(handle, split.high)?;
         self.rewrite(handle, leaf.buffer.block(), leaf.location, &split.low)?;
-        self.insert_slot(handle, path, path.steps.len() - 1, split.hash, at)
+        self.insert_slot(handle, path, path.entries.len() - 1, split.hash, at)
     }
 
-    /// Divides the block of the path that is full below one that is not, or adds a level when all
-    /// are full.
+    /// Splits the block below the last block of the path that has room, or adds a level if all are full.
     fn make_room_in_index(&self, handle: &mut Handle<'_>, path: &Path) -> Result<()> {
         let mut parent = None;
-        for level in 0..path.steps.len() {
+        for level in 0..path.entries.len() {
             if self.has_room(path, level)? {
                 parent = Some(level);
             }
         }
         let full = parent.map_or(0, |parent| parent + 1);
-        let step = &path.steps[full];
-        let mut node: Box<[u8]> = Box::from(&step.buffer[..]);
+        let entry = &path.entries[full];
+        let mut node: Box<[u8]> = Box::from(&entry.buffer[..]);
         match parent {
             Some(parent) => {
                 let (upper, hash) = self.format.split_node(&mut node);
                 let at = self.append(handle, upper)?;
-                self.rewrite(handle, step.buffer.block(), step.location, &node)?;
+                self.rewrite(handle, entry.buffer.block(), entry.location, &node)?;
                 self.insert_slot(handle, path, parent, hash, at)
             }
             None if path.levels < self.format.levels_max() => {
                 let (at, block) = self.append_blank(handle)?;
                 let lower = self.format.deepen_root(&mut node, at);
                 handle.replace(block, lower);
-                self.rewrite(handle, step.buffer.block(), step.location, &node)
+                self.rewrite(handle, entry.buffer.block(), entry.location, &node)
             }
             None => Err(Error::NoSpace),
         }
     }
 
-    /// Adds a slot for `child` behind the path's slot of this level.
+    /// Adds a slot for `child` after the path's slot of this level.
     fn insert_slot(
         &self,
         handle: &mut Handle<'_>,
@@ -293,19 +294,19 @@ impl<'a> Directory<'a> {
         hash: u32,
         child: FileBlock,
     ) -> Result<()> {
-        let (step, format) = (&path.steps[level], self.format);
-        let kind = NodeKind::of(step.block);
-        let is_done = handle.edit(step.buffer.block(), STRUCTURE, step.location, |node| {
-            format.insert_slot(node, kind, step.slot, hash, child)
+        let (entry, format) = (&path.entries[level], self.format);
+        let kind = NodeKind::of(entry.block);
+        let is_done = handle.edit(entry.buffer.block(), STRUCTURE, entry.location, |node| {
+            format.insert_slot(node, kind, entry.slot, hash, child)
         })?;
         if !is_done {
             let problem = Problem::Shared { blocks: 1 };
-            return Err(Error::corrupt("directory index", step.location, problem));
+            return Err(Error::corrupt("directory index", entry.location, problem));
         }
         Ok(())
     }
 
-    /// Changes a leaf that was read.
+    /// Changes a leaf that was read, and its checksum.
     pub(super) fn edit_leaf(
         &self,
         handle: &mut Handle<'_>,
@@ -343,7 +344,7 @@ impl<'a> Directory<'a> {
         let geometry = self.inode.volume().geometry();
         let size = (self.blocks.0 + 1) << geometry.block_size.shift();
         let is_large = geometry.features.has(Feature::LargeDir);
-        // Without the feature the upper half of a directory's size means something else.
+        // Without the feature, the upper half of the size field has another meaning in directories.
         if (!is_large && u32::try_from(size).is_err()) || self.blocks.0 >= INDEXED_BLOCKS_MAX {
             return Err(Error::NoSpace);
         }

@@ -1,8 +1,8 @@
-//! Changes the entries of one directory block, or of a part of an inline directory: bytes in,
-//! bytes out. Not here: which block, and the index.
+//! Changes of the entries in one directory block, or in a part of an inline directory: bytes in, bytes out. Not here:
+//! which block, and the index.
 //!
-//! An entry takes what lies up to the next one; what it does not need of that is the room of new
-//! ones. No change moves an entry that stays, except [`DirFormat::pack`].
+//! An entry extends to the start of the next one. The bytes that it does not need are room for new entries. No change
+//! moves an entry that stays, except [`DirFormat::pack`].
 
 use std::ops::Range;
 
@@ -26,35 +26,35 @@ pub(crate) struct NewEntry<'a> {
     pub name: &'a [u8],
     /// The inode.
     pub inode: InodeNumber,
-    /// Its type's code as it is to lie there, or 0 on volumes without.
+    /// The type's code in the entry; 0 on volumes without types.
     pub code: u8,
 }
 
 impl NewEntry<'_> {
-    /// The bytes that it needs.
+    /// Returns the bytes that the entry needs.
     pub(crate) fn bytes(&self) -> usize {
         entry_bytes(self.name.len())
     }
 }
 
-/// Where a new entry can go.
+/// Room for a new entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    /// The entry whose room it is.
+    /// Offset of the entry that has the room.
     start: usize,
-    /// What that entry needs itself; 0 when it is unused.
+    /// Bytes that this entry needs itself; 0 if it is unused.
     taken: usize,
     end: usize,
 }
 
-/// A name that is there.
+/// An existing name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    /// Where the entry before it begins; `None` for the first one.
+    /// Offset of the entry before it; `None` for the first entry.
     pub previous: Option<usize>,
-    /// The entry.
+    /// Start and end of the entry.
     pub range: (usize, usize),
-    /// What it stands for.
+    /// The name's inode.
     pub inode: InodeNumber,
 }
 
@@ -62,14 +62,14 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dots<'a> {
     pub entries: [NewEntry<'a>; 2],
-    /// Where ".." begins.
+    /// Offset of "..".
     pub parent_start: usize,
-    /// Where the others begin.
+    /// Offset of the entry after "..".
     pub end: usize,
 }
 
 impl DirFormat {
-    /// The entry that gives an inode a name.
+    /// Returns an entry that names an inode.
     pub(crate) fn new_entry<'a>(
         &self,
         name: &'a [u8],
@@ -80,18 +80,18 @@ impl DirFormat {
         NewEntry { name, inode, code }
     }
 
-    /// The bytes of a leaf that can hold entries: all but the checksum tail.
+    /// Returns the bytes of a leaf that can hold entries: all but the checksum tail.
     pub(crate) fn entries_bytes(&self) -> usize {
         let tail = if self.checksum_seed.is_some() { TAIL_BYTES } else { 0 };
         self.block_size.len() - tail
     }
 
-    /// The entries of a leaf, without its tail.
+    /// Returns the entries of a leaf, without its tail.
     pub(crate) fn entries<'b>(&self, leaf: &'b [u8]) -> &'b [u8] {
         leaf.get(..self.entries_bytes()).unwrap_or_default()
     }
 
-    /// The entry of a name.
+    /// Returns the entry of a name.
     pub(crate) fn find(
         &self,
         bytes: &[u8],
@@ -109,7 +109,7 @@ impl DirFormat {
         Ok(None)
     }
 
-    /// The first room for an entry of `needed` bytes among `entries`.
+    /// Returns the first room for an entry of `needed` bytes among `entries`.
     pub(crate) fn find_room(
         &self,
         entries: &[u8],
@@ -126,7 +126,7 @@ impl DirFormat {
         Ok(None)
     }
 
-    /// Writes an entry where [`find_room`](Self::find_room) found room for it.
+    /// Writes an entry to room that [`find_room`](Self::find_room) returned.
     pub(crate) fn insert(&self, bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) {
         if room.taken > 0 {
             self.set_length(bytes, room.start, room.taken);
@@ -134,8 +134,7 @@ impl DirFormat {
         self.write_entry(bytes, room.start + room.taken..room.end, entry);
     }
 
-    /// Takes an entry away: what it had becomes room of the one before it, or an unused entry
-    /// where it is the first.
+    /// Removes an entry. Its bytes become room of the entry before it. If it is the first, it becomes unused.
     pub(crate) fn remove(&self, bytes: &mut [u8], found: &Found) {
         let (start, end) = found.range;
         bytes[start..end].fill(0);
@@ -145,14 +144,14 @@ impl DirFormat {
         }
     }
 
-    /// Makes an entry stand for another inode.
+    /// Sets the inode and type code of an entry.
     pub(crate) fn set_inode(&self, bytes: &mut [u8], start: usize, inode: InodeNumber, code: u8) {
         let header = header_at(bytes, start);
         header.inode = raw_inode(inode);
         header.file_type = code;
     }
 
-    /// Fills `bytes` with these entries, which fit, one behind the other; the last one has the rest.
+    /// Fills `bytes` with these entries, which fit. The last entry extends to the end.
     pub(crate) fn pack<'a>(
         &self,
         bytes: &mut [u8],
@@ -169,7 +168,7 @@ impl DirFormat {
         }
     }
 
-    /// A leaf of these entries, which fit.
+    /// Returns a leaf with these entries, which fit.
     pub(crate) fn new_leaf<'a>(
         &self,
         entries: impl IntoIterator<Item = NewEntry<'a>>,
@@ -181,7 +180,7 @@ impl DirFormat {
         leaf
     }
 
-    /// Makes a leaf's tail with its checksum, on volumes with checksums.
+    /// Writes a leaf's tail with its checksum, if the volume has checksums.
     pub(crate) fn seal_leaf(&self, leaf: &mut [u8]) {
         let Some(seed) = self.checksum_seed else { return };
         let (entries, tail) = leaf.split_at_mut(self.entries_bytes());
@@ -195,7 +194,7 @@ impl DirFormat {
         tail.copy_from_slice(raw.as_bytes());
     }
 
-    /// Writes an entry that takes all of `range`.
+    /// Writes an entry that covers all of `range`.
     fn write_entry(&self, bytes: &mut [u8], range: Range<usize>, entry: &NewEntry<'_>) {
         let header = RawDirEntryHeader {
             inode: raw_inode(entry.inode),
@@ -215,13 +214,13 @@ impl DirFormat {
         header_at(bytes, start).record_length = self.raw_length(length).into();
     }
 
-    /// How an entry's length is written: the reverse of what reading it does.
+    /// Returns the raw form of an entry's length: the inverse of [`DirFormat`]'s `record_length`.
     fn raw_length(&self, length: usize) -> u16 {
         debug_assert!((ENTRY_BYTES_MIN..=self.block_size.len()).contains(&length) || length == 0);
         u16::try_from(length).unwrap_or(u16::MAX)
     }
 
-    /// The used entries of `bytes`, with their names checked.
+    /// Returns the used entries of `bytes`, with their names checked.
     pub(crate) fn used<'a>(
         &self,
         bytes: &'a [u8],
@@ -240,13 +239,13 @@ impl DirFormat {
         })
     }
 
-    /// The entries that stand for a directory and its parent.
+    /// Returns the entries "." and "..".
     pub(crate) fn dot_entries(&self, parent: InodeNumber) -> [NewEntry<'static>; 2] {
         [(&b"."[..], self.inode), (b"..", parent)]
             .map(|(name, inode)| self.new_entry(name, inode, FileType::Directory))
     }
 
-    /// The first two entries of a block, which must be "." and "..".
+    /// Returns the first two entries of a block. Errors: `Corrupt` if they are not "." and "..".
     pub(crate) fn dots<'a>(&self, block: &'a [u8], location: Location) -> Result<Dots<'a>> {
         let mut slots = self.slots(block, location);
         let mut next = |name: &[u8]| -> Result<(NewEntry<'a>, usize)> {
@@ -256,7 +255,7 @@ impl DirFormat {
                     return Ok((entry, slot.end));
                 }
             }
-            let problem = Problem::Missing("the pair of entries that it begins with");
+            let problem = Problem::Missing("the entries \".\" and \"..\"");
             Err(Error::corrupt("directory block", location, problem))
         };
         let ((own, parent_start), (parent, end)) = (next(b".")?, next(b"..")?);
@@ -264,14 +263,14 @@ impl DirFormat {
     }
 }
 
-/// What of an entry others could have.
+/// Returns the bytes of an entry that another entry could use.
 fn room_of(slot: &Slot<'_>) -> Room {
-    // Also an entry without a name, which is corrupt, has the least length.
+    // An entry without a name is corrupt, but has the minimum length, too.
     let taken = slot.inode.map_or(0, |_| entry_bytes(slot.name.len().max(1)));
     Room { start: slot.start, taken, end: slot.end }
 }
 
-/// Inode numbers have 32 bits.
+/// Returns an inode number as its 32 bits on disk.
 fn raw_inode(inode: InodeNumber) -> zerocopy::little_endian::U32 {
     u32::try_from(inode.0).expect("an inode of the volume").into()
 }
@@ -292,43 +291,43 @@ mod tests {
     use super::super::block::tests::format;
     use super::*;
 
-    const PLACE: Location =
+    const LOCATION: Location =
         Location { group: None, inode: None, file_block: None, block: None, byte: None };
 
     fn entries(format: &DirFormat, leaf: &[u8]) -> BTreeMap<Vec<u8>, u64> {
-        format.verify_leaf(leaf, PLACE).unwrap();
-        let used = format.used(leaf, PLACE).map(Result::unwrap);
+        format.verify_leaf(leaf, LOCATION).unwrap();
+        let used = format.used(leaf, LOCATION).map(Result::unwrap);
         let names: Vec<_> = used.map(|entry| (entry.name.to_vec(), entry.inode.0)).collect();
         let map: BTreeMap<_, _> = names.iter().cloned().collect();
-        assert_eq!(map.len(), names.len(), "a name is there twice");
+        assert_eq!(map.len(), names.len(), "a name occurs twice");
         map
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum Change {
         Insert(Vec<u8>),
         Remove(prop::sample::Index),
         Set(prop::sample::Index, u64),
         Pack,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn change() -> impl Strategy<Value = Change> {
         let name = prop_oneof![
             "[a-z]{1,12}".prop_map(String::into_bytes),
             prop::collection::vec(b'a'..b'd', 1..=255),
         ];
         prop_oneof![
-            6 => name.prop_map(Step::Insert),
-            3 => any::<prop::sample::Index>().prop_map(Step::Remove),
-            1 => (any::<prop::sample::Index>(), 1_u64..1000).prop_map(|(i, n)| Step::Set(i, n)),
-            1 => Just(Step::Pack),
+            6 => name.prop_map(Change::Insert),
+            3 => any::<prop::sample::Index>().prop_map(Change::Remove),
+            1 => (any::<prop::sample::Index>(), 1_u64..1000).prop_map(|(i, n)| Change::Set(i, n)),
+            1 => Just(Change::Pack),
         ]
     }
 
     proptest! {
         #[test]
-        fn a_leaf_holds_what_was_put_in_and_not_taken_out(
-            steps in prop::collection::vec(step(), 0..200),
+        fn a_leaf_has_the_entries_that_were_inserted_and_not_removed(
+            changes in prop::collection::vec(change(), 0..200),
             shift in 10_u32..=16,
             checksum_seed in prop::option::of(any::<u32>()),
             has_file_types: bool,
@@ -336,17 +335,17 @@ mod tests {
             let format = DirFormat { checksum_seed, has_file_types, ..format(1 << shift) };
             let mut leaf = format.new_leaf([]);
             let mut model = BTreeMap::new();
-            for (number, step) in (1..).zip(steps) {
+            for (number, change) in (1..).zip(changes) {
                 let nth = |index: prop::sample::Index, model: &BTreeMap<Vec<u8>, u64>| {
                     let index = index.index(model.len().max(1));
                     model.keys().nth(index).cloned()
                 };
-                match step {
-                    Step::Insert(name) => {
+                match change {
+                    Change::Insert(name) => {
                         let entry =
                             format.new_entry(&name, InodeNumber(number), FileType::Directory);
                         let room =
-                            format.find_room(format.entries(&leaf), PLACE, entry.bytes()).unwrap();
+                            format.find_room(format.entries(&leaf), LOCATION, entry.bytes()).unwrap();
                         match room {
                             Some(room) if !model.contains_key(&name) => {
                                 format.insert(&mut leaf, room, &entry);
@@ -355,27 +354,27 @@ mod tests {
                             Some(_) => {}
                             None => {
                                 let used: usize = model.keys().map(|n| entry_bytes(n.len())).sum();
-                                // Nothing of this size fits between the others.
+                                // No entry of this size fits into the gaps.
                                 let gaps = (model.len() + 1) * entry.bytes();
                                 prop_assert!(used + gaps > format.entries_bytes());
                             }
                         }
                     }
-                    Step::Remove(index) => {
+                    Change::Remove(index) => {
                         let Some(name) = nth(index, &model) else { continue };
-                        let found = format.find(&leaf, PLACE, &name).unwrap().unwrap();
+                        let found = format.find(&leaf, LOCATION, &name).unwrap().unwrap();
                         prop_assert_eq!(Some(found.inode.0), model.remove(&name));
                         format.remove(&mut leaf, &found);
                     }
-                    Step::Set(index, inode) => {
+                    Change::Set(index, inode) => {
                         let Some(name) = nth(index, &model) else { continue };
-                        let found = format.find(&leaf, PLACE, &name).unwrap().unwrap();
+                        let found = format.find(&leaf, LOCATION, &name).unwrap().unwrap();
                         format.set_inode(&mut leaf, found.range.0, InodeNumber(inode), 1);
                         model.insert(name, inode);
                     }
-                    Step::Pack => {
+                    Change::Pack => {
                         let before = leaf.clone();
-                        let used: Vec<_> = format.used(&before, PLACE).map(Result::unwrap).collect();
+                        let used: Vec<_> = format.used(&before, LOCATION).map(Result::unwrap).collect();
                         let room = format.entries_bytes();
                         format.pack(&mut leaf[..room], used);
                     }
@@ -387,27 +386,27 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_is_all_one_entry_has_its_length_at_every_block_size() {
+    fn the_single_entry_of_an_empty_leaf_fills_blocks_of_every_size() {
         for shift in 10..=16 {
             let format = format(1 << shift);
             let leaf = format.new_leaf([]);
-            let slots: Vec<_> = format.slots(&leaf, PLACE).map(Result::unwrap).collect();
+            let slots: Vec<_> = format.slots(&leaf, LOCATION).map(Result::unwrap).collect();
             assert_eq!(slots.len(), 1);
             assert_eq!((slots[0].end, slots[0].inode), (1 << shift, None));
         }
     }
 
     #[test]
-    fn dots_must_be_the_first_two_entries() {
+    fn a_directory_must_begin_with_dots() {
         let format = DirFormat { checksum_seed: Some(3), ..format(1024) };
         let [own, parent] = [&b"."[..], b".."]
             .map(|name| format.new_entry(name, InodeNumber(12), FileType::Directory));
         let other = format.new_entry(b"name", InodeNumber(13), FileType::Regular);
         let leaf = format.new_leaf([own, parent, other]);
         let dots = Dots { entries: [own, parent], parent_start: 12, end: 24 };
-        assert_eq!(format.dots(&leaf, PLACE).unwrap(), dots);
+        assert_eq!(format.dots(&leaf, LOCATION).unwrap(), dots);
         for wrong in [vec![parent, own], vec![own, other], vec![own]] {
-            assert!(format.dots(&format.new_leaf(wrong), PLACE).is_err());
+            assert!(format.dots(&format.new_leaf(wrong), LOCATION).is_err());
         }
     }
 }

@@ -1,11 +1,10 @@
-//! Lists a directory's entries from a cursor on.
+//! Listing of a directory's entries from a cursor on, in the order of its blocks.
 //!
-//! Here a cursor is the byte position of an entry in the directory (for inline directories see
-//! `inline`), and the order is that of the blocks, not of the hashes as in the kernel. On a volume
-//! that is only read, positions never move, so cursors stay good for ever, every entry has one of
-//! its own (names of equal hash share the kernel's), blocks are read in sequence, and nothing is
-//! sorted or kept between calls. Where entries can move while a directory is listed, `ordered.rs`
-//! lists it.
+//! A cursor is the byte position of an entry in the directory (for inline directories see `inode/inline.rs`). The
+//! kernel lists by hash instead. On a volume that is only read, positions never change: cursors stay valid forever,
+//! each entry has its own cursor (in the kernel, names of equal hash share one), blocks are read in sequence, and
+//! nothing is sorted or kept between calls. Directories whose entries can move during a listing are listed by hash
+//! (`ordered.rs`).
 
 use std::ops::ControlFlow;
 
@@ -18,13 +17,12 @@ use crate::inode::Inode;
 use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
 
-/// Whom entries go to.
+/// The function that receives the entries.
 pub(crate) type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
 impl Inode {
-    /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until
-    /// it breaks or the directory ends. Any number is a good cursor: one between two entries
-    /// stands for the second.
+    /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until `emit` breaks or
+    /// the directory ends. Any number is a valid cursor: a number between two entries stands for the second.
     pub fn read_dir(
         &self,
         from: DirCursor,

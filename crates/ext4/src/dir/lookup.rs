@@ -1,7 +1,7 @@
-//! Finds a name in a directory: through the hash index where there is one, else block by block.
+//! Lookups of names in a directory: by its hash index if there is one, otherwise block by block.
 //!
-//! As in the kernel, an index that makes no sense is not used (the entries can be found without
-//! it), but a block of it that is missing or has a wrong checksum is an error.
+//! As in the kernel, an inconsistent index is not used, since the entries can be found without it. But an index block
+//! that is missing or has a wrong checksum is an error.
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 use iomap::MetadataBuffer;
@@ -14,34 +14,34 @@ use crate::inode::Inode;
 use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
 
-/// Where a name is.
+/// The position of a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located {
-    /// The block of the volume that its entry is in.
+    /// The block of the volume that has the entry.
     pub block: FsBlock,
     pub location: Location,
     pub found: Found,
 }
 
-/// What an index gives.
+/// Result of a search by an index.
 enum ByIndex {
-    /// Where the name is, if it is there.
+    /// The name's position, or `None` if the directory does not have it.
     Known(Option<Located>),
-    /// The index makes no sense.
+    /// The index is inconsistent.
     Unusable(Error),
 }
 
-/// The way from an index's root to a leaf.
+/// The path from an index's root to a leaf.
 pub(super) struct Path {
     pub hasher: NameHasher,
     /// Index levels below the root.
     pub levels: u8,
     /// The index blocks, the root first: one more than `levels`.
-    pub steps: Vec<Step>,
+    pub entries: Vec<PathEntry>,
 }
 
-/// An index block on the way from the root to a leaf, and the slot that was taken.
-pub(super) struct Step {
+/// An index block on the path, and its slot that the path follows.
+pub(super) struct PathEntry {
     pub block: FileBlock,
     pub buffer: MetadataBuffer,
     pub location: Location,
@@ -49,13 +49,13 @@ pub(super) struct Step {
 }
 
 impl Inode {
-    /// The inode that `name` stands for in this directory; `NotFound` when there is none. Names
-    /// are compared byte by byte, also where the directory ignores case.
+    /// Returns the inode of `name` in this directory. Errors: `NotFound`. Names are compared byte by byte, even if
+    /// the directory ignores case.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
-        self.look_up(name).inspect_err(|error| self.volume().found(error))
+        self.find_inode(name).inspect_err(|error| self.volume().found(error))
     }
 
-    fn look_up(&self, name: &[u8]) -> Result<InodeNumber> {
+    fn find_inode(&self, name: &[u8]) -> Result<InodeNumber> {
         let directory = Directory::open(self)?;
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::NameTooLong);
@@ -80,7 +80,7 @@ pub(super) fn is_dots(name: &[u8]) -> bool {
 }
 
 impl Directory<'_> {
-    /// Where a name is.
+    /// Returns the position of a name.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<Located>> {
         if is_dots(name) {
             return self.find_in_block(FileBlock(0), name);
@@ -118,7 +118,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Where a name is in a leaf.
+    /// Returns the position of a name in a leaf.
     pub(super) fn find_in(
         &self,
         leaf: &MetadataBuffer,
@@ -140,8 +140,8 @@ impl Directory<'_> {
         }
     }
 
-    /// The way to the first leaf that may have a name, and the name's hash. The inner result is
-    /// about the index making no sense.
+    /// Returns the path to the first leaf that may have a name, and the name's hash. The inner result is an error if
+    /// the index is inconsistent.
     pub(super) fn path_to(&self, name: &[u8]) -> Result<Result<(Path, u32), Error>> {
         let mut hash = 0;
         let path = self.path_by(|hasher| {
@@ -151,13 +151,13 @@ impl Directory<'_> {
         Ok(path.map(|path| (path, hash)))
     }
 
-    /// The way to the first leaf that may have names of a hash.
+    /// Returns the path to the first leaf that may have names of a hash.
     pub(super) fn path_by(
         &self,
         hash: impl FnOnce(&NameHasher) -> u32,
     ) -> Result<Result<Path, Error>> {
         let (buffer, location) =
-            self.read_named(FileBlock(0), Location::inode(self.inode.number()))?;
+            self.read_referenced(FileBlock(0), Location::inode(self.inode.number()))?;
         let (hash, hasher, levels, slot) = match self.format.parse_root(&buffer, location) {
             Ok(root) => {
                 let hash = hash(&root.hasher);
@@ -165,12 +165,13 @@ impl Directory<'_> {
             }
             Err(error) => return Ok(Err(error)),
         };
-        let steps = vec![Step { block: FileBlock(0), buffer, location, slot }];
-        let mut path = Path { hasher, levels, steps };
+        let entries = vec![PathEntry { block: FileBlock(0), buffer, location, slot }];
+        let mut path = Path { hasher, levels, entries };
         Ok(self.descend(&mut path, Some(hash))?.map(|()| path))
     }
 
-    /// Searches the leaves that may have a name, from the one that the path leads to.
+    /// Searches for a name, from the leaf at the end of the path on. The inner result is an error if the index is
+    /// inconsistent.
     fn find_from(
         &self,
         path: &mut Path,
@@ -181,12 +182,12 @@ impl Directory<'_> {
         loop {
             self.count_read(&mut leaves_read)?;
             let Some((leaf, location)) = self.child(path)? else { return Ok(Ok(None)) };
-            let (leaf, location) = self.read_named(leaf, location)?;
+            let (leaf, location) = self.read_referenced(leaf, location)?;
             if let Some(found) = self.find_in(&leaf, location, name)? {
                 return Ok(Ok(Some(found)));
             }
-            // Names of this hash may go on in the next leaf, whose hash then is the same.
-            // The lowest bit only says that the hash goes on.
+            // Names of this hash may continue in the next leaf. Then the next slot has the same hash, with its lowest
+            // bit set.
             if self.advance(path)?.is_none_or(|next| next & !1 != hash) {
                 return Ok(Ok(None));
             }
@@ -196,53 +197,53 @@ impl Directory<'_> {
         }
     }
 
-    /// Extends the path down to the last level of the index: to the slot for `hash`, or to the
-    /// first one. The inner result is about the index making no sense.
+    /// Extends the path to the last level of the index: to the slot for `hash`, or to the first slot. The inner
+    /// result is an error if the index is inconsistent.
     pub(super) fn descend(&self, path: &mut Path, hash: Option<u32>) -> Result<Result<(), Error>> {
-        while path.steps.len() <= usize::from(path.levels) {
+        while path.entries.len() <= usize::from(path.levels) {
             let Some((block, location)) = self.child(path)? else { break };
-            if path.steps.iter().any(|step| step.block == block) {
+            if path.entries.iter().any(|entry| entry.block == block) {
                 return Ok(Err(Error::corrupt("directory index", location, Problem::Cycle)));
             }
-            let (buffer, location) = self.read_named(block, location)?;
+            let (buffer, location) = self.read_referenced(block, location)?;
             let slot = match self.format.parse_node(&buffer, location) {
                 Ok(node) => hash.map_or(0, |hash| node.search(hash)),
                 Err(error) => return Ok(Err(error)),
             };
-            path.steps.push(Step { block, buffer, location, slot });
+            path.entries.push(PathEntry { block, buffer, location, slot });
         }
         Ok(Ok(()))
     }
 
-    /// Moves the end of the path to the next slot, going up where a block ends, and gives that
+    /// Moves the end of the path to the next slot. At the end of a block, continues in the block above. Returns the
     /// slot's hash, with the mark of continued hashes; `None` at the end of the index.
     pub(super) fn advance(&self, path: &mut Path) -> Result<Option<u32>> {
-        while let Some(step) = path.steps.last_mut() {
-            step.slot += 1;
-            if let Some(hash) = self.node(step)?.hash(step.slot) {
+        while let Some(entry) = path.entries.last_mut() {
+            entry.slot += 1;
+            if let Some(hash) = self.node(entry)?.hash(entry.slot) {
                 return Ok(Some(hash));
             }
-            path.steps.pop();
+            path.entries.pop();
         }
         Ok(None)
     }
 
-    /// The block that the end of the path names, and the place that names it.
+    /// Returns the block that the end of the path refers to, and the location of the reference.
     pub(super) fn child(&self, path: &Path) -> Result<Option<(FileBlock, Location)>> {
-        let Some(step) = path.steps.last() else { return Ok(None) };
-        Ok(self.node(step)?.block(step.slot).map(|block| (block, step.location)))
+        let Some(entry) = path.entries.last() else { return Ok(None) };
+        Ok(self.node(entry)?.block(entry.slot).map(|block| (block, entry.location)))
     }
 
-    pub(super) fn node<'s>(&self, step: &'s Step) -> Result<super::index::IndexNode<'s>> {
-        if step.block == FileBlock(0) {
-            self.format.parse_root(&step.buffer, step.location).map(|root| root.node)
+    pub(super) fn node<'s>(&self, entry: &'s PathEntry) -> Result<super::index::IndexNode<'s>> {
+        if entry.block == FileBlock(0) {
+            self.format.parse_root(&entry.buffer, entry.location).map(|root| root.node)
         } else {
-            self.format.parse_node(&step.buffer, step.location)
+            self.format.parse_node(&entry.buffer, entry.location)
         }
     }
 
-    /// A block that `location` names, and so must be there.
-    pub(super) fn read_named(
+    /// Reads a block that the structure at `location` refers to. Errors: `Corrupt` if the directory does not have it.
+    pub(super) fn read_referenced(
         &self,
         at: FileBlock,
         location: Location,

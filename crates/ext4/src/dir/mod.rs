@@ -1,5 +1,5 @@
-//! Directories: entries in blocks, the hash index, listing, lookup, and changing them.
-//! Not here: paths, and names that ignore case.
+//! Directories: entries in blocks, the hash index, listing, lookup, and changes. Not here: paths, and names that
+//! ignore case.
 
 pub mod block;
 pub mod hash;
@@ -34,22 +34,22 @@ use crate::inode::record::InodeFlags;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Blocks that are read of one directory, at most: 64 GiB of blocks of 4 KiB.
+/// Maximum number of blocks of one directory that an operation reads: 64 GiB of blocks of 4 KiB.
 const BLOCKS_READ_MAX: u64 = 1 << 24;
 
 const STRUCTURE: &str = "directory block";
 
-/// A directory that has blocks (an inline one has none), and the rules for reading it.
+/// A directory with blocks (inline directories have none), and the properties that its blocks are parsed by.
 pub(crate) struct Directory<'a> {
     inode: &'a Inode,
     format: IndexFormat,
-    /// Blocks, holes included.
+    /// Number of blocks, holes included.
     blocks: FileBlock,
     is_hashed: bool,
 }
 
 impl<'a> Directory<'a> {
-    /// Refuses what is no directory, or one whose names cannot be read yet.
+    /// Opens a directory. Errors: `NotDirectory`, and `Unsupported` if its names cannot be read yet.
     pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
         if inode.kind() != FileType::Directory {
             return Err(Error::NotDirectory);
@@ -58,7 +58,7 @@ impl<'a> Directory<'a> {
         Ok(Self::new(inode))
     }
 
-    /// A directory inode, whatever its names are.
+    /// Opens a directory without checking its type, and whether its names can be read.
     pub(crate) fn new(inode: &'a Inode) -> Self {
         let superblock = inode.volume().superblock();
         let geometry = &superblock.geometry;
@@ -90,7 +90,7 @@ impl<'a> Directory<'a> {
         &self.format
     }
 
-    /// The first block at or after `at` that is there, skipping holes by the map.
+    /// Returns the first block at or after `at` that is not in a hole.
     pub(crate) fn next_block(&self, mut at: FileBlock) -> Result<Option<FileBlock>> {
         while at < self.blocks {
             match self.inode.piece_at(at, self.blocks)? {
@@ -101,14 +101,14 @@ impl<'a> Directory<'a> {
         Ok(None)
     }
 
-    /// Block `at` with its checksum verified; `None` in a hole.
+    /// Reads block `at` and verifies its checksum; `None` in a hole.
     fn read(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Location)>> {
         let Some((buffer, location)) = self.block(at)? else { return Ok(None) };
         buffer.verify_once(|bytes| self.verify(at, bytes, location))?;
         Ok(Some((buffer, location)))
     }
 
-    /// Block `at` as it lies; `None` in a hole.
+    /// Reads block `at` without verifying its checksum; `None` in a hole.
     pub(crate) fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, Location)>> {
         if at >= self.blocks {
             return Ok(None);
@@ -119,7 +119,7 @@ impl<'a> Directory<'a> {
         Ok(Some((buffer, location)))
     }
 
-    /// Compares a block's checksum with its contents.
+    /// Verifies a block's checksum.
     pub(crate) fn verify(&self, at: FileBlock, bytes: &[u8], location: Location) -> Result<()> {
         let is_root = at == FileBlock(0);
         if self.is_hashed && (is_root || self.format.dir.is_index_node(bytes)) {
@@ -129,9 +129,9 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// Counts the blocks that one operation read. A directory cannot have more of them than the
-    /// volume has, but a corrupt map can name the same ones over and over, and a volume in a file
-    /// with holes can have more blocks than anyone would wait for.
+    /// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A directory cannot have more
+    /// blocks than the volume, but a corrupt map can refer to the same blocks repeatedly, and a volume in a sparse
+    /// file can have more blocks than can be read in reasonable time.
     pub(crate) fn count_read(&self, count: &mut u64) -> Result<()> {
         *count += 1;
         let max = self.inode.volume().geometry().block_count.min(BLOCKS_READ_MAX);

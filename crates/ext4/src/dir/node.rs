@@ -1,5 +1,5 @@
-//! Changes blocks of a directory's hash index: bytes in, bytes out. Not here: which blocks, and
-//! reading them (`index.rs`). The blocks that come in were parsed before.
+//! Changes of a directory's hash index blocks: bytes in, bytes out. The blocks were parsed before. Not here: which
+//! blocks, and reading them (`index.rs`).
 
 use base::FileBlock;
 use base::checksum::crc32c;
@@ -12,15 +12,15 @@ use super::index::{
 use super::leaf::NewEntry;
 use crate::ondisk::dir::{RawIndexCount, RawIndexEntry, RawIndexInfo, RawIndexTail};
 
-/// Blocks of a directory that an index can name.
+/// Number of a directory's blocks that an index can refer to.
 pub(crate) const INDEXED_BLOCKS_MAX: u64 = BLOCK_MASK as u64 + 1;
 
-/// Which kind of index block it is.
+/// The kind of an index block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NodeKind {
     /// Block 0, with "." and "..".
     Root,
-    /// Any other.
+    /// Any other block.
     Inner,
 }
 
@@ -38,12 +38,12 @@ impl NodeKind {
 }
 
 impl IndexFormat {
-    /// How many slots fit in an index block.
+    /// Returns the number of slots that fit in an index block.
     pub(crate) fn slots_max(&self, kind: NodeKind) -> usize {
         self.limit(self.dir.block_size.len(), kind.slots_at())
     }
 
-    /// A root with one slot, for a leaf.
+    /// Returns a root with one slot, which refers to a leaf.
     pub(crate) fn new_root(
         &self,
         [own, parent]: [NewEntry<'_>; 2],
@@ -64,9 +64,9 @@ impl IndexFormat {
         root
     }
 
-    /// Adds a slot behind slot `after` of a block that is not full: `hash` is the least one of
-    /// `block`, with the mark of continued hashes. False, and nothing done, when the block is not
-    /// what was parsed before: a volume can lie about which of its blocks are free.
+    /// Adds a slot after slot `after` of a block that is not full. `hash` is the least hash of `block`, with the mark
+    /// of continued hashes. Returns false and changes nothing if the block is no longer as it was parsed: a corrupt
+    /// volume can use a block twice.
     #[must_use]
     pub(crate) fn insert_slot(
         &self,
@@ -89,8 +89,8 @@ impl IndexFormat {
         true
     }
 
-    /// Moves the upper half of the slots of a block below the root to a new block, which is given
-    /// with its least hash.
+    /// Moves the upper half of the slots of a block below the root to a new block. Returns the new block and its
+    /// least hash.
     pub(crate) fn split_node(&self, node: &mut [u8]) -> (Box<[u8]>, u32) {
         let kind = NodeKind::Inner;
         let keep = count_in(node, kind) / 2;
@@ -104,8 +104,8 @@ impl IndexFormat {
         (self.new_node(first, &moved[1..]), hash)
     }
 
-    /// Moves all slots of the root to a new block, which is given, and makes it the only one that
-    /// the root names: there is one level more.
+    /// Adds a level: moves all slots of the root to a new block, whose number is `block`, and lets the root refer to
+    /// that block only. Returns the new block.
     pub(crate) fn deepen_root(&self, root: &mut [u8], block: FileBlock) -> Box<[u8]> {
         let slots = slots_from(root, NodeKind::Root, 0);
         root[ROOT_SLOTS_AT..].fill(0);
@@ -117,7 +117,7 @@ impl IndexFormat {
         self.new_node(slots[0].1, &slots[1..])
     }
 
-    /// A block below the root.
+    /// Returns a block below the root.
     fn new_node(&self, first: FileBlock, rest: &[(u32, FileBlock)]) -> Box<[u8]> {
         let mut node = vec![0; self.dir.block_size.len()].into_boxed_slice();
         // One unused entry hides the slots.
@@ -148,7 +148,7 @@ impl IndexFormat {
         self.seal_node(node, kind);
     }
 
-    /// Makes the checksum of an index block, on volumes with checksums.
+    /// Writes the checksum of an index block, if the volume has checksums.
     pub(crate) fn seal_node(&self, node: &mut [u8], kind: NodeKind) {
         let Some(seed) = self.dir.checksum_seed else { return };
         let used = kind.slots_at() + count_in(node, kind) * ENTRY_BYTES;
@@ -179,7 +179,7 @@ fn count_in(node: &[u8], kind: NodeKind) -> usize {
     u16::from_le_bytes([node[at], node[at + 1]]).into()
 }
 
-/// The slots from `first` on; the hash of slot 0 means nothing.
+/// Returns the slots from `first` on. The hash of slot 0 is meaningless.
 fn slots_from(node: &[u8], kind: NodeKind, first: usize) -> Vec<(u32, FileBlock)> {
     let at = |slot: usize| kind.slots_at() + slot * ENTRY_BYTES;
     let bytes = &node[at(first)..at(count_in(node, kind))];
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn index_blocks_hold_their_slots_in_order_through_splits(
+        fn index_blocks_keep_their_slots_in_order_through_splits(
             hashes in prop::collection::vec(2_u32.., 1..400),
             shift in 10_u32..=16,
             checksum_seed in prop::option::of(any::<u32>()),
@@ -235,7 +235,7 @@ mod tests {
             let (mut kind, mut model) = (NodeKind::Root, vec![(0, 7)]);
             for (block, hash) in (1..).zip(hashes) {
                 if model.len() == format.slots_max(kind) {
-                    // First one level more, then halves, of which the lower one goes on.
+                    // First, a level is added. Then the block is split, and the test continues with the lower half.
                     if kind == NodeKind::Root {
                         let lower = format.deepen_root(&mut node, FileBlock(99));
                         prop_assert_eq!(slots(&format, &node, kind), [(0, 99)]);

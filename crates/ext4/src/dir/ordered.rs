@@ -1,14 +1,14 @@
-//! Lists a directory that can change meanwhile, in the order of its names' hashes.
+//! Listing of a directory in the order of its names' hashes.
 //!
-//! A name's cursor is made of its hash alone, so it stays when the entry moves: when a leaf is
-//! divided, when a directory of one block gets an index, or an inline one becomes a block. That is
-//! why those are listed in this order too, where they are to have an index when they grow.
-//! Directories that never get one are listed by position (`list.rs`), and nothing moves in them.
+//! A directory can change during a listing. A name's cursor is made of its hash alone, so the cursor stays valid if
+//! the entry moves: when a leaf is split, when a directory of one block gets an index, or when an inline directory is
+//! converted to a block. So directories without an index are listed by hash, too, if they get an index when they
+//! grow. Directories that never get one are listed by position (`list.rs`): in these, no entry moves.
 //!
-//! Cursors: 0 is ".", 1 is "..", and all others have bit 62 set, which no position has. Below it
-//! are 31 bits of the hash that the index orders by, and 31 bits that order names of the same:
-//! another hash, or the next number that is free when those are the same too. Only when a name of
-//! two such goes while the directory is listed can the other be missed.
+//! Cursors: 0 is ".", 1 is "..", and all others have bit 62 set, which no position has. The bits below it are 31 bits
+//! of the hash in the index, and 31 bits that order names of equal hash: a second hash, or the next free number if
+//! the second hashes are equal, too. Only if one of two such names is removed during a listing can the other be
+//! missed.
 
 use base::attributes::{DirCursor, DirEntry, FileType};
 use base::checksum::crc32c;
@@ -24,15 +24,15 @@ use crate::inode::record::InodeFlags;
 
 const STRUCTURE: &str = "directory index";
 const MARK: u64 = 1 << 62;
-/// Bits of a cursor that order names of one hash.
+/// Bits of a cursor that order names of equal hash.
 const TIE_BITS: u32 = 31;
-/// The second hash leaves room at the end for names whose hashes are all the same.
+/// Bits of the second hash. It leaves room at the end for names whose hashes are all equal.
 const SECOND_BITS: u32 = TIE_BITS - 1;
 const PARENT_CURSOR: DirCursor = DirCursor(1);
-/// Names of one hash that are held in memory, at most.
-const ALIKE_MAX: usize = 1 << 20;
+/// Maximum number of names with one hash that are in memory.
+const NAMES_OF_ONE_HASH_MAX: usize = 1 << 20;
 
-/// A name on its way to being listed.
+/// A name that was read, and is not emitted yet.
 struct Name {
     major: u32,
     second: u32,
@@ -41,7 +41,7 @@ struct Name {
     kind: Option<FileType>,
 }
 
-/// The hashes that a leaf may have.
+/// The range of hashes in a leaf.
 #[derive(Clone, Copy)]
 struct Bounds {
     low: u32,
@@ -54,15 +54,14 @@ impl Bounds {
         major >= self.low && self.next.is_none_or(|next| major < next)
     }
 
-    /// Whether names of this hash go on in the next leaf.
-    fn goes_on(self, major: u32) -> bool {
+    /// Returns whether names of this hash continue in the next leaf.
+    fn continues(self, major: u32) -> bool {
         self.next == Some(major | 1)
     }
 }
 
 impl Directory<'_> {
-    /// How the names of a directory that is listed in the order of hashes are hashed; `None` for
-    /// one that is listed by position.
+    /// Returns the hasher of a directory that is listed by hash; `None` if it is listed by position.
     pub(super) fn listing_hasher(&self) -> Result<Option<NameHasher>> {
         let volume = self.inode.volume();
         // Nothing moves in a directory that cannot be changed.
@@ -77,12 +76,12 @@ impl Directory<'_> {
         if !self.is_hashed {
             return Ok(None);
         }
-        let (root, location) = self.read_named(FileBlock(0), self.location())?;
-        // An index that makes no sense is not used, and its directory not changed.
+        let (root, location) = self.read_referenced(FileBlock(0), self.location())?;
+        // An inconsistent index is not used, and its directory is not changed.
         Ok(self.format.parse_root(&root, location).ok().map(|root| root.hasher))
     }
 
-    /// Lists from a cursor on in the order of hashes.
+    /// Lists the names from a cursor on, in the order of hashes.
     pub(super) fn list_ordered(
         &self,
         hasher: &NameHasher,
@@ -93,25 +92,25 @@ impl Directory<'_> {
         if from.0 <= PARENT_CURSOR.0 && self.list_dots(&mut listing)? {
             return Ok(());
         }
-        // What is no cursor of a name comes before all of those.
+        // A position that is not a cursor of this kind comes before all names.
         listing.from = listing.from.max(MARK);
         if self.is_hashed {
             return self.list_leaves(&mut listing);
         }
-        let everything = Bounds { low: 0, next: None };
+        let all_hashes = Bounds { low: 0, next: None };
         if self.inode.has(InodeFlags::INLINE_DATA) {
             let record = self.inode.record();
             for (bytes, location) in InlineDirectory::open(self.inode.volume(), &record)?.parts() {
-                listing.add(self, bytes, location, everything)?;
+                listing.add(self, bytes, location, all_hashes)?;
             }
         } else if let Some((block, location)) = self.read(FileBlock(0))? {
-            listing.add(self, &block, location, everything)?;
+            listing.add(self, &block, location, all_hashes)?;
         }
-        listing.give(everything);
+        listing.emit_complete(all_hashes);
         Ok(())
     }
 
-    /// Lists "." and ".."; true when that is enough.
+    /// Lists "." and "..". Returns true if `emit` breaks.
     fn list_dots(&self, listing: &mut Listing<'_>) -> Result<bool> {
         let kind = self.format.dir.has_file_types.then_some(FileType::Directory);
         let names =
@@ -131,7 +130,7 @@ impl Directory<'_> {
         Ok(false)
     }
 
-    /// Lists the leaves from the one on that can have the first name wanted.
+    /// Lists the leaves from the first one on that can have the first name of the listing.
     fn list_leaves(&self, listing: &mut Listing<'_>) -> Result<()> {
         let mut leaves_read = 0;
         let mut path = self.path_by(|_| listing.major())??;
@@ -142,7 +141,7 @@ impl Directory<'_> {
             let next = self.advance(&mut path)?;
             let bounds = Bounds { low: low & !1, next };
             listing.add(self, &leaf.buffer, leaf.location, bounds)?;
-            if listing.give(bounds) {
+            if listing.emit_complete(bounds) {
                 return Ok(());
             }
             let Some(next) = next else { return Ok(()) };
@@ -156,11 +155,11 @@ impl Directory<'_> {
         }
     }
 
-    /// The least hash of the leaf that a path leads to: what the lowest of its slots says that is
-    /// not the first of its block.
+    /// Returns the least hash of the leaf at the end of a path: the hash of the lowest slot of the path that is not
+    /// the first slot of its block.
     fn low_of(&self, path: &Path) -> Result<u32> {
-        for step in path.steps.iter().rev() {
-            if let Some(hash) = self.node(step)?.hash(step.slot) {
+        for entry in path.entries.iter().rev() {
+            if let Some(hash) = self.node(entry)?.hash(entry.slot) {
                 return Ok(hash);
             }
         }
@@ -169,22 +168,22 @@ impl Directory<'_> {
 }
 
 struct Listing<'e> {
-    /// The first cursor wanted.
+    /// The first cursor to emit.
     from: u64,
     hasher: NameHasher,
-    /// Read, but not yet given.
+    /// Names that were read, and are not emitted yet.
     names: Vec<Name>,
     emit: Emit<'e>,
 }
 
 impl Listing<'_> {
-    /// The hash of the first name wanted.
+    /// Returns the hash of the first name to emit.
     fn major(&self) -> u32 {
         // 31 bits are left.
         (((self.from & !MARK) >> TIE_BITS) as u32) << 1
     }
 
-    /// Adds the names of a block that are wanted.
+    /// Adds a block's names, from the first name to emit on.
     fn add(
         &mut self,
         directory: &Directory<'_>,
@@ -211,20 +210,20 @@ impl Listing<'_> {
                 self.names.push(Name { major, second, bytes: name.into(), inode, kind });
             }
         }
-        if self.names.len() > ALIKE_MAX + bytes.len() {
-            let (found, max) = (self.names.len() as u64, ALIKE_MAX as u64);
+        if self.names.len() > NAMES_OF_ONE_HASH_MAX + bytes.len() {
+            let (found, max) = (self.names.len() as u64, NAMES_OF_ONE_HASH_MAX as u64);
             let problem = Problem::Range { field: "names of one hash", found, min: 0, max };
             return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         Ok(())
     }
 
-    /// Gives what was added, but for names that go on in the next leaf; true when that is enough.
-    fn give(&mut self, bounds: Bounds) -> bool {
+    /// Emits the added names, except names that continue in the next leaf. Returns true if `emit` breaks.
+    fn emit_complete(&mut self, bounds: Bounds) -> bool {
         self.names.sort_by(|one, other| {
             (one.major, one.second, &one.bytes).cmp(&(other.major, other.second, &other.bytes))
         });
-        let end = self.names.partition_point(|name| !bounds.goes_on(name.major));
+        let end = self.names.partition_point(|name| !bounds.continues(name.major));
         let mut last = None;
         for name in self.names.drain(..end) {
             let hash = MARK | u64::from(name.major >> 1) << TIE_BITS;

@@ -1,5 +1,5 @@
-//! Removal of names from a directory, and changes of their inodes. Blocks that become empty stay in the directory.
-//! Not here: adding names.
+//! Removal of names from a directory, and changes of their inodes. Empty blocks stay in the directory. Not here:
+//! adding names.
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Result};
@@ -12,7 +12,7 @@ use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
 impl Inode {
-    /// Removes a name from this directory. Returns its inode.
+    /// Removes a name from this directory. Returns the name's inode.
     pub(crate) fn dir_remove(&self, handle: &mut Handle<'_>, name: &[u8]) -> Result<InodeNumber> {
         let directory = Directory::for_change(self)?;
         check_not_dots(name)?;
@@ -47,7 +47,7 @@ impl Inode {
         Ok(found.inode)
     }
 
-    /// Makes ".." stand for another directory.
+    /// Sets the inode of "..".
     pub(crate) fn dir_set_parent(
         &self,
         handle: &mut Handle<'_>,
@@ -57,20 +57,21 @@ impl Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             return directory.set_inline_parent(handle, parent);
         }
-        let (buffer, location) = directory.read_named(FileBlock(0), directory.location())?;
+        let (buffer, location) = directory.read_referenced(FileBlock(0), directory.location())?;
         let dots = directory.format.dir.dots(&buffer, location)?;
         let (start, code) = (dots.parent_start, dots.entries[1].code);
         let (format, is_hashed) = (directory.format, directory.is_hashed);
         handle.edit(buffer.block(), STRUCTURE, location, |block| {
             format.dir.set_inode(block, start, parent, code);
-            match is_hashed {
-                true => format.seal_node(block, NodeKind::Root),
-                false => format.dir.seal_leaf(block),
+            if is_hashed {
+                format.seal_node(block, NodeKind::Root);
+            } else {
+                format.dir.seal_leaf(block);
             }
         })
     }
 
-    /// Returns whether this directory has no names but "." and "..".
+    /// Returns whether this directory has no names except "." and "..".
     pub(crate) fn dir_is_empty(&self) -> Result<bool> {
         let directory = Directory::open(self)?;
         if self.has(InodeFlags::INLINE_DATA) {
@@ -93,10 +94,10 @@ impl Inode {
 }
 
 fn check_not_dots(name: &[u8]) -> Result<()> {
-    match is_dots(name) {
-        true => Err(Error::InvalidArgument("\".\" and \"..\" cannot be removed")),
-        false => Ok(()),
+    if is_dots(name) {
+        return Err(Error::InvalidArgument("\".\" and \"..\" cannot be removed"));
     }
+    Ok(())
 }
 
 impl Directory<'_> {

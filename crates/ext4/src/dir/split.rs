@@ -1,5 +1,5 @@
-//! Divides a leaf of a hashed directory in two by the hashes of its names: bytes in, bytes out.
-//! Not here: where the halves go.
+//! Splits of a hashed directory's leaf in two by the hashes of its names: bytes in, bytes out. Not here: the blocks
+//! of the halves.
 
 use base::{Location, Result};
 
@@ -7,20 +7,20 @@ use super::block::DirFormat;
 use super::hash::NameHasher;
 use super::leaf::NewEntry;
 
-/// A leaf's two halves.
+/// The two halves of a leaf.
 #[derive(Debug)]
 pub(crate) struct LeafSplit {
     /// The names of lower hashes, for the leaf's own block.
     pub low: Box<[u8]>,
-    /// The others.
+    /// The names of higher hashes.
     pub high: Box<[u8]>,
-    /// The least hash of `high`. Its lowest bit is set when names of that hash are in `low` too.
+    /// The least hash of `high`. Its lowest bit is set if `low` has names of that hash, too.
     pub hash: u32,
 }
 
 impl DirFormat {
-    /// Divides a leaf where half of what its entries need lies on each side. `None` when it has
-    /// fewer than two.
+    /// Splits a leaf so that the entries of each half need about the same space. Returns `None` if the leaf has fewer
+    /// than two entries.
     pub(crate) fn split_leaf(
         &self,
         hasher: &NameHasher,
@@ -42,14 +42,14 @@ impl DirFormat {
     }
 }
 
-/// Where the second half of the entries begins, by the bytes that they need; both have some.
+/// Returns the index of the second half's first entry, by the bytes that entries need. Neither half is empty.
 fn middle(entries: &[(u32, NewEntry<'_>)]) -> Option<usize> {
     let last = entries.len().checked_sub(1).filter(|&last| last > 0)?;
     let total: usize = entries.iter().map(|(_, entry)| entry.bytes()).sum();
     let mut before = 0;
     let in_first_half = entries.iter().take_while(|(_, entry)| {
         before += entry.bytes();
-        // What is half on each side goes to the first.
+        // An entry across the middle goes to the first half.
         2 * before - entry.bytes() <= total
     });
     Some(in_first_half.count().clamp(1, last))
@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn halves_have_all_names_and_room_for_any_name_each(
+        fn halves_have_all_names_and_each_has_room_for_any_name(
             names_in in prop::collection::btree_set(
                 prop_oneof!["[a-z]{1,9}", "[a-z]{200,255}"], 4..90,
             ),
@@ -114,10 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_hash_are_divided_with_the_mark() {
+    fn names_of_equal_hash_are_split_with_the_mark() {
         let format = format(1024);
-        // The legacy hash sees no difference between these: a byte more or less moves another's
-        // share by its factor.
+        // The legacy hash is equal for these names: adding to one byte compensates for subtracting from another.
         let hasher = NameHasher { algorithm: HashAlgorithm::Legacy, ..HASHER };
         let mut by_hash = std::collections::BTreeMap::<u32, Vec<Vec<u8>>>::new();
         for number in 0..1 << 18 {

@@ -17,20 +17,20 @@ use crate::ondisk::extent::{
 pub(crate) const STRUCTURE: &str = "extent node";
 pub(crate) const HEADER_BYTES: usize = size_of::<RawExtentHeader>();
 pub(crate) const ENTRY_BYTES: usize = size_of::<RawExtent>();
-/// With 2^32 blocks in a file, the kernel's trees never grow deeper.
+/// Depth limit. With 2^32 blocks in a file, the kernel's trees never grow deeper.
 pub const DEPTH_MAX: u16 = 5;
 
-/// The expectations of the parent for a node.
+/// Values that a parent requires of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
-    /// Its depth; `None` for the root.
+    /// The node's depth; `None` for the root.
     pub depth: Option<u16>,
-    /// The file blocks that it may speak of.
+    /// The file blocks that the node may map.
     pub range: Range<FileBlock>,
 }
 
 impl Expected {
-    /// Returns the expectations for a root.
+    /// Returns the requirements for a root.
     pub(crate) fn of_root() -> Self {
         Self { depth: None, range: FileBlock(0)..FileBlock(FILE_BLOCKS_MAX) }
     }
@@ -49,7 +49,7 @@ enum Entries {
     Children(Vec<(FileBlock, FsBlock)>),
 }
 
-/// Returns the entries of a table. Those of leaves begin with the file block, too.
+/// Returns the entries of a table. Entries of leaves are viewed as index entries: both begin with the file block.
 pub(super) fn starts(table: &[u8]) -> &[RawExtentIndex] {
     <[RawExtentIndex]>::ref_from_bytes(table).unwrap_or_default()
 }
@@ -58,29 +58,30 @@ pub(super) fn start_of(entry: &RawExtentIndex) -> FileBlock {
     FileBlock(entry.block.get().into())
 }
 
-/// Returns how many entries of a table begin at or before `at`.
+/// Returns the number of a table's entries that begin at or before `at`.
 pub(crate) fn entries_until(table: &[u8], at: FileBlock) -> usize {
     starts(table).partition_point(|entry| start_of(entry) <= at)
 }
 
-/// Returns how many entries of a table begin before `at`.
+/// Returns the number of a table's entries that begin before `at`.
 pub(crate) fn entries_before(table: &[u8], at: FileBlock) -> usize {
     starts(table).partition_point(|entry| start_of(entry) < at)
 }
 
-/// Some neighbouring entries of a node.
+/// A few neighbouring entries of a node.
 pub(crate) struct Part<'t> {
-    /// Which ones.
+    /// The entries' positions in the node.
     pub entries: Range<usize>,
-    /// The file blocks that the entry covers: from its first one to that of the next entry; at the ends of the node,
-    /// to the limits of the node.
+    /// The file blocks that the entries cover: from the start of the first entry to the start of the entry after
+    /// them. At the node's ends, the node's own limits.
     pub range: Range<FileBlock>,
     pub(super) table: &'t [u8],
     location: Location,
 }
 
 impl<'t> Part<'t> {
-    /// Those of `entries` that a table has.
+    /// Returns the part with those of `entries` that the table has. Errors: `Corrupt` if the part's range is not in
+    /// order or exceeds the node's range.
     pub(crate) fn new(
         table: &'t [u8],
         entries: Range<usize>,
@@ -104,26 +105,23 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// Verifies that a search for `at` may end here.
+    /// Returns an error if the part does not cover `at`.
     pub(crate) fn check_contains(&self, at: FileBlock) -> Result<()> {
         if self.range.contains(&at) { Ok(()) } else { Err(self.disorder(at, self.range.end)) }
     }
 
     fn disorder(&self, previous: FileBlock, found: FileBlock) -> Error {
-        let (location, (previous, found)) = (self.place_of(0), (previous.0, found.0));
-        Error::corrupt(
-            STRUCTURE,
-            location,
-            Problem::Disorder { field: "file block", previous, found },
-        )
+        let (previous, found) = (previous.0, found.0);
+        let problem = Problem::Disorder { field: "file block", previous, found };
+        Error::corrupt(STRUCTURE, self.location_of(0), problem)
     }
 
-    /// Returns the place of entry `index`.
-    fn place_of(&self, index: usize) -> Location {
+    /// Returns the location of entry `index` of the part.
+    fn location_of(&self, index: usize) -> Location {
         self.location.at_byte((HEADER_BYTES + (self.entries.start + index) * ENTRY_BYTES) as u64)
     }
 
-    /// Verifies the entries, of a leaf, and emits them.
+    /// Verifies the entries of a leaf, and emits them.
     pub(crate) fn verify_leaf(
         &self,
         validity: BlockValidity<'_>,
@@ -133,7 +131,7 @@ impl<'t> Part<'t> {
         for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
             let entry =
                 RawExtent::ref_from_bytes(entry).expect("chunks have exactly the size of an entry");
-            let location = self.place_of(index);
+            let location = self.location_of(index);
             let fault = |problem| Error::corrupt("extent", location, problem);
             let start = FileBlock(entry.block.get().into());
             if start < next {
@@ -159,7 +157,7 @@ impl<'t> Part<'t> {
         Ok(())
     }
 
-    /// Verifies the entries, of an inner node, and emits them.
+    /// Verifies the entries of an inner node, and emits them.
     pub(crate) fn verify_index(
         &self,
         validity: BlockValidity<'_>,
@@ -169,7 +167,7 @@ impl<'t> Part<'t> {
         for (index, entry) in self.table.chunks_exact(ENTRY_BYTES).enumerate() {
             let entry = RawExtentIndex::ref_from_bytes(entry)
                 .expect("chunks have exactly the size of an entry");
-            let location = self.place_of(index);
+            let location = self.location_of(index);
             let fault = |problem| Error::corrupt("extent index", location, problem);
             let start = FileBlock(entry.block.get().into());
             if let Some(previous) = last.replace(start).filter(|previous| *previous >= start) {
@@ -191,8 +189,8 @@ impl<'t> Part<'t> {
 }
 
 impl Node {
-    /// Parses a node, and verifies the header, and that entries ascend, do not overlap, are within the limits that
-    /// the parent gives, and refer to blocks of the volume.
+    /// Parses a node. Verifies the header, and that entries ascend, do not overlap, are within the limits that the
+    /// parent gives, and refer to blocks of the volume.
     pub(crate) fn parse(
         bytes: &[u8],
         validity: BlockValidity<'_>,
@@ -213,7 +211,7 @@ impl Node {
         Ok(Self { depth, entries })
     }
 
-    /// Verifies the same. Returns the depth, and the entries in their raw form.
+    /// Verifies a node as `parse` does. Returns the depth, and the entries in their raw form.
     pub(crate) fn verify<'b>(
         bytes: &'b [u8],
         validity: BlockValidity<'_>,
@@ -246,7 +244,7 @@ impl Node {
     }
 }
 
-/// Verifies the header of a node: its depth, and its entries.
+/// Verifies a node's header. Returns the depth, and the bytes of the entries.
 pub(crate) fn verify_header<'b>(
     bytes: &'b [u8],
     expected: &Expected,
@@ -285,7 +283,7 @@ pub(crate) fn verify_header<'b>(
     Ok((depth, &bytes[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES]))
 }
 
-/// Verifies all of a node that is a block.
+/// Verifies the checksum and the entries of a node that is a block.
 pub(crate) fn verify_block(
     bytes: &[u8],
     validity: BlockValidity<'_>,
@@ -297,7 +295,7 @@ pub(crate) fn verify_block(
     Node::verify(bytes, validity, expected, location).map(drop)
 }
 
-/// Verifies the checksum, which is behind the room for entries that the header claims.
+/// Verifies the checksum. It lies behind the room for entries that the header claims.
 pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, location: Location) -> Result<()> {
     let Some(seed) = seed else { return Ok(()) };
     let header: &RawExtentHeader = view_at(bytes, 0, STRUCTURE, location)?;
@@ -311,7 +309,7 @@ pub(crate) fn verify_checksum(bytes: &[u8], seed: Option<u32>, location: Locatio
     Ok(())
 }
 
-/// Makes the checksum of a node that is a block.
+/// Writes the checksum of a node that is a block.
 pub(crate) fn seal(bytes: &mut [u8], seed: Option<u32>) {
     let Some(seed) = seed else { return };
     let room = match RawExtentHeader::ref_from_prefix(bytes) {

@@ -1,4 +1,4 @@
-//! Tests of extent nodes with damage and random bytes: parsing gives an error or a valid node.
+//! Tests of extent nodes with damage and random bytes: parsing returns an error or a valid node.
 
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn parse(bytes: &[u8], depth: Option<u16>, range: std::ops::Range<u64>) -> Resul
     )
 }
 
-fn find(bytes: &[u8], at: u64) -> Step {
+fn find(bytes: &[u8], at: u64) -> NodeSearch {
     let (geometry, root) = (plain(), Expected::of_root());
     let validity = BlockValidity::of_any_block(&geometry);
     super::find(bytes, validity, &root, Location::default(), FileBlock(at)).unwrap()
@@ -56,25 +56,25 @@ fn root(bytes: &[u8]) -> Result<Node> {
     parse(bytes, None, 0..FILE_BLOCKS_MAX)
 }
 
-/// The text of the error says what is wrong.
+/// Checks that parsing failed, and that the error's text contains `text`.
 fn refuses(result: Result<Node>, text: &str) {
     let error = result.expect_err(text).to_string();
     assert!(error.contains(text), "{error} should say {text}");
 }
 
 #[test]
-fn extents_that_continue_each_other_are_one_run() {
+fn adjacent_extents_are_one_run() {
     let bytes = node(
         header(3, 4, 0),
         &[entry(0, 32768, 1), entry(32768, 100, 32769), entry(32868, 32768 + 5, 32869)],
     );
-    let Step::Found(span) = find(&bytes, 0) else { panic!() };
+    let NodeSearch::Found(span) = find(&bytes, 0) else { panic!() };
     let lengths: Vec<_> = span.runs.iter().map(|run| (run.length, run.unwritten)).collect();
     assert_eq!(lengths, [(32868, false), (5, true)]);
 }
 
 #[test]
-fn lies_in_leaves_are_refused() {
+fn damaged_leaves_are_refused() {
     let leaf = |entries: &[Vec<u8>]| root(&node(header(entries.len() as u16, 4, 0), entries));
     refuses(leaf(&[entry(5, 0, 100)]), "length");
     refuses(leaf(&[entry(5, 2, 100), entry(6, 1, 200)]), "does not follow");
@@ -89,7 +89,7 @@ fn lies_in_leaves_are_refused() {
 }
 
 #[test]
-fn lies_in_inner_nodes_are_refused() {
+fn damaged_inner_nodes_are_refused() {
     let inner = |entries: &[Vec<u8>]| root(&node(header(entries.len() as u16, 4, 1), entries));
     refuses(inner(&[]), "entries is 0");
     refuses(inner(&[index(5, 100), index(5, 101)]), "does not follow");
@@ -97,12 +97,12 @@ fn lies_in_inner_nodes_are_refused() {
     refuses(inner(&[index(u32::MAX, 100)]), "file block is");
     let bytes = node(header(1, 4, 1), &[index(50, 100)]);
     refuses(parse(&bytes, Some(1), 0..50), "file block is 50");
-    // A block that leads to itself has the wrong depth the second time.
+    // A block that leads to itself has the wrong depth when it is read again.
     refuses(parse(&bytes, Some(0), 0..100), "depth is 1");
 }
 
 #[test]
-fn lies_in_headers_are_refused() {
+fn damaged_headers_are_refused() {
     let bytes = |header| root(&node(header, &[]));
     refuses(bytes(vec![0; 12]), "magic");
     refuses(bytes(header(0, 5, 0)), "room for entries");
@@ -113,20 +113,20 @@ fn lies_in_headers_are_refused() {
 }
 
 #[test]
-fn gaps_reach_to_the_next_child() {
+fn a_gap_ends_at_the_next_child() {
     let bytes = node(header(2, 4, 1), &[index(10, 100), index(50, 200)]);
-    let step = |at| find(&bytes, at);
-    let Step::Found(gap) = step(9) else { panic!() };
+    let search = |at| find(&bytes, at);
+    let NodeSearch::Found(gap) = search(9) else { panic!() };
     assert_eq!(gap, Span::hole(FileBlock(0), FileBlock(10)));
-    let Step::Child { block, expected } = step(49) else { panic!() };
+    let NodeSearch::Child { block, expected } = search(49) else { panic!() };
     assert_eq!((block, expected.range), (FsBlock(100), FileBlock(10)..FileBlock(50)));
-    let Step::Child { block, expected } = step(50) else { panic!() };
+    let NodeSearch::Child { block, expected } = search(50) else { panic!() };
     assert_eq!((block, expected.range), (FsBlock(200), FileBlock(50)..FileBlock(FILE_BLOCKS_MAX)));
 }
 
 proptest! {
     #[test]
-    fn noise_gives_errors_or_a_sound_node(
+    fn random_bytes_parse_to_an_error_or_a_valid_node(
         mut bytes in prop::collection::vec(any::<u8>(), 0..200),
         with_header in any::<bool>(),
         start in 0..1000_u64,
@@ -144,13 +144,13 @@ proptest! {
             let geometry = plain();
             let validity = BlockValidity::of_any_block(&geometry);
             match super::find(&bytes, validity, &expected, Location::default(), at) {
-                Ok(Step::Found(span)) => {
+                Ok(NodeSearch::Found(span)) => {
                     prop_assert!(span.contains(at));
                     prop_assert!(range.start <= span.start && span.end <= range.end);
                     let blocks = |run: &Run| run.block.0 > 0 && run.block.0 + run.length <= 40_000;
                     prop_assert!(span.runs.iter().all(blocks));
                 }
-                Ok(Step::Child { expected, .. }) => prop_assert!(expected.range.contains(&at)),
+                Ok(NodeSearch::Child { expected, .. }) => prop_assert!(expected.range.contains(&at)),
                 Err(error) => prop_assert!(!is_sound, "{error}"),
             }
         }

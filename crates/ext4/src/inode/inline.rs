@@ -1,5 +1,5 @@
-//! Data that lies in the inode itself (`inline_data`): 60 bytes in the block area, and the rest
-//! in the value of the attribute `system.data`. Of files, links and directories.
+//! Data in the inode itself (`inline_data`), of files, links and directories: 60 bytes in the block area, and the
+//! rest in the value of the attribute `system.data`.
 //!
 //! Source: kernel documentation, `filesystems/ext4/inlinedata.rst`.
 
@@ -18,13 +18,13 @@ use crate::xattr::entries::{Entries, Entry, Value};
 use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
 
 const STRUCTURE: &str = "inline data";
-/// Where the entries of attributes begin in an inode's attribute area: after a magic number.
+/// Offset of the first attribute entry in an inode's attribute area: after a magic number.
 const ENTRIES_AT: usize = 4;
-/// What an inline directory begins with: the number of the parent's inode.
+/// Bytes at the start of an inline directory: the number of the parent's inode.
 pub(crate) const PARENT_BYTES: usize = 4;
 
-/// The inline data, up to the inode's size. A file may be longer than what the inode holds:
-/// mke2fs makes such files of those that are all hole. The rest reads as zeroes.
+/// Returns the inline data, up to the inode's size. A file may be longer than its inline data: mke2fs creates such
+/// files if they are one hole. The rest reads as zeroes.
 pub(crate) fn data(inode: &Inode) -> Result<Vec<u8>> {
     let record = inode.record();
     let mut data = [&record.block_area, value(inode.volume(), &record)?.bytes].concat();
@@ -32,17 +32,17 @@ pub(crate) fn data(inode: &Inode) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// The part of the data that does not fit in the block area, in the inode's attribute area.
+/// The part of the data that does not fit in the block area. It lies in the inode's attribute area.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InlineValue<'r> {
     pub bytes: &'r [u8],
-    /// Where it begins there; means nothing when it is empty.
+    /// Offset of the value in the attribute area; meaningless if the value is empty.
     pub at: usize,
-    /// Where the entry of its attribute begins there.
+    /// Offset of the value's entry in the attribute area.
     pub entry_at: usize,
 }
 
-/// That part; it is there even when it is empty.
+/// Returns the part of the data in the attribute area. The attribute exists even if its value is empty.
 pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<InlineValue<'r>> {
     let location = Location::inode(record.number);
     let has_value_inodes = volume.geometry().features.has(Feature::EaInode);
@@ -60,16 +60,16 @@ pub(crate) fn value<'r>(volume: &Volume, record: &'r InodeRecord) -> Result<Inli
     Err(Error::corrupt(STRUCTURE, location, problem))
 }
 
-/// Where a file's inline data is to be zeroes, since the file ends before.
+/// The inline data past a file's new end, which is to be zeroed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Truncation {
-    /// The first byte in the block area, and the bytes in the attribute area.
+    /// The offset of the first byte in the block area, and the bytes in the attribute area.
     block_area_from: usize,
     attribute_area: (usize, usize),
 }
 
 impl Truncation {
-    /// Of a file that is to have `size` bytes.
+    /// Returns the truncation of a file to `size` bytes.
     pub(crate) fn new(inode: &Inode, size: u64) -> Result<Self> {
         let record = inode.record();
         let value = value(inode.volume(), &record)?;
@@ -84,36 +84,36 @@ impl Truncation {
     pub(crate) fn apply(self, record: &mut InodeRecord) {
         record.block_area[self.block_area_from..].fill(0);
         let (start, end) = self.attribute_area;
-        // An empty value lies nowhere.
+        // An empty value has no position.
         if start < end {
             record.attribute_area[start..end].fill(0);
         }
     }
 }
 
-/// An inline directory: the parent, and entries in two parts, neither of which an entry leaves.
+/// An inline directory: the parent's number, and entries in two parts. No entry crosses the end of a part.
 ///
-/// Entries "." and ".." are not stored. Cursors are the positions that entries have when the
-/// directory becomes a block: there "." and ".." come first.
+/// Entries "." and ".." are not stored. Cursors are the positions that the entries get when the directory is
+/// converted to a block, which begins with "." and "..".
 pub(crate) struct InlineDirectory<'a> {
     inode: InodeNumber,
     parent: InodeNumber,
     parts: [Part<'a>; 2],
 }
 
-/// Some entries, and the cursor of the first.
+/// A part of the entries, and its offset in the inode's data.
 struct Part<'a> {
     start: u64,
     bytes: &'a [u8],
 }
 
 const PARENT_CURSOR: DirCursor = DirCursor(entry_bytes(1) as u64);
-/// Where the other entries begin in a block.
+/// Offset of the first entry after ".." in a block.
 pub(crate) const FIRST_ENTRY_AT: usize = entry_bytes(1) + entry_bytes(2);
 const FIRST_ENTRY_CURSOR: DirCursor = DirCursor(FIRST_ENTRY_AT as u64);
 
 impl<'a> InlineDirectory<'a> {
-    /// The parts of a directory whose data is inline.
+    /// Opens a directory whose data is inline.
     pub(crate) fn open(volume: &Volume, record: &'a InodeRecord) -> Result<Self> {
         let area = &record.block_area;
         let (parent, entries) = area.split_at(PARENT_BYTES);
@@ -128,7 +128,7 @@ impl<'a> InlineDirectory<'a> {
         })
     }
 
-    /// The parent, which must be an inode of the volume.
+    /// Returns the parent. Errors: `Corrupt` if it is not an inode of the volume.
     pub(crate) fn parent(&self, format: &DirFormat) -> Result<InodeNumber> {
         let (found, max) = (self.parent.0, format.inode_max.0);
         if found == 0 || found > max {
@@ -138,7 +138,7 @@ impl<'a> InlineDirectory<'a> {
         Ok(self.parent)
     }
 
-    /// The bytes of each part, with the place that its entries' positions are counted from.
+    /// Returns the bytes of each part, with the location of the part's first byte.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&'a [u8], Location)> {
         let location = self.location();
         self.parts.iter().map(move |part| (part.bytes, location.at_byte(part.start)))

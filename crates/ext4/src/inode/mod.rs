@@ -24,34 +24,34 @@ use crate::ranks;
 use crate::volume::Volume;
 use crate::{extent, indirect};
 
-/// How many spans of the file one mapping may join.
+/// Maximum number of spans that one mapping joins.
 const SPANS_JOINED_MAX: usize = 16;
 
-/// An inode in use, of a volume.
+/// A loaded inode of a volume.
 pub struct Inode {
     volume: Arc<Volume>,
     number: InodeNumber,
     kind: FileType,
     /// Replaced as a whole when the inode changes (`inode/write.rs`).
     pub(crate) record: Arc<RecordLock>,
-    /// The flags of the record, which every read needs, without its lock.
+    /// The flags of the record. Every read needs them, and reads them without the record's lock.
     flags: AtomicU32,
     size: AtomicU64,
-    /// The cached extents of its map. A thread that changes the map on disk holds them exclusively.
+    /// The cached extents of the inode's map. A thread that changes the map on disk holds them exclusively.
     pub(crate) map: ExtentStatus,
     /// The blocks that have data in the cache and no block on the device.
     pub(crate) delayed: RankedMutex<Delayed>,
     /// The number of clusters reserved for delayed blocks, readable without their lock.
     pub(crate) clusters_reserved: AtomicU64,
     /// Held by a thread that allocates delayed blocks, from its search until their allocation, and by a thread that
-    /// removes delayed blocks: removed ones are not allocated afterwards.
+    /// removes delayed blocks. So removed blocks are not allocated afterwards.
     pub(crate) placing: RankedMutex<()>,
-    /// The file block up to which there may be blocks past the size on the disk, which a recovery has to free. While
-    /// it is past that size, the inode is an orphan (`orphans/write.rs`).
+    /// The end of the blocks that may exist past the size on the disk, and that a recovery has to free. While it is
+    /// past that size, the inode is an orphan (`orphans/write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
-    /// The number of users that have the file open for writing.
+    /// The number of open files that can write to the inode.
     pub(crate) writers: AtomicU32,
-    /// Changes that are written with the next change of the record.
+    /// Changes that will be written with the next change of the record.
     pub(crate) pending: Pending,
 }
 
@@ -119,7 +119,7 @@ impl Inode {
     /// Returns the attributes that stat(2) reports. Reserved space counts as allocated, since programs do not read a
     /// file without blocks.
     pub fn attributes(&self) -> Attributes {
-        // Read before the record, which has a cluster before its reservation ends.
+        // Read before the record: at any time, a cluster is counted in the reservation, or in the record.
         let reserved = self.clusters_reserved.load(Ordering::Acquire);
         let mut attributes = self.record.read().attributes();
         self.pending.show(&mut attributes);
@@ -134,7 +134,7 @@ impl Inode {
         InodeFlags(self.flags.load(Ordering::Acquire)).contains(flags)
     }
 
-    /// Fails for an inode whose contents cannot be read yet; the error names the feature.
+    /// Returns `Unsupported` for an inode whose contents cannot be read yet. The error names the feature.
     pub fn check_readable(&self) -> Result<()> {
         if self.has(InodeFlags::ENCRYPTED) {
             return Err(Unsupported::Encrypted(self.number()).into());
@@ -247,7 +247,7 @@ impl Inode {
         })
     }
 
-    /// Returns whether it is known, without reading further, that no blocks follow `end`.
+    /// Returns whether no blocks follow `end`, as far as that is known without reading.
     fn is_last(&self, end: FileBlock) -> bool {
         if end >= self.map_end() {
             return true;
@@ -293,13 +293,13 @@ impl Inode {
         let block_size = geometry.block_size;
         let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
         let at = block_size.file_block(at);
-        // First what is delayed, then the map: a block that gets its place in between is seen there.
+        // Delayed blocks are looked up before the map: a block that is allocated in between is seen in the map.
         let delayed = self.delayed.lock().around(at);
         let piece = self.piece_at(at, wanted_end)?;
         Ok(self.iomap_of(piece, &delayed))
     }
 
-    /// Returns the mapping of `piece`, which was looked up when its blocks were delayed as in `delayed`.
+    /// Returns the mapping of `piece`, which was looked up after `delayed`.
     fn iomap_of(&self, mut piece: Piece, delayed: &Around) -> Iomap {
         let geometry = self.volume.geometry();
         let block_size = geometry.block_size;
@@ -315,7 +315,7 @@ impl Inode {
             Piece::Run(run) if run.unwritten => (IomapKind::Unwritten, Some(run.block)),
             Piece::Run(run) => (IomapKind::Mapped, Some(run.block)),
         };
-        // File blocks have 32 bits and blocks 16: no shift overflows. Runs lie in the volume.
+        // No shift overflows: file blocks have 32 bits, and block sizes have shifts up to 16. Runs lie in the volume.
         let bytes = |blocks: u64| blocks << block_size.shift();
         Iomap {
             offset: FileOffset(bytes(piece.start().0)),

@@ -20,23 +20,23 @@ const STRUCTURE: &str = "inode";
 pub struct InodeFlags(pub u32);
 
 impl InodeFlags {
-    /// Nothing of it may be changed.
+    /// The inode cannot be changed.
     pub const IMMUTABLE: Self = Self(0x10);
-    /// Contents are encrypted; of a directory, names too.
+    /// The contents are encrypted; in a directory, the names, too.
     pub const ENCRYPTED: Self = Self(0x800);
     /// The directory is hashed.
     pub const INDEX: Self = Self(0x1000);
-    /// Data goes through the journal.
+    /// Data is written through the journal.
     pub const JOURNAL_DATA: Self = Self(0x4000);
     /// `blocks` counts blocks, not units of 512 bytes.
     pub const HUGE_FILE: Self = Self(0x4_0000);
-    /// The block area is an extent tree.
+    /// The block area holds the root of an extent tree.
     pub const EXTENTS: Self = Self(0x8_0000);
-    /// Protected by fs-verity.
+    /// The file is protected by fs-verity.
     pub const VERITY: Self = Self(0x10_0000);
-    /// Holds the value of an extended attribute.
+    /// The inode holds the value of an extended attribute.
     pub const EA_INODE: Self = Self(0x20_0000);
-    /// Data lies in the inode.
+    /// The data lies in the inode.
     pub const INLINE_DATA: Self = Self(0x1000_0000);
     /// Names in the directory ignore case.
     pub const CASEFOLD: Self = Self(0x4000_0000);
@@ -44,23 +44,23 @@ impl InodeFlags {
     /// The flags that new inodes inherit from their directory: secure deletion, undeletion, compression or not, sync,
     /// no dump, no access times, no tail merging, sync of directories, project inheritance, direct access.
     const INHERITED: u32 = 0x2201_84CF;
-    /// Those that mean something for directories only.
+    /// The flags that only directories can have.
     const OF_DIRECTORIES: u32 = 0x2003_0000;
 
-    /// The flags that FS_IOC_GETFLAGS shows.
+    /// The flags that FS_IOC_GETFLAGS reports.
     pub(crate) const VISIBLE: u32 = 0x725B_DFFF;
-    /// Which of them FS_IOC_SETFLAGS changes: besides the first eight and those of directories, data
-    /// through the journal, no tail merging, direct access, project inheritance, ignored case.
+    /// The flags that FS_IOC_SETFLAGS changes: the first eight, those of directories, data through the journal, no
+    /// tail merging, direct access, project inheritance, ignored case.
     pub(crate) const CHANGEABLE: u32 = 0x6243_C0FF;
-    /// Those that say how the contents are kept: a change of them changes the contents, too.
+    /// The flags that determine how the contents are stored. Changing one would require a conversion of the contents.
     pub(crate) const OF_CONTENTS: u32 = Self::EXTENTS.0 | Self::JOURNAL_DATA.0 | Self::CASEFOLD.0;
 
-    /// Returns the flags that a new inode of type `kind` takes over from its directory, which has these.
+    /// Returns the flags that a new inode of type `kind` inherits from a directory with these flags.
     pub(crate) fn inherited_by(self, kind: FileType) -> Self {
         Self(self.0 & Self::INHERITED & Self::possible_for(kind))
     }
 
-    /// Those that an inode of type `kind` can have, of the flags that users may set.
+    /// Returns the flags that an inode of type `kind` can have. Only meaningful for flags that users may set.
     pub(crate) fn possible_for(kind: FileType) -> u32 {
         match kind {
             FileType::Directory => u32::MAX,
@@ -76,10 +76,10 @@ impl InodeFlags {
     }
 }
 
-/// A valid inode.
+/// A validated inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InodeRecord {
-    /// Which one.
+    /// The inode number.
     pub number: InodeNumber,
     /// Its type.
     pub kind: FileType,
@@ -89,7 +89,7 @@ pub struct InodeRecord {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Hard links; 1 for a directory with more than the format can count.
+    /// Hard links; 1 for a directory with more links than the format can count.
     pub links: u16,
     /// The size in bytes, at most `i64::MAX`.
     pub size: u64,
@@ -99,20 +99,20 @@ pub struct InodeRecord {
     pub flags: InodeFlags,
     /// The generation.
     pub generation: u32,
-    /// The version; of an attribute inode its low half is part of the reference count. 0 on volumes
-    /// whose inodes have none.
+    /// The version. In an attribute inode, its low half is part of the reference count. 0 on volumes whose inodes
+    /// have no version.
     pub version: u64,
-    /// Last access; of an attribute inode the seconds' low 32 bits are its value's hash.
+    /// Last access. In an attribute inode, the low 32 bits of the seconds are the value's hash.
     pub accessed: Timestamp,
     /// Last change of the inode.
     pub changed: Timestamp,
     /// Last change of the contents.
     pub modified: Timestamp,
-    /// Creation, where the inode has room for it.
+    /// Creation, if the inode has room for it.
     pub created: Option<Timestamp>,
-    /// When it was deleted, in seconds since 1970, or the next inode of the orphan list.
+    /// Time of the deletion in seconds since 1970, or the next inode of the orphan list.
     pub deleted: u32,
-    /// The project id, with the feature `project`.
+    /// The project id, if the volume has the feature `project`.
     pub project: Option<u32>,
     /// The block of extended attributes, if any; it lies in the volume.
     pub attribute_block: Option<FsBlock>,
@@ -120,16 +120,15 @@ pub struct InodeRecord {
     pub block_area: [u8; 60],
     /// The bytes behind the last field, for extended attributes; empty if there is no room.
     pub attribute_area: Box<[u8]>,
-    /// Where `attribute_area` begins in the inode.
+    /// Offset of `attribute_area` in the inode.
     pub attribute_area_start: usize,
-    /// The seed of the checksums of everything that belongs to the inode, when metadata is
-    /// checksummed.
+    /// The checksum seed of all structures that belong to the inode, if metadata has checksums.
     pub checksum_seed: Option<u32>,
 }
 
 impl InodeRecord {
-    /// Validates the bytes of inode `number`, which are `geometry.inode_size` at `location`.
-    /// `NotFound` if it was never used or is deleted and cleared.
+    /// Parses and validates the bytes of inode `number`, which are `geometry.inode_size` at `location`. Errors:
+    /// `NotFound` if the inode was never used, or is deleted and cleared.
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
@@ -150,7 +149,7 @@ impl InodeRecord {
             Error::corrupt(STRUCTURE, location, problem)
         })?;
         let flags = InodeFlags(raw.flags.get());
-        // A field is there when the extra bytes reach its end.
+        // A field is present if the extra bytes reach its end.
         let there = |end: usize| extra_bytes >= end;
         let time = |seconds: u32, extra: u32, end| {
             times::decode(seconds, if there(end) { extra } else { 0 })
@@ -191,7 +190,7 @@ impl InodeRecord {
         })
     }
 
-    /// Compares an inode's checksum with its contents, in use or not, on volumes with checksums.
+    /// Verifies an inode's checksum, whether the inode is in use or not, if the volume has checksums.
     pub(crate) fn verify(
         bytes: &[u8],
         geometry: &Geometry,
@@ -210,12 +209,12 @@ impl InodeRecord {
         }
     }
 
-    /// Returns the room that the inode has for times.
+    /// Returns the inode's room for times.
     pub(crate) fn time_room(&self) -> TimeRoom {
         TimeRoom(self.attribute_area_start.saturating_sub(BASE_BYTES))
     }
 
-    /// Replaces its times by the nearest ones that it has room for.
+    /// Replaces each time by the nearest time that the inode has room for.
     pub(crate) fn fit_times(&mut self) {
         // Attribute inodes use these fields for other numbers.
         if self.flags.contains(InodeFlags::EA_INODE) {
@@ -250,8 +249,8 @@ impl InodeRecord {
         }
     }
 
-    /// Returns the units of 512 bytes that `stat` reports. Data of a file that lies in its inode counts,
-    /// as Linux has it: programs take a file without blocks for a hole.
+    /// Returns the units of 512 bytes that stat(2) reports. As in Linux, inline data counts, since programs take a
+    /// file without blocks for a hole.
     fn blocks_reported(&self) -> u64 {
         if self.kind == FileType::Regular && self.flags.contains(InodeFlags::INLINE_DATA) {
             self.blocks.saturating_add(self.size.div_ceil(512))
@@ -260,7 +259,7 @@ impl InodeRecord {
         }
     }
 
-    /// Returns the device that a special file stands for; 0:0 for others.
+    /// Returns the device number of a special file; 0:0 for other types.
     pub fn device(&self) -> DeviceNumber {
         if !matches!(self.kind, FileType::CharacterDevice | FileType::BlockDevice) {
             return DeviceNumber::default();
@@ -275,7 +274,7 @@ impl InodeRecord {
     }
 }
 
-/// The extra fields and how many of their bytes the inode says it has.
+/// Returns the extra fields, and the number of their bytes that the inode has.
 fn parse_extra(bytes: &[u8], location: Location) -> Result<(RawInodeExtra, usize)> {
     let mut fields = RawInodeExtra::default();
     let room = bytes.len().saturating_sub(BASE_BYTES);
@@ -299,7 +298,7 @@ fn parse_extra(bytes: &[u8], location: Location) -> Result<(RawInodeExtra, usize
     Ok((fields, extra_bytes))
 }
 
-/// Verifies the checksum, which covers the inode with both halves of the checksum as zero.
+/// Verifies the checksum. It covers the inode with both halves of the checksum set to zero.
 fn verify_checksum(
     bytes: &[u8],
     seed: u32,
@@ -333,7 +332,7 @@ fn parse_size(
     geometry: &Geometry,
     location: Location,
 ) -> Result<u64> {
-    // In directories the high half was once the block of the ACL.
+    // In directories, the high half was once the block of the ACL.
     let has_high = kind == FileType::Regular || geometry.features.has(Feature::LargeDir);
     let high = if has_high { raw.size_high.get() } else { 0 };
     let size = u64::from(high) << 32 | u64::from(raw.size_lo.get());
@@ -397,7 +396,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn noise_gives_errors_or_a_record(
+        fn random_bytes_parse_to_an_error_or_a_record(
             mut bytes in prop::collection::vec(any::<u8>(), 0..600),
             mode in any::<u16>(),
         ) {

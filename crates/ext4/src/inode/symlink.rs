@@ -11,8 +11,8 @@ use crate::inode::record::InodeFlags;
 const STRUCTURE: &str = "symbolic link";
 
 impl Inode {
-    /// The target of this symbolic link: not empty, and without a NUL, where it ends if one lies
-    /// before its size.
+    /// Returns the target of this symbolic link. The target is not empty. It ends at the first NUL, or at the link's
+    /// size.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         let record = self.record();
         if record.kind != FileType::Symlink {
@@ -28,7 +28,7 @@ impl Inode {
         }
     }
 
-    /// The bytes that begin with the target, as many as there is room for.
+    /// Returns all bytes that have room for the target, which is at their start.
     pub(crate) fn link_room(&self) -> Result<Vec<u8>> {
         let record = self.record();
         let area = &record.block_area;
@@ -42,14 +42,14 @@ impl Inode {
         block.map(|block| block.to_vec()).ok_or_else(|| self.fault(Problem::Missing("block")))
     }
 
-    /// Whether the target lies in the block area. Since attribute values in inodes count as the
-    /// inode's blocks, the size decides where the volume can have those.
+    /// Returns whether the target lies in the block area. If the volume can have attribute values in inodes, the size
+    /// decides, since the blocks of such values count as blocks of the link.
     pub(crate) fn is_fast_symlink(&self) -> bool {
         let (record, geometry) = (self.record(), self.volume().geometry());
         if record.kind != FileType::Symlink || self.has(InodeFlags::INLINE_DATA) {
             return false;
         }
-        // Nor can a target that is too long for the area lie there, blocks or not.
+        // A target that is too long for the area cannot lie there, even if the link has no blocks.
         let fits = record.size < record.block_area.len() as u64;
         if geometry.features.has(Feature::EaInode) || !fits {
             return fits;
@@ -60,7 +60,7 @@ impl Inode {
         record.blocks.saturating_sub(attributes) == 0
     }
 
-    /// As many bytes as the link's size says. A NUL follows them, save in inline data.
+    /// Returns as many bytes as the link's size. Except in inline data, there must be room for a NUL after them.
     fn prefix<'b>(&self, room: &'b [u8]) -> Result<&'b [u8]> {
         let ends_with_nul = !self.has(InodeFlags::INLINE_DATA);
         let max = (room.len() as u64).saturating_sub(ends_with_nul.into());

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_kept_as_the_nearest_that_there_is_room_for() {
+    fn times_are_stored_as_the_nearest_time_that_there_is_room_for() {
         let wide = (1 << 34) - (1 << 31) - 1;
         for (seconds, narrow_kept, wide_kept) in [
             (i64::MIN, -(1 << 31), -(1 << 31)),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn each_time_has_bits_of_its_own() {
+    fn each_time_has_its_own_extra_bits() {
         let time = Timestamp { seconds: 1 << 32, nanoseconds: 5 };
         for (bytes, kept) in [(4, 0), (8, 1), (12, 2), (16, 3), (20, 3), (24, 4), (32, 4)] {
             let room = TimeRoom(bytes);

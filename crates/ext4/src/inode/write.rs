@@ -48,7 +48,7 @@ fn stored(id: TransactionId) -> u64 {
 
 impl Pending {
     /// Returns the state of an inode of `volume` that was just loaded, with this room for times. Any transaction that
-    /// is not durable may have changed it.
+    /// is not durable may have changed the inode.
     pub(crate) fn new(volume: &Volume, times: TimeRoom) -> Self {
         let last = volume.writer.as_ref().map_or(0, |writer| stored(writer.journal.latest()));
         Self { noted: Mutex::default(), last_change: AtomicU64::new(last), times }
@@ -93,8 +93,8 @@ impl Inode {
             *modified = time;
             return;
         }
-        // A clock that has not moved on gives an inode nothing new to say. (Not under the lock of
-        // what is pending, which is taken with the record's held.)
+        // If the clock has not advanced since the last change, nothing is new. The record's lock is not taken under
+        // the lock of the noted times, since other threads take them in the opposite order.
         let times = self.pending.times;
         if !self.record.read().says_modified(times.modified(time), times.changed(time)) {
             self.pending.noted.lock().modified = Some(time);
@@ -140,14 +140,14 @@ impl Inode {
         self.volume().change(1, |handle| self.update(handle, |record| record.apply(change)))
     }
 
-    /// Records that the handle's transaction changes the inode, so that a sync of the inode makes the transaction
+    /// Records that the handle's transaction changes the inode. A sync of the inode then makes the transaction
     /// durable.
     pub(crate) fn note_change(&self, handle: &Handle<'_>) {
         self.pending.last_change.store(stored(handle.transaction()), Ordering::Release);
     }
 
-    /// Changes the record, on disk and in memory. The caller holds the inode's lock if other fields must not change at
-    /// the same time.
+    /// Changes the record, on disk and in memory. The caller holds the inode's lock if it relies on other fields to
+    /// stay unchanged.
     pub(crate) fn update(
         &self,
         handle: &mut Handle<'_>,
@@ -244,8 +244,8 @@ impl InodeRecord {
         }
     }
 
-    /// Returns the allocated space, in the units that the flags say: of 512 bytes if the field can count those, else of
-    /// blocks.
+    /// Returns the allocated space, and the flags that determine its unit: 512 bytes if the field can hold that
+    /// number, otherwise blocks.
     fn blocks_stored(&self, geometry: &Geometry) -> (u64, InodeFlags) {
         let plain = InodeFlags(self.flags.0 & !InodeFlags::HUGE_FILE.0);
         let in_blocks = geometry.features.has(Feature::HugeFile) && self.blocks >> 48 != 0;
@@ -279,13 +279,13 @@ impl InodeRecord {
         if geometry.features.has(Feature::Project) {
             extra.projid = self.project.unwrap_or(0).into();
         }
-        // The size itself is always there; of the others as many as the inode has.
+        // The size of the extra fields is always stored, the other fields as far as the inode has them.
         let there = room.max(2).min(known);
         tail[..there].copy_from_slice(&extra.as_bytes()[..there]);
     }
 }
 
-/// Computes the checksum of an inode's bytes, on volumes with checksums.
+/// Writes the checksum of an inode's bytes, if the volume has checksums.
 pub(crate) fn seal(bytes: &mut [u8], geometry: &Geometry, number: InodeNumber, generation: u32) {
     let Some(seed) = geometry.inode_seed(number, generation) else { return };
     let has_high = bytes.get(BASE_BYTES..BASE_BYTES + 2).is_some_and(|size| {

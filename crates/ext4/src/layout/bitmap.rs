@@ -1,4 +1,4 @@
-//! The bitmaps of a group: which clusters and which inodes are in use. Not here: changing them.
+//! Bitmaps of a group: the clusters and the inodes that are in use. Not here: changing them.
 
 use base::checksum::crc32c;
 use base::{Error, FsBlock, Location, Problem, Result};
@@ -18,17 +18,17 @@ pub struct Bitmap {
 #[derive(Clone, Debug)]
 enum Bytes {
     Stored(MetadataBuffer),
-    /// Of a group whose bitmap was never written.
+    /// The bitmap of a group that was never written.
     Computed(Box<[u8]>),
 }
 
 impl Bitmap {
-    /// The bits that stand for something. Those behind them in the block are padding.
+    /// Returns the number of bits that have a meaning. The bits behind them in the block are padding.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// Whether a bit is set: in use. Bits from `length` on are.
+    /// Returns whether a bit is set: its cluster or inode is in use. Bits from `length` on count as set.
     pub fn is_set(&self, bit: u32) -> bool {
         if bit >= self.length {
             return true;
@@ -37,7 +37,7 @@ impl Bitmap {
         byte >> (bit % 8) & 1 == 1
     }
 
-    /// How many bits are clear: free.
+    /// Returns the number of clear bits: free clusters or inodes.
     pub fn free(&self) -> u32 {
         let whole = self.length as usize / 8;
         let zeros: u32 = self.bytes().iter().take(whole).map(|byte| byte.count_zeros()).sum();
@@ -45,7 +45,7 @@ impl Bitmap {
         zeros + rest as u32
     }
 
-    /// The whole block, padding included.
+    /// Returns the whole block, padding included.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Stored(buffer) => buffer,
@@ -55,7 +55,7 @@ impl Bitmap {
 }
 
 impl Volume {
-    /// Which clusters of a group are in use.
+    /// Returns the bitmap of the clusters of a group that are in use.
     pub fn block_bitmap(&self, group: &GroupDescriptor) -> Result<Bitmap> {
         let geometry = self.geometry();
         let length = geometry.clusters_for(geometry.blocks_in_group(group.group)) as u32;
@@ -72,7 +72,7 @@ impl Volume {
         Ok(Bitmap { bytes: Bytes::Stored(self.read_bitmap(group, &stored)?), length })
     }
 
-    /// Which inodes of a group are in use.
+    /// Returns the bitmap of the inodes of a group that are in use.
     pub fn inode_bitmap(&self, group: &GroupDescriptor) -> Result<Bitmap> {
         let geometry = self.geometry();
         let length = geometry.inodes_per_group;
@@ -108,22 +108,22 @@ impl Volume {
     }
 }
 
-/// A bitmap on the device and what its group descriptor says of it.
+/// A bitmap on the device, as its group descriptor describes it.
 struct Stored {
     structure: &'static str,
     block: FsBlock,
-    /// Bytes under the checksum.
+    /// Number of bytes that the checksum covers.
     covered: u32,
     checksum: u32,
 }
 
-/// What the bitmap of a group would be if only the format's own blocks were in use.
+/// Returns the block bitmap of a group in which only the format's own blocks are in use.
 fn initial_block_bitmap(geometry: &Geometry, group: &GroupDescriptor) -> Box<[u8]> {
     let mut bytes = vec![0_u8; geometry.block_size.len()].into_boxed_slice();
     let start = geometry.group_start(group.group);
     let own = geometry.blocks_in_group(group.group);
     let mut mark = |first: FsBlock, blocks: u64| {
-        // Parts in other groups are none of this bitmap's business.
+        // Structures of this group may lie partly in other groups, whose bitmaps cover that part.
         for block in first.0.max(start.0)..(first.0 + blocks).min(start.0 + own) {
             let bit = (block - start.0) >> geometry.cluster_shift;
             if let Some(byte) = bytes.get_mut((bit / 8) as usize) {

@@ -1,6 +1,6 @@
-//! Block validity: the blocks that the map of an inode may refer to. As in Linux, these are the blocks outside
-//! of the system zones; only the journal's map may refer to the journal's blocks.
-//! Not here: the zones (`layout/system_zones.rs`).
+//! Block validity: the blocks that an inode's map may refer to. As in Linux, these are the blocks outside of the
+//! system zones; only the journal's map may refer to the journal's blocks. Not here: the zones
+//! (`layout/system_zones.rs`).
 
 use std::ops::Range;
 
@@ -23,13 +23,14 @@ pub(crate) struct BlockValidity<'v> {
 }
 
 impl<'v> BlockValidity<'v> {
-    /// Accepts every block of the volume behind its superblock, for the consistency check, which finds blocks
-    /// with two owners itself.
+    /// Returns a validity that accepts every block of the volume after its superblock. For the consistency check,
+    /// which finds blocks with two owners itself.
     pub(crate) fn of_any_block(geometry: &'v Geometry) -> Self {
         Self { geometry, fixed: None, journal: None }
     }
 
-    /// Refuses a run of blocks that `location` in `structure` refers to, if the inode cannot have them.
+    /// Checks a run of blocks that `location` in `structure` refers to. Errors: `Corrupt` if the inode cannot have
+    /// them.
     pub(crate) fn check(
         self,
         structure: &'static str,
@@ -45,7 +46,7 @@ impl<'v> BlockValidity<'v> {
         Checker { validity: self, valid: 0..0 }
     }
 
-    /// Returns the valid blocks around one of the volume's, or else the zone that it lies in.
+    /// Returns the range of valid blocks around a block of the volume. Errors: the zone that contains the block.
     fn valid_around(&self, block: FsBlock) -> std::result::Result<Range<u64>, Range<u64>> {
         let mut valid = self.geometry.first_data_block.0 + 1..self.geometry.block_count;
         for zones in [self.fixed, self.journal].into_iter().flatten() {
@@ -94,7 +95,7 @@ impl Checker<'_> {
 impl Volume {
     /// Returns the blocks that an inode may have.
     pub(crate) fn block_validity(&self, inode: InodeNumber) -> BlockValidity<'_> {
-        // The journal's own zones are found by its map.
+        // The journal's own zones are collected by its map, so they cannot be used to check that map.
         let is_journal = self.superblock().inodes.journal == Some(inode);
         let journal = if is_journal { None } else { Some(self.journal_zones()) };
         BlockValidity { geometry: self.geometry(), fixed: Some(self.fixed_zones()), journal }
@@ -102,7 +103,7 @@ impl Volume {
 }
 
 impl Inode {
-    /// Verifies all block numbers in the record: the root of the map, and the attribute block. Linux does so
+    /// Verifies all block numbers in the record: the root of the map, and the attribute block. Linux does this
     /// when it reads an inode.
     pub(crate) fn check_block_references(&self) -> Result<()> {
         let (volume, record) = (self.volume(), self.record());
@@ -128,14 +129,14 @@ mod tests {
     use crate::layout::geometry::tests::plain;
 
     #[test]
-    fn runs_must_lie_between_zones() {
+    fn runs_in_system_zones_are_refused() {
         let geometry = plain();
         let [fixed, journal] = [[(0, 10), (500, 2)], [(100, 10), (32_768, 1)]].map(Zones::of);
-        let others =
+        let of_files =
             BlockValidity { geometry: &geometry, fixed: Some(&fixed), journal: Some(&journal) };
-        let its_own = BlockValidity { journal: None, ..others };
+        let of_journal = BlockValidity { journal: None, ..of_files };
         let location = Location::default();
-        let mut checker = others.checker();
+        let mut checker = of_files.checker();
         let mut check = |start, count| checker.check("extent", location, FsBlock(start), count);
         for (start, count) in [(10, 90), (50, 1), (110, 390), (502, 5), (39_999, 1), (32_769, 1)] {
             check(start, count).unwrap();
@@ -156,7 +157,7 @@ mod tests {
             let error = check(start, count).unwrap_err().to_string();
             assert!(error.contains("outside"), "{error}");
         }
-        its_own.check("extent", location, FsBlock(99), 300).unwrap();
-        its_own.check("extent", location, FsBlock(499), 2).unwrap_err();
+        of_journal.check("extent", location, FsBlock(99), 300).unwrap();
+        of_journal.check("extent", location, FsBlock(499), 2).unwrap_err();
     }
 }

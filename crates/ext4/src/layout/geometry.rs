@@ -1,5 +1,5 @@
-//! The validated parameters of a volume, and the positions that follow from them: of groups, superblock copies
-//! and descriptors. Not here: reading any of these.
+//! The validated parameters of a volume, and the positions of groups, superblock copies and descriptors, which follow
+//! from them. Not here: reading any of these.
 
 use std::ops::Range;
 
@@ -10,31 +10,31 @@ use base::{
 
 use crate::features::{Feature, Features};
 
-/// The maximum number of blocks of a file, in every kind of map (the kernel's limit).
+/// The maximum number of blocks of a file, in each kind of map (the kernel's limit).
 pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
-/// Which groups hold copies of the superblock and the descriptors.
+/// The groups that have copies of the superblock and of the descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SuperblockCopies {
     /// Every group.
     All,
     /// Groups 0, 1 and powers of 3, 5 and 7 (`sparse_super`).
     Sparse,
-    /// Group 0 and these (`sparse_super2`); 0 stands for none.
+    /// Group 0 and these groups (`sparse_super2`); 0 stands for none.
     Two([u32; 2]),
 }
 
-/// The operating system that a volume was created for, from its superblock. It decides the meaning of some
-/// inode fields.
+/// The operating system that a volume was created for, from its superblock. The meaning of some inode fields depends
+/// on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CreatorOs {
     /// Linux.
     Linux,
-    /// GNU/Hurd. An inode's version is the block of its translator there, and the high half of its
-    /// attribute block a part of its mode.
+    /// GNU/Hurd. The field of an inode's version holds the block of its translator, and the high half of its
+    /// attribute block is part of its mode.
     Hurd,
-    /// Masix, FreeBSD, Lites, or an unknown one. As in the kernel, inodes are those of Linux, but their
-    /// checksums are not verified. They are written, since e2fsck verifies them.
+    /// Masix, FreeBSD, Lites, or an unknown system. As in the kernel, inodes are like Linux's, but their checksums
+    /// are not verified. They are written, since e2fsck verifies them.
     Other(u32),
 }
 
@@ -49,9 +49,9 @@ impl CreatorOs {
     }
 }
 
-/// The shape of a volume. Everything was checked against the format's limits and each other when
-/// the superblock was parsed, so that arithmetic within a volume cannot overflow:
-/// `block_count << block_size.shift()` is at most the device's size.
+/// The shape of a volume. When the superblock was parsed, all fields were checked against the format's limits and
+/// each other. So arithmetic within a volume cannot overflow: `block_count << block_size.shift()` is at most the
+/// device's size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// The features.
@@ -64,15 +64,15 @@ pub struct Geometry {
     pub cluster_shift: u32,
     /// Blocks in the volume.
     pub block_count: u64,
-    /// The block that group 0 begins with: 1 for blocks of 1 KiB, else 0.
+    /// The first block of group 0: 1 for blocks of 1 KiB, otherwise 0.
     pub first_data_block: FsBlock,
     /// Blocks in a group (the last group may have fewer).
     pub blocks_per_group: u32,
     /// Inodes in each group.
     pub inodes_per_group: u32,
-    /// Inodes in the volume: groups times inodes in each.
+    /// Inodes in the volume: the number of groups times the inodes in each.
     pub inode_count: u32,
-    /// The groups.
+    /// Number of groups.
     pub group_count: u32,
     /// Bytes in an inode: a power of two from 128 to the block size.
     pub inode_size: u32,
@@ -80,34 +80,34 @@ pub struct Geometry {
     pub first_inode: u32,
     /// Bytes in a group descriptor: 32, or a power of two from 64 to 1024.
     pub descriptor_size: u32,
-    /// Descriptor blocks kept for growth after the descriptors of each superblock copy.
+    /// Descriptor blocks reserved for growth after the descriptors of each superblock copy.
     pub reserved_descriptor_blocks: u32,
-    /// The first descriptor block that lies within the groups it describes; `u32::MAX` without
-    /// `meta_bg`.
+    /// The first descriptor block that lies within the groups that it describes; `u32::MAX` without `meta_bg`.
     pub first_meta_descriptor_block: u32,
-    /// Which groups hold copies.
+    /// The groups that have superblock copies.
     pub superblock_copies: SuperblockCopies,
-    /// The seed of metadata checksums and of the hashes of large attribute values. It exists
-    /// whether or not the volume has metadata checksums.
+    /// The seed of metadata checksums and of the hashes of large attribute values. It exists even if the volume has
+    /// no metadata checksums.
     pub checksum_seed: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// The block of the superblock's copy that is in use, if it is one; the descriptors in use follow it.
+    /// The block of the superblock copy that is in use; the descriptors in use follow it. `None` for the first
+    /// superblock.
     pub copy_in_use: Option<FsBlock>,
 }
 
 impl Geometry {
-    /// Returns the bits of a bitmap's checksum that descriptors hold: those of 32 bytes have room for half.
+    /// Returns the bits of a bitmap's checksum that descriptors store: descriptors of 32 bytes store half of them.
     pub(crate) fn bitmap_checksum_mask(&self) -> u32 {
         if self.descriptor_size >= 64 { u32::MAX } else { 0xFFFF }
     }
 
-    /// Returns the checksum seed, when metadata is checksummed with crc32c.
+    /// Returns the checksum seed, if metadata has crc32c checksums.
     pub fn metadata_seed(&self) -> Option<u32> {
         self.features.has(Feature::MetadataCsum).then_some(self.checksum_seed)
     }
 
-    /// Returns the seed of everything that belongs to one inode, when metadata is checksummed.
+    /// Returns the checksum seed of all structures that belong to one inode, if metadata has checksums.
     pub fn inode_seed(&self, inode: InodeNumber, generation: u32) -> Option<u32> {
         // Inode numbers have 32 bits on disk.
         let number = (inode.0 as u32).to_le_bytes();
@@ -115,7 +115,7 @@ impl Geometry {
         Some(crc32c(seed, &generation.to_le_bytes()))
     }
 
-    /// Returns whether inode checksums are valid: the kernel writes none for other systems.
+    /// Returns whether inode checksums are valid. The kernel writes none on volumes of other systems.
     pub(crate) fn has_inode_checksums(&self) -> bool {
         self.features.has(Feature::MetadataCsum) && self.creator == CreatorOs::Linux
     }
@@ -131,7 +131,7 @@ impl Geometry {
         self.features.has(Feature::SixtyFourBit) && self.creator != CreatorOs::Hurd
     }
 
-    /// Refuses, by name, features that cannot be written, and those that need inode fields which the Hurd
+    /// Returns an error for features that cannot be written, and for features that need inode fields which the Hurd
     /// uses for something else.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.features.check_writable()?;
@@ -143,37 +143,37 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns whether group descriptors have checksums, and groups may therefore be uninitialised.
+    /// Returns whether group descriptors have checksums, so that groups may be uninitialised.
     pub fn has_group_checksums(&self) -> bool {
         self.features.has(Feature::MetadataCsum) || self.features.has(Feature::UninitBg)
     }
 
-    /// Blocks in a cluster.
+    /// Returns the number of blocks in a cluster.
     pub fn blocks_per_cluster(&self) -> u32 {
         1 << self.cluster_shift
     }
 
-    /// Clusters in a group: the bits in use of a block bitmap.
+    /// Returns the number of clusters in a group: the bits in use of a block bitmap.
     pub fn clusters_per_group(&self) -> u32 {
         self.blocks_per_group >> self.cluster_shift
     }
 
-    /// Returns the clusters that `blocks` blocks need.
+    /// Returns the number of clusters that `blocks` blocks need.
     pub fn clusters_for(&self, blocks: u64) -> u64 {
         blocks.div_ceil(1 << self.cluster_shift)
     }
 
-    /// Blocks of a group's inode table.
+    /// Returns the number of blocks of a group's inode table.
     pub fn inode_table_blocks(&self) -> u32 {
         self.inodes_per_group / (self.block_size.bytes() / self.inode_size)
     }
 
-    /// Group descriptors in a block.
+    /// Returns the number of group descriptors in a block.
     pub fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() / self.descriptor_size
     }
 
-    /// Blocks that all descriptors need.
+    /// Returns the number of blocks that all descriptors need.
     pub fn descriptor_blocks(&self) -> u32 {
         self.group_count.div_ceil(self.descriptors_per_block())
     }
@@ -184,13 +184,13 @@ impl Geometry {
         FsBlock(self.first_data_block.0 + blocks)
     }
 
-    /// Blocks in a group of this volume.
+    /// Returns the number of blocks in a group of this volume.
     pub fn blocks_in_group(&self, group: GroupNumber) -> u64 {
         let rest = self.block_count.saturating_sub(self.group_start(group).0);
         rest.min(self.blocks_per_group.into())
     }
 
-    /// Returns the group that a block lies in, unless it lies before the first or after the last.
+    /// Returns the group of a block; `None` before the first group and after the last.
     pub fn group_of_block(&self, block: FsBlock) -> Option<GroupNumber> {
         if block.0 >= self.block_count {
             return None;
@@ -206,18 +206,18 @@ impl Geometry {
             let problem = Problem::Range { field: "inode number", found: inode.0, min: 1, max };
             return Err(Error::corrupt("inode reference", Location::inode(inode), problem));
         }
-        // Within `inode_count`, so 32 bits hold it.
+        // At most `inode_count`, so 32 bits are enough.
         let index = (inode.0 - 1) as u32;
         Ok((GroupNumber(index / self.inodes_per_group), index % self.inodes_per_group))
     }
 
-    /// Returns whether the inode is kept for the format's own use (the root counts as ordinary).
+    /// Returns whether the inode is reserved for the format's own use. The root counts as ordinary.
     pub fn is_reserved_inode(&self, inode: InodeNumber) -> bool {
         inode.0 < self.first_inode.into() && inode != crate::ROOT_INODE
     }
 
-    /// Returns the clusters that `count` blocks from `start` lie in, counted from the volume's first. The
-    /// blocks lie in the volume, behind its first.
+    /// Returns the clusters that contain `count` blocks from `start` on, counted from the volume's first. The blocks
+    /// lie in the volume, after its first block.
     pub(crate) fn clusters_of(&self, start: FsBlock, count: u64) -> Range<u64> {
         let first = start.0.saturating_sub(self.first_data_block.0);
         first >> self.cluster_shift..self.clusters_for(first + count)
@@ -228,20 +228,20 @@ impl Geometry {
         FsBlock(self.first_data_block.0 + (cluster << self.cluster_shift))
     }
 
-    /// Returns the block with the descriptor of a group of this volume, and where it lies in that.
+    /// Returns the block with the descriptor of a group of this volume, and the descriptor's offset in the block.
     pub(crate) fn descriptor_position(&self, group: GroupNumber) -> (FsBlock, usize) {
         let per_block = self.descriptors_per_block();
         let at = group.0 % per_block * self.descriptor_size;
         (self.descriptor_block(group.0 / per_block), at as usize)
     }
 
-    /// Returns whether `count` blocks from `start` lie in the volume and behind its superblock.
+    /// Returns whether `count` blocks from `start` on lie in the volume and after its superblock.
     pub fn contains_run(&self, start: FsBlock, count: u64) -> bool {
         start > self.first_data_block
             && start.checked_add(count).is_some_and(|end| end.0 <= self.block_count)
     }
 
-    /// Refuses a block reference that is outside the volume.
+    /// Checks a reference to blocks. Errors: `Corrupt` if they are outside the volume.
     pub fn check_run(
         &self,
         structure: &'static str,
@@ -274,12 +274,12 @@ impl Geometry {
         }
     }
 
-    /// Returns the block that holds the superblock.
+    /// Returns the block that contains the superblock.
     pub fn superblock_block(&self) -> FsBlock {
         FsBlock(1024 >> self.block_size.shift())
     }
 
-    /// Returns the block with part `index` of the group descriptors.
+    /// Returns the block that contains part `index` of the group descriptors.
     pub fn descriptor_block(&self, index: u32) -> FsBlock {
         if index < self.first_meta_descriptor_block {
             let superblock = self.copy_in_use.unwrap_or(self.superblock_block());
@@ -287,18 +287,18 @@ impl Geometry {
         }
         // `index < descriptor_blocks()`, so the product is at most `group_count`.
         let first = index * self.descriptors_per_block();
-        // The second group of a meta group has the first copy of its descriptors.
+        // If a meta group has a second group, that one has the first copy of its descriptors.
         let has_copy = self.copy_in_use.is_some() && first + 1 < self.group_count;
         let group = GroupNumber(first + u32::from(has_copy));
         let mut skip = u64::from(self.has_superblock(group));
         if group.0 == 0 && self.first_data_block.0 == 0 && self.block_size.bytes() == 1024 {
-            // Clusters of 1 KiB blocks: group 0 begins with block 0, before the superblock.
+            // With clusters of 1 KiB blocks, group 0 begins with block 0, before the superblock.
             skip += 1;
         }
         FsBlock(self.group_start(group).0 + skip)
     }
 
-    /// Descriptor blocks at the start of a group, without those kept for growth.
+    /// Returns the number of descriptor blocks at the start of a group, without those reserved for growth.
     pub fn descriptor_blocks_in_group(&self, group: GroupNumber) -> u32 {
         let per_block = self.descriptors_per_block();
         let index = group.0 / per_block;
@@ -306,12 +306,12 @@ impl Geometry {
             let blocks = self.descriptor_blocks().min(self.first_meta_descriptor_block);
             return if self.has_superblock(group) { blocks } else { 0 };
         }
-        // Its first, second and last group hold a copy of a meta group's descriptors.
+        // The first, second and last group of a meta group have its descriptors.
         u32::from([0, 1, per_block - 1].contains(&(group.0 % per_block)))
     }
 
-    /// Returns the blocks at the start of a group that hold the superblock, descriptors and room for growth;
-    /// for group 0, with the blocks before the superblock.
+    /// Returns the blocks at the start of a group that hold the superblock, descriptors and room for growth; in group
+    /// 0, including the blocks before the superblock.
     pub(crate) fn leading_zone(&self, group: GroupNumber) -> Range<u64> {
         let start = self.group_start(group);
         // With clusters of 1 KiB blocks, group 0 begins with block 0.
@@ -321,7 +321,8 @@ impl Geometry {
         start.0..start.0 + blocks.min(self.blocks_in_group(group))
     }
 
-    /// Blocks at the start of a group that hold the superblock, descriptors and room for growth.
+    /// Returns the number of blocks at the start of a group that hold the superblock, descriptors and room for
+    /// growth.
     pub fn leading_metadata_blocks(&self, group: GroupNumber) -> u64 {
         let copy = self.has_superblock(group);
         let in_old_layout =
@@ -343,7 +344,7 @@ fn is_power_of(base: u32, number: u32) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a volume of 64 MiB: 4 KiB blocks, two groups, nothing special.
+    /// Returns a volume with 40,000 blocks of 4 KiB, two groups, and common features.
     pub(crate) fn plain() -> Geometry {
         Geometry {
             features: Features { incompatible: 0x242, ..Features::default() },
@@ -374,13 +375,13 @@ pub(crate) mod tests {
         let groups: Vec<u32> =
             (0..130).filter(|&group| geometry.has_superblock(GroupNumber(group))).collect();
         assert_eq!(groups, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125]);
-        // 3^20 and its neighbour, near the end of the type.
+        // 3^20, and a number at the end of the type's range.
         assert!(geometry.has_superblock(GroupNumber(3_486_784_401)));
         assert!(!geometry.has_superblock(GroupNumber(u32::MAX)));
     }
 
     #[test]
-    fn meta_groups_hold_their_descriptors_in_their_first_second_and_last_group() {
+    fn the_first_second_and_last_group_of_a_meta_group_have_its_descriptors() {
         let geometry = Geometry {
             block_count: 32_768 * 600,
             group_count: 600,
@@ -397,7 +398,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn runs_must_lie_behind_the_superblock_and_within_the_volume() {
+    fn runs_must_lie_after_the_superblock_and_within_the_volume() {
         let geometry = plain();
         assert!(geometry.contains_run(FsBlock(1), 39_999));
         assert!(!geometry.contains_run(FsBlock(0), 1));

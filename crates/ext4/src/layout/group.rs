@@ -1,4 +1,4 @@
-//! Group descriptors: parsed, validated, with their checksums. Not here: the bitmaps.
+//! Group descriptors: parsing, validation, and checksums. Not here: the bitmaps.
 
 use base::checksum::{crc16, crc32c};
 use base::{Error, FsBlock, GroupNumber, Location, Problem, Result};
@@ -18,7 +18,7 @@ pub(crate) const INODES_UNINITIALISED: u16 = 1;
 pub(crate) const BLOCKS_UNINITIALISED: u16 = 2;
 const INODE_TABLE_ZEROED: u16 = 4;
 
-/// A valid group descriptor.
+/// A validated group descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupDescriptor {
     /// The group.
@@ -35,14 +35,13 @@ pub struct GroupDescriptor {
     pub free_inodes: u32,
     /// Inodes in use that are directories.
     pub directories: u32,
-    /// Inodes at the table's end that were never used; meaningful only where groups may be
-    /// uninitialised.
+    /// Inodes at the table's end that were never used. Meaningful only if the volume allows uninitialised groups.
     pub unused_inodes: u32,
-    /// The block bitmap was never written: only metadata is in use.
+    /// Whether the block bitmap was never written: only metadata is in use.
     pub blocks_uninitialised: bool,
-    /// The inode bitmap and the table were never written: no inode is in use.
+    /// Whether the inode bitmap and the table were never written: no inode is in use.
     pub inodes_uninitialised: bool,
-    /// The inode table was zeroed.
+    /// Whether the inode table was zeroed.
     pub inode_table_zeroed: bool,
     /// Checksum of the block bitmap; 16 bits in descriptors of 32 bytes.
     pub block_bitmap_checksum: u32,
@@ -51,7 +50,7 @@ pub struct GroupDescriptor {
 }
 
 impl GroupDescriptor {
-    /// Validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at `location`.
+    /// Parses and validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at `location`.
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
@@ -91,12 +90,12 @@ impl GroupDescriptor {
                 high.inode_bitmap_csum_hi.get(),
             ),
         };
-        descriptor.check_places(geometry, location)?;
+        descriptor.check_positions(geometry, location)?;
         Ok(descriptor)
     }
 
-    /// Puts the counts, the bitmaps' checksums, and what has been initialised since, over the
-    /// descriptor in `bytes`, and makes its checksum.
+    /// Writes the counts, the bitmaps' checksums and the flags of initialised parts to the descriptor in `bytes`,
+    /// then its checksum.
     pub(crate) fn store(&self, bytes: &mut [u8], geometry: &Geometry) {
         let Ok((low, rest)) = RawGroupDescriptor::mut_from_prefix(bytes) else {
             unreachable!("descriptors have at least 32 bytes");
@@ -132,8 +131,8 @@ impl GroupDescriptor {
         }
     }
 
-    /// Bitmaps and table lie in the volume; without `flex_bg`, in their own group.
-    fn check_places(&self, geometry: &Geometry, location: Location) -> Result<()> {
+    /// Verifies that bitmaps and table lie in the volume, and without `flex_bg` in their own group.
+    fn check_positions(&self, geometry: &Geometry, location: Location) -> Result<()> {
         let (start, end) = if geometry.features.has(Feature::FlexBg) {
             (geometry.first_data_block.0 + 1, geometry.block_count)
         } else {
@@ -155,8 +154,8 @@ impl GroupDescriptor {
     }
 }
 
-/// What the checksum of a descriptor must be, on volumes where it has one. `metadata_csum` takes
-/// precedence over `uninit_bg` where a volume claims both.
+/// Returns the correct checksum of a descriptor; `None` if the volume's descriptors have no checksums. If a volume
+/// has both `metadata_csum` and `uninit_bg`, the former takes precedence.
 pub(crate) fn checksum(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Option<u16> {
     let size = geometry.descriptor_size as usize;
     let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
@@ -195,7 +194,7 @@ mod tests {
     use crate::layout::geometry::tests::plain;
     use proptest::prelude::*;
 
-    /// A descriptor of group 1 of [`plain`], whose blocks are 32768 to 39999.
+    /// Returns a descriptor of group 1 of [`plain`], whose blocks are 32768 to 39999.
     fn descriptor(block_bitmap: u32, inode_bitmap: u32, inode_table: u32) -> Vec<u8> {
         let mut bytes: Vec<u8> =
             [block_bitmap, inode_bitmap, inode_table].map(u32::to_le_bytes).concat();
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn without_flex_bg_everything_lies_in_its_group() {
+    fn without_flex_bg_bitmaps_and_table_must_lie_in_their_own_group() {
         let flexible = plain();
         let features = Features { incompatible: 0x42, ..Features::default() };
         let rigid = Geometry { features, ..plain() };
@@ -228,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn noise_gives_errors_or_a_descriptor(
+        fn random_bytes_parse_to_an_error_or_a_descriptor(
             bytes in prop::collection::vec(any::<u8>(), 0..100),
             features in any::<[u32; 3]>(),
             descriptor_size in prop_oneof![Just(32), Just(64), Just(1024)],

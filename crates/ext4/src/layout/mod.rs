@@ -1,4 +1,4 @@
-//! Layout of a volume: its geometry, block groups, bitmaps, and the blocks that hold metadata of fixed place.
+//! Layout of a volume: its geometry, block groups, bitmaps, and the blocks of structures with fixed positions.
 
 pub(crate) mod bitmap;
 pub(crate) mod block_validity;

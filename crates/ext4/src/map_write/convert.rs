@@ -1,5 +1,5 @@
-//! Marks blocks written when their data is on disk, or unwritten when it is to be forgotten.
-//! Not here: how a map says so.
+//! Conversion of blocks: to written ones when their data is on the device, or to unwritten ones to discard their
+//! data. Not here: how a map stores this.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use crate::inode::Inode;
 use crate::journal::Handle;
 
 impl Inode {
-    /// Marks what is allocated of the blocks in `left` written, from its last range on, and takes what is
-    /// done out of it, as far as the handle's credits go; those for one call of
-    /// [`map_new_blocks`](Self::map_new_blocks) are enough to get on. Leaves `spare` of them, if it can.
+    /// Marks the allocated blocks in `left` as written, from its last range on, as far as the handle's credits reach,
+    /// and removes the converted parts from `left`. The credits for one call of
+    /// [`map_new_blocks`](Self::map_new_blocks) are enough to convert something. Leaves `spare` credits if possible.
     pub(crate) fn convert_written(
         &self,
         handle: &mut Handle<'_>,
@@ -41,16 +41,16 @@ impl Inode {
         })
     }
 
-    /// Marks what is allocated of `count` blocks from `start` unwritten: it reads as zeroes afterwards.
-    /// From the first on, as far as the handle's credits go, as above. Not for block maps, which cannot
-    /// say that.
+    /// Marks the allocated blocks among `count` blocks from `start` on as unwritten: they read as zeroes afterwards.
+    /// Proceeds from the first block on, as far as the handle's credits reach. Returns `More` with the block to
+    /// continue at. Not for block maps, which have no unwritten blocks.
     pub(crate) fn convert_unwritten(
         &self,
         handle: &mut Handle<'_>,
         start: FileBlock,
         count: u64,
     ) -> Result<Progress> {
-        // What is kept for the end of I/O is for data that would be lost otherwise.
+        // The reserve for the end of I/O is not used: it is for data that would be lost otherwise.
         self.edit_map(handle, Purpose::Metadata, |edit| {
             edit.convert(&(start..FileBlock(start.0.saturating_add(count))), true, true, 0)
         })
@@ -58,8 +58,8 @@ impl Inode {
 }
 
 impl MapEdit<'_, '_, '_> {
-    /// Converts a range, as far as space goes, and credits but for `spare`. What `is_first` with the handle
-    /// gets on with any, or fails.
+    /// Converts a range, as far as space and credits reach, and leaves `spare` credits. The first conversion of a
+    /// handle (`is_first`) converts something, or fails.
     fn convert(
         &mut self,
         range: &Range<FileBlock>,
@@ -67,29 +67,29 @@ impl MapEdit<'_, '_, '_> {
         is_first: bool,
         spare: u32,
     ) -> Result<Progress> {
-        // A block map has nothing unwritten.
+        // A block map has no unwritten blocks.
         let Map::Extents(tree) = &mut self.map else { return Ok(Progress::Done) };
         let mut at = range.start;
         while at < range.end {
             let may_stop = at > range.start || !is_first;
-            // One for the inode.
+            // One more for the inode.
             let needed = u64::from(tree_credits(tree.depth()?) + 1 + spare);
             if self.blocks.handle.credits_left() < needed && may_stop {
                 return Ok(Progress::More(at));
             }
             let was_touched = std::mem::take(&mut self.blocks.is_touched);
-            let step = tree.convert(&mut self.blocks, &(at..range.end), unwritten);
+            let result = tree.convert(&mut self.blocks, &(at..range.end), unwritten);
             let is_clean = !self.blocks.is_touched;
             self.blocks.is_touched |= was_touched;
-            let (converted, leaf_end) = match step {
+            let (converted, leaf_end) = match result {
                 // The next call fails before it changes anything.
                 Err(Error::NoSpace) if is_clean && may_stop => return Ok(Progress::More(at)),
-                step => step?,
+                result => result?,
             };
             for run in converted {
                 self.change.changed(run.start, run.end(), Some(Run { unwritten, ..run }));
             }
-            // The end of the last leaf is that of all files.
+            // The last leaf ends where all files end.
             if leaf_end <= at {
                 break;
             }

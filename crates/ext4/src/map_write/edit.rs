@@ -1,5 +1,5 @@
-//! One change of one inode's map: holds the map's lock, allocates and frees blocks, and at its end updates the
-//! inode and the cached extents. Not here: the changes themselves.
+//! Framework of a change of one inode's map: it holds the map's lock, allocates and frees blocks, and finally updates
+//! the inode and the cached extents. Not here: the changes themselves.
 
 use std::sync::Arc;
 
@@ -18,24 +18,24 @@ use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "map of a file";
-/// Blocks of its own that one change adds to a map, at most.
+/// Maximum number of map blocks that one change adds.
 const NODES_ADDED_MAX: u64 = 8;
 
-/// Credits for a change within one leaf of a tree of `depth` levels below the root. It touches the
-/// nodes on the way there, and may split each of them and the root, or free each.
+/// Returns the credits for a change within one leaf of a tree of `depth` levels below the root. The change writes the
+/// nodes on the path to the leaf, and may split each of them and the root, or free each.
 pub(super) fn tree_credits(depth: u16) -> u32 {
     let depth = u32::from(depth);
     let split = depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
     split.max(depth * FREE_METADATA_CREDITS)
 }
 
-/// Credits for a change of pointers that lie in one block, with `levels` blocks on the way: each
-/// may be added or freed.
+/// Returns the credits for a change of pointers in one block, at the end of a path of `levels` blocks. Each block may
+/// be added or freed.
 pub(super) fn map_credits(levels: u32) -> u32 {
     levels * (1 + ALLOCATE_CREDITS).max(FREE_METADATA_CREDITS)
 }
 
-/// A map that is being changed.
+/// A change of a map in progress.
 pub(super) struct MapEdit<'e, 'h, 'j> {
     pub inode: &'e Inode,
     /// The record before the change.
@@ -43,25 +43,25 @@ pub(super) struct MapEdit<'e, 'h, 'j> {
     pub map: Map<'e>,
     pub blocks: MapBlocks<'e, 'h, 'j>,
     pub change: MapChange<'e>,
-    /// The new size in bytes, if it changes too.
+    /// The new size in bytes, if it changes.
     pub size: Option<u64>,
 }
 
-/// The two kinds of map.
+/// A map of one of the two kinds.
 pub(super) enum Map<'e> {
     Extents(Tree<'e>),
     Pointers(Pointers<'e>),
 }
 
-/// The blocks of a map: of its nodes and of data.
+/// Access to the blocks of a map: its nodes, and data blocks.
 pub(super) struct MapBlocks<'e, 'h, 'j> {
     pub volume: &'e Volume,
     pub handle: &'h mut Handle<'j>,
     /// The purpose for which nodes are allocated.
     pub purpose: Purpose,
-    /// Clusters allocated less those freed.
+    /// The number of allocated clusters, minus that of freed ones.
     pub clusters: i64,
-    /// Whether a node was changed, or something freed that was in use.
+    /// Whether a node was changed, or a block in use was freed.
     pub is_touched: bool,
 }
 
@@ -76,7 +76,7 @@ impl Inode {
         self.edit_locked_map(handle, purpose, self.map.change(), operation)
     }
 
-    /// [`edit_map`](Self::edit_map) for callers that hold the map already.
+    /// [`edit_map`](Self::edit_map) for callers that hold the map's lock.
     pub(super) fn edit_locked_map<'j, R>(
         &self,
         handle: &mut Handle<'j>,
@@ -95,7 +95,7 @@ impl Inode {
         match operation(&mut edit) {
             Ok(result) => {
                 if edit.blocks.handle.changes() != changes {
-                    // Also where only nodes were changed that are blocks.
+                    // Needed if only nodes outside of the inode were changed.
                     self.note_change(edit.blocks.handle);
                 }
                 edit.finish()?;
@@ -103,7 +103,7 @@ impl Inode {
             }
             Err(error) => {
                 if !edit.blocks.is_touched {
-                    // What was allocated was given back, and the map is what it was.
+                    // All allocations were undone, and the map is unchanged.
                     if !had_changes {
                         edit.blocks.handle.undone();
                     }
@@ -155,7 +155,7 @@ impl MapEdit<'_, '_, '_> {
         self.blocks.volume.geometry()
     }
 
-    /// Returns whether the blocks of the file are metadata, which go through the journal.
+    /// Returns whether the file's blocks are metadata, which is written through the journal.
     pub(super) fn holds_metadata(&self) -> bool {
         let flags = self.record.flags;
         self.record.kind != base::attributes::FileType::Regular
@@ -163,20 +163,20 @@ impl MapEdit<'_, '_, '_> {
             || flags.contains(InodeFlags::EA_INODE)
     }
 
-    /// Returns how many more clusters the inode may have, besides those for nodes.
+    /// Returns the number of clusters that the inode can still get, besides those for nodes.
     pub(super) fn clusters_left(&self) -> u64 {
         let geometry = self.geometry();
         let counted = if !geometry.features.has(Feature::HugeFile) {
             u64::from(u32::MAX)
         } else {
-            // 48 bits, of blocks when units of 512 bytes are too many.
+            // The count has 48 bits. Its unit is a block if 512 bytes are too small a unit.
             ((1 << 48) - 1) << (geometry.block_size.shift() - 9)
         };
         let left = counted.saturating_sub(self.record.blocks) / units_per_cluster(geometry);
         left.saturating_sub(NODES_ADDED_MAX)
     }
 
-    /// Updates the inode. The cached extents are up to date already.
+    /// Updates the inode. The cached extents are already up to date.
     fn finish(self) -> Result<()> {
         let (area, clusters) = (*self.map.area(), self.blocks.clusters);
         let is_same = area == self.record.block_area && clusters == 0 && self.size.is_none();
@@ -218,20 +218,19 @@ impl MapBlocks<'_, '_, '_> {
         Ok((start, count))
     }
 
-    /// Frees the clusters of some data blocks. Clusters that are already free or belong to the format are
-    /// recorded as an error of the volume, and skipped, as in the kernel. Returns whether there were none of
-    /// these.
-    pub(super) fn release(&mut self, start: FsBlock, count: u64) -> Result<bool> {
+    /// Frees the clusters of some data blocks. Clusters that are already free or belong to the format are skipped and
+    /// reported to the volume as corruption, as in the kernel. Returns whether there were no such clusters.
+    pub(super) fn free_data(&mut self, start: FsBlock, count: u64) -> Result<bool> {
         self.is_touched = true;
         let geometry = self.volume.geometry();
         let per_group = u64::from(geometry.blocks_per_group);
         let (mut at, end, mut is_sound) = (start.0, start.0 + count, true);
-        // Each group may have such clusters.
+        // Each group is freed separately, since each may have such clusters.
         while at < end {
             let in_group = (at - geometry.first_data_block.0) % per_group;
             let next = end.min(at - in_group + per_group);
             let changes = self.handle.changes();
-            match self.return_clusters(FsBlock(at), next - at) {
+            match self.free_clusters(FsBlock(at), next - at) {
                 Err(error @ Error::Corrupt(_)) if self.handle.changes() == changes => {
                     self.volume.found(&error);
                     let clusters = geometry.clusters_of(FsBlock(at), next - at);
@@ -246,18 +245,18 @@ impl MapBlocks<'_, '_, '_> {
     }
 
     /// Frees blocks that [`allocate`](Self::allocate) has allocated, and restores their reservation.
-    pub(super) fn undo(&mut self, start: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
+    pub(super) fn undo_allocation(&mut self, start: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
         if purpose == Purpose::ReservedData {
             let clusters = self.volume.geometry().clusters_for(count);
-            // Before another thread can allocate them.
+            // First, so that no other thread can allocate them.
             self.volume.promise_again(clusters)?;
         }
-        self.return_clusters(start, count)
+        self.free_clusters(start, count)
     }
 
-    fn return_clusters(&mut self, start: FsBlock, count: u64) -> Result<()> {
+    fn free_clusters(&mut self, start: FsBlock, count: u64) -> Result<()> {
         let freed = self.volume.free_blocks(self.handle, start, count);
-        // Then they are not given back.
+        // After an error, the blocks are still allocated.
         self.is_touched |= freed.is_err();
         freed?;
         let clusters = self.volume.geometry().clusters_of(start, count);
@@ -296,12 +295,12 @@ impl NodeStore for MapBlocks<'_, '_, '_> {
         self.handle.replace(block, bytes);
     }
 
-    fn take(&mut self, goal: FsBlock) -> Result<FsBlock> {
+    fn allocate_node(&mut self, goal: FsBlock) -> Result<FsBlock> {
         Ok(self.allocate(goal, 1, self.purpose, None)?.0)
     }
 
-    fn give_back(&mut self, block: FsBlock) -> Result<()> {
-        self.return_clusters(block, 1)
+    fn release_unused(&mut self, block: FsBlock) -> Result<()> {
+        self.free_clusters(block, 1)
     }
 
     fn free(&mut self, block: FsBlock) -> Result<()> {

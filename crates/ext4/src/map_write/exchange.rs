@@ -100,7 +100,7 @@ impl Inode {
             };
             let pairs = within_leaves(pairs, end, donor_end);
             let prepared = prepare(tree, store, path, &pairs, Pair::run, Pair::new_run)?;
-            // Both can be done, or nothing is.
+            // Both changes are prepared before either is made.
             let handle = &mut *store.handle;
             let done = donor.edit_locked_map(handle, Purpose::Metadata, donor_change, |edit| {
                 let (tree, store) = edit.tree()?;
@@ -118,7 +118,7 @@ impl Inode {
                 Tree::cancel(store, prepared)?;
                 return Err(error);
             }
-            // What goes wrong from here on leaves one map without the other.
+            // An error from here on would leave one map changed and the other not.
             store.is_touched = true;
             tree.carry_out(store, prepared)?;
             for run in pairs.iter().map(Pair::new_run) {

@@ -1,6 +1,5 @@
-//! The extents of one leaf as a list: puts runs in, marks them written or unwritten, takes them out,
-//! moves them.
-//! Not here: where the leaf lies, and whether the list still fits into it.
+//! Changes of a leaf's extents as a list: insertion, conversion, removal, shifts. Not here: the leaf's position, and
+//! whether the list still fits into it.
 
 use std::ops::Range;
 
@@ -9,16 +8,16 @@ use fs::Run;
 
 use crate::ondisk::extent::WRITTEN_MAX;
 
-/// The blocks that one extent can have.
+/// Returns the maximum number of blocks in one extent.
 pub(super) fn length_max(unwritten: bool) -> u64 {
     u64::from(if unwritten { WRITTEN_MAX - 1 } else { WRITTEN_MAX })
 }
 
-/// Adds a run to the end of a list, to the last extent if that has room for all of it.
+/// Appends a run to a list. Extends the last extent if that can hold all of the run.
 fn push(run: Run, extents: &mut Vec<Run>) {
     let max = length_max(run.unwritten);
     if run.length > max {
-        // A whole extent of written blocks that are unwritten now.
+        // A written extent of maximum length that becomes unwritten.
         let middle = FileBlock(run.start.0 + max);
         run.within(&(run.start..middle)).into_iter().for_each(|head| push(head, extents));
         return run.within(&(middle..run.end())).into_iter().for_each(|tail| push(tail, extents));
@@ -31,35 +30,35 @@ fn push(run: Run, extents: &mut Vec<Run>) {
     }
 }
 
-/// Puts a run, of at most [`length_max`] blocks, into a hole.
+/// Inserts a run of at most [`length_max`] blocks into a hole.
 pub(super) fn insert(extents: &mut Vec<Run>, run: Run) {
     let index = extents.partition_point(|extent| extent.start < run.start);
-    let window = index.saturating_sub(1)..(index + 1).min(extents.len());
+    let affected = index.saturating_sub(1)..(index + 1).min(extents.len());
     let mut new = Vec::with_capacity(3);
-    extents[window.start..index].iter().for_each(|extent| push(*extent, &mut new));
+    extents[affected.start..index].iter().for_each(|extent| push(*extent, &mut new));
     push(run, &mut new);
-    extents[index..window.end].iter().for_each(|extent| push(*extent, &mut new));
-    extents.splice(window, new);
+    extents[index..affected.end].iter().for_each(|extent| push(*extent, &mut new));
+    extents.splice(affected, new);
 }
 
-/// The extents of a list that have blocks in `range`, by index.
+/// Returns the indices of the extents that have blocks in `range`.
 fn overlapping(extents: &[Run], range: &Range<FileBlock>) -> Range<usize> {
     let first = extents.partition_point(|extent| extent.end() <= range.start);
     let last = extents.partition_point(|extent| extent.start < range.end);
     first..last.max(first)
 }
 
-/// Marks what is allocated in `range` written, or unwritten; what was not before, of all of it.
+/// Marks allocated blocks in `range` as written or unwritten. Returns the runs that changed.
 pub(super) fn convert(
     extents: &mut Vec<Run>,
     range: &Range<FileBlock>,
     unwritten: bool,
 ) -> Vec<Run> {
     let changed = overlapping(extents, range);
-    let window = changed.start.saturating_sub(1)..(changed.end + 1).min(extents.len());
+    let affected = changed.start.saturating_sub(1)..(changed.end + 1).min(extents.len());
     let (before, after) = (FileBlock(0)..range.start, range.end..FileBlock(u64::MAX));
-    let (mut new, mut converted) = (Vec::with_capacity(window.len() + 2), Vec::new());
-    for extent in &extents[window.clone()] {
+    let (mut new, mut converted) = (Vec::with_capacity(affected.len() + 2), Vec::new());
+    for extent in &extents[affected.clone()] {
         if extent.unwritten == unwritten {
             push(*extent, &mut new);
             continue;
@@ -72,12 +71,12 @@ pub(super) fn convert(
         extent.within(&after).into_iter().for_each(|tail| push(tail, &mut new));
     }
     if !converted.is_empty() {
-        extents.splice(window, new);
+        extents.splice(affected, new);
     }
     converted
 }
 
-/// Makes two of the extent that has blocks both before `at` and from there on, if there is one.
+/// Splits the extent that has blocks on both sides of `at`. Returns whether there is one.
 pub(super) fn split(extents: &mut Vec<Run>, at: FileBlock) -> bool {
     let index = extents.partition_point(|extent| extent.end() <= at);
     let Some(extent) = extents.get(index).copied().filter(|extent| extent.start < at) else {
@@ -88,35 +87,34 @@ pub(super) fn split(extents: &mut Vec<Run>, at: FileBlock) -> bool {
     true
 }
 
-/// Moves what begins at `from` or after to where `location` says, which keeps the order. What continues
-/// the extent before it then becomes one with it.
+/// Shifts the extents that begin at or after `from` to the blocks that `target` returns, which keeps their order.
+/// An extent that then continues the one before it is merged with it.
 pub(super) fn shift(
     extents: &mut Vec<Run>,
     from: FileBlock,
-    location: impl Fn(FileBlock) -> FileBlock,
+    target: impl Fn(FileBlock) -> FileBlock,
 ) {
     let first = extents.partition_point(|extent| extent.start < from);
     let moved: Vec<Run> = extents.drain(first..).collect();
     for run in moved {
-        push(Run { start: location(run.start), ..run }, extents);
+        push(Run { start: target(run.start), ..run }, extents);
     }
 }
 
-/// Takes `range` out; what was allocated there.
+/// Removes `range`. Returns the runs that were mapped there.
 pub(super) fn remove(extents: &mut Vec<Run>, range: &Range<FileBlock>) -> Vec<Run> {
-    let window = overlapping(extents, range);
-    let old = &extents[window.clone()];
+    let affected = overlapping(extents, range);
+    let old = &extents[affected.clone()];
     let removed: Vec<Run> = old.iter().filter_map(|extent| extent.within(range)).collect();
     let (before, after) = (FileBlock(0)..range.start, range.end..FileBlock(u64::MAX));
     let heads = old.iter().filter_map(|extent| extent.within(&before));
     let tails = old.iter().filter_map(|extent| extent.within(&after));
     let kept: Vec<Run> = heads.chain(tails).collect();
-    extents.splice(window, kept);
+    extents.splice(affected, kept);
     removed
 }
 
-/// Has other blocks, those of `run`, in the place of what is allocated there: at most
-/// [`length_max`] blocks.
+/// Replaces the blocks that are mapped in the range of `run` by those of `run`, at most [`length_max`] blocks.
 pub(super) fn replace(extents: &mut Vec<Run>, run: Run) {
     remove(extents, &(run.start..run.end()));
     insert(extents, run);
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_joins_the_neighbours_that_it_continues() {
+    fn a_run_is_merged_with_the_neighbours_that_it_continues() {
         let mut extents = vec![run(0, 4, 100), run(6, 2, 106)];
         insert(&mut extents, run(4, 2, 104));
         assert_eq!(extents, [run(0, 8, 100)]);
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn no_extent_grows_longer_than_its_length_can_say() {
+    fn no_extent_grows_beyond_its_maximum_length() {
         let mut extents = vec![run(0, 32_767, 100)];
         insert(&mut extents, run(32_767, 1, 32_867));
         assert_eq!(extents, [run(0, 32_768, 100)]);
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_an_extent_is_converted_apart_and_then_joined() {
+    fn a_converted_middle_becomes_an_extent_and_is_merged_later() {
         let mut extents = vec![unwritten(0, 10, 100)];
         assert_eq!(convert(&mut extents, &blocks(4..6), false), [unwritten(4, 2, 104)]);
         assert_eq!(extents, [unwritten(0, 4, 100), run(4, 2, 104), unwritten(6, 4, 106)]);
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn written_blocks_become_unwritten_in_as_many_extents_as_that_takes() {
+    fn blocks_become_unwritten_in_as_many_extents_as_necessary() {
         let mut extents = vec![run(0, 32_768, 100), run(40_000, 4, 90_000)];
         assert_eq!(convert(&mut extents, &blocks(0..32_768), true), [run(0, 32_768, 100)]);
         let halves = [unwritten(0, 32_767, 100), unwritten(32_767, 1, 32_867)];
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_split_and_moved() {
+    fn extents_are_split_and_shifted() {
         let mut extents = vec![run(0, 4, 100), run(8, 4, 104), run(14, 1, 300)];
         assert!(!split(&mut extents, FileBlock(8)) && !split(&mut extents, FileBlock(13)));
         assert!(split(&mut extents, FileBlock(9)));
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn other_blocks_take_the_place_of_those_of_several_extents() {
+    fn blocks_of_several_extents_are_replaced() {
         let mut extents = vec![run(0, 4, 100), run(4, 4, 300), unwritten(8, 4, 500)];
         replace(&mut extents, run(2, 4, 102));
         assert_eq!(extents, [run(0, 6, 100), run(6, 2, 302), unwritten(8, 4, 500)]);

@@ -1,4 +1,4 @@
-//! Changes where an inode's data lies: maps blocks, marks them written, unmaps them.
+//! Changes of an inode's map: mapping, converting and unmapping of blocks.
 //!
 //! - `leaf.rs`, `node.rs`, `tree.rs`, `rewrite.rs`, `patch.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
@@ -7,9 +7,9 @@
 //!
 //! Not here: reading maps (`extent/`, `indirect.rs`), the data itself, sizes.
 //!
-//! An operation that fails with `NoSpace` or `FileTooLarge` has left the map as it was, and the
-//! handle too if nothing was changed through it before. Each takes the inode's map exclusively
-//! (`extent_status.rs`); the caller keeps the inode's size and kind of map from changing.
+//! An operation that fails with `NoSpace` or `FileTooLarge` has not changed the map, and has not changed the handle
+//! if that had no changes before. Each operation locks the inode's map exclusively (`fs/extent_status.rs`). The
+//! caller ensures that the inode's size and kind of map do not change.
 
 mod convert;
 mod edit;
@@ -39,15 +39,15 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 use crate::ondisk::extent::RawExtentHeader;
 
-/// The block groups in which one transaction frees blocks, if it can be so many.
+/// Maximum number of block groups in which one transaction frees blocks, if its credits reach.
 const GROUPS_FREED: u32 = 32;
 
-/// How far an operation has come that does as much as its handle has credits for.
+/// The progress of an operation that does as much as its handle has credits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// To its end.
+    /// The operation is complete.
     Done,
-    /// To this block; the caller goes on there with another handle.
+    /// The operation has stopped at this block. The caller continues there with another handle.
     More(FileBlock),
 }
 
@@ -56,7 +56,7 @@ impl Inode {
     /// [`append_block`](Self::append_block) need, or those of
     /// [`convert_written`](Self::convert_written) that stay within one leaf.
     pub(crate) fn credits_for_map(&self, calls: u32) -> u32 {
-        // The tree can grow by a level with the first of them.
+        // The first call may add a level to the tree.
         let depth = self.map_depth();
         let later = tree_credits(depth.saturating_add(1).min(DEPTH_MAX)) + ALLOCATE_CREDITS;
         let calls = if self.has(InodeFlags::EXTENTS) {
@@ -68,7 +68,7 @@ impl Inode {
         1 + calls
     }
 
-    /// Returns the credits with which [`unmap`](Self::unmap) gets on well, within what a handle can have.
+    /// Returns the credits with which [`unmap`](Self::unmap) is efficient, within the limits of a handle.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
         self.credits_for_map(1) + 1 + FREE_CREDITS * GROUPS_FREED
     }

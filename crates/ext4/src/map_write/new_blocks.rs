@@ -13,7 +13,7 @@ use crate::inode::Inode;
 use crate::journal::Handle;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 
-/// The bounds of a preallocation, in bytes. Within these it is as large as the file.
+/// The bounds of a preallocation, in bytes. Within these, it is as large as the file.
 const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;
 const PREALLOCATED_BYTES_MAX: u64 = 8 << 20;
 
@@ -22,28 +22,27 @@ const PREALLOCATED_BYTES_MAX: u64 = 8 << 20;
 pub(crate) struct NewBlocks {
     /// The first file block.
     pub at: FileBlock,
-    /// Blocks, at least one; there may be fewer.
+    /// The number of blocks, at least one. Fewer may be mapped.
     pub wanted: u64,
-    /// Whether they are to read as zeroes until they are marked written. Maps without extents
-    /// cannot say that.
+    /// Whether the blocks read as zeroes until they are marked as written. Not possible in block maps.
     pub unwritten: bool,
     /// The purpose of the blocks.
     pub purpose: Purpose,
 }
 
-/// The mapping at the request's first block.
+/// The mapping that begins at the request's first file block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mapped {
     /// At the first file block that was asked for.
     pub run: Run,
-    /// Whether this call allocated it. If so, and it is not unwritten, the blocks hold whatever
-    /// they held before.
+    /// Whether this call allocated the run. If it did, and the run is not unwritten, the blocks have undefined
+    /// contents.
     pub is_new: bool,
 }
 
 impl Inode {
-    /// Allocates blocks, or returns the existing mapping. The inode's size stays. Errors: `NoSpace`; `FileTooLarge`
-    /// past the limits of the map, or of the count of blocks.
+    /// Allocates blocks, or returns the existing mapping. Does not change the inode's size. Errors: `NoSpace`;
+    /// `FileTooLarge` past the limits of the map, or of the count of blocks.
     pub(crate) fn map_new_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -52,15 +51,15 @@ impl Inode {
         self.map_prepared_blocks(handle, request, &mut |_| Ok(()))?
     }
 
-    /// [`map_new_blocks`](Self::map_new_blocks) with `prepare`, which initialises new blocks before they are added to
-    /// the map. The inner error is that of `prepare`; then nothing has changed.
+    /// Like [`map_new_blocks`](Self::map_new_blocks), but calls `prepare` to initialise new blocks before they are
+    /// added to the map. The inner error is that of `prepare`; nothing has changed then.
     pub(crate) fn map_prepared_blocks(
         &self,
         handle: &mut Handle<'_>,
         request: NewBlocks,
         prepare: &mut dyn FnMut(Run) -> Result<()>,
     ) -> Result<Result<Mapped>> {
-        // What was promised space must not fail for want of a node.
+        // Space for the data was reserved, so the change must not fail for lack of a node.
         let nodes = match request.purpose {
             Purpose::ReservedData => Purpose::EndOfIo,
             _ => Purpose::Metadata,
@@ -84,7 +83,7 @@ impl Inode {
 }
 
 impl Inode {
-    /// Returns the request for a preallocation behind new blocks: as large as the file up to there, if the file
+    /// Returns the request for a preallocation behind new blocks. It is as large as the file up to there, if the file
     /// is open for writing and grows for the second time at least. So small files that are written at once get
     /// adjacent blocks.
     fn preallocation(&self, request: &NewBlocks, continues: bool) -> Option<Preallocation> {
@@ -100,10 +99,10 @@ impl Inode {
     }
 }
 
-/// Blocks that were found for a run.
+/// The blocks for a run.
 struct Found {
     run: Run,
-    /// The blocks that were allocated for it, unless it is in a cluster that the file had already.
+    /// The blocks that were allocated for the run; `None` if the run is in a cluster that the file already had.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -116,7 +115,7 @@ impl MapEdit<'_, '_, '_> {
     ) -> Result<Result<Mapped>> {
         let left = self.inode.map_end().0.saturating_sub(request.at.0);
         let clusters = self.clusters_left();
-        // A whole extent at most, so what is added is one entry.
+        // At most one extent, so that one entry is added.
         let wanted = request
             .wanted
             .min(left)
@@ -167,13 +166,13 @@ impl MapEdit<'_, '_, '_> {
         let found = find_blocks(tree, &mut self.blocks, request, end, goal, preallocation)?;
         if let Err(error) = prepare(found.run) {
             if let Some((start, count)) = found.allocated {
-                self.blocks.undo(start, count, request.purpose)?;
+                self.blocks.undo_allocation(start, count, request.purpose)?;
             }
             return Ok(Err(error));
         }
         if let Err(error) = tree.insert(&mut self.blocks, path, found.run) {
             if let (Some((start, count)), false) = (found.allocated, self.blocks.is_touched) {
-                self.blocks.undo(start, count, request.purpose)?;
+                self.blocks.undo_allocation(start, count, request.purpose)?;
             }
             return Err(error);
         }
@@ -197,7 +196,7 @@ impl MapEdit<'_, '_, '_> {
             }
             Piece::Hole { end, .. } => end.min(wanted.end),
         };
-        // Pointers of one block.
+        // Only pointers in one block are changed.
         let end = end.min(pointers::leaf_of(map.geometry(), at).end);
         let before = span.runs.iter().rev().find(|run| run.end() <= at);
         let goal = match before {
@@ -214,7 +213,7 @@ impl MapEdit<'_, '_, '_> {
         let result = match block.0.checked_add(count) {
             Some(end) if end <= pointers::BLOCKS_END => {
                 if let Err(error) = prepare(run) {
-                    self.blocks.undo(block, count, request.purpose)?;
+                    self.blocks.undo_allocation(block, count, request.purpose)?;
                     return Ok(Err(error));
                 }
                 map.insert(&mut self.blocks, run)
@@ -224,7 +223,7 @@ impl MapEdit<'_, '_, '_> {
         };
         if let Err(error) = result {
             if !self.blocks.is_touched {
-                self.blocks.undo(block, count, request.purpose)?;
+                self.blocks.undo_allocation(block, count, request.purpose)?;
             }
             return Err(error);
         }
@@ -232,7 +231,7 @@ impl MapEdit<'_, '_, '_> {
     }
 
     /// Returns the goal for a block of a file with a block map, if no block before it is mapped in the same block of
-    /// pointers: behind the block before it, or else in the inode's group.
+    /// pointers: after the preceding block of the file, or in the inode's group.
     fn preceding_block(&self, at: FileBlock) -> Result<FsBlock> {
         let volume = self.blocks.volume;
         if let Some(before) = at.0.checked_sub(1) {
@@ -245,14 +244,14 @@ impl MapEdit<'_, '_, '_> {
     }
 }
 
-/// Returns the goal, or some block of the volume.
+/// Returns the goal, limited to blocks of the volume.
 fn within_volume(goal: FsBlock, blocks: &MapBlocks<'_, '_, '_>) -> FsBlock {
     let geometry = blocks.volume.geometry();
     goal.clamp(geometry.first_data_block, FsBlock(geometry.block_count - 1))
 }
 
-/// Blocks for the hole from `request.at` to `end`, which lies in one leaf; those behind them may be kept
-/// for the file.
+/// Finds or allocates blocks for the hole from `request.at` to `end`, which lies in one leaf. The blocks behind them
+/// may be preallocated for the file.
 fn find_blocks(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,
@@ -267,7 +266,7 @@ fn find_blocks(
         let (block, count) = blocks.allocate(goal, end.0 - at.0, purpose, preallocation)?;
         return Ok(Found { run: run(block, count), allocated: Some((block, count)) });
     }
-    // A file block lies as far in its cluster as its block does in the volume's.
+    // The offset of a file block in its cluster equals that of its volume block.
     let cluster_blocks = u64::from(tree.geometry().blocks_per_cluster());
     let start = FileBlock(at.0 - at.0 % cluster_blocks);
     let cluster_end = FileBlock(start.0 + cluster_blocks);
@@ -276,7 +275,7 @@ fn find_blocks(
     let neighbour = before.filter(|before| before.end() > start);
     let neighbour = neighbour.or(next.filter(|next| next.start < cluster_end));
     if let Some(neighbour) = neighbour {
-        // The cluster is the file's already.
+        // The file already has the cluster.
         let shared = neighbour.start.max(start);
         let block = neighbour.block.0 + (shared.0 - neighbour.start.0);
         let block = FsBlock(block - block % cluster_blocks + (at.0 - start.0));
@@ -284,7 +283,7 @@ fn find_blocks(
         return Ok(Found { run: run(block, length), allocated: None });
     }
     let end = match next {
-        // The last cluster is shared with what follows, and already there.
+        // The last cluster is allocated: it is shared with the next extent.
         Some(next) if next.start < round_up(end, cluster_blocks) => {
             FileBlock(next.start.0 - next.start.0 % cluster_blocks)
         }
@@ -295,8 +294,8 @@ fn find_blocks(
     let (block, count) = blocks.allocate(goal, wanted, purpose, preallocation)?;
     let skipped = at.0 - start.0;
     if count <= skipped {
-        // The volume's last cluster, cut short.
-        blocks.undo(block, count, purpose)?;
+        // The volume's last cluster, which is shorter than others.
+        blocks.undo_allocation(block, count, purpose)?;
         return Err(Error::NoSpace);
     }
     let length = (count - skipped).min(end.0 - at.0);

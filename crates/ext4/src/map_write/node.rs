@@ -1,4 +1,4 @@
-//! Nodes of an extent tree in memory, read from and written to their bytes. Not here: the choice of entries.
+//! In-memory nodes of an extent tree, and their conversion from and to bytes. Not here: the choice of entries.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Node};
 use crate::layout::block_validity::BlockValidity;
 use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
 
-/// Entries in an inode.
+/// Number of entries in an inode.
 pub(super) const ROOT_ENTRIES: usize = 4;
 
-/// An entry of a node, as on disk. Those of leaves and of inner nodes begin with the file block.
+/// A raw entry of a node. Entries of leaves and of inner nodes both begin with the file block.
 #[derive(Clone, Copy)]
 pub(super) struct Entry(pub [u8; ENTRY_BYTES]);
 
@@ -21,7 +21,7 @@ impl Entry {
     pub(super) fn of_extent(run: &Run) -> Self {
         let mark = if run.unwritten { WRITTEN_MAX } else { 0 };
         Self(zerocopy::transmute!(RawExtent {
-            // File blocks have 32 bits, and lists keep extents as short as the format wants.
+            // File blocks have 32 bits, and lists limit the length of extents.
             block: (run.start.0 as u32).into(),
             len: (run.length as u16 + mark).into(),
             start_hi: ((run.block.0 >> 32) as u16).into(),
@@ -61,18 +61,18 @@ impl Entry {
     }
 }
 
-/// A node on the way to a leaf.
+/// A node on the path to a leaf.
 pub(super) struct PathNode {
     /// `None` for the root.
     pub block: Option<FsBlock>,
     pub depth: u16,
     pub entries: Vec<Entry>,
-    /// The entry that the way goes on with; of no meaning in a leaf.
+    /// The entry that the path follows; meaningless in a leaf.
     pub index: usize,
     pub range: Range<FileBlock>,
 }
 
-/// The contents that a node will have.
+/// The new contents of a node.
 pub(super) struct NodeImage {
     pub depth: u16,
     pub entries: Vec<Entry>,
@@ -83,7 +83,7 @@ impl NodeImage {
     pub(super) fn store(&self, bytes: &mut [u8], checksum_seed: Option<u32>) {
         let header = RawExtentHeader {
             magic: MAGIC.into(),
-            // At most the entries of a block of 64 KiB.
+            // At most the number of entries in a block of 64 KiB.
             entries: (self.entries.len() as u16).into(),
             max: (room(bytes.len()) as u16).into(),
             depth: self.depth.into(),
@@ -111,7 +111,7 @@ pub(super) fn room(node_bytes: usize) -> usize {
     (node_bytes - HEADER_BYTES) / ENTRY_BYTES
 }
 
-/// Verifies a node, and returns it with its entries as they are.
+/// Verifies a node, and returns it with its entries.
 pub(super) fn parse(
     bytes: &[u8],
     validity: BlockValidity<'_>,

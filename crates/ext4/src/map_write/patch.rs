@@ -1,5 +1,5 @@
-//! Changes of a few extents of one leaf in place, if no other node changes: the usual case in large trees. Not
-//! here: the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
+//! In-place changes of a few extents of one leaf that change no other node: the usual case in large trees. Not here:
+//! the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use zerocopy::FromBytes;
 
 use super::node::{self, Entry, ROOT_ENTRIES};
 use super::tree::{NodeStore, Tree};
-use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, Step};
+use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, NodeSearch};
 use crate::ondisk::extent::RawExtentHeader;
 
 impl Tree<'_> {
-    /// Calls `change` to split, merge and mark the extents with blocks in `range` and their neighbours, as far as the
-    /// leaf of the range's first block goes. Returns the result of `change`, and the end of that leaf. Returns
-    /// `None`, without a change, if the leaf is the root, or would overflow or become nearly empty. `change` may be
-    /// called without an effect.
+    /// Changes the extents in `range` and their neighbours by `change`, which may split, merge and mark extents, in
+    /// the leaf that contains the range's first block. Returns the result of `change`, and the end of that leaf.
+    /// Returns `None`, without a change, if the leaf is the root, or would overflow or become nearly empty. In that
+    /// case, `change` may have been called without an effect.
     pub(super) fn patch<S: NodeStore, R>(
         &self,
         store: &mut S,
@@ -40,57 +40,57 @@ impl Tree<'_> {
         }
         let count = table.len() / ENTRY_BYTES - old.len() + new.len();
         let start = |runs: &[Run]| runs.first().map(|run| run.start);
-        debug_assert_eq!(start(&new), start(&old), "a leaf that begins elsewhere");
+        debug_assert_eq!(start(&new), start(&old), "a leaf keeps its start");
         if count > room_within(&bytes) || count <= ROOT_ENTRIES {
             return Ok(None);
         }
         let entries = part.entries;
-        // While the bytes are referenced, a change would copy them.
+        // A change would copy the bytes while they are referenced.
         drop(bytes);
         let seed = self.checksum_seed;
         store.edit(block, location, |bytes| {
-            put(bytes, &entries, &new, count);
+            replace_entries(bytes, &entries, &new, count);
             extent::seal(bytes, seed);
         })?;
         Ok(Some((result, leaf.range.end)))
     }
 
-    /// Returns the leaf that speaks of `at`, if it is a block of its own.
+    /// Returns the leaf that covers `at`, if it is not the root.
     fn leaf_at(
         &self,
         store: &impl NodeStore,
         at: FileBlock,
     ) -> Result<Option<(FsBlock, Expected)>> {
         let root = Expected::of_root();
-        let location = self.root_place();
-        let mut step = match extent::verify_header(&self.area, &root, location)? {
+        let location = self.root_location();
+        let mut search = match extent::verify_header(&self.area, &root, location)? {
             (0, _) => return Ok(None),
             _ => extent::find(&self.area, self.validity, &root, location, at)?,
         };
-        // The depth falls by one with each step, and the root bounds the first.
+        // The depth falls by one in each iteration, and is bounded in the root.
         loop {
-            match step {
-                Step::Found(_) => return Ok(None),
-                Step::Child { block, expected } if expected.depth == Some(0) => {
+            match search {
+                NodeSearch::Found(_) => return Ok(None),
+                NodeSearch::Child { block, expected } if expected.depth == Some(0) => {
                     return Ok(Some((block, expected)));
                 }
-                Step::Child { block, expected } => {
+                NodeSearch::Child { block, expected } => {
                     let (bytes, location) = self.read(store, block, &expected)?;
-                    step = extent::find(&bytes, self.validity, &expected, location, at)?;
+                    search = extent::find(&bytes, self.validity, &expected, location, at)?;
                 }
             }
         }
     }
 }
 
-/// Returns the entries that a node says it has room for, and has.
+/// Returns the number of entries that fit according to the node's header, at most as many as really fit.
 fn room_within(bytes: &[u8]) -> usize {
-    let said = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
-    usize::from(said).min(node::room(bytes.len()))
+    let stated = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
+    usize::from(stated).min(node::room(bytes.len()))
 }
 
-/// Puts extents in the place of some entries of a node, which has `count` of them then.
-fn put(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], count: usize) {
+/// Replaces the entries `entries` of a node by extents. The node has `count` entries afterwards.
+fn replace_entries(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], count: usize) {
     let (header, table) = bytes.split_at_mut(HEADER_BYTES);
     let count_before = count + entries.len() - extents.len();
     let end = entries.start + extents.len();
@@ -101,7 +101,7 @@ fn put(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], count: usize) 
     {
         location.copy_from_slice(&Entry::of_extent(run).0);
     }
-    // Nothing of what was taken out stays behind.
+    // Erases the entries that remain at the end.
     table[at(count)..at(count_before).max(at(count))].fill(0);
     if let Ok((header, _)) = RawExtentHeader::mut_from_prefix(header) {
         header.entries = (count as u16).into();

@@ -1,8 +1,8 @@
-//! Changes of a block map in place: sets pointers, adding blocks of pointers as needed, and clears them,
-//! freeing blocks of pointers that become empty.
-//! Not here: the choice of data blocks, and allocation of blocks for pointers.
+//! In-place changes of a block map: setting pointers, which adds blocks of pointers as needed, and clearing pointers,
+//! which frees blocks of pointers that become empty. Not here: the choice of data blocks, and allocation of blocks
+//! for pointers.
 //!
-//! As in `tree.rs`, blocks are allocated before anything is changed.
+//! As in `rewrite.rs`, blocks are allocated before anything is changed.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::layout::geometry::Geometry;
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = 12;
 const POINTER_BYTES: usize = 4;
-/// Pointers have 32 bits.
+/// The end of the blocks that pointers can refer to. Pointers have 32 bits.
 pub(super) const BLOCKS_END: u64 = 1 << 32;
 
 /// A block map that is being changed.
@@ -27,17 +27,17 @@ pub(super) struct Pointers<'g> {
     pub inode: InodeNumber,
 }
 
-/// Pointers in a block.
+/// Returns the number of pointers in a block.
 fn per_block(geometry: &Geometry) -> u64 {
     u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64
 }
 
-/// Returns the file blocks whose pointers lie side by side with that of `at`.
+/// Returns the file blocks whose pointers are in the same block, or in the inode, as that of `at`.
 pub(super) fn leaf_of(geometry: &Geometry, at: FileBlock) -> Range<FileBlock> {
     match at.0.checked_sub(DIRECT) {
         None => FileBlock(0)..FileBlock(DIRECT),
         Some(past) => {
-            // All trees begin at a multiple.
+            // All trees begin at a multiple of `count`, counted from the direct blocks' end.
             let count = per_block(geometry);
             let start = DIRECT + past / count * count;
             FileBlock(start)..FileBlock(start + count)
@@ -45,11 +45,11 @@ pub(super) fn leaf_of(geometry: &Geometry, at: FileBlock) -> Range<FileBlock> {
     }
 }
 
-/// The way to a file block's pointer.
+/// The path to a file block's pointer.
 struct Route {
-    /// The pointer in the inode, by index.
+    /// The index of the pointer in the inode.
     root: usize,
-    /// The pointer in each block from there on; none for the direct ones.
+    /// The index of the pointer in each block on the path. Empty for direct pointers.
     below: Vec<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Route {
         };
         let count = per_block(geometry);
         let mut level = 1;
-        // The caller stays within what the map can say: three levels.
+        // The caller stays within the map's limit of three levels.
         while level < 3 && rest >= count.pow(level) {
             rest -= count.pow(level);
             level += 1;
@@ -77,7 +77,7 @@ fn word(bytes: &[u8], index: usize) -> FsBlock {
     FsBlock(u32::from_le_bytes(bytes).into())
 }
 
-/// Points `count` pointers from `index` on to blocks from `block` on.
+/// Sets `count` pointers from `index` on to the blocks from `block` on.
 fn set_words(bytes: &mut [u8], index: usize, block: FsBlock, count: u64) {
     let words = bytes[index * POINTER_BYTES..].chunks_exact_mut(POINTER_BYTES);
     for (block, word) in (block.0..block.0 + count).zip(words) {
@@ -89,19 +89,19 @@ fn clear_words(bytes: &mut [u8], words: &Range<usize>) {
     bytes[words.start * POINTER_BYTES..words.end * POINTER_BYTES].fill(0);
 }
 
-/// Returns whether nothing but `words` points anywhere.
+/// Returns whether all pointers except `words` are zero.
 fn is_empty_without(bytes: &[u8], words: &Range<usize>) -> bool {
     let (before, rest) = bytes.split_at(words.start * POINTER_BYTES);
     let after = &rest[words.len() * POINTER_BYTES..];
     before.iter().chain(after).all(|&byte| byte == 0)
 }
 
-/// The pointers that lie side by side at the end of a range.
+/// The pointers in the last block of pointers, or in the inode, that a range refers to.
 pub(super) struct Leaf {
     range: Range<FileBlock>,
-    /// The blocks of pointers that lead there, the top one first; none for the direct pointers.
+    /// The blocks of pointers on the path, the top one first. Empty for the direct pointers.
     chain: Vec<FsBlock>,
-    /// Their runs within the range; not empty.
+    /// The runs of the pointers within the range. Not empty.
     pub runs: Vec<Run>,
 }
 
@@ -112,7 +112,7 @@ impl<'g> Pointers<'g> {
 }
 
 impl Pointers<'_> {
-    /// Refuses volumes with clusters, where the kernel, too, has no block maps.
+    /// Returns an error on volumes with clusters, where the kernel does not support block maps either.
     pub(super) fn check_clusters(&self) -> Result<()> {
         if self.geometry().cluster_shift > 0 {
             return Err(Unsupported::Operation("a block map on a volume with clusters").into());
@@ -130,7 +130,7 @@ impl Pointers<'_> {
         store.read(block, location)
     }
 
-    /// Maps a run of blocks below [`BLOCKS_END`] whose pointers are zero and lie side by side.
+    /// Maps a run of blocks below [`BLOCKS_END`]. Its pointers are zero, and are all in one block or in the inode.
     pub(super) fn insert(&mut self, store: &mut impl NodeStore, run: Run) -> Result<()> {
         let Route { root, below } = Route::to(self.geometry(), run.start);
         let Some((&last, upper)) = below.split_last() else {
@@ -146,8 +146,8 @@ impl Pointers<'_> {
             chain.push(block);
             block = word(&self.read(store, block)?, index);
         }
-        let new = self.take_blocks(store, below.len() - chain.len(), run.block)?;
-        // From the last one up, so that nothing points to a block that is not there yet.
+        let new = self.allocate_nodes(store, below.len() - chain.len(), run.block)?;
+        // From the last block up, so that each block is written before a pointer to it.
         let bytes = || vec![0; self.geometry().block_size.len()];
         let mut pointer = (run.block, run.length);
         let mut index = last;
@@ -170,31 +170,32 @@ impl Pointers<'_> {
         }
     }
 
-    /// Blocks for pointers, or none of them.
-    fn take_blocks(
+    /// Allocates all `count` blocks for pointers, or none.
+    fn allocate_nodes(
         &self,
         store: &mut impl NodeStore,
         count: usize,
         goal: FsBlock,
     ) -> Result<Vec<FsBlock>> {
-        let mut taken = Vec::with_capacity(count);
+        let mut allocated = Vec::with_capacity(count);
         for _ in 0..count {
-            match store.take(goal) {
-                Ok(block) if block.0 < BLOCKS_END => taken.push(block),
+            match store.allocate_node(goal) {
+                Ok(block) if block.0 < BLOCKS_END => allocated.push(block),
                 other => {
                     let (more, error) = match other {
                         Ok(block) => (Some(block), base::Error::NoSpace),
                         Err(error) => (None, error),
                     };
-                    taken.into_iter().chain(more).try_for_each(|block| store.give_back(block))?;
+                    allocated.into_iter().chain(more).try_for_each(|block| store.release_unused(block))?;
                     return Err(error);
                 }
             }
         }
-        Ok(taken)
+        Ok(allocated)
     }
 
-    /// Returns the last pointers in `range` that lie side by side and are not all zero.
+    /// Returns the last block of pointers in `range`, or the direct pointers, with a pointer in `range` that is not
+    /// zero.
     pub(super) fn leaf_before(
         &self,
         store: &impl NodeStore,
@@ -224,8 +225,8 @@ impl Pointers<'_> {
         Ok(None)
     }
 
-    /// Returns the blocks of pointers that lead to `at`, or where the hole begins that it lies in because
-    /// one of them is not there.
+    /// Returns the blocks of pointers on the path to `at`. If one of them is missing, the error is the start of the
+    /// hole that results.
     fn chain(
         &self,
         store: &impl NodeStore,
@@ -233,7 +234,7 @@ impl Pointers<'_> {
     ) -> Result<std::result::Result<Vec<FsBlock>, FileBlock>> {
         let Route { root, below } = Route::to(self.geometry(), at);
         let (mut chain, mut block) = (Vec::new(), word(&self.area, root));
-        // What a missing block would have led to, and how far `at` lies in that.
+        // The number of file blocks from the start of a missing block's range to `at`.
         let count = per_block(self.geometry());
         for (depth, &index) in below.iter().enumerate() {
             let offset = below[depth..].iter().fold(0, |sum, &index| sum * count + index as u64);
@@ -245,7 +246,7 @@ impl Pointers<'_> {
                 let bytes = self.read(store, block)?;
                 block = word(&bytes, index);
                 if block.0 == 0 {
-                    // With all the missing ones before it.
+                    // Includes the missing blocks before it.
                     let missing = (0..index).rev().take_while(|&i| word(&bytes, i).0 == 0).count();
                     let levels = (below.len() - depth - 1) as u32;
                     let inner = below[depth + 1..].iter();
@@ -272,8 +273,7 @@ impl Pointers<'_> {
         Ok(runs)
     }
 
-    /// Sets the pointers of a leaf that lie in `range` to zero, and frees the blocks of pointers
-    /// that become empty.
+    /// Clears the pointers of a leaf that are in `range`, and frees the blocks of pointers that become empty.
     pub(super) fn clear(
         &mut self,
         store: &mut impl NodeStore,
@@ -289,7 +289,7 @@ impl Pointers<'_> {
                 return store.edit(block, self.location(block), |bytes| clear_words(bytes, &words));
             }
             store.free(block)?;
-            // The pointer to it.
+            // The pointer to the freed block.
             let index = depth.checked_sub(1).map_or(root, |upper| below[upper]);
             words = index..index + 1;
         }

@@ -10,7 +10,7 @@ use super::*;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::layout::geometry::tests::plain;
 
-/// 256 pointers in a block.
+/// Returns a geometry with 256 pointers in a block.
 fn geometry() -> Geometry {
     Geometry { block_size: BlockSize::from_bytes(1024).unwrap(), ..plain() }
 }
@@ -31,7 +31,7 @@ impl<'g> Subject<'g> {
         Self { map, nodes: Nodes::new(), model: BTreeMap::new() }
     }
 
-    /// Maps blocks from `at` on as far as there is a hole, up to the end of a block of pointers.
+    /// Maps blocks from `at` on, up to the end of the hole and of the block of pointers.
     fn insert(&mut self, at: u64, wanted: u64) -> Result<()> {
         let end = leaf_of(self.map.geometry(), FileBlock(at)).end.0.min(at + wanted);
         let end = self.model.range(at..end).next().map_or(end, |(&start, _)| start);
@@ -74,8 +74,8 @@ impl<'g> Subject<'g> {
             self.walk(word(&self.map.area, slot as usize), level, start, &mut found, &mut seen);
         }
         assert_eq!(found, self.model);
-        assert_eq!(seen, self.nodes.blocks.len(), "lost blocks of pointers");
-        assert!(self.nodes.taken.is_empty(), "lost blocks");
+        assert_eq!(seen, self.nodes.blocks.len(), "blocks of pointers are unreachable");
+        assert!(self.nodes.allocated.is_empty(), "allocated blocks are not in use");
     }
 
     fn walk(
@@ -103,7 +103,7 @@ impl<'g> Subject<'g> {
     }
 }
 
-/// File blocks in all trees, near their ends in particular.
+/// Returns file blocks in all trees, in particular near the trees' ends.
 fn file_blocks() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..300_u64,
@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn block_maps_say_what_was_put_into_them(
+    fn block_maps_match_the_model(
         changes in prop::collection::vec((file_blocks(), 1..400_u64, 0..4_u8), 1..60),
         left in prop_oneof![Just(usize::MAX), 0..30_usize],
     ) {

@@ -1,8 +1,8 @@
-//! Rewrites of one leaf of an extent tree: splits nodes that overflow, frees nodes that become empty, and
-//! updates the entries in their parents. Not here: the leaf's extents (`tree.rs`), and allocation of nodes.
+//! Rewrites of one leaf of an extent tree. Nodes that overflow are split, nodes that become empty are freed, and the
+//! entries in their parents are updated. Not here: the leaf's extents (`tree.rs`), and allocation of nodes.
 //!
-//! Everything is prepared on copies in memory, with the blocks for new nodes allocated, before the first node
-//! is changed: if there is no space, the tree stays as it was.
+//! All changes are prepared in memory, and the blocks for new nodes are allocated, before the first node is changed.
+//! So the tree stays unchanged if there is no space.
 
 use base::{Error, FsBlock, Result};
 use fs::Run;
@@ -11,15 +11,15 @@ use super::node::{Entry, NodeImage, ROOT_ENTRIES, room};
 use super::tree::{NodeStore, Path, Tree};
 use crate::extent::{DEPTH_MAX, Expected};
 
-/// Changes of a tree that were decided, but not made.
+/// Changes of a tree that are decided, but not made.
 #[derive(Default)]
 struct Draft {
     writes: Vec<NodeWrite>,
     freed: Vec<FsBlock>,
-    taken: Vec<FsBlock>,
+    allocated: Vec<FsBlock>,
 }
 
-/// A change of one leaf that only has to be carried out, with the blocks that it takes.
+/// A prepared change of one leaf, with the blocks that are allocated for it.
 pub(super) struct Rewrite {
     draft: Draft,
     root: NodeImage,
@@ -34,8 +34,8 @@ struct NodeWrite {
 }
 
 impl Tree<'_> {
-    /// Replaces the extents of the leaf at the end of `path`. `extents` has at most as many more than before as two
-    /// nodes have room for. Errors: `NoSpace` and `FileTooLarge`, without a change.
+    /// Replaces the extents of the leaf at the end of `path`. The number of extents may grow by at most the number of
+    /// entries in two nodes. Errors: `NoSpace` and `FileTooLarge`; nothing is changed.
     pub(super) fn rewrite(
         &mut self,
         store: &mut impl NodeStore,
@@ -46,7 +46,7 @@ impl Tree<'_> {
         self.carry_out(store, rewrite)
     }
 
-    /// Does the first half of [`rewrite`](Self::rewrite): all that can fail for lack of space.
+    /// Does the first half of [`rewrite`](Self::rewrite): everything that can fail for lack of space.
     pub(super) fn prepare(
         &self,
         store: &mut impl NodeStore,
@@ -58,18 +58,18 @@ impl Tree<'_> {
         match self.draft(store, path, extents, &mut draft) {
             Ok(root) => Ok(Rewrite { draft, root, may_collapse }),
             Err(error) => {
-                give_back(store, draft)?;
+                release_nodes(store, draft)?;
                 Err(error)
             }
         }
     }
 
-    /// Drops a prepared rewrite: the tree stays as it is.
+    /// Cancels a prepared rewrite. The tree stays unchanged.
     pub(super) fn cancel(store: &mut impl NodeStore, rewrite: Rewrite) -> Result<()> {
-        give_back(store, rewrite.draft)
+        release_nodes(store, rewrite.draft)
     }
 
-    /// Does the second half. The tree has not changed since the first one.
+    /// Does the second half of [`rewrite`](Self::rewrite). The tree must not have changed since the first half.
     pub(super) fn carry_out(&mut self, store: &mut impl NodeStore, rewrite: Rewrite) -> Result<()> {
         self.apply(store, rewrite.draft, &rewrite.root)?;
         if rewrite.may_collapse { self.collapse(store) } else { Ok(()) }
@@ -95,7 +95,7 @@ impl Tree<'_> {
             if pieces.is_empty() {
                 draft.freed.push(block);
             }
-            let children = self.place_pieces(store, draft, node.depth, Some(block), pieces)?;
+            let children = self.assign_blocks(store, draft, node.depth, Some(block), pieces)?;
             let old = parent.entries[parent.index];
             if let [child] = children[..] {
                 if (child.start(), child.child()) == (old.start(), old.child()) {
@@ -114,7 +114,7 @@ impl Tree<'_> {
             return Err(Error::FileTooLarge);
         }
         let pieces = self.pieces(node.entries, at_end);
-        let entries = self.place_pieces(store, draft, node.depth, None, pieces)?;
+        let entries = self.assign_blocks(store, draft, node.depth, None, pieces)?;
         Ok(NodeImage { depth: node.depth + 1, entries })
     }
 
@@ -123,8 +123,8 @@ impl Tree<'_> {
         Ok(NodeImage { depth: root.depth, entries: root.entries })
     }
 
-    /// Entries that a node has no room for, as those of several nodes. At the end of the file the
-    /// first stays full: files mostly grow there. Elsewhere all get the same.
+    /// Distributes entries over nodes, if they do not fit in one. At the end of the file, the first node is filled,
+    /// since files mostly grow there. Elsewhere, all nodes get the same number.
     fn pieces(&self, entries: Vec<Entry>, at_end: bool) -> Vec<Vec<Entry>> {
         let room = room(self.node_bytes);
         let count = entries.len().div_ceil(room).max(1);
@@ -132,8 +132,9 @@ impl Tree<'_> {
         entries.chunks(most).map(<[_]>::to_vec).collect()
     }
 
-    /// Allocates a block for each piece; `block`, if any, is that of the first. Returns the entries of their parent.
-    fn place_pieces(
+    /// Allocates a block for each piece. The first piece keeps `block`, if there is one. Returns the entries for the
+    /// parent.
+    fn assign_blocks(
         &self,
         store: &mut impl NodeStore,
         draft: &mut Draft,
@@ -142,7 +143,7 @@ impl Tree<'_> {
         pieces: Vec<Vec<Entry>>,
     ) -> Result<Vec<Entry>> {
         let mut kept = block;
-        // Near the node that overflows, or the first thing that an overflowing root leads to.
+        // Near the node that overflows, or if that is the root, near the first block that it refers to.
         let goal = match (block, pieces.first().and_then(|piece| piece.first())) {
             (Some(block), _) => block,
             (None, Some(first)) if depth > 0 => first.child(),
@@ -154,8 +155,8 @@ impl Tree<'_> {
             let (block, is_new) = match kept.take() {
                 Some(block) => (block, false),
                 None => {
-                    let block = store.take(goal)?;
-                    draft.taken.push(block);
+                    let block = store.allocate_node(goal)?;
+                    draft.allocated.push(block);
                     (block, true)
                 }
             };
@@ -182,9 +183,9 @@ impl Tree<'_> {
         draft.freed.into_iter().try_for_each(|block| store.free(block))
     }
 
-    /// Makes the tree as shallow as it can be without moving extents from leaf to leaf.
+    /// Removes levels of the tree, as far as no extents must be moved between leaves.
     fn collapse(&mut self, store: &mut impl NodeStore) -> Result<()> {
-        // The depth falls with each step.
+        // The depth falls in each iteration.
         loop {
             let root = self.root()?;
             let (Some(depth), [entry]) = (root.depth.checked_sub(1), &root.entries[..]) else {
@@ -193,7 +194,7 @@ impl Tree<'_> {
             let range = entry.start()..root.range.end;
             let expected = Expected { depth: Some(depth), range };
             let child = match self.node(store, entry.child(), expected) {
-                // Damage of this node is no reason to fail: the caller is removing blocks.
+                // Damage of this node is no reason to fail, since the caller removes blocks.
                 Err(Error::Corrupt(_)) => return Ok(()),
                 child => child?,
             };
@@ -207,7 +208,7 @@ impl Tree<'_> {
     }
 }
 
-/// Frees the blocks that a draft has taken.
-fn give_back(store: &mut impl NodeStore, draft: Draft) -> Result<()> {
-    draft.taken.into_iter().try_for_each(|block| store.give_back(block))
+/// Releases the blocks that were allocated for a draft.
+fn release_nodes(store: &mut impl NodeStore, draft: Draft) -> Result<()> {
+    draft.allocated.into_iter().try_for_each(|block| store.release_unused(block))
 }

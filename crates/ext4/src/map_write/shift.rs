@@ -1,5 +1,5 @@
-//! Shifts of a file's extents to lower or higher blocks of the file. Not here: the file's size, and the cache,
-//! which has no data of them meanwhile.
+//! Shifts of a file's extents to lower or higher blocks of the file. Not here: the file's size, and the cache, which
+//! has no data of them during the shift.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::journal::Handle;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 
 impl Inode {
-    /// Splits the extent that contains `at`, if any, so that one begins there. Blocks for nodes are allocated for
-    /// the purpose `nodes`. Takes the credits of one call of [`map_new_blocks`](Self::map_new_blocks).
+    /// Splits the extent that contains `at`, if any, so that an extent begins there. Blocks for nodes are allocated
+    /// for the purpose `nodes`. Takes the credits of one call of [`map_new_blocks`](Self::map_new_blocks).
     pub(crate) fn split_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -28,7 +28,7 @@ impl Inode {
         })
     }
 
-    /// Splits extents at both ends of `range`, if that takes no new node. Returns whether it is done. Takes the
+    /// Splits extents at both ends of `range`, if that takes no new node. Returns whether they were split. Takes the
     /// credits for a change of one leaf.
     pub(crate) fn split_ends_in_place(
         &self,
@@ -52,7 +52,7 @@ impl Inode {
     ) -> Result<Progress> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
             edit.change.forget_from(FileBlock(from.0 - by));
-            // By what was done before with the same handle.
+            // Otherwise, the first leaf may exceed the credits.
             let had_changes = edit.blocks.handle.has_changes();
             let mut at = from;
             loop {
@@ -75,10 +75,9 @@ impl Inode {
         })
     }
 
-    /// Moves what begins in `range` by `by` blocks towards the end, from the last leaf on, as far as
-    /// the handle's credits go: with `More(end)`, what lies from the range's start to `end` is left.
-    /// Behind the range there are as many blocks of a hole, and no extent reaches over its start.
-    /// Takes no space.
+    /// Shifts the extents that begin in `range` by `by` blocks towards the end, from the last leaf on, as far as the
+    /// handle's credits reach. Returns `More(end)` if the extents from the range's start to `end` are left. A hole of
+    /// `by` blocks must follow the range, and no extent may cross its start. Takes no space.
     pub(crate) fn shift_right(
         &self,
         handle: &mut Handle<'_>,
@@ -109,7 +108,7 @@ impl Inode {
     }
 }
 
-/// For one leaf, and the inode.
+/// Returns the credits for one leaf and the inode.
 fn credits(tree: &Tree<'_>) -> Result<u64> {
     Ok(u64::from(tree_credits(tree.depth()?) + 1))
 }

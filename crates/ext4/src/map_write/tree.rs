@@ -1,6 +1,5 @@
-//! An extent tree that is being changed: the paths to its leaves, and the changes of one leaf.
-//! Not here: the extents of a leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and
-//! allocation of nodes.
+//! An extent tree that is being changed: the paths to its leaves, and changes of one leaf. Not here: the extents of a
+//! leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and allocation of nodes.
 
 use std::ops::Range;
 
@@ -14,13 +13,13 @@ use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::layout::geometry::Geometry;
 
-/// Where the nodes of a tree are, and the blocks for new ones.
+/// Storage of a tree's nodes, and allocation of blocks for new ones.
 pub(super) trait NodeStore {
     /// A node's bytes.
     type Bytes: std::ops::Deref<Target = [u8]>;
     /// Reads a node.
     fn read(&self, block: FsBlock, location: Location) -> Result<Self::Bytes>;
-    /// Runs `verify`, unless it has passed before for these bytes, or they were made here.
+    /// Runs `verify`, unless these bytes have passed it before, or were written by this store.
     fn verify_once(
         &self,
         bytes: &Self::Bytes,
@@ -35,12 +34,12 @@ pub(super) trait NodeStore {
         location: Location,
         change: impl FnOnce(&mut [u8]),
     ) -> Result<()>;
-    /// Makes a block that was taken a node.
+    /// Writes a new node to a block that was allocated.
     fn create(&mut self, block: FsBlock, bytes: Vec<u8>);
-    /// Allocates a block near `goal`. An error is found before anything was changed.
-    fn take(&mut self, goal: FsBlock) -> Result<FsBlock>;
-    /// Frees a block that was allocated, and not made a node.
-    fn give_back(&mut self, block: FsBlock) -> Result<()>;
+    /// Allocates a block near `goal`. After an error, nothing was changed.
+    fn allocate_node(&mut self, goal: FsBlock) -> Result<FsBlock>;
+    /// Frees a block that was allocated, but not written.
+    fn release_unused(&mut self, block: FsBlock) -> Result<()>;
     /// Frees a node.
     fn free(&mut self, block: FsBlock) -> Result<()>;
 }
@@ -56,9 +55,9 @@ pub(super) struct Tree<'g> {
     pub node_bytes: usize,
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 pub(super) struct Path {
-    /// The root first.
+    /// The nodes, the root first.
     pub(super) nodes: Vec<PathNode>,
 }
 
@@ -72,7 +71,7 @@ impl Path {
         self.leaf().entries.iter().map(|entry| entry.extent()).collect()
     }
 
-    /// Returns the file blocks that the leaf may speak of.
+    /// Returns the file blocks that the leaf may map.
     pub(super) fn range(&self) -> Range<FileBlock> {
         self.leaf().range.clone()
     }
@@ -85,17 +84,17 @@ impl<'g> Tree<'g> {
 }
 
 impl Tree<'_> {
-    /// Returns the levels below the root.
+    /// Returns the number of levels below the root.
     pub(super) fn depth(&self) -> Result<u16> {
         Ok(self.root()?.depth)
     }
 
-    /// Returns the way to the leaf that speaks of `at`, or the first one if `at` lies before all leaves.
+    /// Returns the path to the leaf that covers `at`, or to the first leaf if `at` is before all leaves.
     pub(super) fn path(&self, store: &impl NodeStore, at: FileBlock) -> Result<Path> {
         let mut nodes = vec![self.root()?];
         loop {
             let node = nodes.last_mut().expect("a path has a root");
-            // The depth falls by one with each step, and `Node::parse` bounds the first.
+            // The depth falls by one in each iteration, and `parse` bounds it in the root.
             let Some(depth) = node.depth.checked_sub(1) else { break };
             let after = node.entries.partition_point(|entry| entry.start() <= at);
             node.index = after.saturating_sub(1);
@@ -108,7 +107,7 @@ impl Tree<'_> {
     }
 
     pub(super) fn root(&self) -> Result<PathNode> {
-        parse(&self.area, self.validity, Expected::of_root(), None, self.root_place())
+        parse(&self.area, self.validity, Expected::of_root(), None, self.root_location())
     }
 
     pub(super) fn node(
@@ -121,7 +120,7 @@ impl Tree<'_> {
         parse(&bytes, self.validity, expected, Some(block), location)
     }
 
-    /// Returns a sound node, and its place.
+    /// Reads and verifies a node. Returns its bytes and its location.
     pub(super) fn read<S: NodeStore>(
         &self,
         store: &S,
@@ -136,12 +135,12 @@ impl Tree<'_> {
         Ok((bytes, location))
     }
 
-    pub(super) fn root_place(&self) -> Location {
+    pub(super) fn root_location(&self) -> Location {
         Location::inode(self.inode)
     }
 
     pub(super) fn location(&self, block: FsBlock) -> Location {
-        self.root_place().at_block(block)
+        self.root_location().at_block(block)
     }
 
     /// Returns the first extent that ends after `at`.
@@ -152,7 +151,7 @@ impl Tree<'_> {
             if let Some(extent) = found.into_iter().find(|extent| extent.end() > at) {
                 return Ok(Some(extent));
             }
-            // Ranges of leaves are never empty, so each is behind the last.
+            // Each leaf is behind the last, since ranges of leaves are never empty.
             let end = path.range().end;
             if end.0 >= FILE_BLOCKS_MAX {
                 return Ok(None);
@@ -161,7 +160,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Returns the last extent that begins before `end`, and the way to it.
+    /// Returns the last extent that begins before `end`, and the path to it.
     pub(super) fn extent_before(
         &self,
         store: &impl NodeStore,
@@ -173,7 +172,7 @@ impl Tree<'_> {
             if let Some(extent) = found.into_iter().find(|extent| extent.start < end) {
                 return Ok(Some((extent, path)));
             }
-            // The first leaf can lie behind; else each is before the last.
+            // Each leaf is before the last. Only the first leaf of the tree may begin behind `end`.
             let start = path.range().start;
             if start >= end {
                 break;
@@ -183,8 +182,7 @@ impl Tree<'_> {
         Ok(None)
     }
 
-    /// Maps a run, not longer than an extent can be, that lies in a hole of the leaf at the end of
-    /// `path`.
+    /// Maps a run, not longer than an extent can be, into a hole of the leaf at the end of `path`.
     pub(super) fn insert(
         &mut self,
         store: &mut impl NodeStore,
@@ -196,8 +194,8 @@ impl Tree<'_> {
         self.rewrite(store, path, &extents)
     }
 
-    /// Marks allocated blocks in `range` as written or unwritten, as far as the first leaf there goes. Returns the
-    /// runs that have changed, and the end of that leaf.
+    /// Marks allocated blocks in `range` as written or unwritten, up to the end of the first leaf. Returns the runs
+    /// that changed, and the end of that leaf.
     pub(super) fn convert(
         &mut self,
         store: &mut impl NodeStore,
@@ -218,7 +216,7 @@ impl Tree<'_> {
         Ok((converted, end))
     }
 
-    /// Removes `range`, as far as it is in the leaf at the end of `path`, from the map. Returns the runs that were
+    /// Removes the part of `range` that is in the leaf at the end of `path` from the map. Returns the runs that were
     /// mapped.
     pub(super) fn remove(
         &mut self,
@@ -232,8 +230,8 @@ impl Tree<'_> {
         Ok(removed)
     }
 
-    /// Splits extents at both ends of `range`, if that takes no node and all of it is in one leaf. Returns whether
-    /// that was so.
+    /// Splits extents at both ends of `range`, if that takes no node and the range is in one leaf. Returns whether
+    /// they were split.
     pub(super) fn split_ends(
         &mut self,
         store: &mut impl NodeStore,
@@ -247,24 +245,24 @@ impl Tree<'_> {
         Ok(patched.is_some_and(|((), end)| range.end <= end))
     }
 
-    /// Splits the extent that has blocks both before `at` and from there on, if there is one.
+    /// Splits the extent that has blocks on both sides of `at`, if there is one.
     pub(super) fn split(&mut self, store: &mut impl NodeStore, at: FileBlock) -> Result<()> {
         let path = self.path(store, at)?;
         let mut extents = path.extents();
         if leaf::split(&mut extents, at) { self.rewrite(store, path, &extents) } else { Ok(()) }
     }
 
-    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that `location` returns, which
-    /// keeps their order. Adds no nodes.
+    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that `target` returns,
+    /// which keeps their order. Adds no nodes.
     pub(super) fn shift(
         &mut self,
         store: &mut impl NodeStore,
         path: Path,
         from: FileBlock,
-        location: impl Fn(FileBlock) -> FileBlock,
+        target: impl Fn(FileBlock) -> FileBlock,
     ) -> Result<()> {
         let mut extents = path.extents();
-        leaf::shift(&mut extents, from, location);
+        leaf::shift(&mut extents, from, target);
         self.rewrite(store, path, &extents)
     }
 }

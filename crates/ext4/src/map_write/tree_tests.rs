@@ -14,27 +14,27 @@ use crate::layout::geometry::tests::plain;
 /// Nodes in memory.
 pub(in crate::map_write) struct Nodes {
     pub blocks: BTreeMap<FsBlock, Vec<u8>>,
-    pub taken: BTreeSet<FsBlock>,
+    pub allocated: BTreeSet<FsBlock>,
     next: u64,
-    /// How many more blocks there are.
+    /// The number of blocks that can still be allocated.
     pub left: Cell<usize>,
     pub changes: usize,
 }
 
 impl Nodes {
     pub fn new() -> Self {
-        let (blocks, taken) = (BTreeMap::new(), BTreeSet::new());
-        Self { blocks, taken, next: NODES_START, left: Cell::new(usize::MAX), changes: 0 }
+        let (blocks, allocated) = (BTreeMap::new(), BTreeSet::new());
+        Self { blocks, allocated, next: NODES_START, left: Cell::new(usize::MAX), changes: 0 }
     }
 }
 
-/// Data lies below.
+/// The first block for nodes. Data blocks have lower numbers.
 pub(in crate::map_write) const NODES_START: u64 = 30_000;
 
 impl NodeStore for Nodes {
     type Bytes = Vec<u8>;
 
-    fn read(&self, block: FsBlock, _place: Location) -> Result<Vec<u8>> {
+    fn read(&self, block: FsBlock, _location: Location) -> Result<Vec<u8>> {
         Ok(self.blocks[&block].clone())
     }
 
@@ -46,23 +46,23 @@ impl NodeStore for Nodes {
 
     fn create(&mut self, block: FsBlock, bytes: Vec<u8>) {
         self.changes += 1;
-        assert!(self.taken.remove(&block));
+        assert!(self.allocated.remove(&block));
         assert!(self.blocks.insert(block, bytes).is_none());
     }
 
-    fn take(&mut self, _goal: FsBlock) -> Result<FsBlock> {
+    fn allocate_node(&mut self, _goal: FsBlock) -> Result<FsBlock> {
         let left = self.left.get().checked_sub(1).ok_or(Error::NoSpace)?;
         self.left.set(left);
         self.next = if self.next >= 39_999 { NODES_START } else { self.next + 1 };
         while self.blocks.contains_key(&FsBlock(self.next)) {
             self.next += 1;
         }
-        self.taken.insert(FsBlock(self.next));
+        self.allocated.insert(FsBlock(self.next));
         Ok(FsBlock(self.next))
     }
 
-    fn give_back(&mut self, block: FsBlock) -> Result<()> {
-        assert!(self.taken.remove(&block));
+    fn release_unused(&mut self, block: FsBlock) -> Result<()> {
+        assert!(self.allocated.remove(&block));
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl<'g> Subject<'g> {
         if self.tree.split_ends(&mut self.nodes, &range).unwrap() {
             for at in [range.start, range.end] {
                 let mut extents = self.tree.path(&self.nodes, at).unwrap().extents();
-                assert!(!leaf::split(&mut extents, at), "an extent goes on at {at:?}");
+                assert!(!leaf::split(&mut extents, at), "an extent crosses {at:?}");
             }
         }
         assert_eq!(self.nodes.blocks.len(), nodes);
@@ -146,7 +146,7 @@ impl<'g> Subject<'g> {
         Ok(())
     }
 
-    /// Compares the tree, as it is read, with the model, and checks the rules of e2fsck.
+    /// Parses the tree, compares it with the model, and checks the rules of e2fsck.
     fn check(&self) {
         let mut ahead = vec![(None, Expected::of_root())];
         let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
@@ -162,29 +162,29 @@ impl<'g> Subject<'g> {
             if block.is_some() {
                 extent::verify_checksum(&bytes, self.tree.checksum_seed, location).unwrap();
             }
-            let step =
+            let node =
                 parse(&bytes, self.tree.validity, expected.clone(), block, location).unwrap();
             if block.is_some() {
-                assert_eq!(step.entries[0].start(), expected.range.start, "a key is not exact");
+                assert_eq!(node.entries[0].start(), expected.range.start, "a key must be the start of its child");
             }
-            if step.depth == 0 {
-                for run in step.entries.iter().map(|entry| entry.extent()) {
+            if node.depth == 0 {
+                for run in node.entries.iter().map(|entry| entry.extent()) {
                     for index in 0..run.length {
                         found.insert(run.start.0 + index, (run.block.0 + index, run.unwritten));
                     }
                 }
                 continue;
             }
-            let starts = step.entries.iter().map(|entry| entry.start());
-            let ends = starts.clone().skip(1).chain([step.range.end]);
-            for (entry, end) in step.entries.iter().zip(ends) {
-                let (depth, range) = (Some(step.depth - 1), entry.start()..end);
+            let starts = node.entries.iter().map(|entry| entry.start());
+            let ends = starts.clone().skip(1).chain([node.range.end]);
+            for (entry, end) in node.entries.iter().zip(ends) {
+                let (depth, range) = (Some(node.depth - 1), entry.start()..end);
                 ahead.push((Some(entry.child()), Expected { depth, range }));
             }
         }
         assert_eq!(found, self.model);
-        assert!(seen.iter().eq(self.nodes.blocks.keys()), "lost nodes");
-        assert!(self.nodes.taken.is_empty(), "lost blocks");
+        assert!(seen.iter().eq(self.nodes.blocks.keys()), "nodes are unreachable");
+        assert!(self.nodes.allocated.is_empty(), "allocated blocks are not in use");
     }
 
     /// Returns the hole around `at` in the tree, if there is one.
@@ -231,7 +231,7 @@ fn run_changes(node_entries: usize, changes: &[Change], nodes_left: usize) -> u1
             Change::Insert { at, length, unwritten, joins } => {
                 let Some(hole) = subject.hole(FileBlock(at)) else { continue };
                 let length = length.min(hole.end.0 - at);
-                // Contiguous with whatever else joins, or with nothing.
+                // The run continues other runs that join, or none.
                 let block = if joins { 10 + at } else { 10_000 + (index as u64 * 11) % 19_000 };
                 let (start, block) = (FileBlock(at), FsBlock(block));
                 subject.insert(Run { start, length, block, unwritten })
@@ -267,7 +267,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn trees_say_what_was_put_into_them(
+    fn extent_trees_match_the_model(
         node_entries in prop_oneof![Just(2_usize), Just(3), Just(4), Just(5), Just(84), Just(340)],
         changes in changes(600),
     ) {
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn running_out_of_blocks_or_of_depth_changes_nothing(
+    fn running_out_of_blocks_or_levels_changes_nothing(
         node_entries in 2..5_usize,
         changes in changes(300),
         nodes_left in 0..40_usize,
@@ -285,7 +285,7 @@ proptest! {
 }
 
 #[test]
-fn trees_grow_to_the_last_level_and_not_beyond() {
+fn trees_grow_up_to_the_maximum_depth() {
     let geometry = plain();
     let mut subject = Subject::new(&geometry, 2);
     let run = |at: u64| {
@@ -296,7 +296,7 @@ fn trees_grow_to_the_last_level_and_not_beyond() {
     assert_eq!(error, Some(Error::FileTooLarge));
     assert_eq!(subject.tree.depth().unwrap(), DEPTH_MAX);
     subject.check();
-    // Every node is full.
+    // All nodes are full.
     assert_eq!(subject.model.len(), ROOT_ENTRIES << DEPTH_MAX);
     subject.remove(FileBlock(9)..FileBlock(FILE_BLOCKS_MAX)).unwrap();
     subject.check();

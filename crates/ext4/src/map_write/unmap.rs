@@ -30,21 +30,21 @@ impl Inode {
             let mut end = range.end;
             loop {
                 let was_touched = std::mem::take(&mut edit.blocks.is_touched);
-                let step = match &edit.map {
+                let outcome = match &edit.map {
                     Map::Extents(_) => edit.unmap_extents(&(range.start..end)),
                     Map::Pointers(_) => edit.unmap_pointers(&(range.start..end)),
                 };
                 let is_clean = !edit.blocks.is_touched;
                 edit.blocks.is_touched |= was_touched;
-                match step {
+                match outcome {
                     // The next call fails before it changes anything.
                     Err(Error::NoSpace | Error::Corrupt(_)) if is_clean && end < range.end => {
                         return Ok(Progress::More(end));
                     }
                     Err(error) => return Err(error),
-                    Ok(Step::Done) => return Ok(Progress::Done),
-                    Ok(Step::NoCredits) => return Ok(Progress::More(end)),
-                    Ok(Step::To(start)) => {
+                    Ok(LeafOutcome::Done) => return Ok(Progress::Done),
+                    Ok(LeafOutcome::NoCredits) => return Ok(Progress::More(end)),
+                    Ok(LeafOutcome::To(start)) => {
                         edit.change.changed(start, end, None);
                         end = start;
                     }
@@ -54,58 +54,58 @@ impl Inode {
     }
 }
 
-/// The result of one step.
-enum Step {
-    /// Nothing was left to unmap.
+/// The result of unmapping the part of a range in one leaf.
+enum LeafOutcome {
+    /// No blocks were mapped.
     Done,
-    /// Nothing was unmapped, for want of credits.
+    /// No blocks were unmapped, for lack of credits.
     NoCredits,
-    /// Nothing is mapped any more from there on.
+    /// From this block on, no blocks are mapped any more.
     To(FileBlock),
 }
 
 impl MapEdit<'_, '_, '_> {
     /// Unmaps the part of `range` in its last leaf, or the end of that part.
-    fn unmap_extents(&mut self, range: &Range<FileBlock>) -> Result<Step> {
+    fn unmap_extents(&mut self, range: &Range<FileBlock>) -> Result<LeafOutcome> {
         let holds_metadata = self.holds_metadata();
         let Map::Extents(tree) = &mut self.map else { unreachable!("the caller looked") };
         let Some((last, path)) = tree.extent_before(&self.blocks, range.end)? else {
-            return Ok(Step::Done);
+            return Ok(LeafOutcome::Done);
         };
         if last.end() <= range.start {
-            return Ok(Step::Done);
+            return Ok(LeafOutcome::Done);
         }
-        // One for the inode.
+        // One more for the inode.
         let kept_back = u64::from(tree_credits(tree.depth()?) + 1);
         let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
         let runs = path.extents().into_iter().rev().filter_map(|extent| extent.within(range));
         let Some(start) = affordable(tree.geometry(), runs, credits, holds_metadata) else {
-            return Ok(Step::NoCredits);
+            return Ok(LeafOutcome::NoCredits);
         };
         let removed = tree.remove(&mut self.blocks, path, &(start..range.end))?;
         free_runs(tree, &mut self.blocks, &removed, holds_metadata)?;
-        Ok(Step::To(start))
+        Ok(LeafOutcome::To(start))
     }
 
-    fn unmap_pointers(&mut self, range: &Range<FileBlock>) -> Result<Step> {
+    fn unmap_pointers(&mut self, range: &Range<FileBlock>) -> Result<LeafOutcome> {
         let holds_metadata = self.holds_metadata();
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
-        let Some(leaf) = map.leaf_before(&self.blocks, range)? else { return Ok(Step::Done) };
+        let Some(leaf) = map.leaf_before(&self.blocks, range)? else { return Ok(LeafOutcome::Done) };
         map.check_clusters()?;
         let kept_back = u64::from(map_credits(3) + 1);
         let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);
         let runs = leaf.runs.iter().rev().copied();
         let Some(start) = affordable(map.geometry(), runs, credits, holds_metadata) else {
-            return Ok(Step::NoCredits);
+            return Ok(LeafOutcome::NoCredits);
         };
         let range = start..range.end;
         for run in leaf.runs.iter().filter_map(|run| run.within(&range)) {
-            if self.blocks.release(run.block, run.length)? {
+            if self.blocks.free_data(run.block, run.length)? {
                 revoke_all(&mut self.blocks, &run, holds_metadata);
             }
         }
         map.clear(&mut self.blocks, leaf, &range)?;
-        Ok(Step::To(start))
+        Ok(LeafOutcome::To(start))
     }
 }
 
@@ -120,7 +120,7 @@ fn affordable(
     for run in runs {
         let in_groups = u64::from(FREE_CREDITS) * groups(geometry, &run);
         let blocks = if holds_metadata {
-            // Each is revoked.
+            // Each block is revoked.
             run.length.min(credits.saturating_sub(in_groups))
         } else {
             blocks_in_groups(geometry, &run, credits / u64::from(FREE_CREDITS))
@@ -166,7 +166,7 @@ fn revoke_all(blocks: &mut MapBlocks<'_, '_, '_>, run: &Run, holds_metadata: boo
     }
 }
 
-/// Frees the clusters of blocks that were removed from the map, except those with other blocks of the file.
+/// Frees the clusters of blocks that were removed from the map, except clusters with other blocks of the file.
 fn free_runs(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,
@@ -184,7 +184,7 @@ fn free_runs(
             let neighbours = before.and_then(|one| Ok((one, tree.extent_from(blocks, run.end())?)));
             let (before, next) = match neighbours {
                 Err(error @ Error::Corrupt(_)) => {
-                    // The other contents of its clusters are unknown.
+                    // It is unknown whether the clusters have other blocks.
                     blocks.volume.found(&error);
                     continue;
                 }
@@ -197,7 +197,7 @@ fn free_runs(
             if last > 0 && next.is_some_and(|next| next.start.0 < end) {
                 clusters.end = clusters.end.saturating_sub(1);
             }
-            // The cluster that the run before it, which is gone too, ended in.
+            // The cluster at the end of the run before this one, which was freed with that run.
             if run.start.0 != 0 && clusters.start + 1 == freed_end {
                 clusters.start += 1;
             }
@@ -206,7 +206,7 @@ fn free_runs(
             let start = geometry.cluster_start(clusters.start);
             let end = geometry.cluster_start(clusters.end).0.min(geometry.block_count);
             freed_end = clusters.end;
-            if !blocks.release(start, end - start.0)? {
+            if !blocks.free_data(start, end - start.0)? {
                 // Clusters that could not be freed may belong to another file.
                 continue;
             }

@@ -41,12 +41,12 @@ impl Inode {
             + self.credits_for_insert()
             + self.credits_for_new_xattrs(new);
         self.volume().change_with_space(credits, |handle| {
-            let inode = self.make(handle, new, if is_directory { 2 } else { 1 })?;
+            let inode = self.create_inode(handle, new, if is_directory { 2 } else { 1 })?;
             let insert =
                 |handle: &mut Handle<'_>| self.dir_insert(handle, name, inode.number(), new.kind);
             attempt(handle, |handle| inode.fill(handle, self.number(), new))
                 .and_then(|()| attempt(handle, insert))
-                .or_else(|failed| inode.unmake(handle, failed))?;
+                .or_else(|failed| inode.undo_creation(handle, failed))?;
             if is_directory {
                 count_subdirectory(handle, self)?;
             }
@@ -64,26 +64,26 @@ impl Inode {
         self.check_target(new)?;
         let credits = ALLOCATION_CREDITS + ORPHAN_CREDITS + self.credits_for_new_xattrs(new);
         self.volume().change_with_space(credits, |handle| {
-            let inode = self.make(handle, new, 0)?;
+            let inode = self.create_inode(handle, new, 0)?;
             attempt(handle, |handle| inode.fill(handle, self.number(), new))
-                .or_else(|failed| inode.unmake(handle, failed))?;
+                .or_else(|failed| inode.undo_creation(handle, failed))?;
             self.volume().add_orphan(handle, &inode)?;
             Ok(inode)
         })
     }
 
-    /// Fails if the target of a symbolic link, with a NUL, does not fit into a block.
+    /// Returns an error if the target of a symbolic link and a NUL do not fit into a block.
     fn check_target(&self, new: &NewInode<'_>) -> Result<()> {
         let fits = new.target.len() < self.volume().geometry().block_size.len();
         if fits { Ok(()) } else { Err(Error::NameTooLong) }
     }
 
     fn credits_for_new_xattrs(&self, new: &NewInode<'_>) -> u32 {
-        // To store them, and to take them back.
+        // Once to store them, and once to undo that.
         self.volume().credits_for_xattrs(new.xattrs).saturating_mul(2)
     }
 
-    /// Fails if this is no directory, or was removed.
+    /// Returns an error if this is not a directory, or was removed.
     pub(super) fn check_holds_names(&self) -> Result<()> {
         if !is_directory(self) {
             return Err(Error::NotDirectory);
@@ -91,7 +91,7 @@ impl Inode {
         if self.record().links == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Fails if the name exists.
+    /// Returns an error if the name exists.
     pub(super) fn check_absent(&self, name: &[u8]) -> Result<()> {
         match self.lookup(name) {
             Ok(_) => Err(Error::Exists),
@@ -100,8 +100,8 @@ impl Inode {
         }
     }
 
-    /// Allocates an inode and writes all of it but its data.
-    fn make(&self, handle: &mut Handle<'_>, new: &NewInode<'_>, links: u16) -> Result<Arc<Inode>> {
+    /// Allocates an inode and writes its record. Its data is not written.
+    fn create_inode(&self, handle: &mut Handle<'_>, new: &NewInode<'_>, links: u16) -> Result<Arc<Inode>> {
         let volume = self.volume();
         let is_directory = new.kind == FileType::Directory;
         let number = volume.allocate_inode(handle, self.number(), is_directory)?;
@@ -110,7 +110,7 @@ impl Inode {
         Ok(Arc::new(Inode::new(Arc::clone(volume), record)))
     }
 
-    /// Writes the initial contents of an inode: attributes, entries of a directory, a link's target.
+    /// Writes the initial contents of an inode: attributes, entries of a directory, the target of a link.
     fn fill(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -133,16 +133,16 @@ impl Inode {
         }
     }
 
-    /// Frees an inode that was created in this handle and has no name, if nothing else has changed since. Otherwise the
-    /// failure shuts the volume down. Returns the error.
-    fn unmake(&self, handle: &mut Handle<'_>, failed: Failed) -> Result<()> {
+    /// Frees an inode that was created in this handle and has no name. If the failed part has left changes, the inode
+    /// stays, and the error shuts the volume down. Returns the error.
+    fn undo_creation(&self, handle: &mut Handle<'_>, failed: Failed) -> Result<()> {
         if failed.left_changes {
             return Err(failed.error);
         }
         if self.has_map() && !self.has(InodeFlags::INLINE_DATA) {
             let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
             if self.unmap(handle, all)? != Progress::Done {
-                // What is mapped yet is a block or two, for which there were credits.
+                // Only one or two blocks are mapped, and there were credits for them.
                 return Err(Unsupported::Operation(
                     "undoing the creation of an inode in several transactions",
                 )
@@ -157,21 +157,21 @@ impl Inode {
     }
 }
 
-/// The failure of a step of an operation.
+/// The failure of one part of an operation.
 struct Failed {
     error: Error,
-    /// Whether the step may have left changes.
+    /// Whether the part may have left changes.
     left_changes: bool,
 }
 
-/// Runs a step of an operation.
+/// Runs one part of an operation.
 fn attempt(
     handle: &mut Handle<'_>,
-    step: impl FnOnce(&mut Handle<'_>) -> Result<()>,
+    part: impl FnOnce(&mut Handle<'_>) -> Result<()>,
 ) -> std::result::Result<(), Failed> {
     let before = handle.changes();
-    step(handle).map_err(|error| {
-        // For want of space a step undoes what it has changed.
+    part(handle).map_err(|error| {
+        // If it runs out of space, a part undoes its own changes.
         let is_as_before =
             handle.changes() == before || matches!(error, Error::NoSpace | Error::FileTooLarge);
         Failed { error, left_changes: !is_as_before }
@@ -242,7 +242,7 @@ fn record_of(
     record
 }
 
-/// Returns the block area of an inode without an extent tree.
+/// Returns the initial block area of an inode without an extent tree.
 fn area_of(new: &NewInode<'_>, has_map: bool) -> [u8; 60] {
     let mut area = [0; 60];
     match new.kind {
@@ -284,20 +284,20 @@ mod tests {
     use crate::ROOT_INODE;
     use crate::common::{Image, new_inode, open_for_writing};
 
-    /// Returns the error of creating an inode with `step`, which fails, with these credits; and the result of the
-    /// next change.
-    fn make(
+    /// Returns the error of creating an inode with `part`, which fails, and these credits; and the result of the next
+    /// change.
+    fn fail_creation(
         credits: u32,
-        step: impl FnOnce(&Inode, &mut Handle<'_>) -> Result<()>,
+        part: impl FnOnce(&Inode, &mut Handle<'_>) -> Result<()>,
     ) -> (Error, Result<()>) {
         let image = Image::make(8, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
         let volume = open_for_writing(&image);
         let free = volume.statfs().inodes_free;
         let root = volume.inode(ROOT_INODE).unwrap();
         let failed = volume.change(credits, |handle| {
-            let inode = root.make(handle, &new_inode(FileType::Regular), 1)?;
-            attempt(handle, |handle| step(&inode, handle))
-                .or_else(|failed| inode.unmake(handle, failed))
+            let inode = root.create_inode(handle, &new_inode(FileType::Regular), 1)?;
+            attempt(handle, |handle| part(&inode, handle))
+                .or_else(|failed| inode.undo_creation(handle, failed))
         });
         let next = volume.change(1, |handle| root.update(handle, |_| ()));
         if next.is_ok() {
@@ -318,23 +318,23 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_taken_back_when_what_follows_changes_nothing() {
-        let (error, next) = make(100, |_, _| Err(corrupt()));
+    fn a_new_inode_is_freed_if_a_later_part_fails_without_changes() {
+        let (error, next) = fail_creation(100, |_, _| Err(corrupt()));
         assert_eq!((error, next), (corrupt(), Ok(())));
         let (error, next) =
-            make(100, |inode, handle| map_a_block(inode, handle).and(Err(Error::NoSpace)));
+            fail_creation(100, |inode, handle| map_a_block(inode, handle).and(Err(Error::NoSpace)));
         assert_eq!((error, next), (Error::NoSpace, Ok(())));
     }
 
     #[test]
-    fn what_is_left_half_done_is_not_taken_for_undone() {
+    fn a_failure_that_leaves_changes_shuts_the_volume_down() {
         let (error, next) =
-            make(100, |inode, handle| map_a_block(inode, handle).and(Err(corrupt())));
+            fail_creation(100, |inode, handle| map_a_block(inode, handle).and(Err(corrupt())));
         assert_eq!(error, corrupt());
         assert!(matches!(next, Err(Error::ShutDown(_))), "{next:?}");
-        // Too few credits are left to unmap what was mapped.
+        // Too few credits are left to unmap the block.
         let (error, next) =
-            make(14, |inode, handle| map_a_block(inode, handle).and(Err(Error::NoSpace)));
+            fail_creation(14, |inode, handle| map_a_block(inode, handle).and(Err(Error::NoSpace)));
         assert!(matches!(error, Error::Unsupported(_)), "{error}");
         assert!(matches!(next, Err(Error::ShutDown(_))), "{next:?}");
     }

@@ -1,7 +1,7 @@
-//! Deletion of inodes whose map or attributes are damaged. Blocks that can still be reached are freed. The
-//! rest is left to e2fsck, and the volume is marked with errors. As in the kernel, an inode that has lost its
-//! last name is deleted in spite of damage. Not here: inodes without damage, and inodes whose own record is
-//! damaged (`layout/block_validity.rs`), which keep their names.
+//! Deletion of inodes with a damaged map or damaged attributes. Blocks that can still be reached are freed. The rest
+//! is left to e2fsck, and the volume is marked with errors. As in the kernel, an inode that has lost its last name is
+//! deleted in spite of damage. Not here: inodes without damage, and inodes with a damaged record
+//! (`layout/block_validity.rs`), which keep their names.
 
 use std::ops::Range;
 
@@ -13,31 +13,31 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 
-/// The number of leaves of one file that are examined.
+/// Maximum number of leaves of one file that are examined.
 const BRANCHES_MAX: usize = 1 << 16;
 
 impl Inode {
-    /// Unmaps the reachable parts of a map in which `error` was met: each branch of its root, from its end
-    /// down to the damage. Returns other kinds of errors, and errors that made the volume read-only.
+    /// Unmaps the reachable parts of a map in which `error` was found: each branch of its root, from its end down to
+    /// the damage. Errors: `error` itself if it is not corruption, and errors that made the volume read-only.
     pub(super) fn free_sound_branches(&self, error: Error) -> Result<()> {
-        self.get_over(error)?;
+        self.record_corruption(error)?;
         for branch in self.branches().into_iter().rev() {
             if let Err(error) = self.unmap_all(branch) {
-                self.get_over(error)?;
+                self.record_corruption(error)?;
             }
         }
         Ok(())
     }
 
-    /// Removes the references of an inode to attribute blocks in which `error` was met.
+    /// Removes the inode's reference to an attribute block in which `error` was found.
     pub(super) fn drop_attributes(&self, error: Error) -> Result<()> {
-        self.get_over(error)?;
-        let forget = |handle: &mut _| self.update(handle, |record| record.attribute_block = None);
-        self.volume().change(1, forget)
+        self.record_corruption(error)?;
+        let drop_reference = |handle: &mut _| self.update(handle, |record| record.attribute_block = None);
+        self.volume().change(1, drop_reference)
     }
 
-    /// Records corruption of the volume. Returns any other error, and errors that made the volume read-only.
-    fn get_over(&self, error: Error) -> Result<()> {
+    /// Reports corruption to the volume. Errors: any other error, and errors that made the volume read-only.
+    fn record_corruption(&self, error: Error) -> Result<()> {
         if !matches!(error, Error::Corrupt(_)) {
             return Err(error);
         }
@@ -47,8 +47,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Returns the ranges of the file that are in different leaves of its map, if the nodes above them are
-    /// sound.
+    /// Returns the ranges of the file in the different leaves of its map, as far as the nodes above them are valid.
     fn branches(&self) -> Vec<Range<FileBlock>> {
         let (record, geometry) = (self.record(), self.volume().geometry());
         if !record.flags.contains(InodeFlags::EXTENTS) {
@@ -64,7 +63,7 @@ impl Inode {
         branches
     }
 
-    /// Adds the ranges below a node that ends at `end`. The depth falls with each call.
+    /// Adds the ranges of the leaves below a node that ends at `end`. The depth falls with each call.
     fn add_branches(&self, node: &Node, end: FileBlock, branches: &mut Vec<Range<FileBlock>>) {
         let (volume, seed) = (self.volume(), self.record().checksum_seed);
         let validity = volume.block_validity(self.number());

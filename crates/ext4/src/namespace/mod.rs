@@ -1,6 +1,6 @@
-//! Names and their inodes: creating, linking, removing and renaming. Every operation is one transaction. The
-//! caller holds the locks of all inodes that an operation names, alone.
-//! Not here: the blocks of directories (`dir`), and permissions.
+//! Operations on names and their inodes: create, link, remove and rename. Each operation is one transaction. The
+//! caller holds the locks of all inodes of an operation exclusively. Not here: the blocks of directories (`dir`), and
+//! permissions.
 
 mod create;
 mod damaged;
@@ -17,12 +17,12 @@ use crate::features::Feature;
 use crate::inode::Inode;
 use crate::journal::Handle;
 
-/// Links of an inode, at most; of directories where they are not counted any further.
+/// Maximum number of links of an inode. Directories with more are not counted any further.
 const LINKS_MAX: u16 = 65_000;
-/// Blocks that one inode takes of a handle: its table block.
+/// Credits for a change of an inode: its table block.
 const INODE_CREDITS: u32 = 1;
 
-/// Notes that the contents of a directory have changed at `time`.
+/// Records that the contents of a directory changed at `time`.
 fn touch(handle: &mut Handle<'_>, directory: &Inode, time: Timestamp) -> Result<()> {
     directory.update(handle, |record| {
         record.modified = time;
@@ -31,13 +31,13 @@ fn touch(handle: &mut Handle<'_>, directory: &Inode, time: Timestamp) -> Result<
     })
 }
 
-/// Returns whether one more subdirectory can be counted in `directory`, or need not be.
+/// Returns whether `directory` may have one more subdirectory.
 fn can_have_more(directory: &Inode) -> bool {
     let is_uncounted = directory.volume().geometry().features.has(Feature::DirNlink);
     directory.record().links < LINKS_MAX || is_uncounted
 }
 
-/// Counts a subdirectory that has come. A directory with more than can be counted has 1 link.
+/// Counts a new subdirectory. A directory with more subdirectories than can be counted has 1 link.
 fn count_subdirectory(handle: &mut Handle<'_>, directory: &Inode) -> Result<()> {
     directory.update(handle, |record| {
         record.links = match record.links {
@@ -48,7 +48,7 @@ fn count_subdirectory(handle: &mut Handle<'_>, directory: &Inode) -> Result<()> 
     })
 }
 
-/// Counts a subdirectory that has gone.
+/// Counts a removed subdirectory.
 fn uncount_subdirectory(handle: &mut Handle<'_>, directory: &Inode) -> Result<()> {
     directory.update(handle, |record| {
         if record.links > 2 {

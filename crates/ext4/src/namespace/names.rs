@@ -1,4 +1,4 @@
-//! Links and unlinks of existing inodes. Not here: new inodes, and renames.
+//! Adding and removing names of existing inodes. Not here: new inodes, and renames.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::journal::Handle;
 use crate::orphans::write::ORPHAN_CREDITS;
 
 impl Inode {
-    /// Adds a name in this directory to `inode`, which is no directory.
+    /// Adds a name in this directory to `inode`, which is not a directory.
     pub fn link(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
         self.check_holds_names()?;
         if is_directory(inode) {
@@ -35,8 +35,8 @@ impl Inode {
         })
     }
 
-    /// Removes the name of `inode`, which is no directory, from this directory. Without any name it
-    /// lives on until it is released.
+    /// Removes the name of `inode`, which is not a directory, from this directory. Without a name, the inode exists
+    /// until it is released.
     pub fn unlink(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
         self.check_holds_names()?;
         if is_directory(inode) {
@@ -49,7 +49,7 @@ impl Inode {
         })
     }
 
-    /// Removes the empty directory `inode`, whose name is in this one.
+    /// Removes the empty directory `inode` from this directory.
     pub fn rmdir(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
         self.check_holds_names()?;
         if !is_directory(inode) {
@@ -67,11 +67,11 @@ impl Inode {
     }
 
     fn credits_for_removal(&self) -> u32 {
-        // A leaf, both inodes.
+        // A leaf and both inodes.
         1 + 2 * INODE_CREDITS + ORPHAN_CREDITS
     }
 
-    /// Removes a name, which must stand for this inode.
+    /// Removes a name. Errors: `Corrupt` if it does not refer to this inode.
     fn remove_name(&self, handle: &mut Handle<'_>, name: &[u8], inode: InodeNumber) -> Result<()> {
         let found = self.lookup(name)?;
         if found != inode {
@@ -82,7 +82,7 @@ impl Inode {
     }
 }
 
-/// Counts one name less.
+/// Decrements the link count. Without links, the inode becomes an orphan.
 pub(super) fn drop_link(
     handle: &mut Handle<'_>,
     inode: &Arc<Inode>,
@@ -97,11 +97,11 @@ pub(super) fn drop_link(
         record.links -= 1;
         record.changed = time;
     })?;
-    // After that: an end of I/O may take it for an inode that need be no orphan any more.
+    // In this order: an end of I/O that finds an inode with links removes it from the orphans.
     if links == 1 { inode.volume().add_orphan(handle, inode) } else { Ok(()) }
 }
 
-/// Takes its name from a directory, which is empty.
+/// Makes a removed directory, which is empty, an orphan.
 pub(super) fn drop_directory(
     handle: &mut Handle<'_>,
     inode: &Arc<Inode>,

@@ -1,6 +1,5 @@
-//! Deletion of inodes that have no name and no user, and truncation.
-//! Both may take several transactions. Until the last one the inode is an orphan, so that recovery can complete
-//! the operation after a crash.
+//! Deletion of inodes that have no name and no user, and truncation. Both may take several transactions. Until the
+//! last transaction, the inode is an orphan, so that recovery can complete the operation after a crash.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::volume::clock::now;
 use crate::volume::writer::Writer;
 
 impl Inode {
-    /// Releases an inode after its last use. An inode without a name is deleted.
+    /// Releases an inode after its last use. Deletes it if it has no name.
     pub fn release(self: &Arc<Self>) -> Result<()> {
         if self.record().links > 0 {
             return Ok(());
@@ -38,8 +37,8 @@ impl Inode {
         })
     }
 
-    /// Sets the size of a regular file. Blocks past it are freed, unless `keeps_space`, when they are
-    /// preallocated ones. The caller zeroes the rest of the block with the new end.
+    /// Sets the size of a regular file. Blocks past it are freed, or with `keeps_space` kept as preallocated blocks.
+    /// The caller zeroes the rest of the block with the new end.
     pub fn set_size(self: &Arc<Self>, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         let volume = self.volume();
         let end = FileBlock(volume.geometry().block_size.blocks_for(size));
@@ -53,10 +52,10 @@ impl Inode {
         let truncates_inline = self.has(InodeFlags::INLINE_DATA) && size < self.size();
         let inline_truncation =
             truncates_inline.then(|| inline::Truncation::new(self, size)).transpose()?;
-        // Past the new end there can be blocks that the old size on disk had not reached: delayed
-        // ones, which may be allocated before they are removed, or mapped ones.
+        // Past the new end, there may be blocks that the old size on the disk did not include: delayed blocks, which
+        // may be allocated before they are removed, or mapped ones.
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
-        // Blocks there in a block map have lost their data, and are never preallocated.
+        // In a block map, blocks past the size cannot be kept: they cannot be marked as unwritten.
         let truncates = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
         let set = |record: &mut InodeRecord| {
             record.size = size;
@@ -67,7 +66,7 @@ impl Inode {
             }
         };
         if truncates {
-            // So that an end of I/O that makes the size grow does not remove the orphan.
+            // Set first, so that an end of I/O that extends the file does not remove the orphan.
             self.mapped_past_size.store(FILE_BLOCKS_MAX, Ordering::Release);
         }
         volume.change(ORPHAN_CREDITS + INODE_CREDITS, |handle| {
@@ -77,20 +76,20 @@ impl Inode {
         if truncates { self.finish_truncation() } else { Ok(()) }
     }
 
-    /// Unmaps the blocks past the size, if a truncation has not done so: at its end, or, if it failed, before the
-    /// size grows over them. There must be no delayed blocks there.
+    /// Unmaps the blocks past the size, if a truncation has not done so: at the end of the truncation, or, if it
+    /// failed, before the file grows over them. There must be no delayed blocks past the size.
     pub(crate) fn finish_truncation(&self) -> Result<()> {
         if self.mapped_past_size.load(Ordering::Acquire) < FILE_BLOCKS_MAX {
             return Ok(());
         }
         let volume = self.volume();
         self.unmap_from(FileBlock(volume.geometry().block_size.blocks_for(self.size())))?;
-        // Blocks that are allocated meanwhile are before the end.
+        // Blocks that are allocated concurrently are before the end.
         self.mapped_past_size.store(0, Ordering::Release);
         volume.change(ORPHAN_CREDITS, |handle| volume.update_orphan(handle, self))
     }
 
-    /// Unmaps everything from `start` on.
+    /// Unmaps all blocks from `start` on.
     fn unmap_from(&self, start: FileBlock) -> Result<()> {
         if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
             return Ok(());
@@ -104,7 +103,8 @@ impl Inode {
         let volume = self.volume();
         self.forget_delayed(&range);
         let Range { start, mut end } = range;
-        // Delayed blocks that share a cluster with the range are allocated after they are reserved again.
+        // Held until the clusters are reserved again for delayed blocks that share one with the range. These must not
+        // be allocated before.
         let _placing = self.shares_clusters().then(|| self.placing.lock());
         loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
@@ -118,21 +118,21 @@ impl Inode {
 }
 
 impl Volume {
-    /// Completes deletions and truncations that a crash has interrupted. As in Linux, a corrupt orphan is
-    /// recorded in the superblock as an error, and ends the list; on a volume `with_errors` nothing is done.
-    /// The list is always empty afterwards.
+    /// Completes deletions and truncations that a crash interrupted. As in Linux, a corrupt orphan is recorded in the
+    /// superblock as an error, and ends the list. On a volume `with_errors`, no orphan is completed. The list is
+    /// always empty afterwards.
     pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<()> {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
         for inode in &list {
-            if let Err(error) = self.end_orphan(inode)? {
+            if let Err(error) = self.complete_orphan(inode)? {
                 corrupt.add(error);
                 break;
             }
         }
         orphans.forget_list(&list);
         for inode in &in_file {
-            if let Err(error) = self.end_orphan(inode)? {
+            if let Err(error) = self.complete_orphan(inode)? {
                 corrupt.add(error);
             }
         }
@@ -154,10 +154,9 @@ impl Volume {
         journal.store_errors()
     }
 
-    /// Deletes or truncates one orphan. The inner error is corruption of the orphan, which left the volume
-    /// unchanged.
-    fn end_orphan(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Result<()>> {
-        let ended = if inode.record().links == 0 {
+    /// Deletes or truncates one orphan. The inner error is corruption of the orphan that left the volume unchanged.
+    fn complete_orphan(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Result<()>> {
+        let result = if inode.record().links == 0 {
             inode.release()
         } else {
             let end = FileBlock(self.geometry().block_size.blocks_for(inode.size()));
@@ -165,18 +164,18 @@ impl Volume {
                 self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, inode))
             })
         };
-        match ended {
+        match result {
             Err(error @ Error::Corrupt(_)) => {
-                // Corruption that was found after a change has shut the volume down.
+                // Corruption that was found after a change shuts the volume down.
                 self.writer()?.journal.check()?;
                 Ok(Err(error))
             }
-            ended => ended.map(Ok),
+            result => result.map(Ok),
         }
     }
 }
 
-/// Makes the record that of a deleted inode, which has no names and a time of deletion.
+/// Changes the record to that of a deleted inode, with no names and a time of deletion.
 pub(super) fn mark_deleted(record: &mut InodeRecord) {
     record.links = 0;
     record.size = 0;

@@ -1,5 +1,4 @@
-//! Moving a name, with what it replaces or is exchanged for. Not here: whether the caller may, and
-//! whether a directory would come to lie within itself.
+//! Renames, with replacement or exchange. Not here: permissions, and whether a directory would be moved into itself.
 
 use std::sync::Arc;
 
@@ -14,18 +13,18 @@ use crate::inode::Inode;
 use crate::journal::Handle;
 use crate::orphans::write::ORPHAN_CREDITS;
 
-/// What becomes of the names.
+/// The effect of a rename on the names.
 #[derive(Clone, Debug)]
 pub enum RenameMode {
-    /// The old name goes; what had the new one goes too.
+    /// Removes the old name. The inode that had the new name loses it.
     Move,
-    /// Both names stay, each for what the other one stood for.
+    /// Exchanges the inodes of both names.
     Exchange,
-    /// As a move, but the old name stands for this inode afterwards.
+    /// Like a move, but the old name refers to this inode afterwards.
     Whiteout(Arc<Inode>),
 }
 
-/// A name in a directory, and what it stands for.
+/// A name in a directory.
 #[derive(Clone, Copy)]
 pub struct Named<'a> {
     /// The directory.
@@ -35,8 +34,8 @@ pub struct Named<'a> {
 }
 
 impl Inode {
-    /// Gives this inode, which `from` names, the name `to` instead. `replaced` is what has that
-    /// name now.
+    /// Renames this inode, which has the name `from`, to `to`. `replaced` is the inode that has the name `to`, if
+    /// there is one.
     pub fn rename(
         self: &Arc<Self>,
         from: Named<'_>,
@@ -69,7 +68,7 @@ impl Inode {
         let credits = to.directory.credits_for_insert()
             + 4 * INODE_CREDITS
             + 2 * ORPHAN_CREDITS
-            // The leaf of the old name and the blocks that name the parents.
+            // The leaf of the old name, and the blocks with the parents of both directories.
             + 3;
         self.volume().change_with_space(credits, |handle| {
             let rename = Rename { moved: self, from, to, replaced, time };
@@ -83,7 +82,7 @@ impl Inode {
         })
     }
 
-    /// Refuses a name that does not stand for this inode.
+    /// Returns `Corrupt` if a name does not refer to this inode.
     fn check_name(&self, named: Named<'_>) -> Result<()> {
         let found = named.directory.lookup(named.name)?;
         if found == self.number() {
@@ -95,7 +94,7 @@ impl Inode {
         Err(Error::corrupt("directory entry", location, problem))
     }
 
-    /// Refuses to put this inode in the place of one that it cannot replace.
+    /// Returns an error if this inode cannot replace another one.
     fn check_replaces(&self, replaced: &Inode) -> Result<()> {
         match (is_directory(self), is_directory(replaced)) {
             (true, false) => Err(Error::NotDirectory),
@@ -106,7 +105,7 @@ impl Inode {
     }
 }
 
-/// A rename that has been found to be possible.
+/// A rename whose conditions were checked.
 struct Rename<'a> {
     moved: &'a Arc<Inode>,
     from: Named<'a>,
@@ -128,7 +127,7 @@ impl Rename<'_> {
                     drop_link(handle, replaced, time)?;
                 }
             }
-            // The only step that can find no space comes first.
+            // Only this part can run out of space, so it comes first.
             None => to.directory.dir_insert(handle, to.name, moved.number(), moved.kind())?,
         }
         match whiteout {
@@ -141,7 +140,7 @@ impl Rename<'_> {
             None => from.directory.dir_remove(handle, from.name).map(drop)?,
         }
         moved.update(handle, |record| record.changed = time)?;
-        self.follow(handle, moved, from.directory, to.directory)
+        self.update_parents(handle, moved, from.directory, to.directory)
     }
 
     fn exchange(&self, handle: &mut Handle<'_>) -> Result<()> {
@@ -152,12 +151,12 @@ impl Rename<'_> {
         for inode in [moved, other] {
             inode.update(handle, |record| record.changed = time)?;
         }
-        self.follow(handle, moved, from.directory, to.directory)?;
-        self.follow(handle, other, to.directory, from.directory)
+        self.update_parents(handle, moved, from.directory, to.directory)?;
+        self.update_parents(handle, other, to.directory, from.directory)
     }
 
-    /// Has a directory that moved name its new parent, and the parents count it.
-    fn follow(
+    /// Updates the parent of a moved directory, and the link counts of the parents.
+    fn update_parents(
         &self,
         handle: &mut Handle<'_>,
         moved: &Inode,

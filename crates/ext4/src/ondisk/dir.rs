@@ -1,5 +1,5 @@
-//! Layouts in directory blocks: entries, the checksum tail, the hash index.
-//! Source: kernel documentation, `filesystems/ext4/directory.rst`.
+//! Layouts of directory blocks: entries, the checksum tail, the hash index. Source: kernel documentation,
+//! `filesystems/ext4/directory.rst`.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,12 +14,12 @@ pub struct RawDirEntryHeader {
     pub record_length: U16,
     /// Bytes of the name.
     pub name_length: u8,
-    /// File type code where the volume has the `filetype` feature.
+    /// File type code if the volume has the `filetype` feature.
     pub file_type: u8,
 }
 const _: () = assert!(size_of::<RawDirEntryHeader>() == 8);
 
-/// The last 12 bytes of a directory leaf on volumes with checksums. Reads as an unused entry.
+/// The last 12 bytes of a directory leaf on volumes with checksums. They read as an unused entry.
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawDirTail {
@@ -36,7 +36,7 @@ pub struct RawDirTail {
 }
 const _: () = assert!(size_of::<RawDirTail>() == 12);
 
-/// What the root of a hash index says about it; lies after the entries "." and "..".
+/// Description of a hash index in its root; lies after the entries "." and "..".
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIndexInfo {
@@ -57,11 +57,11 @@ const _: () = assert!(size_of::<RawIndexInfo>() == 8);
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIndexCount {
-    /// How many slots fit in the block, this one included.
+    /// Number of slots that fit in the block, this one included.
     pub limit: U16,
-    /// How many slots are in use, this one included.
+    /// Number of slots in use, this one included.
     pub count: U16,
-    /// The first entry's block of the directory.
+    /// The directory block that the first entry refers to.
     pub block: U32,
 }
 const _: () = assert!(size_of::<RawIndexCount>() == 8);
@@ -70,15 +70,14 @@ const _: () = assert!(size_of::<RawIndexCount>() == 8);
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIndexEntry {
-    /// The least hash in the block below; its lowest bit says that entries of that hash already
-    /// began in the block before.
+    /// The least hash in the block below. If its lowest bit is set, entries with that hash begin in the block before.
     pub hash: U32,
-    /// The block of the directory, in the low 28 bits.
+    /// Number of a block of the directory, in the low 28 bits.
     pub block: U32,
 }
 const _: () = assert!(size_of::<RawIndexEntry>() == 8);
 
-/// After the last possible slot of an index block, on volumes with checksums.
+/// The checksum after the last possible slot of an index block, on volumes with checksums.
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIndexTail {

@@ -4,7 +4,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What `RawExtentHeader::magic` must be.
+/// Value of `RawExtentHeader::magic`.
 pub const MAGIC: u16 = 0xF30A;
 /// Above this, `RawExtent::len` means an unwritten extent of `len - WRITTEN_MAX` blocks.
 pub const WRITTEN_MAX: u16 = 32768;
@@ -17,7 +17,7 @@ pub struct RawExtentHeader {
     pub magic: U16,
     /// Entries in use.
     pub entries: U16,
-    /// Entries that there is room for.
+    /// Number of entries that fit.
     pub max: U16,
     /// Levels below this node; 0 for leaves.
     pub depth: U16,
@@ -53,11 +53,11 @@ pub struct RawExtent {
     pub start_lo: U32,
 }
 
-/// What follows the room for entries in a node that is a block (`metadata_csum`).
+/// The checksum after the room for entries, in a node that is a block (`metadata_csum`).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
 #[repr(C)]
 pub struct RawExtentTail {
-    /// crc32c of the inode's seed and everything before it.
+    /// crc32c of the inode's seed and of all bytes before this field.
     pub checksum: U32,
 }
 

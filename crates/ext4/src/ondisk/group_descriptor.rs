@@ -1,5 +1,5 @@
-//! The group descriptor (kernel documentation, "Block Group Descriptors"): 32 bytes, and 32 more
-//! when the descriptor size of the volume allows.
+//! Layout of the group descriptor (kernel documentation, "Block Group Descriptors"): 32 bytes, and 32 more if the
+//! volume's descriptor size includes them.
 
 use std::mem::offset_of;
 
@@ -36,7 +36,7 @@ pub struct RawGroupDescriptor {
     pub checksum: U16,
 }
 
-/// The part that descriptors of 64 bytes and more have after the first.
+/// The second part, in descriptors of 64 bytes and more.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
 #[repr(C)]
 pub struct RawGroupDescriptorHigh {
@@ -64,7 +64,7 @@ pub struct RawGroupDescriptorHigh {
     pub reserved: U32,
 }
 
-/// Where the checksum lies in the descriptor.
+/// Offset of the checksum in the descriptor.
 pub const CHECKSUM_OFFSET: usize = offset_of!(RawGroupDescriptor, checksum);
 
 const _: () = {

@@ -1,5 +1,5 @@
-//! The inode (kernel documentation, "Index Nodes"): 128 bytes, and extra fields as many as the
-//! inode size of the volume and the inode's own `extra_isize` allow.
+//! Layout of the inode (kernel documentation, "Index Nodes"): 128 bytes, and extra fields, whose number depends on
+//! the volume's inode size and on the inode's own `extra_isize`.
 
 use std::mem::offset_of;
 
@@ -59,7 +59,7 @@ pub struct RawInode {
     pub reserved: U16,
 }
 
-/// The fields after byte 128. The inode's own `extra_isize` says how many of its bytes are there.
+/// The fields after byte 128. The inode's own `extra_isize` is the number of their bytes that are present.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Default, Debug)]
 #[repr(C)]
 pub struct RawInodeExtra {
@@ -85,11 +85,11 @@ pub struct RawInodeExtra {
 
 /// Bytes in the part that every inode has.
 pub const BASE_BYTES: usize = size_of::<RawInode>();
-/// Where the low half of the checksum lies.
+/// Offset of the low half of the checksum.
 pub const CHECKSUM_LO_OFFSET: usize = offset_of!(RawInode, checksum_lo);
-/// Where the high half of the checksum lies.
+/// Offset of the high half of the checksum.
 pub const CHECKSUM_HI_OFFSET: usize = BASE_BYTES + offset_of!(RawInodeExtra, checksum_hi);
-/// Where the block map or its substitute lies.
+/// Offset of the block map, or of the data that replaces it.
 pub const BLOCK_OFFSET: usize = offset_of!(RawInode, block);
 
 const _: () = {

@@ -3,13 +3,13 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What `RawMmp::magic` must be.
+/// Value of `RawMmp::magic`.
 pub const MMP_MAGIC: u32 = 0x004D_4D50;
-/// `RawMmp::sequence` while nobody has the volume open for writing.
+/// Value of `RawMmp::sequence` while the volume is not open for writing anywhere.
 pub const MMP_SEQUENCE_CLEAN: u32 = 0xFF4D_4D50;
-/// `RawMmp::sequence` while e2fsck has it.
+/// Value of `RawMmp::sequence` while e2fsck checks the volume.
 pub const MMP_SEQUENCE_FSCK: u32 = 0xE24D_4D50;
-/// The largest `RawMmp::sequence` of others that have it.
+/// The largest value of `RawMmp::sequence` that a writer uses.
 pub const MMP_SEQUENCE_MAX: u32 = 0xE24D_4D4F;
 
 /// The beginning of the block; the rest of it is unused.
@@ -22,17 +22,17 @@ pub struct RawMmp {
     pub sequence: U32,
     /// The last update, seconds since 1970.
     pub time: U64,
-    /// The host that made it.
+    /// Name of the host that made the last update.
     pub node_name: [u8; 64],
-    /// Its name of the device.
+    /// That host's name of the device.
     pub device_name: [u8; 32],
-    /// Seconds within which the next update comes.
+    /// Maximum time until the next update, in seconds.
     pub check_interval: U16,
     /// Unused.
     pub pad1: U16,
     /// Unused.
     pub pad2: [U32; 226],
-    /// crc32c of everything before it (`metadata_csum`).
+    /// crc32c of all bytes before this field (`metadata_csum`).
     pub checksum: U32,
 }
 const _: () = assert!(size_of::<RawMmp>() == 1024);

@@ -1,10 +1,10 @@
-//! Layout of the orphan file (kernel documentation, `filesystems/ext4/orphan.rst`): blocks of
-//! inode numbers of 32 bits, 0 for none, with this at the end of each.
+//! Layout of the orphan file (kernel documentation, `filesystems/ext4/orphan.rst`): blocks of 32-bit inode numbers, 0
+//! for an empty slot. Each block ends with a tail.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What `RawOrphanTail::magic` must be.
+/// Value of `RawOrphanTail::magic`.
 pub const ORPHAN_MAGIC: u32 = 0x0B10_CA04;
 
 /// The end of a block of the orphan file.

@@ -1,4 +1,4 @@
-//! The superblock: 1024 bytes at byte 1024 of the volume (kernel documentation, "Super Block").
+//! Layout of the superblock: 1024 bytes at byte 1024 of the volume (kernel documentation, "Super Block").
 
 use std::mem::offset_of;
 
@@ -7,30 +7,30 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bit of `RawSuperblock::state`: cleanly unmounted.
 pub const STATE_VALID: u16 = 1;
-/// Bit of `RawSuperblock::state`: errors were found, so that the volume has to be checked.
+/// Bit of `RawSuperblock::state`: errors were found, and the volume must be checked.
 pub const STATE_ERRORS: u16 = 2;
 /// Bit of `RawSuperblock::state`: orphans are being recovered.
 pub const STATE_ORPHANS: u16 = 4;
 
-/// The superblock as it lies on disk.
+/// The superblock as the volume stores it.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
 #[repr(C)]
 pub struct RawSuperblock {
-    /// Inodes in all.
+    /// Number of inodes.
     pub inodes_count: U32,
-    /// Blocks in all, low half.
+    /// Number of blocks, low half.
     pub blocks_count_lo: U32,
-    /// Blocks kept back for root, low half.
+    /// Blocks reserved for root, low half.
     pub r_blocks_count_lo: U32,
     /// Free blocks, low half.
     pub free_blocks_count_lo: U32,
     /// Free inodes.
     pub free_inodes_count: U32,
-    /// The block that group 0 begins with.
+    /// The first block of group 0.
     pub first_data_block: U32,
     /// log2(block size) - 10.
     pub log_block_size: U32,
-    /// log2(cluster size) - 10; the cluster is the block without `bigalloc`.
+    /// log2(cluster size) - 10. Without `bigalloc`, a cluster is a block.
     pub log_cluster_size: U32,
     /// Blocks in a group.
     pub blocks_per_group: U32,
@@ -44,13 +44,13 @@ pub struct RawSuperblock {
     pub wtime: U32,
     /// Mounts since the last check.
     pub mnt_count: U16,
-    /// Mounts after which to check.
+    /// Number of mounts after which the volume is checked.
     pub max_mnt_count: U16,
     /// 0xEF53.
     pub magic: U16,
-    /// [`STATE_VALID`] and its like.
+    /// [`STATE_VALID`] and the other bits of this name.
     pub state: U16,
-    /// What to do on errors: 1 continue, 2 remount read-only, 3 panic.
+    /// Reaction to errors: 1 continue, 2 remount read-only, 3 panic.
     pub errors: U16,
     /// Minor revision.
     pub minor_rev_level: U16,
@@ -62,9 +62,9 @@ pub struct RawSuperblock {
     pub creator_os: U32,
     /// 0: fixed inode size and no features; 1: dynamic.
     pub rev_level: U32,
-    /// User who may use reserved blocks.
+    /// User that may use reserved blocks.
     pub def_resuid: U16,
-    /// Group who may use reserved blocks.
+    /// Group that may use reserved blocks.
     pub def_resgid: U16,
     /// The first inode that is not reserved (revision 1).
     pub first_ino: U32,
@@ -76,13 +76,13 @@ pub struct RawSuperblock {
     pub feature_compat: U32,
     /// Incompatible features.
     pub feature_incompat: U32,
-    /// Features that still allow reading.
+    /// Read-only-compatible features.
     pub feature_ro_compat: U32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
     /// The label, padded with NUL.
     pub volume_name: [u8; 16],
-    /// Where it was last mounted, padded with NUL.
+    /// The last mount point, padded with NUL.
     pub last_mounted: [u8; 64],
     /// For compression, unused.
     pub algorithm_usage_bitmap: U32,
@@ -90,7 +90,7 @@ pub struct RawSuperblock {
     pub prealloc_blocks: u8,
     /// Blocks to preallocate for directories, unused.
     pub prealloc_dir_blocks: u8,
-    /// Descriptor blocks kept for growth, for each superblock copy.
+    /// Descriptor blocks reserved for growth, for each superblock copy.
     pub reserved_gdt_blocks: U16,
     /// UUID of the external journal.
     pub journal_uuid: [u8; 16],
@@ -116,7 +116,7 @@ pub struct RawSuperblock {
     pub mkfs_time: U32,
     /// Copy of the journal inode's block map (15 words) and size.
     pub jnl_blocks: [U32; 17],
-    /// Blocks in all, high half (`64bit`).
+    /// Number of blocks, high half (`64bit`).
     pub blocks_count_hi: U32,
     /// Reserved blocks, high half (`64bit`).
     pub r_blocks_count_hi: U32,
@@ -182,7 +182,7 @@ pub struct RawSuperblock {
     pub usr_quota_inum: U32,
     /// Inode of the group quota file.
     pub grp_quota_inum: U32,
-    /// Clusters that the format itself uses; 0 when not computed.
+    /// Clusters that the format's own structures use; 0 if not computed.
     pub overhead_clusters: U32,
     /// Groups with superblock copies (`sparse_super2`).
     pub backup_bgs: [U32; 2],
@@ -224,7 +224,7 @@ pub struct RawSuperblock {
     pub def_resgid_hi: U16,
     /// Padding.
     pub reserved: [U32; 93],
-    /// crc32c of everything before it (`metadata_csum`).
+    /// crc32c of all bytes before this field (`metadata_csum`).
     pub checksum: U32,
 }
 

@@ -5,7 +5,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a block of attributes, and the attributes in an inode, begin with.
+/// The first four bytes of a block of attributes, and of the attributes in an inode.
 pub const XATTR_MAGIC: u32 = 0xEA02_0000;
 
 /// The header of a block of attributes.
@@ -14,11 +14,11 @@ pub const XATTR_MAGIC: u32 = 0xEA02_0000;
 pub struct RawXattrBlockHeader {
     /// [`XATTR_MAGIC`].
     pub magic: U32,
-    /// How many inodes use the block.
+    /// Number of inodes that use the block.
     pub reference_count: U32,
     /// Blocks of attributes; 1.
     pub blocks: U32,
-    /// A hash of all entries, or 0 when some entry has none.
+    /// A hash of all entries, or 0 if an entry has no hash.
     pub hash: U32,
     /// crc32c with the volume's seed over the block's number (64 bits) and the block, this field
     /// being zero.
@@ -27,7 +27,7 @@ pub struct RawXattrBlockHeader {
     pub reserved: [U32; 3],
 }
 const _: () = assert!(size_of::<RawXattrBlockHeader>() == 32);
-/// Where the checksum lies in the block.
+/// Offset of the checksum in the block.
 pub const XATTR_CHECKSUM_AT: usize = 16;
 const _: () = assert!(std::mem::offset_of!(RawXattrBlockHeader, checksum) == XATTR_CHECKSUM_AT);
 
@@ -37,9 +37,9 @@ const _: () = assert!(std::mem::offset_of!(RawXattrBlockHeader, checksum) == XAT
 pub struct RawXattrEntry {
     /// Bytes of the name.
     pub name_length: u8,
-    /// The prefix that belongs before the name.
+    /// Number of the prefix that belongs before the name.
     pub name_index: u8,
-    /// Where the value lies: in bytes from the block's start, or from the inode's first entry.
+    /// Offset of the value, in bytes from the block's start, or from the inode's first entry.
     pub value_offset: U16,
     /// The inode that holds the value, or 0.
     pub value_inode: U32,
@@ -59,11 +59,11 @@ pub struct RawAclHeader {
 }
 const _: () = assert!(size_of::<RawAclHeader>() == 4);
 
-/// An entry of a stored ACL; the entries of named users and groups have a 32-bit id after it.
+/// An entry of a stored ACL. In entries of named users and groups, a 32-bit id follows.
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawAclEntry {
-    /// Whom it is about.
+    /// Kind of the users that the entry applies to.
     pub tag: U16,
     /// Permissions: 4 read, 2 write, 1 execute.
     pub permissions: U16,
@@ -74,11 +74,11 @@ const _: () = assert!(size_of::<RawAclEntry>() == 4);
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawAclXattrEntry {
-    /// Whom it is about.
+    /// Kind of the users that the entry applies to.
     pub tag: U16,
     /// Permissions: 4 read, 2 write, 1 execute.
     pub permissions: U16,
-    /// The named user or group; all ones for the others.
+    /// Id of the named user or group; all ones in the other entries.
     pub id: U32,
 }
 const _: () = assert!(size_of::<RawAclXattrEntry>() == 8);

@@ -1,9 +1,9 @@
 //! Copies of the superblock in other groups, for reading a volume whose first superblock is damaged. Not here:
 //! opening through a copy (`recovery/copy.rs`).
 //!
-//! The position of a copy depends on the block size and the size of groups, which only a superblock has. As in
-//! e2fsck, the positions that mke2fs chooses by default are tried; others are given by the user
-//! (`OpenOptions::superblock`). That takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
+//! The position of a copy depends on the block size and the group size, which only a superblock has. As in e2fsck,
+//! the positions that mke2fs chooses by default are tried; users give other positions (`OpenOptions::superblock`).
+//! This takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
 
 use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Location, Problem, Result};
 use device::SharedDevice;
@@ -12,27 +12,26 @@ use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
 /// log2 of the block sizes that a volume can have.
 const BLOCK_SHIFTS: std::ops::RangeInclusive<u32> = 10..=16;
-/// The first groups with copies under `sparse_super`; the first of them is one under `sparse_super2`,
-/// whose other one is the last.
+/// The first groups with copies under `sparse_super`. Under `sparse_super2`, group 1 and the last group have copies.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
-/// log2 of the blocks in a cluster, at most.
+/// Maximum of log2 of the blocks in a cluster.
 const CLUSTER_SHIFT_MAX: u32 = 6;
-/// Clusters in a group, at most, in volumes that mke2fs makes.
+/// Maximum number of clusters in a group, in volumes that mke2fs creates.
 const CLUSTERS_PER_GROUP_MAX: u64 = 65_528;
-/// Places that are looked at.
+/// Maximum number of positions that are tried.
 pub(crate) const CANDIDATES_MAX: usize =
     7 * (GROUPS.len() + 1) + 7 * 2 * CLUSTER_SHIFT_MAX as usize;
 
-/// Where to find a superblock, in the words of `e2fsck -b` and `-B`.
+/// The location of a superblock, as in `e2fsck -b` and `-B`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SuperblockLocation {
     /// The number of the block that it is in.
     pub block: u64,
-    /// The size of blocks; all that there are are tried without.
+    /// The block size. Without it, all block sizes are tried.
     pub block_size: Option<BlockSize>,
 }
 
-/// A superblock that is not the first, and sound.
+/// A valid superblock that is not the first one.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperblockCopy {
     pub superblock: Superblock,
@@ -47,7 +46,7 @@ impl SuperblockCopy {
     fn read(device: &SharedDevice, block: FsBlock, block_size: BlockSize) -> Result<Self> {
         let location = Location::block(block);
         let offset = match (block.0, block_size.device_offset(block)) {
-            // The first block of larger ones holds the first superblock.
+            // In a block of 2 KiB or more, block 0 holds the first superblock, at byte 1024.
             (0, _) => SUPERBLOCK_OFFSET,
             (_, Some(offset)) => offset,
             (_, None) => DeviceOffset(u64::MAX),
@@ -71,7 +70,7 @@ impl SuperblockCopy {
         Ok(Self { superblock, block, group, reason: None })
     }
 
-    /// Reads the superblock at a place that the user names.
+    /// Reads the superblock at a location that the user gave.
     pub(crate) fn read_at(device: &SharedDevice, location: SuperblockLocation) -> Result<Self> {
         let sizes = BLOCK_SHIFTS.filter_map(BlockSize::from_shift);
         let sizes = sizes.filter(|size| location.block_size.is_none_or(|wanted| wanted == *size));
@@ -80,7 +79,7 @@ impl SuperblockCopy {
             match Self::read(device, FsBlock(location.block), size) {
                 Ok(copy) => return Ok(copy),
                 Err(error @ Error::Io(_)) => return Err(error),
-                // What has the magic number says more.
+                // An error after the magic number was found tells more.
                 Err(error) if is_magic(&error) => drop(worst.get_or_insert(error)),
                 Err(error) => worst = Some(error),
             }
@@ -89,12 +88,12 @@ impl SuperblockCopy {
     }
 
     /// Finds copies, the most trustworthy one first: the latest one, in the lowest group. An older file system may
-    /// have left some, too.
+    /// have left copies, too.
     pub(crate) fn find(device: &SharedDevice) -> Vec<Self> {
         let sound = candidates(device.size()).into_iter().filter_map(|(block, size, group)| {
             let copy = Self::read(device, block, size).ok()?;
             let geometry = &copy.superblock.geometry;
-            // Copies say which one they are; 16 bits of it.
+            // Copies contain the low 16 bits of their group's number.
             let is_there = copy.group.0 == group & 0xFFFF
                 && group < geometry.group_count
                 && geometry.has_superblock(GroupNumber(group))
@@ -123,7 +122,7 @@ fn candidates(device_bytes: u64) -> Vec<(FsBlock, BlockSize, u32)> {
                 candidates.push((FsBlock(block), size, group));
             }
         };
-        // A bitmap is one block; and counts of 16 bits are to hold what is free.
+        // A bitmap is one block, and 16-bit counts must be able to hold the number of free clusters.
         let (bits, first) = ((8 << shift).min(CLUSTERS_PER_GROUP_MAX), u64::from(shift == 10));
         GROUPS.into_iter().for_each(|group| add(first, bits, group.into()));
         let last = blocks.saturating_sub(first + 1) / bits;
@@ -134,7 +133,7 @@ fn candidates(device_bytes: u64) -> Vec<(FsBlock, BlockSize, u32)> {
             [1, 3].into_iter().for_each(|group| add(0, bits << cluster_shift, group));
         }
     }
-    debug_assert!(candidates.len() <= CANDIDATES_MAX, "{} places", candidates.len());
+    debug_assert!(candidates.len() <= CANDIDATES_MAX, "{} positions", candidates.len());
     candidates
 }
 
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_places_are_looked_at_whatever_the_size() {
+    fn the_number_of_positions_is_bounded_for_every_device_size() {
         for bytes in [0, 1024, 1 << 20, 1 << 30, 1 << 45, u64::MAX] {
             let candidates = candidates(bytes);
             assert!(candidates.len() <= CANDIDATES_MAX);
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn e2fscks_places_are_among_them() {
+    fn e2fscks_positions_are_among_the_candidates() {
         let candidates = candidates(1 << 34);
         for (block, size) in
             [(8193, 1024), (16_384, 2048), (32_768, 4096), (98_304, 4096), (24_577, 1024)]

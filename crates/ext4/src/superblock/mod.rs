@@ -16,7 +16,7 @@ use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
 use crate::volume::error_log::{RecordedErrors, policy_of};
 
-/// Where the superblock lies.
+/// Position of the superblock.
 pub const SUPERBLOCK_OFFSET: DeviceOffset = DeviceOffset(1024);
 /// Bytes in a superblock.
 pub const SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
@@ -29,21 +29,21 @@ const BLOCK_SHIFT_MAX: u32 = 16;
 const CLUSTER_SHIFT_MAX: u32 = 30;
 const CHECKSUM_CRC32C: u8 = 1;
 
-/// The counts that change as the volume is used. The kernel brings them up to date only now and
-/// then; the sums over the group descriptors are exact.
+/// The counts that change while the volume is used. The kernel updates them only now and then; the sums over the
+/// group descriptors are exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Blocks not in use.
     pub blocks_free: u64,
-    /// Blocks kept back for root.
+    /// Blocks reserved for root.
     pub blocks_reserved: u64,
     /// Inodes not in use.
     pub inodes_free: u32,
-    /// Clusters that the format itself uses; 0 when not computed.
+    /// Clusters that the format's own structures use; 0 if not computed.
     pub overhead_clusters: u32,
 }
 
-/// The inodes that the superblock names, where there are any.
+/// The inodes that the superblock refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NamedInodes {
     /// The internal journal.
@@ -60,10 +60,10 @@ pub struct NamedInodes {
     pub last_orphan: Option<InodeNumber>,
 }
 
-/// How names are hashed in directories.
+/// The parameters of name hashes in directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryHash {
-    /// The seed; all zero means the hash's own.
+    /// The seed; all zeroes stand for the algorithm's default.
     pub seed: [u32; 4],
     /// The version for new directories.
     pub default_version: u8,
@@ -71,16 +71,16 @@ pub struct DirectoryHash {
     pub unsigned: bool,
 }
 
-/// A valid superblock.
+/// A validated superblock.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     /// The shape of the volume.
     pub geometry: Geometry,
     /// Changing counts.
     pub counts: Counts,
-    /// Inodes named here.
+    /// Inodes that the superblock refers to.
     pub inodes: NamedInodes,
-    /// How names are hashed.
+    /// Parameters of name hashes.
     pub directory_hash: DirectoryHash,
     /// The label, without padding.
     pub label: Vec<u8>,
@@ -111,14 +111,15 @@ impl Superblock {
         Ok(u16::from_le_bytes(bytes) == MAGIC)
     }
 
-    /// Validates the bytes of a superblock for a device of `device_bytes` bytes.
+    /// Parses and validates the bytes of a superblock, for a device of `device_bytes` bytes.
     pub fn parse(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
         let raw = read_raw(bytes)?;
         verify_checksum(&raw, &features(&raw))?;
         Self::from_raw(raw, device_bytes)
     }
 
-    /// Validates the bytes of a superblock with a wrong checksum. Its fields may be a mixture of two superblocks.
+    /// Parses and validates the bytes of a superblock with a wrong checksum. Its fields may be a mixture of two
+    /// superblocks.
     pub(crate) fn parse_torn(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
         Self::from_raw(read_raw(bytes)?, device_bytes)
     }
@@ -141,7 +142,7 @@ impl Superblock {
         })
     }
 
-    /// Returns the superblock as it lies on disk, for fields that nothing here interprets.
+    /// Returns the raw superblock, for fields that this crate does not interpret.
     pub fn raw(&self) -> &RawSuperblock {
         &self.raw
     }
@@ -151,7 +152,7 @@ impl Superblock {
         self.geometry.features.has(feature)
     }
 
-    /// Returns the time when the volume was made.
+    /// Returns the time when the volume was created.
     pub fn created(&self) -> Option<Timestamp> {
         time(self.raw.mkfs_time.get(), self.raw.mkfs_time_hi)
     }
@@ -171,7 +172,7 @@ impl Superblock {
         time(self.raw.lastcheck.get(), self.raw.lastcheck_hi)
     }
 
-    /// Returns the errors that were met since the volume was last repaired.
+    /// Returns the errors that were recorded since the volume was last repaired.
     pub fn errors(&self) -> RecordedErrors {
         RecordedErrors::parse(&self.raw)
     }
@@ -187,7 +188,7 @@ impl Superblock {
     }
 }
 
-/// Changes the superblock in `block`, the bytes of the block that holds it, and makes its checksum.
+/// Changes the superblock in `block`, the bytes of the block that contains it, and writes its checksum.
 pub(crate) fn edit(block: &mut [u8], geometry: &Geometry, change: impl FnOnce(&mut RawSuperblock)) {
     let at = SUPERBLOCK_OFFSET.0 as usize % geometry.block_size.len();
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(&mut block[at..]) else {
@@ -214,7 +215,7 @@ fn fault(problem: Problem) -> Error {
     Error::corrupt(STRUCTURE, Location::byte(SUPERBLOCK_OFFSET.0), problem)
 }
 
-/// Refuses `found` outside `min..=max`.
+/// Returns `found`. Errors: `Corrupt` if it is outside `min..=max`.
 fn in_range(field: &'static str, found: u64, min: u64, max: u64) -> Result<u64> {
     if (min..=max).contains(&found) {
         Ok(found)
@@ -354,7 +355,7 @@ fn parse_geometry(raw: &RawSuperblock, features: Features, device_bytes: u64) ->
     Ok(geometry)
 }
 
-/// Blocks per group, and log2 of the blocks in a cluster.
+/// Returns the blocks per group, and log2 of the blocks in a cluster.
 fn parse_group_size(
     raw: &RawSuperblock,
     features: &Features,
@@ -421,7 +422,7 @@ fn parse_copies(raw: &RawSuperblock, features: &Features) -> SuperblockCopies {
     }
 }
 
-/// Refuses a volume too small for its own bitmaps, inode tables and descriptors. This also bounds
+/// Returns an error if the volume is too small for its own bitmaps, inode tables and descriptors. This also bounds
 /// the work per group by the size of the device.
 fn check_room(geometry: &Geometry, raw: &RawSuperblock) -> Result<()> {
     let descriptor_blocks = geometry.descriptor_blocks();
@@ -452,8 +453,7 @@ fn parse_counts(raw: &RawSuperblock, geometry: &Geometry) -> Result<Counts> {
     };
     let blocks_free = join(raw.free_blocks_count_hi.get(), raw.free_blocks_count_lo.get());
     let blocks_reserved = join(raw.r_blocks_count_hi.get(), raw.r_blocks_count_lo.get());
-    // Bounded rather than refused: nothing is located by these numbers, and a stale count is no
-    // reason not to read the files.
+    // Limited instead of refused: these numbers locate nothing, and the files can be read even if a count is stale.
     Ok(Counts {
         blocks_free: blocks_free.min(geometry.block_count),
         blocks_reserved: blocks_reserved.min(geometry.block_count),

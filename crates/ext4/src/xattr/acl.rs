@@ -1,5 +1,5 @@
-//! POSIX ACLs: conversion between the form that ext4 stores and that of `getxattr(2)`.
-//! Not here: the meaning of the permissions.
+//! Conversion of POSIX ACLs between the form that ext4 stores and the form of `getxattr(2)`. Not here: the meaning of
+//! the permissions.
 
 use base::view::view_at;
 use base::{Error, Location, Problem, Result, Unsupported};
@@ -11,7 +11,7 @@ use crate::ondisk::xattr::{RawAclEntry, RawAclHeader, RawAclXattrEntry};
 const STRUCTURE: &str = "ACL";
 const STORED_VERSION: u32 = 1;
 const XATTR_VERSION: u32 = 2;
-/// The id in entries that are not about a named user or group.
+/// The id in entries for other classes than named users and groups.
 const NO_ID: u32 = u32::MAX;
 const OWNER: u16 = 0x01;
 const NAMED_USER: u16 = 0x02;
@@ -59,7 +59,7 @@ pub fn to_xattr(stored: &[u8], location: Location) -> Result<Vec<u8>> {
 }
 
 /// Converts the ACL `xattr` to the form that ext4 stores. Returns `None` if it has no entries, which means no ACL.
-/// Errors: the entries, or their order, are not those that Linux requires.
+/// Errors: `InvalidArgument` if the entries or their order are not as Linux requires.
 pub fn to_stored(xattr: &[u8]) -> Result<Option<Vec<u8>>> {
     const BAD: Error = Error::InvalidArgument("the ACL is malformed");
     let Some((version, entries)) = xattr.split_first_chunk() else { return Err(BAD) };
@@ -81,7 +81,7 @@ pub fn to_stored(xattr: &[u8]) -> Result<Option<Vec<u8>>> {
         if is_named && entry.id.get() == NO_ID {
             return Err(BAD);
         }
-        // What may follow: tags rise, and of named users and groups there are any number.
+        // The least tag that may follow. Tags ascend, and named users and groups may repeat.
         next_min = match tag {
             OWNER if next_min == OWNER => NAMED_USER,
             NAMED_USER if next_min == NAMED_USER => NAMED_USER,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn named_entries_keep_their_id_and_the_others_get_minus_one() {
+    fn named_entries_keep_their_id_and_other_entries_get_minus_one() {
         let stored = [
             &[1, 0, 0, 0][..],
             &[1, 0, 6, 0],
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(to_stored(&expected.concat()).unwrap().unwrap(), stored.concat());
     }
 
-    /// Entries of the form of `getxattr(2)`, the named ones with id 7.
+    /// Returns entries in the form of `getxattr(2)`. Named entries have id 7.
     fn xattr(tags: &[u16]) -> Vec<u8> {
         let mut bytes = vec![2, 0, 0, 0];
         for &tag in tags {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acl_is_complete_and_in_order_or_refused() {
+    fn an_incomplete_or_unordered_acl_is_refused() {
         for tags in [
             &[1, 4, 0x20][..],
             &[1, 4, 0x10, 0x20],
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_acl_is_refused() {
+    fn malformed_stored_acls_are_refused() {
         for bad in [
             &[][..],
             &[1, 0, 0],

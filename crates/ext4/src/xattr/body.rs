@@ -1,8 +1,8 @@
-//! Builds the bytes that hold attributes: the area in an inode, and a block.
-//! Not here: which attributes go where (`set.rs`), reading (`entries.rs`).
+//! Encoding of attributes in the area of an inode, and in a block. Not here: the choice between area and block
+//! (`set.rs`), reading (`entries.rs`).
 //!
-//! Entries grow from the start and values from the end; between them lies a terminator, and what
-//! is free. As everything is written anew, what is free is in one piece, and zero.
+//! Entries grow from the start and values from the end. A terminator and free space lie between them. All bytes are
+//! written anew on each change, so the free space is contiguous, and zero.
 
 use base::checksum::crc32c;
 use base::{FsBlock, InodeNumber};
@@ -14,12 +14,12 @@ use super::entries::{
 use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT, XATTR_MAGIC};
 
-/// The magic number that the area in an inode begins with.
+/// Bytes of the magic number at the start of the area in an inode.
 const MAGIC_BYTES: usize = 4;
-/// By how many bits the hash of a block turns with each entry.
+/// Bits by which a block's hash is rotated for each entry.
 const HASH_SHIFT: u32 = 16;
 
-/// An attribute that is, or is to be, stored.
+/// An attribute that is stored, or will be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Attribute {
     /// The prefix.
@@ -28,28 +28,28 @@ pub(crate) struct Attribute {
     pub name: Box<[u8]>,
     /// The value.
     pub value: Stored,
-    /// What its entry says of name and value; 0 beside a value in an inode's area.
+    /// The hash of name and value in the entry; 0 for a value in an inode's area.
     pub hash: u32,
 }
 
-/// Where a value is, or is to be.
+/// Position of a value, now or in the future.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stored {
-    /// Beside the entries.
+    /// With the entries.
     Here(Vec<u8>),
-    /// In an inode of its own.
+    /// In its own inode.
     InInode {
         /// The inode.
         inode: InodeNumber,
         /// Bytes of the value.
         size: u32,
     },
-    /// It is to get an inode of its own.
+    /// In its own inode, which is not created yet.
     ToInode(Vec<u8>),
 }
 
 impl Attribute {
-    /// The attribute that an entry stands for.
+    /// Returns the attribute of an entry.
     pub(crate) fn of(entry: &Entry<'_>) -> Self {
         let value = match entry.value {
             Value::Here(value) => Stored::Here(value.to_vec()),
@@ -62,7 +62,7 @@ impl Attribute {
         self.index == index && *self.name == *name
     }
 
-    /// Bytes of the value beside the entries.
+    /// Returns the bytes that the value takes with the entries.
     fn value_bytes(&self) -> usize {
         match &self.value {
             Stored::Here(value) => padded_value_bytes(value.len()),
@@ -70,28 +70,28 @@ impl Attribute {
         }
     }
 
-    /// What entries of a block are sorted by.
+    /// Returns the sort key of entries in a block.
     fn order(&self) -> (NameIndex, usize, &[u8]) {
         (self.index, self.name.len(), &self.name)
     }
 }
 
-/// The bytes that a value takes beside its entry.
+/// Returns the bytes that a value of this length takes with the entries.
 pub(crate) fn padded_value_bytes(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
 
-/// Bytes of all values that lie beside their entries.
+/// Returns the bytes of all values with the entries.
 pub(crate) fn value_bytes(attributes: &[Attribute]) -> usize {
     attributes.iter().map(Attribute::value_bytes).sum()
 }
 
-/// Whether the area of an inode, of `area` bytes, has room for the attributes.
+/// Returns whether the attributes fit in an inode's area of `area` bytes.
 pub(crate) fn fits_area(attributes: &[Attribute], area: usize) -> bool {
     MAGIC_BYTES + bytes_needed(attributes) <= area
 }
 
-/// Whether a block of `block` bytes has room for the attributes.
+/// Returns whether the attributes fit in a block of `block` bytes.
 pub(crate) fn fits_block(attributes: &[Attribute], block: usize) -> bool {
     size_of::<RawXattrBlockHeader>() + bytes_needed(attributes) <= block
 }
@@ -101,20 +101,19 @@ fn bytes_needed(attributes: &[Attribute]) -> usize {
     entries + TERMINATOR_BYTES + value_bytes(attributes)
 }
 
-/// The area of an inode with these attributes, which fit, in their order.
+/// Returns an inode's area with these attributes, which fit, in their order.
 pub(crate) fn area(attributes: &[Attribute], length: usize) -> Box<[u8]> {
     let mut area = vec![0; length];
-    // An area without the magic number has no attributes, whatever follows.
+    // An area without the magic number has no attributes.
     if !attributes.is_empty() {
         let (magic, bytes) = area.split_at_mut(MAGIC_BYTES);
         magic.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
-        lay_out(bytes, 0, attributes);
+        write_entries(bytes, 0, attributes);
     }
     area.into()
 }
 
-/// A block with these attributes, which fit, that one inode uses. It becomes sound by
-/// [`seal_block`].
+/// Returns a block with these attributes, which fit, and with one reference. The caller calls [`seal_block`].
 pub(crate) fn block(mut attributes: Vec<Attribute>, length: usize) -> Vec<u8> {
     attributes.sort_by(|a, b| a.order().cmp(&b.order()));
     let header = RawXattrBlockHeader {
@@ -128,11 +127,11 @@ pub(crate) fn block(mut attributes: Vec<Attribute>, length: usize) -> Vec<u8> {
     let mut block = vec![0; length];
     let first = size_of_val(&header);
     block[..first].copy_from_slice(header.as_bytes());
-    lay_out(&mut block, first, &attributes);
+    write_entries(&mut block, first, &attributes);
     block
 }
 
-/// Makes the checksum of an attribute block; `seed` is the volume's, if it has checksums.
+/// Writes the checksum of an attribute block. `seed` is the volume's, if it has checksums.
 pub(crate) fn seal_block(block: &mut [u8], number: FsBlock, seed: Option<u32>) {
     let field = XATTR_CHECKSUM_AT..XATTR_CHECKSUM_AT + size_of::<u32>();
     block[field.clone()].fill(0);
@@ -142,12 +141,12 @@ pub(crate) fn seal_block(block: &mut [u8], number: FsBlock, seed: Option<u32>) {
     }
 }
 
-/// The hash of an entry of a block, whose value lies beside it.
+/// Returns the hash of an entry in a block whose value is with the entries.
 pub(crate) fn hash(name: &[u8], value: &[u8]) -> u32 {
     entry_hash(name, value, NameBytes::Unsigned)
 }
 
-/// What a block says of all its entries: nothing if one has no hash, as it is not shared then.
+/// Returns the hash over all entries of a block; 0 if an entry has no hash, since such a block is not shared.
 fn block_hash(attributes: &[Attribute]) -> u32 {
     if attributes.iter().any(|attribute| attribute.hash == 0) {
         return 0;
@@ -155,14 +154,14 @@ fn block_hash(attributes: &[Attribute]) -> u32 {
     attributes.iter().fold(0, |hash: u32, attribute| hash.rotate_left(HASH_SHIFT) ^ attribute.hash)
 }
 
-/// Writes entries from `first` on, and values from the end.
-fn lay_out(bytes: &mut [u8], first: usize, attributes: &[Attribute]) {
+/// Writes entries from `first` on, and values backwards from the end.
+fn write_entries(bytes: &mut [u8], first: usize, attributes: &[Attribute]) {
     let (mut at, mut value_at) = (first, bytes.len());
     for attribute in attributes {
         let (inode, size) = match &attribute.value {
             Stored::Here(value) => (0, value.len() as u32),
             Stored::InInode { inode, size } => (inode.0 as u32, *size),
-            Stored::ToInode(_) => unreachable!("values get their inodes before this"),
+            Stored::ToInode(_) => unreachable!("inodes of values are created first"),
         };
         let mut offset = 0;
         if let Stored::Here(value) = &attribute.value {
@@ -174,7 +173,7 @@ fn lay_out(bytes: &mut [u8], first: usize, attributes: &[Attribute]) {
             }
         }
         let entry = RawXattrEntry {
-            // At most 255, as read or as checked.
+            // At most 255: the name was read from an entry, or checked.
             name_length: attribute.name.len() as u8,
             name_index: attribute.index.0,
             value_offset: offset.into(),
@@ -187,5 +186,5 @@ fn lay_out(bytes: &mut [u8], first: usize, attributes: &[Attribute]) {
         bytes[name_at..name_at + attribute.name.len()].copy_from_slice(&attribute.name);
         at += padded_entry_bytes(attribute.name.len());
     }
-    debug_assert!(at + TERMINATOR_BYTES <= value_at, "attributes that do not fit");
+    debug_assert!(at + TERMINATOR_BYTES <= value_at, "attributes must fit");
 }

@@ -1,5 +1,5 @@
-//! Entries of extended attributes in a block or in an inode's body: bounds and hashes.
-//! Not here: where those lie, and values in inodes of their own.
+//! Parsing of extended attribute entries in a block or in an inode's body: bounds and hashes. Not here: reading
+//! blocks and inodes, and values in other inodes.
 //!
 //! Source: kernel documentation, `filesystems/ext4/attributes.rst`.
 
@@ -14,19 +14,19 @@ use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT
 
 const STRUCTURE: &str = "extended attribute";
 const BLOCK_STRUCTURE: &str = "extended attribute block";
-/// The end of the entries: four bytes of zero in the place of the next one.
+/// Bytes of zeroes that end the entries.
 pub(crate) const TERMINATOR_BYTES: usize = 4;
-/// Entries and values take multiples of this.
+/// Alignment of entries and values.
 pub(crate) const ALIGNMENT: usize = 4;
-/// The longest value that the kernel would read.
+/// The longest value that the kernel reads.
 pub const VALUE_BYTES_MAX: u32 = 1 << 24;
 
-/// Where an attribute's value is.
+/// An attribute's value, or its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value<'a> {
-    /// Beside the entries.
+    /// A value with the entries.
     Here(&'a [u8]),
-    /// The whole data of an inode; at most [`VALUE_BYTES_MAX`].
+    /// The whole data of an inode; at most [`VALUE_BYTES_MAX`] bytes.
     InInode {
         /// The inode.
         inode: InodeNumber,
@@ -38,27 +38,27 @@ pub enum Value<'a> {
 /// One attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry<'a> {
-    /// Where the entry begins, in bytes from what value offsets are counted from.
+    /// Offset of the entry, from the same origin as value offsets.
     pub start: usize,
     /// The prefix.
     pub index: NameIndex,
-    /// The name after the prefix; has no NUL in it.
+    /// The name after the prefix. It contains no NUL.
     pub name: &'a [u8],
     /// The value.
     pub value: Value<'a>,
-    /// Where the value begins, counted like `start`; means nothing when it is elsewhere.
+    /// Offset of the value, from the same origin. Meaningless if the value is in an inode.
     pub value_start: usize,
-    /// A hash of name and value, as stored.
+    /// The stored hash of name and value.
     pub hash: u32,
 }
 
-/// The attributes that one block or inode body holds. All entries are known to be within bounds.
+/// The attributes in one block or inode body. All entries were checked to be within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a> {
-    /// From the place that value offsets are counted from, to the end of the room for values.
+    /// The bytes from the origin of value offsets to the end of the room for values.
     bytes: &'a [u8],
     first: usize,
-    /// Where the terminator lies.
+    /// Offset of the terminator.
     end: usize,
 }
 
@@ -66,14 +66,14 @@ impl<'a> Entries<'a> {
     /// No attributes.
     pub const NONE: Entries<'static> = Entries { bytes: &[], first: 0, end: 0 };
 
-    /// The attributes in a block.
+    /// Parses the attributes in a block.
     pub fn in_block(block: &'a [u8], has_value_inodes: bool, location: Location) -> Result<Self> {
         block_header(block, location)?;
         Self::parse(block, size_of::<RawXattrBlockHeader>(), has_value_inodes, location)
     }
 
-    /// The attributes in an inode. `body` is what of the inode follows its fixed and extra
-    /// fields; it has attributes when it begins with the magic number.
+    /// Parses the attributes in an inode. `body` is the part of the inode after its fixed and extra fields. Without
+    /// the magic number at its start, it has no attributes.
     pub fn in_inode(body: &'a [u8], has_value_inodes: bool, location: Location) -> Result<Self> {
         const MAGIC_BYTES: usize = 4;
         match body.split_first_chunk::<MAGIC_BYTES>() {
@@ -87,7 +87,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Checks every entry, as the kernel does.
+    /// Checks each entry, as the kernel does.
     fn parse(
         bytes: &'a [u8],
         first: usize,
@@ -134,7 +134,7 @@ impl<'a> Entries<'a> {
         Ok(())
     }
 
-    /// Every attribute, in the order in which they lie there.
+    /// Iterates over the attributes in stored order.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
         let Self { bytes, first, end } = *self;
         let mut at = first;
@@ -148,13 +148,13 @@ impl<'a> Entries<'a> {
         })
     }
 
-    /// The attribute of this name. Of two, the first.
+    /// Returns the first attribute with this name.
     pub fn find(&self, index: NameIndex, name: &[u8]) -> Option<Entry<'a>> {
         self.iter().find(|entry| entry.index == index && entry.name == name)
     }
 }
 
-/// Where the entry at `at` ends, or `None` when that is the end of the entries.
+/// Returns the end of the entry at `at`; `None` at the end of the entries.
 fn next_entry(bytes: &[u8], at: usize, location: Location) -> Result<Option<usize>> {
     let fault = |problem| Error::corrupt(STRUCTURE, at_byte(location, at), problem);
     if bytes.get(at..at + TERMINATOR_BYTES) == Some(&[0; TERMINATOR_BYTES]) {
@@ -173,7 +173,7 @@ fn next_entry(bytes: &[u8], at: usize, location: Location) -> Result<Option<usiz
     Ok(Some(next))
 }
 
-/// The checked entry at `at`, and where it ends.
+/// Returns the entry at `at`, which was checked, and its end.
 fn entry_at(bytes: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
     let raw: &RawXattrEntry = view_at(bytes, at, STRUCTURE, Location::default()).ok()?;
     let (size, value_start) = (raw.value_size.get(), usize::from(raw.value_offset.get()));
@@ -195,17 +195,17 @@ fn entry_bytes(raw: &RawXattrEntry) -> usize {
     padded_entry_bytes(raw.name_length.into())
 }
 
-/// The bytes of an entry with a name of so many.
+/// Returns the bytes of an entry with a name of this length.
 pub(crate) fn padded_entry_bytes(name_bytes: usize) -> usize {
     (size_of::<RawXattrEntry>() + name_bytes).next_multiple_of(ALIGNMENT)
 }
 
-/// A byte from where `location` points.
+/// Returns `location`, moved by `byte` bytes.
 fn at_byte(location: Location, byte: usize) -> Location {
     location.at_byte(location.byte.unwrap_or(0) + byte as u64)
 }
 
-/// The header of a block of attributes: its magic number, and that it is one block.
+/// Returns the header of an attribute block. Verifies the magic number and the number of blocks.
 pub fn block_header(block: &[u8], location: Location) -> Result<&RawXattrBlockHeader> {
     let header: &RawXattrBlockHeader = view_at(block, 0, BLOCK_STRUCTURE, location)?;
     let (magic, blocks) = (header.magic.get(), header.blocks.get());
@@ -219,7 +219,7 @@ pub fn block_header(block: &[u8], location: Location) -> Result<&RawXattrBlockHe
     Err(Error::corrupt(BLOCK_STRUCTURE, location, problem))
 }
 
-/// Compares the checksum of block `number` with its contents; `seed` is the volume's.
+/// Verifies the checksum of block `number`. `seed` is the volume's.
 pub fn verify_block(block: &[u8], number: FsBlock, seed: u32, location: Location) -> Result<()> {
     let stored = block_header(block, location)?.checksum.get();
     let part = |range: Range<usize>| block.get(range).unwrap_or_default();
@@ -233,8 +233,7 @@ pub fn verify_block(block: &[u8], number: FsBlock, seed: u32, location: Location
     Ok(())
 }
 
-/// How the bytes of a name enter an entry's hash: kernels before 6.2 took them as `char`, which
-/// is signed on some machines.
+/// How a name's bytes enter an entry's hash. Kernels before 6.2 used `char`, which is signed on some machines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameBytes {
     /// From 0 to 255.
@@ -243,8 +242,8 @@ pub enum NameBytes {
     Signed,
 }
 
-/// The hash that an entry with this name and value should have. For a value in an inode of its
-/// own, `value` is the crc32c of the value in little-endian order.
+/// Returns the hash of an entry with this name and value. For a value in another inode, `value` is the crc32c of the
+/// value in little-endian order.
 pub fn entry_hash(name: &[u8], value: &[u8], bytes: NameBytes) -> u32 {
     let of_name = name.iter().fold(0_u32, |hash, &byte| {
         let byte = match bytes {
@@ -266,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    /// An inode body of 128 bytes with `entry` (16 bytes and a name) and "value!" at byte 100
-    /// from the first entry.
+    /// Returns an inode body of 128 bytes, with `entry` (16 bytes and a name), and with "value!" at byte 100 after
+    /// the start of the first entry.
     fn body(entry: &[u8]) -> Vec<u8> {
         let mut body = XATTR_MAGIC.to_le_bytes().to_vec();
         body.extend(entry);
@@ -321,11 +320,11 @@ mod tests {
         ] {
             assert!(matches!(parse(&body(&bad)), Err(Error::Corrupt(_))), "{bad:?}");
         }
-        // Nothing ends the entries.
+        // Entries without a terminator.
         let mut endless = body(&[]);
         endless[4..].fill(1);
         assert!(parse(&endless).is_err());
-        // An empty value lies nowhere.
+        // An empty value has no position.
         assert_eq!(parse(&body(&entry(b"none", 9999, 0, 0))).unwrap()[0].value, Value::Here(&[]));
     }
 
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_known_by_its_header_and_checksum() {
+    fn a_block_is_verified_by_its_header_and_checksum() {
         let mut block = vec![0; 1024];
         for (at, value) in [(0, XATTR_MAGIC), (4, 1), (8, 1)] {
             block[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_tell_signed_from_unsigned_names() {
+    fn hashes_distinguish_signed_from_unsigned_names() {
         let hash = |name: &[u8], bytes| entry_hash(name, b"12345", bytes);
         assert_eq!(hash(b"ab", NameBytes::Signed), hash(b"ab", NameBytes::Unsigned));
         assert_ne!(hash(b"\xE9", NameBytes::Signed), hash(b"\xE9", NameBytes::Unsigned));

@@ -1,5 +1,5 @@
-//! Extended attributes: in the inode, in a block, with values in inodes of their own; POSIX ACLs.
-//! Reading is here; `write.rs` changes them. Not here: permission to read or change them.
+//! Extended attributes in the inode, in a block, and with values in other inodes; POSIX ACLs. Reading is here;
+//! `write.rs` changes them. Not here: permission to read or change them.
 
 pub mod acl;
 pub mod entries;
@@ -9,7 +9,7 @@ pub(crate) mod remove;
 pub(crate) mod value;
 
 mod body;
-mod holders;
+mod value_inodes;
 mod set;
 #[cfg(test)]
 mod set_tests;
@@ -26,8 +26,8 @@ use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
 
 impl Inode {
-    /// Returns the full names of the extended attributes: those in the inode, then those in the block, in
-    /// the order in which they lie there.
+    /// Returns the full names of the extended attributes: those in the inode, then those in the block, each in stored
+    /// order.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let block = self.attribute_block()?;
         let record = self.record();
@@ -36,8 +36,7 @@ impl Inode {
         Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
     }
 
-    /// Returns the value of the extended attribute of this full name. ACLs come as `getxattr(2)` gives
-    /// them.
+    /// Returns the value of the extended attribute with this full name. ACLs have the form of `getxattr(2)`.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
         let block;
@@ -78,7 +77,7 @@ impl Inode {
         Entries::in_block(block, self.has_value_inodes(), location)
     }
 
-    /// Returns the inode's attribute block, its checksum verified.
+    /// Returns the inode's attribute block, with its checksum verified.
     pub(crate) fn attribute_block(&self) -> Result<Option<MetadataBuffer>> {
         let Some(block) = self.record().attribute_block else { return Ok(None) };
         let location = Location::inode(self.number()).at_block(block);

@@ -2,7 +2,7 @@
 
 use base::{Error, Result, Unsupported};
 
-/// The number that stands for a prefix.
+/// The number of a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NameIndex(pub u8);
 
@@ -17,18 +17,18 @@ impl NameIndex {
     pub const TRUSTED: Self = Self(4);
     /// `security.`
     pub const SECURITY: Self = Self(6);
-    /// `system.`, also of the attribute that holds inline data.
+    /// `system.`, also for the attribute that holds inline data.
     pub const SYSTEM: Self = Self(7);
 }
 
-/// The name under [`NameIndex::SYSTEM`] whose value is inline data, not an attribute.
+/// The name under [`NameIndex::SYSTEM`] whose value is inline data, and not an attribute.
 pub const INLINE_DATA_NAME: &[u8] = b"data";
 
 /// The longest name after a prefix.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Prefixes by number, and whether a name follows. The kernel and e2fsprogs agree on them; the
-/// numbers left out (5 Lustre, 9 encryption) have no names that `listxattr(2)` could give.
+/// Prefixes by number, and whether a name follows. The kernel and e2fsprogs agree on them. Attributes with the
+/// numbers left out (5 Lustre, 9 encryption) have no names in `listxattr(2)`.
 const PREFIXES: [(NameIndex, &[u8], bool); 8] = [
     (NameIndex::USER, b"user.", true),
     (NameIndex::ACL_ACCESS, b"system.posix_acl_access", false),
@@ -40,19 +40,19 @@ const PREFIXES: [(NameIndex, &[u8], bool); 8] = [
     (NameIndex(10), b"gnu.", true),
 ];
 
-/// Returns the whole name, unless no user can see this attribute.
+/// Returns the full name; `None` if users cannot see this attribute.
 pub fn full_name(index: NameIndex, name: &[u8]) -> Option<Vec<u8>> {
     if (index, name) == (NameIndex::SYSTEM, INLINE_DATA_NAME) {
         return None;
     }
     let (_, prefix, takes_name) = PREFIXES.iter().find(|(known, ..)| *known == index)?;
-    // A prefix alone is no name, and a complete name has nothing after it.
+    // A name must follow some prefixes, and must not follow others.
     (*takes_name != name.is_empty()).then(|| [prefix, name].concat())
 }
 
 /// Returns the stored form of a full name, if there is one.
 pub fn split_name(full: &[u8]) -> Option<(NameIndex, &[u8])> {
-    // Complete names first: "system." is a prefix of three of them.
+    // Complete names come first: three of them begin with "system.".
     let complete = PREFIXES.iter().filter(|(_, prefix, takes_name)| !takes_name && *prefix == full);
     let prefixed = PREFIXES.iter().filter(|(_, prefix, takes_name)| {
         *takes_name && full.len() > prefix.len() && full.starts_with(prefix)
@@ -62,8 +62,8 @@ pub fn split_name(full: &[u8]) -> Option<(NameIndex, &[u8])> {
     ((index, name) != (NameIndex::SYSTEM, INLINE_DATA_NAME)).then_some((index, name))
 }
 
-/// Returns the stored form of the name of an attribute that is to be set or removed. Errors: other names, which Linux
-/// does not accept either.
+/// Returns the stored form of the name of an attribute that is to be set or removed. Errors: `Unsupported` and
+/// `InvalidArgument` for names that cannot be changed; Linux refuses these, too.
 pub fn changeable_name(full: &[u8]) -> Result<(NameIndex, &[u8])> {
     const CHANGEABLE: [NameIndex; 5] = [
         NameIndex::USER,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_split_and_join() {
+    fn full_names_are_split_and_joined() {
         for (index, name, full) in [
             (1, &b"mime_type"[..], &b"user.mime_type"[..]),
             (2, b"", b"system.posix_acl_access"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_changed_are_told_from_bad_ones() {
+    fn names_that_cannot_be_changed_are_distinguished_from_invalid_ones() {
         let longest = [&b"user."[..], &[b'n'; 255]].concat();
         for (full, index) in [
             (&b"user.x"[..], 1),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_attribute_has_no_name() {
+    fn other_entries_and_names_are_no_attributes() {
         for (index, name) in
             [(0, &b"x"[..]), (1, b""), (2, b"x"), (5, b"lov"), (7, b"data"), (9, b"c"), (11, b"x")]
         {

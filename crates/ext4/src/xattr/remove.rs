@@ -1,5 +1,5 @@
-//! Takes an attribute out of those that lie in an inode: bytes in, bytes out.
-//! Not here: attributes in a block, and adding any.
+//! Removal of an attribute from an inode's body: bytes in, bytes out. Not here: attributes in a block, and adding
+//! attributes.
 
 use base::{Location, Result};
 use zerocopy::FromBytes;
@@ -10,8 +10,8 @@ use crate::ondisk::xattr::{RawXattrEntry, XATTR_MAGIC};
 
 const MAGIC_BYTES: usize = size_of_val(&XATTR_MAGIC);
 
-/// Takes the attribute of this name, whose value lies there too, out of an inode's body. Entries
-/// and values close up. False when there is none.
+/// Removes the attribute of this name from an inode's body. Its value must be in the body, too. Moves the other
+/// entries and values together. Returns false if there is no such attribute.
 pub(crate) fn remove_from_inode(
     body: &mut [u8],
     (index, name): (NameIndex, &[u8]),
@@ -44,7 +44,7 @@ pub(crate) fn remove_from_inode(
     Ok(true)
 }
 
-/// Where a value that lies beside the entries begins, and the bytes that it takes.
+/// Returns the offset and the length of a value that is with the entries.
 fn value_range(entry: &Entry<'_>) -> Option<(usize, usize)> {
     match entry.value {
         Value::Here([]) | Value::InInode { .. } => None,
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// A body with these attributes, values from the end downwards.
+    /// Returns a body with these attributes. Values fill it from the end backwards.
     fn body(attributes: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
         let mut body = XATTR_MAGIC.to_le_bytes().to_vec();
         body.resize(MAGIC_BYTES + 2048, 0);
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn without_one_attribute_the_others_are_as_if_it_had_never_been(
+        fn removing_an_attribute_leaves_the_bytes_that_the_others_alone_would_have(
             mut attributes in prop::collection::btree_map(
                 "[a-z]{1,9}", prop::collection::vec(1_u8.., 0..60), 1..8,
             ),

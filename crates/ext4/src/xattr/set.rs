@@ -1,8 +1,8 @@
-//! Decides where the value of an attribute goes: into the inode, into the block, or into an inode
-//! of its own. Not here: bytes (`body.rs`), and making it so (`write.rs`).
+//! Choice of the position of an attribute's value: in the inode, in the block, or in its own inode. Not here:
+//! encoding (`body.rs`), and writing (`write.rs`).
 //!
-//! As the kernel does: the inode comes first, then the block; what fits in neither, or would fill a
-//! block all by itself, gets an inode of its own where the volume has such.
+//! As in the kernel, the inode comes first, then the block. A value that fits in neither, or would fill a block by
+//! itself, gets its own inode if the volume has the feature.
 
 use base::{Error, Result};
 
@@ -13,30 +13,30 @@ use super::entries::{TERMINATOR_BYTES, padded_entry_bytes};
 use super::name::NameIndex;
 use crate::ondisk::xattr::RawXattrBlockHeader;
 
-/// With values in inodes, no value beside its entry leaves less than this of a block, or an eighth
-/// of it, to entries.
+/// Maximum of the space in a block that values must leave to entries, if values may be in inodes. The minimum is an
+/// eighth of the block, if that is less.
 const BLOCK_RESERVE_MAX: usize = 1024;
 
-/// What an inode offers to attributes.
+/// The room for attributes in an inode and its block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Room {
     /// Bytes of the area in the inode; 0 if it has none.
     pub area: usize,
     /// Bytes of a block.
     pub block: usize,
-    /// Whether values may have inodes of their own.
+    /// Whether values may be in their own inodes.
     pub has_value_inodes: bool,
-    /// Whether attributes with such values go into the block only. Without a block, e2fsck takes a
-    /// link whose block count is not zero for one with blocks, even if all of them are of values.
+    /// Whether attributes with such values must be in the block. If a symbolic link has no attribute block, but a
+    /// block count other than zero, e2fsck expects the target in a block, even if only values account for the count.
     pub is_link: bool,
 }
 
 /// The attributes of an inode.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Attributes {
-    /// Those in the inode, in the order in which they lie there.
+    /// The attributes in the inode, in stored order.
     pub area: Vec<Attribute>,
-    /// Those in its block.
+    /// The attributes in its block.
     pub block: Vec<Attribute>,
 }
 
@@ -45,7 +45,7 @@ impl Attributes {
         self.area.iter().chain(&self.block).any(|attribute| attribute.is(index, name))
     }
 
-    /// Takes an attribute away; whether it was there.
+    /// Removes an attribute. Returns whether it existed.
     pub(super) fn remove(&mut self, index: NameIndex, name: &[u8]) -> bool {
         let before = self.area.len() + self.block.len();
         self.area.retain(|attribute| !attribute.is(index, name));
@@ -53,7 +53,7 @@ impl Attributes {
         self.area.len() + self.block.len() < before
     }
 
-    /// Gives an attribute its value. `NoSpace`, and everything as it was, if there is no room.
+    /// Sets an attribute's value. Errors: `NoSpace` if there is no room; nothing is changed.
     pub(super) fn set(
         &mut self,
         room: &Room,
@@ -64,18 +64,18 @@ impl Attributes {
         let is_large = padded_value_bytes(value.len()) > room.value_bytes_alone();
         if !(room.has_value_inodes && is_large) {
             let value = Stored::Here(value.to_vec());
-            match self.location(room, index, name, value) {
+            match self.insert(room, index, name, value) {
                 Err(Error::NoSpace) => {}
-                placed => return placed,
+                result => return result,
             }
         }
         if !room.has_value_inodes || value.is_empty() {
             return Err(Error::NoSpace);
         }
-        self.location(room, index, name, Stored::ToInode(value.to_vec()))
+        self.insert(room, index, name, Stored::ToInode(value.to_vec()))
     }
 
-    fn location(
+    fn insert(
         &mut self,
         room: &Room,
         index: NameIndex,
@@ -84,13 +84,13 @@ impl Attributes {
     ) -> Result<()> {
         let (is_here, block_hash) = match &value {
             Stored::Here(value) => (!value.is_empty(), hash(name, value)),
-            // That of the value, once it is there.
+            // The hash follows when the value has its inode.
             Stored::InInode { .. } | Stored::ToInode(_) => (false, 0),
         };
         let mut attribute = Attribute { index, name: name.into(), value, hash: 0 };
         let area = with(&self.area, attribute.clone());
-        let is_kept_out = room.is_link && !matches!(attribute.value, Stored::Here(_));
-        if !is_kept_out && fits_area(&area, room.area) {
+        let must_be_in_block = room.is_link && !matches!(attribute.value, Stored::Here(_));
+        if !must_be_in_block && fits_area(&area, room.area) {
             self.area = area;
             self.block.retain(|attribute| !attribute.is(index, name));
             return Ok(());
@@ -110,7 +110,7 @@ impl Attributes {
 }
 
 impl Room {
-    /// Larger values leave a block no room for more than an entry with a name of a few bytes.
+    /// Returns the length of the largest value that leaves room in a block for an entry with a name of three bytes.
     pub(super) fn value_bytes_alone(&self) -> usize {
         let entry = padded_entry_bytes(3);
         self.block - entry - size_of::<RawXattrBlockHeader>() - TERMINATOR_BYTES
@@ -121,7 +121,7 @@ impl Room {
     }
 }
 
-/// The list with one more attribute, or with it in the place of the one of that name.
+/// Returns the list with this attribute added, or in place of the attribute of the same name.
 fn with(list: &[Attribute], attribute: Attribute) -> Vec<Attribute> {
     let mut list = list.to_vec();
     match list.iter_mut().find(|other| other.is(attribute.index, &attribute.name)) {

@@ -1,4 +1,4 @@
-//! Attributes set and removed at random, in areas and blocks of all sizes, against a map.
+//! Tests that set and remove random attributes, in areas and blocks of all sizes, and compare with a map.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::set::{Attributes, Room};
 
 type Key = (NameIndex, Vec<u8>);
 
-/// The attributes of one inode, as bytes, with the values that are in inodes.
+/// The attributes of one inode as bytes, and the values in inodes.
 struct Stand {
     room: Room,
     area: Box<[u8]>,
@@ -65,7 +65,7 @@ impl Stand {
         body::seal_block(&mut self.block, BLOCK, Some(SEED));
     }
 
-    /// What is stored, by name.
+    /// Returns the stored values by name.
     fn map(&self) -> BTreeMap<Key, Vec<u8>> {
         let (area, block) = self.entries();
         let mut map = BTreeMap::new();
@@ -80,7 +80,7 @@ impl Stand {
         map
     }
 
-    /// What others ask of the bytes, beside that they can be read.
+    /// Checks what the kernel and e2fsck require of the bytes, beyond what parsing requires.
     fn check(&self) {
         let (area, block) = self.entries();
         let mut hash = 0_u32;
@@ -136,7 +136,7 @@ fn operation() -> impl Strategy<Value = (Key, Option<Vec<u8>>)> {
 
 proptest! {
     #[test]
-    fn what_is_set_and_not_removed_is_there(
+    fn an_attribute_is_stored_until_it_is_removed(
         room in room(),
         operations in proptest::collection::vec(operation(), 1..40),
     ) {
@@ -158,7 +158,7 @@ proptest! {
                     Err(error) => {
                         prop_assert_eq!(error, Error::NoSpace);
                         prop_assert_eq!(&attributes, &stand.load());
-                        // An empty block has room, unless the value alone is too large for it.
+                        // An empty block has room, unless the value by itself is too large for it.
                         let alone = padded_entry_bytes(name.len()) + 36 + value.len();
                         prop_assert!(!attributes.block.is_empty() || alone + 3 > room.block);
                     }
@@ -173,7 +173,7 @@ proptest! {
             prop_assert!(attributes.remove(index, &name));
             stand.store(attributes);
         }
-        // As if there had never been any.
+        // The bytes are as if no attribute had ever been set.
         prop_assert_eq!(&stand.area, &vec![0; room.area].into_boxed_slice());
         prop_assert_eq!(stand.entries().1.iter().count(), 0);
     }
@@ -181,11 +181,11 @@ proptest! {
 
 const PLAIN: Room = Room { area: 96, block: 1024, has_value_inodes: false, is_link: false };
 
-/// Where the attribute of this name is: 'a' in the area, 'b' in the block, capitals when its value
-/// is to get an inode.
-fn place_of(attributes: &Attributes, name: &[u8]) -> String {
-    let places = [(&attributes.area, ["a", "A"]), (&attributes.block, ["b", "B"])];
-    let found = places.into_iter().flat_map(|(list, names)| {
+/// Returns where the attribute of this name is: 'a' in the area, 'b' in the block; capitals if its value will get an
+/// inode.
+fn position_of(attributes: &Attributes, name: &[u8]) -> String {
+    let positions = [(&attributes.area, ["a", "A"]), (&attributes.block, ["b", "B"])];
+    let found = positions.into_iter().flat_map(|(list, names)| {
         list.iter().filter(|it| *it.name == *name).map(move |it| match it.value {
             Stored::Here(_) => names[0],
             _ => names[1],
@@ -197,11 +197,11 @@ fn place_of(attributes: &Attributes, name: &[u8]) -> String {
 #[track_caller]
 fn set(attributes: &mut Attributes, room: &Room, name: &[u8], bytes: usize) -> String {
     attributes.set(room, NameIndex::USER, name, &vec![7; bytes]).unwrap();
-    place_of(attributes, name)
+    position_of(attributes, name)
 }
 
 #[test]
-fn values_go_into_the_inode_then_into_the_block() {
+fn values_are_stored_in_the_inode_first_and_then_in_the_block() {
     let mut it = Attributes::default();
     // 96 bytes less the magic number, the terminator and an entry.
     assert_eq!(set(&mut it, &PLAIN, b"one", 69), "b");
@@ -217,12 +217,12 @@ fn values_go_into_the_inode_then_into_the_block() {
 }
 
 #[test]
-fn large_values_get_inodes_where_the_volume_has_such() {
+fn large_values_get_inodes_if_the_volume_has_the_feature() {
     let room = Room { has_value_inodes: true, ..PLAIN };
     let mut it = Attributes::default();
-    // More than a block would hold with a short name.
+    // More than fits in a block with a short name.
     assert_eq!(set(&mut it, &room, b"one", 969), "A");
-    // Less, but entries would have too little room.
+    // Less, but too little room would remain for entries.
     assert_eq!(set(&mut it, &room, b"two", 900), "A");
     assert_eq!(set(&mut it, &room, b"two", 896), "b");
     assert_eq!(set(&mut it, &room, b"six", 896), "A");
@@ -230,7 +230,7 @@ fn large_values_get_inodes_where_the_volume_has_such() {
     // The inode has no room for more entries.
     assert_eq!(set(&mut it, &room, b"red", 896), "A");
     assert_eq!(set(&mut it, &room, b"tan", 896), "B");
-    // The value in the block leaves less than an eighth of it already.
+    // The value that is in the block leaves less than an eighth of it.
     assert_eq!(set(&mut it, &room, b"tan", 1), "B");
     assert_eq!(set(&mut it, &room, b"tan", 0), "b");
 }

@@ -1,4 +1,4 @@
-//! Blocks of attributes that several inodes use. Not here: what they hold.
+//! Attribute blocks that several inodes share. Not here: their contents.
 
 use base::{FsBlock, InodeNumber, Location, Result};
 use zerocopy::FromBytes;
@@ -9,12 +9,12 @@ use crate::journal::Handle;
 use crate::ondisk::xattr::RawXattrBlockHeader;
 use crate::volume::Volume;
 
-/// How many inodes use an attribute block.
+/// Returns the number of inodes that use an attribute block.
 pub(super) fn references(block: &[u8], location: Location) -> Result<u32> {
     Ok(block_header(block, location)?.reference_count.get())
 }
 
-/// Says of a block that was read, and that more than one inode uses, that one does so no more.
+/// Decrements the reference count of a block that was read and has several references.
 pub(super) fn count_down(
     volume: &Volume,
     handle: &mut Handle<'_>,

@@ -1,9 +1,8 @@
-//! Reads attribute values that lie in inodes of their own (`ea_inode`).
+//! Reading of attribute values that are in their own inodes (`ea_inode`).
 //!
-//! Source: `fs/ext4/xattr.c`, functions `ext4_xattr_inode_*`. Such an inode says by its flag what
-//! it is, and keeps the crc32c of the value where others keep the time of the last access. Lustre
-//! wrote them before that hash existed: there the time of the last change is the number of the
-//! inode that owns the attribute, and both have the same generation.
+//! Source: `fs/ext4/xattr.c`, functions `ext4_xattr_inode_*`. A flag marks such an inode. The time of the last access
+//! is the crc32c of its value. Lustre wrote value inodes before that hash existed. In these, the time of the last
+//! change is the number of the inode with the attribute, and both inodes have the same generation.
 
 use base::attributes::{FileType, Timestamp};
 use base::checksum::crc32c;
@@ -15,7 +14,7 @@ use crate::inode::record::{InodeFlags, InodeRecord};
 
 const STRUCTURE: &str = "extended attribute value";
 
-/// The value of `entry`, an attribute of `owner`, which lies in inode `number`.
+/// Reads the value of `entry`, an attribute of `owner`, from inode `number`.
 pub(crate) fn read(
     owner: &Inode,
     entry: &Entry<'_>,
@@ -27,7 +26,7 @@ pub(crate) fn read(
         Err(Error::NotFound) => return Err(fault(number, Problem::Missing("inode"))),
         holder => holder?,
     };
-    check_holder(&holder.record(), size)?;
+    check_value_inode(&holder.record(), size)?;
     let block_size = volume.geometry().block_size;
     let mut value = Vec::new();
     for at in 0..block_size.blocks_for(size.into()) {
@@ -42,7 +41,7 @@ pub(crate) fn read(
     Ok(value)
 }
 
-/// Checks a reference to a value, whose contents are known to fit its checksum, without reading it.
+/// Checks a reference to a value without reading it. The value's contents are known to match its checksum.
 pub(crate) fn check_reference(
     owner: &Inode,
     entry: &Entry<'_>,
@@ -50,20 +49,20 @@ pub(crate) fn check_reference(
     size: u32,
 ) -> Result<()> {
     let holder = owner.volume().inode_record(number)?;
-    check_holder(&holder, size)?;
+    check_value_inode(&holder, size)?;
     if is_of_lustre(&holder, &owner.record(), entry) {
         return Ok(());
     }
     check_entry_hash(&holder, entry, word(holder.accessed))
 }
 
-/// How many attributes have this inode's value. It is kept in the place of a time and a version.
+/// Returns the number of attributes that refer to this inode. It is stored in place of a time and the version.
 pub(crate) fn reference_count(holder: &InodeRecord) -> u64 {
     u64::from(word(holder.changed)) << 32 | u64::from(holder.version as u32)
 }
 
-/// Whether an inode can hold a value of this size.
-fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
+/// Returns an error if an inode cannot hold a value of this size.
+fn check_value_inode(holder: &InodeRecord, size: u32) -> Result<()> {
     check_kind(holder)?;
     if holder.size != u64::from(size) || size > VALUE_BYTES_MAX {
         let problem =
@@ -73,7 +72,7 @@ fn check_holder(holder: &InodeRecord, size: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether an inode can hold a value.
+/// Returns an error if an inode cannot hold a value.
 pub(super) fn check_kind(holder: &InodeRecord) -> Result<()> {
     let problem = if !holder.flags.contains(InodeFlags::EA_INODE)
         || holder.flags.contains(InodeFlags::INLINE_DATA)
@@ -88,18 +87,19 @@ pub(super) fn check_kind(holder: &InodeRecord) -> Result<()> {
     Err(fault(holder.number, problem))
 }
 
-/// The 32 bits that the holder keeps in the place of a time's seconds.
+/// Returns the 32 bits that are stored in place of a time's seconds.
 fn word(time: Timestamp) -> u32 {
     time.seconds as u32
 }
 
+/// Returns whether Lustre wrote the value inode `holder`.
 fn is_of_lustre(holder: &InodeRecord, owner: &InodeRecord, entry: &Entry<'_>) -> bool {
     word(holder.accessed) != entry.hash
         && u64::from(word(holder.modified)) == owner.number.0
         && holder.generation == owner.generation
 }
 
-/// The value's checksum is the holder's, and the entry's hash is made from it.
+/// Verifies the value's checksum, which the value inode has, and the entry's hash.
 fn check_hashes(
     holder: &InodeRecord,
     entry: &Entry<'_>,
@@ -113,7 +113,7 @@ fn check_hashes(
     check_entry_hash(holder, entry, computed)
 }
 
-/// The entry's hash is made from its name and the value's checksum.
+/// Verifies the entry's hash, which is made from its name and the value's checksum.
 fn check_entry_hash(holder: &InodeRecord, entry: &Entry<'_>, checksum: u32) -> Result<()> {
     let hash = |bytes| entry_hash(entry.name, &checksum.to_le_bytes(), bytes);
     if [NameBytes::Unsigned, NameBytes::Signed].into_iter().any(|bytes| hash(bytes) == entry.hash) {

@@ -1,8 +1,8 @@
-//! Sets and removes extended attributes of an inode, and releases those of one that is deleted.
-//! Not here: what goes where (`set.rs`), bytes (`body.rs`), who may do it.
+//! Changes of an inode's extended attributes, and their release when the inode is deleted. Not here: the choice of
+//! positions (`set.rs`), encoding (`body.rs`), permissions.
 //!
-//! Other inodes may use the inode's attribute block too. What it holds does not change then: an
-//! inode that changes its attributes gets a block of its own. New blocks are never shared.
+//! Other inodes may use the inode's attribute block, too. Such a block never changes: an inode that changes its
+//! attributes gets its own block. New blocks are never shared.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use base::{Error, FsBlock, Location, Problem, Result, Unsupported};
 
 use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
-use super::holders::{Holder, credits, reference_changes, sectors, unmake};
+use super::value_inodes::{ValueInode, credits, reference_changes, sectors, delete_new};
 use super::name::{NameIndex, changeable_name};
 use super::set::{Attributes, Room};
 use super::{acl, share};
@@ -23,16 +23,16 @@ use crate::journal::Handle;
 use crate::ondisk::inode::BASE_BYTES;
 use crate::volume::Volume;
 
-/// Blocks that change with an inode's attributes: its own, the superblock, a new block, the old.
+/// Credits for the blocks that change with an inode's attributes: its own, the superblock, a new block, the old
+/// block.
 const CREDITS: u32 = 2 + ALLOCATE_CREDITS + 1 + FREE_METADATA_CREDITS;
 
 impl Inode {
-    /// Sets an extended attribute, named as [`get_xattr`](Self::get_xattr) does, POSIX ACLs in that
-    /// form too; and with it, at once, the attributes in `change`. The caller has the inode's lock
-    /// exclusively.
+    /// Sets an extended attribute, and in the same transaction the attributes in `change`. Name and value have the
+    /// form of [`get_xattr`](Self::get_xattr), also for POSIX ACLs. The caller holds the inode's lock exclusively.
     ///
-    /// `NoSpace` when the format has no room for it, or the volume; `Unsupported` for names that it
-    /// cannot store.
+    /// Errors: `NoSpace` if the format or the volume has no room for the value; `Unsupported` for names that cannot
+    /// be stored.
     pub fn set_xattr(
         &self,
         name: &[u8],
@@ -58,18 +58,17 @@ impl Inode {
         })
     }
 
-    /// Removes an extended attribute; and with it, at once, changes the attributes in `change`.
-    /// `NoAttribute` when there is none of that name. The caller has the inode's lock exclusively.
+    /// Removes an extended attribute, and changes the attributes in `change` in the same transaction. Errors:
+    /// `NoAttribute` if it does not exist. The caller holds the inode's lock exclusively.
     pub fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         let (index, name) = changeable_name(name)?;
-        self.change_attributes(change, |_, attributes| match attributes.remove(index, name) {
-            true => Ok(()),
-            false => Err(Error::NoAttribute),
+        self.change_attributes(change, |_, attributes| {
+            if attributes.remove(index, name) { Ok(()) } else { Err(Error::NoAttribute) }
         })
     }
 
-    /// Gives an inode that was made in this handle its first attributes, named as
-    /// [`get_xattr`](Self::get_xattr) does. After `NoSpace`, nothing of it is left.
+    /// Sets the first attributes of an inode that was created in this handle, named as in
+    /// [`get_xattr`](Self::get_xattr). Errors: after `NoSpace`, none of them is set.
     pub(crate) fn store_new_xattrs(
         &self,
         handle: &mut Handle<'_>,
@@ -86,16 +85,15 @@ impl Inode {
                 after.set(&room, index, name, &value)?;
             }
         }
-        // It had none whose values could be in inodes, so there are no orphans.
-        self.exchange_attributes(handle, &before, after, |_| {}).map(|_| ())
+        // The inode had no value inodes that could become orphans.
+        self.replace_attributes(handle, &before, after, |_| {}).map(|_| ())
     }
 
-    /// Takes back [`store_new_xattrs`](Self::store_new_xattrs), in the same handle, from an inode
-    /// that is not to be after all.
+    /// Undoes [`store_new_xattrs`](Self::store_new_xattrs) in the same handle, when the creation of the inode fails.
     pub(crate) fn drop_new_xattrs(&self, handle: &mut Handle<'_>) -> Result<()> {
         let (volume, none) = (self.volume(), Attributes::default());
         let changes = reference_changes(&self.all_attributes()?, &none, false);
-        self.holders(&changes)?.iter().try_for_each(|holder| holder.unmake(handle))?;
+        self.value_inodes(&changes)?.iter().try_for_each(|holder| holder.delete_new(handle))?;
         if let Some(block) = self.record().attribute_block {
             volume.free_metadata_block(handle, block)?;
             self.update(handle, |record| record.attribute_block = None)?;
@@ -103,14 +101,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Gives back what holds the attributes of an inode that is being deleted, as far as that lies
-    /// outside of it. In transactions of its own.
+    /// Frees the attribute block and value inodes of an inode that is being deleted, in separate transactions.
     pub(crate) fn release_attributes(&self) -> Result<()> {
         let is_elsewhere = |it: &Attribute| !matches!(it.value, Stored::Here(_));
         loop {
             let before = self.all_attributes()?;
             let mut after = before.clone();
-            // One by one: each may take a transaction. Those in a block that others use stay.
+            // One value at a time, since each may take a transaction. Values of a block that other inodes use stay.
             if let Some(index) = before.area.iter().position(is_elsewhere) {
                 after.area.remove(index);
             } else if self.attribute_block_references()? > 1 {
@@ -123,13 +120,13 @@ impl Inode {
             if before == after && self.record().attribute_block.is_none() {
                 return Ok(());
             }
-            self.exchange_alone(&before, &after, &AttributeChange::default())?;
+            self.replace_in_transaction(&before, &after, &AttributeChange::default())?;
         }
     }
 
-    /// A value as the volume stores it; `None` for an ACL without entries, which is none.
+    /// Returns a value in stored form; `None` for an ACL without entries, which means no ACL.
     fn stored_value(&self, index: NameIndex, value: &[u8]) -> Result<Option<Vec<u8>>> {
-        /// As Linux has it.
+        /// As in Linux.
         const VALUE_BYTES_MAX: usize = 64 << 10;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::InvalidArgument("the attribute's value is too long"));
@@ -148,7 +145,7 @@ impl Inode {
         Ok(stored)
     }
 
-    /// Everything that the inode has, `system.data` and what no user sees included.
+    /// Returns all attributes of the inode, including `system.data` and attributes that users cannot see.
     fn all_attributes(&self) -> Result<Attributes> {
         let record = self.record();
         let all = |entries: Entries<'_>| entries.iter().map(|it| Attribute::of(&it)).collect();
@@ -160,7 +157,7 @@ impl Inode {
     fn attribute_room(&self) -> Room {
         let record = self.record();
         let geometry = self.volume().geometry();
-        // The kernel sees nothing in inodes without any extra fields.
+        // The kernel ignores attributes in inodes without extra fields.
         let has_extra = record.attribute_area_start > BASE_BYTES;
         Room {
             area: if has_extra { record.attribute_area.len() } else { 0 },
@@ -170,7 +167,7 @@ impl Inode {
         }
     }
 
-    /// Makes of the attributes what `edit` makes of them.
+    /// Replaces the attributes by the result of `edit`.
     fn change_attributes(
         &self,
         change: &AttributeChange,
@@ -181,11 +178,11 @@ impl Inode {
         let before = self.all_attributes()?;
         let mut after = before.clone();
         edit(&self.attribute_room(), &mut after)?;
-        volume.with_space(|| self.exchange_alone(&before, &after, change))
+        volume.with_space(|| self.replace_in_transaction(&before, &after, change))
     }
 
-    /// Stores `after` where `before` is stored, in a transaction of its own.
-    fn exchange_alone(
+    /// Replaces the attributes `before` by `after`, in a transaction.
+    fn replace_in_transaction(
         &self,
         before: &Attributes,
         after: &Attributes,
@@ -195,7 +192,7 @@ impl Inode {
         let most = volume.writer()?.journal.credits_max();
         let credits = CREDITS.saturating_add(credits(volume, before, after)).min(most);
         let orphans = volume.change(credits, |handle| {
-            let result = self.exchange_attributes(handle, before, after.clone(), |record| {
+            let result = self.replace_attributes(handle, before, after.clone(), |record| {
                 record.apply(change);
             });
             if matches!(result, Err(Error::NoSpace)) {
@@ -206,10 +203,9 @@ impl Inode {
         orphans.iter().try_for_each(Inode::release)
     }
 
-    /// Stores `after` where `before` is stored, with another change of the record. `NoSpace` leaves
-    /// everything as it was. Gives inodes that are orphans now, to be released when the handle has
-    /// ended.
-    fn exchange_attributes(
+    /// Replaces the attributes `before` by `after`, and changes the record. Errors: after `NoSpace`, nothing is
+    /// changed. Returns inodes that became orphans. The caller releases them after the handle has ended.
+    fn replace_attributes(
         &self,
         handle: &mut Handle<'_>,
         before: &Attributes,
@@ -222,15 +218,15 @@ impl Inode {
         let _shared = volume.writer()?.shared_attributes.lock();
         let old = record.attribute_block;
         let is_shared = self.attribute_block_references()? > 1;
-        let holders = self.holders(&reference_changes(before, &after, is_shared))?;
-        let kept_back = u64::from(CREDITS) + u64::from(Holder::CREDITS) * holders.len() as u64;
+        let holders = self.value_inodes(&reference_changes(before, &after, is_shared))?;
+        let kept_back = u64::from(CREDITS) + u64::from(ValueInode::CREDITS) * holders.len() as u64;
         let made = u64::from(credits(volume, &Attributes::default(), &after));
         if !holders.is_empty() && handle.credits_left() < kept_back + made {
-            let operation = "changing such large attribute values with so small a journal";
+            let operation = "changing attribute values that are too large for the journal";
             return Err(Unsupported::Operation(operation).into());
         }
         let mut after = after;
-        let made = self.make_holders(handle, &mut after)?;
+        let made = self.create_value_inodes(handle, &mut after)?;
         let block = match old {
             _ if after.block.is_empty() => None,
             _ if before.block == after.block => old,
@@ -239,7 +235,7 @@ impl Inode {
         };
         let mut orphans = Vec::new();
         for holder in &holders {
-            orphans.extend(holder.count(handle, kept_back)?);
+            orphans.extend(holder.store_count(handle, kept_back)?);
         }
         match old {
             Some(old) if block != Some(old) && is_shared => {
@@ -272,7 +268,7 @@ impl Inode {
         Ok(orphans)
     }
 
-    /// A block for attributes. `NoSpace` after deleting the inodes that were `made`.
+    /// Allocates a block for attributes. Errors: after `NoSpace`, the inodes `made` are deleted.
     fn new_attribute_block(&self, handle: &mut Handle<'_>, made: &[Inode]) -> Result<FsBlock> {
         let volume = self.volume();
         let goal = volume.goal_of_inode(self.number())?;
@@ -280,14 +276,14 @@ impl Inode {
             Ok((block, _)) => Ok(block),
             Err(error) => {
                 if error == Error::NoSpace {
-                    unmake(handle, made)?;
+                    delete_new(handle, made)?;
                 }
                 Err(error)
             }
         }
     }
 
-    /// What is stored fits where it is, unless values lie on top of each other.
+    /// Returns an error if the attributes do not fit. Stored attributes fit, unless their values overlap.
     fn check_room(&self, attributes: &Attributes) -> Result<()> {
         let area = attributes.area.is_empty()
             || body::fits_area(&attributes.area, self.record().attribute_area.len());
@@ -299,7 +295,7 @@ impl Inode {
         Err(Error::corrupt("extended attribute", Location::inode(self.number()), problem))
     }
 
-    /// How many inodes use the attribute block, if there is one.
+    /// Returns the number of inodes that use the attribute block; 0 without a block.
     fn attribute_block_references(&self) -> Result<u32> {
         let Some(block) = self.attribute_block()? else { return Ok(0) };
         share::references(&block, Location::inode(self.number()).at_block(block.block()))
@@ -307,7 +303,7 @@ impl Inode {
 }
 
 impl Volume {
-    /// Notes that there are attributes on the volume, if that is not noted yet.
+    /// Records in the superblock that the volume has attributes, unless that is recorded.
     fn note_attributes(&self, handle: &mut Handle<'_>) -> Result<()> {
         if self.geometry().features.has(Feature::ExtAttr) {
             return Ok(());
@@ -315,14 +311,14 @@ impl Volume {
         self.edit_superblock(handle, |raw| crate::volume::writer::set(raw, Feature::ExtAttr, true))
     }
 
-    /// The credits that [`Inode::store_new_xattrs`] needs, beside those for making the inode.
+    /// Returns the credits that [`Inode::store_new_xattrs`] needs, in addition to those for creating the inode.
     pub(crate) fn credits_for_xattrs(&self, xattrs: &[(&[u8], &[u8])]) -> u32 {
         if xattrs.is_empty() {
             return 0;
         }
         let mut new = Attributes::default();
         if self.geometry().features.has(Feature::EaInode) {
-            // At worst, none finds room elsewhere.
+            // At worst, every value gets an inode.
             new.block.extend(xattrs.iter().map(|(name, value)| Attribute {
                 index: NameIndex::USER,
                 name: (*name).into(),

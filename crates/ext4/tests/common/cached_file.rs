@@ -1,4 +1,4 @@
-//! A file that is written through the cache, and around it.
+//! Files that tests write through the cache, and directly.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +16,7 @@ use testkit::crash::FileHistory;
 
 use super::TIME;
 
-/// The data of a file, kept in `pages` and mapped by `mapper`, which is the inode unless something is
-/// to go wrong.
+/// Returns the cached data of a file, in `pages`. `mapper` maps it: the inode, or a map with a planted bug.
 pub fn writable_file<M: MapWrite + 'static>(
     inode: &Arc<Inode>,
     mapper: Arc<M>,
@@ -39,7 +38,7 @@ fn offsets(range: Range<usize>) -> Range<FileOffset> {
     FileOffset(range.start as u64)..FileOffset(range.end as u64)
 }
 
-/// What the written files of a volume share.
+/// The cache and threads that the written files of a volume share.
 #[derive(Clone)]
 pub struct Cache {
     pages: Arc<PageCache>,
@@ -52,7 +51,7 @@ impl Cache {
         Self { pages: PageCache::new(options).unwrap(), end_io: EndIo::start().unwrap() }
     }
 
-    /// The data of a file, of `inode`, that is mapped by `mapper`.
+    /// Returns the file of `inode`, mapped by `mapper`.
     pub fn file<M: MapWrite + 'static>(&self, inode: &Arc<Inode>, mapper: Arc<M>) -> CachedFile {
         let file = writable_file(inode, mapper, &self.pages, &self.end_io);
         let errors = Arc::new(file.errors().cursor());
@@ -60,7 +59,7 @@ impl Cache {
     }
 }
 
-/// A file.
+/// A file in the cache. In all methods that change data, the caller excludes concurrent use of the file.
 #[derive(Clone)]
 pub struct CachedFile {
     pub inode: Arc<Inode>,
@@ -69,12 +68,12 @@ pub struct CachedFile {
 }
 
 impl CachedFile {
-    /// Whoever calls has the file for itself.
+    /// Writes through the cache.
     pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
         self.write_as(at, data, Caching::Kept)
     }
 
-    /// The same, with a say in what stays in the cache.
+    /// Writes through the cache, with a choice whether the data stays cached.
     pub fn write_as(&self, at: usize, data: &[u8], caching: Caching) -> Result<()> {
         let written = write_as(&self.file, FileOffset(at as u64), data, caching)?;
         assert_eq!(written, data.len());
@@ -82,9 +81,9 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Writes whole sectors around the cache, over what the file has unless it is to be `alone` or has
-    /// to be; what cannot go around the cache goes through it, and to the device all the same. Whether it
-    /// went around. Whoever calls has the file for itself.
+    /// Writes whole sectors directly. Overwrites existing blocks in shared mode, unless `alone` is set or there are
+    /// none. Data that cannot be written directly is written through the cache, and to the device at once. Returns
+    /// whether it was written directly.
     pub fn write_direct(
         &self,
         at: usize,
@@ -93,13 +92,14 @@ impl CachedFile {
         alone: bool,
     ) -> Result<bool> {
         let offset = FileOffset(at as u64);
-        let over = match alone {
-            true => None,
-            false => overwrite_direct(&self.file, offset, data, split, ()).ok().transpose()?,
+        let overwritten = if alone {
+            None
+        } else {
+            overwrite_direct(&self.file, offset, data, split, ()).ok().transpose()?
         };
-        let written = match over {
+        let written = match overwritten {
             None => write_direct_alone(&self.file, offset, data, split)?,
-            over => over,
+            overwritten => overwritten,
         };
         match written {
             Some(written) => assert_eq!(written, data.len()),
@@ -114,34 +114,36 @@ impl CachedFile {
         Ok(written.is_some())
     }
 
-    /// Whoever calls has the file for itself.
+    /// Truncates or extends the file.
     pub fn set_size(&self, size: usize) {
         truncate_cache(&self.file, size as u64).unwrap();
         self.inode.set_size(size as u64, false, TIME).unwrap();
     }
 
-    /// Gives a range space; it may lie past the end. Whoever calls has the file for itself.
+    /// Preallocates a range, which may lie past the end.
     pub fn preallocate(&self, range: Range<usize>) -> Result<()> {
         self.inode.preallocate(offsets(range))
     }
 
-    /// Makes a range a hole, or with its space zeroes. Whoever calls has the file for itself.
+    /// Punches a range, or zeroes it and keeps its space.
     pub fn clear(&self, range: Range<usize>, keeps_space: bool) -> Result<()> {
         if keeps_space {
             self.preallocate(range.clone())?;
         }
         let blocks = punch_cache(&self.file, range.start as u64..range.end as u64)?;
         let blocks = offsets(blocks.start as usize..blocks.end as usize);
-        match keeps_space {
-            _ if blocks.is_empty() => {}
-            true => self.inode.zero(blocks)?,
-            false => self.inode.punch(blocks)?,
+        if blocks.is_empty() {
+            // No whole block is affected.
+        } else if keeps_space {
+            self.inode.zero(blocks)?;
+        } else {
+            self.inode.punch(blocks)?;
         }
         self.inode.note_modified(TIME);
         Ok(())
     }
 
-    /// Takes a range of whole blocks out, or puts it in. Whoever calls has the file for itself.
+    /// Collapses or inserts a range of whole blocks.
     pub fn shift(&self, range: Range<usize>, inserts: bool) -> Result<()> {
         let size = self.file.size();
         detach_cache(&self.file, range.start as u64);
@@ -157,8 +159,8 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Moves what lies in a range, whole blocks that both files have, to the blocks that `donor` has from
-    /// `to` on. Whoever calls has both files for itself. Gives the parts of `donor` that are zeroes then.
+    /// Exchanges the blocks of a range, as far as both files have them, with the blocks of `donor` from `to` on. The
+    /// caller excludes concurrent use of both files. Returns the ranges of `donor` that are zeroes afterwards.
     pub fn move_extents(
         &self,
         range: Range<usize>,
@@ -192,15 +194,15 @@ impl CachedFile {
         wait_for_writeback(&self.file, 0..u64::MAX);
     }
 
-    /// Has what is to be written out get its places, as when writing it has just begun.
-    pub fn give_places(&self) {
+    /// Allocates blocks for the dirty data, as at the start of writeback.
+    pub fn allocate_delayed(&self) {
         for at in (0..self.file.size()).step_by(1024) {
-            // Holes get none.
+            // Holes get no blocks.
             let _ = self.inode.map_writeback(FileOffset(at), 1024);
         }
     }
 
-    /// What writing back has met and was not told yet.
+    /// Returns an error of writeback that was not reported before.
     pub fn error(&self) -> Result<()> {
         self.file.errors().check(&self.errors)
     }
@@ -211,8 +213,8 @@ impl CachedFile {
         self.inode.sync(data_only).unwrap();
     }
 
-    /// Writes at the end as a rule, else in the middle or beyond the end: less than two to the power
-    /// of `bits_max` bytes, none of them at `size_max` or after.
+    /// Writes at a random position: usually at the end, otherwise in the middle or past the end. Writes less than two
+    /// to the power of `bits_max` bytes, all before `size_max`.
     pub fn write_somewhere(
         &self,
         history: &mut FileHistory,
@@ -223,7 +225,7 @@ impl CachedFile {
         self.write_somewhere_as(history, random, size_max, bits_max, Caching::Kept)
     }
 
-    /// The same, with a say in what stays in the cache.
+    /// Like `write_somewhere`, with a choice whether the data stays cached.
     pub fn write_somewhere_as(
         &self,
         history: &mut FileHistory,
@@ -246,7 +248,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// What is left of a file that nobody names or uses any more.
+    /// Releases a file that has no name and no user any more.
     pub fn release(self) -> Result<()> {
         truncate_cache(&self.file, 0)?;
         drop(self.file);

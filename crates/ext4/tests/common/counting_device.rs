@@ -12,7 +12,7 @@ pub type CountingDevice = HookedDevice<Counter>;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts requests to a device that holds `image`.
+    /// Returns a counting device that holds `image`.
     pub fn before(image: Vec<u8>) -> Arc<CountingDevice> {
         Arc::new(HookedDevice::new(Arc::new(MemoryDevice::new(image)), Self::default()))
     }

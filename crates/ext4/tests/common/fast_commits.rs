@@ -1,4 +1,4 @@
-//! Fast commits written by hand, into the journal of an image.
+//! Fast commits that are encoded by hand, and written to the journal of an image.
 
 use base::checksum::crc32c;
 use ext4::InodeFlags;
@@ -48,7 +48,7 @@ impl FastCommits {
 
     /// Adds a tag, in the next block if it does not fit into this one.
     pub fn tag(&mut self, kind: u16, value: &[u8]) -> &mut Self {
-        // Room for the header of what fills the block.
+        // There must be room for the header of the padding, too.
         if self.left() < 4 + value.len() + 4 {
             let padding = self.left() - 4;
             let at = self.append(tags::TAG_PAD, padding, &vec![0; padding]);
@@ -75,13 +75,13 @@ impl FastCommits {
         self.tag(tags::TAG_DEL_RANGE, &words.map(u32::to_le_bytes).concat())
     }
 
-    /// A tag for a name: `TAG_CREATE`, `TAG_LINK` or `TAG_UNLINK`.
+    /// Adds a tag for a name: `TAG_CREATE`, `TAG_LINK` or `TAG_UNLINK`.
     pub fn name(&mut self, kind: u16, parent: u64, inode: u64, name: &str) -> &mut Self {
         let numbers = [parent as u32, inode as u32].map(u32::to_le_bytes).concat();
         self.tag(kind, &[&numbers, name.as_bytes()].concat())
     }
 
-    /// The fields of an inode.
+    /// Adds the fields of an inode.
     pub fn inode(&mut self, inode: u64, image: &[u8]) -> &mut Self {
         self.tag(tags::TAG_INODE, &[&(inode as u32).to_le_bytes(), image].concat())
     }
@@ -97,8 +97,8 @@ impl FastCommits {
         self
     }
 
-    /// Leaves these commits in an image's journal, after a log without transactions, and marks the volume as one
-    /// that needs recovery.
+    /// Writes these commits to an image's journal, after a log without transactions, and marks the volume as one that
+    /// needs recovery.
     pub fn leave_in(&self, image: &Image) {
         let block =
             |at: u32| -> u64 { image.debugfs(&format!("bmap <8> {at}")).trim().parse().unwrap() };
@@ -127,14 +127,14 @@ impl FastCommits {
     }
 }
 
-/// Returns free numbers, as debugfs names them.
+/// Returns the numbers of free blocks or inodes that a debugfs command prints.
 pub fn free(image: &Image, command: &str) -> Vec<u64> {
     let text = image.debugfs(command);
     let (_, numbers) = text.split_once(':').unwrap();
     numbers.split_whitespace().map(|number| number.parse().unwrap()).collect()
 }
 
-/// Returns an inode as a fast commit has it. Its map has no meaning there.
+/// Returns an inode as a fast commit stores it. Its map is ignored there.
 pub fn image_of(mode: u16, size: u64, generation: u32, flags: u32) -> Vec<u8> {
     let mut raw = RawInode::new_zeroed();
     raw.mode = mode.into();

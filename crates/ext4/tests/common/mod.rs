@@ -1,5 +1,5 @@
-//! Images made with e2fsprogs for the tests of this crate, what its tools say of them, and volumes
-//! and files on them.
+//! Images that e2fsprogs creates for the tests of this crate, the output of its tools, and volumes and files on these
+//! images.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod cached_file;
@@ -19,7 +19,7 @@ use fs::NewInode;
 use iomap::{CacheOptions, Iomap, IomapKind, PageCache};
 use testkit::{MKE2FS_CONF, must};
 
-/// A folder that goes with the test.
+/// A temporary folder, removed at the end of the test.
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -45,7 +45,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// `mke2fs` with `options` on `megabytes` MiB.
+    /// Runs `mke2fs` with `options` on an image of `megabytes` MiB.
     pub fn make(megabytes: u64, options: &[&str]) -> Self {
         Self::make_in(Scratch::new(), megabytes, options)
     }
@@ -53,7 +53,7 @@ impl Image {
     fn make_in(scratch: Scratch, megabytes: u64, options: &[&str]) -> Self {
         let path = scratch.path("image");
         std::fs::File::create(&path).unwrap().set_len(megabytes << 20).unwrap();
-        // An own configuration, so that a distribution's defaults do not matter.
+        // A configuration of our own, independent of the distribution's defaults.
         let config = scratch.write("mke2fs.conf", MKE2FS_CONF);
         let mut command = Command::new("mke2fs");
         command.env("MKE2FS_CONFIG", config).args(["-q", "-F"]).args(options);
@@ -61,8 +61,8 @@ impl Image {
         Self { scratch, path }
     }
 
-    /// The same with options separated by white space, and with the contents of a folder that
-    /// `fill` has filled, which stays at `source`.
+    /// Runs `mke2fs` with options separated by white space, and copies the folder that `fill` fills. The folder stays
+    /// at `source`.
     pub fn filled(megabytes: u64, options: &str, fill: impl FnOnce(&Path)) -> Self {
         let scratch = Scratch::new();
         let source = scratch.path("source");
@@ -73,23 +73,23 @@ impl Image {
         Self::make_in(scratch, megabytes, &all)
     }
 
-    /// Runs `debugfs` commands, one in a line, that change the image.
+    /// Runs `debugfs` commands, one per line, that change the image.
     pub fn debugfs_write(&self, commands: &str) {
         let script = self.scratch.write("commands", commands.as_bytes());
         run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(&self.path));
     }
 
-    /// What one `debugfs` command says.
+    /// Returns the output of one `debugfs` command.
     pub fn debugfs(&self, command: &str) -> String {
         run(Command::new("debugfs").args(["-R", command]).arg(&self.path))
     }
 
-    /// What `dumpe2fs` says, with `-h` of the superblock only.
+    /// Returns the output of `dumpe2fs`; with `-h` only the superblock's.
     pub fn dumpe2fs(&self, options: &[&str]) -> String {
         run(Command::new("dumpe2fs").args(options).arg(&self.path))
     }
 
-    /// e2fsck has nothing to mend.
+    /// Checks that e2fsck has nothing to repair.
     pub fn check_by_e2fsck(&self) {
         testkit::check_by_e2fsck(&self.path);
     }
@@ -102,8 +102,8 @@ impl Image {
         must(open_device(self.device(true)), "opening the volume")
     }
 
-    /// The image as a device. Another test that is starting a program holds copies of our open
-    /// files, with their locks, for a moment.
+    /// Opens the image as a device. While another test starts a program, that program's process briefly holds copies
+    /// of our open files with their locks, so this is tried again.
     pub fn device(&self, read_only: bool) -> SharedDevice {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -117,7 +117,7 @@ impl Image {
     }
 }
 
-/// The volume on an image, to be written.
+/// Opens the volume of an image for writing.
 pub fn open_for_writing(image: &Image) -> Arc<Volume> {
     let device = image.device(false);
     must(open_device_for_writing(device), "opening for writing")
@@ -128,7 +128,7 @@ pub fn open_device_for_writing(device: SharedDevice) -> base::Result<Arc<Volume>
     Volume::open_for_writing(device, &cache, &OpenOptions::default())
 }
 
-/// The volume in `bytes`.
+/// Opens the volume in `bytes`.
 pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
     open_device(Arc::new(MemoryDevice::new(bytes)))
 }
@@ -138,10 +138,10 @@ pub fn open_device(device: SharedDevice) -> base::Result<Arc<Volume>> {
     Volume::open(device, &cache, &OpenOptions::default())
 }
 
-/// When inodes are made and changed.
+/// Time of creation and change of inodes.
 pub const TIME: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 
-/// What an inode is made of, but for what is special to one.
+/// Returns the parameters of a new inode of this type.
 pub fn new_inode(kind: FileType) -> NewInode<'static> {
     NewInode {
         kind,
@@ -156,36 +156,35 @@ pub fn new_inode(kind: FileType) -> NewInode<'static> {
     }
 }
 
-/// A new regular file in the root directory.
+/// Creates a regular file in the root directory.
 pub fn new_file(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
     let root = must(volume.inode(ROOT_INODE), "the root");
     must(root.create(name.as_bytes(), &new_inode(FileType::Regular)), name)
 }
 
-/// Runs a program to its successful end; what it wrote to standard output.
+/// Runs a program, which must succeed. Returns its standard output.
 pub fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&testkit::command::run(command)).into_owned()
 }
 
-/// The first number in the text after `label`.
+/// Returns the first number in the text after `label`.
 pub fn number_after(text: &str, label: &str) -> Option<u64> {
     let rest = text.split_once(label)?.1.trim_start();
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
-/// Every range of the file up to its last allocated block, each asked for by its first byte.
+/// Returns the mappings of the file up to its last allocated block, each looked up by its first byte.
 pub fn maps(inode: &Inode) -> Vec<Iomap> {
     testkit::crash::maps(inode)
 }
 
-/// The file's contents, read by its map.
+/// Returns the file's contents, read by its map.
 pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
     testkit::crash::contents(volume.device(), inode, inode.size())
 }
 
-/// Runs of data in the file as (file block, volume block, blocks, unwritten), joined where they
-/// continue each other.
+/// Returns the file's runs as (file block, volume block, blocks, unwritten). Adjacent runs are joined.
 pub fn runs(volume: &Volume, inode: &Inode) -> Vec<(u64, u64, u64, bool)> {
     let shift = volume.geometry().block_size.shift();
     let mut runs = Vec::new();
@@ -197,7 +196,7 @@ pub fn runs(volume: &Volume, inode: &Inode) -> Vec<(u64, u64, u64, bool)> {
     runs
 }
 
-/// Adds a run to a list, to the last one if it continues that.
+/// Adds a run to a list. Extends the last run if the new one continues it.
 pub fn join(runs: &mut Vec<(u64, u64, u64, bool)>, run: (u64, u64, u64, bool)) {
     match runs.last_mut() {
         Some(last) if last.0 + last.2 == run.0 && last.1 + last.2 == run.1 && last.3 == run.3 => {
@@ -207,7 +206,7 @@ pub fn join(runs: &mut Vec<(u64, u64, u64, bool)>, run: (u64, u64, u64, bool)) {
     }
 }
 
-/// The inode number of a name in the root directory, by debugfs.
+/// Returns the inode number of a name in the root directory, as debugfs prints it.
 pub fn inode_of(image: &Image, name: &str) -> InodeNumber {
     let text = image.debugfs(&format!("stat /{name}"));
     InodeNumber(number_after(&text, "Inode:").unwrap_or_else(|| panic!("{text}")))

@@ -1,4 +1,4 @@
-//! Random operations on names, done to a volume and to a model of it.
+//! Random operations on names, in a volume and in a model of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ pub use testkit::crash::{Entry, Paths as Tree, read_tree};
 
 use super::common::new_inode;
 
-/// A volume under test, its inodes in memory, and the model.
+/// A volume under test, its loaded inodes, and the model.
 pub struct World {
     pub volume: Arc<Volume>,
     pub tree: Tree,
-    /// Inodes in memory, by path; `""` is the root.
+    /// Loaded inodes by number.
     nodes: BTreeMap<u64, Arc<Inode>>,
     random: Random,
     counter: u64,
-    /// The longest directory that the operations make, in names.
+    /// Maximum number of names that the operations create in a directory.
     names_max: usize,
 }
 
@@ -31,7 +31,7 @@ fn time(counter: u64) -> Timestamp {
 }
 
 impl World {
-    /// A world for a volume whose root has nothing in it but what mke2fs puts there.
+    /// Creates a world for a volume as mke2fs makes it.
     pub fn new(volume: Arc<Volume>, seed: u64, names_max: usize) -> Self {
         let root = Arc::new(volume.inode(InodeNumber(ROOT)).unwrap());
         let nodes = BTreeMap::from([(ROOT, root)]);
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Does one operation; false when it could not be done for want of space.
+    /// Does one operation. Returns false if there was no space for it.
     pub fn step(&mut self) -> bool {
         self.counter += 1;
         let done = match self.random.below(100) {
@@ -118,7 +118,7 @@ impl World {
         let new = NewInode { permissions, target: &target, time, ..new_inode(kind) };
         let inode = self.node(parent).create(name.as_bytes(), &new)?;
         let number = inode.number().0;
-        assert!(self.nodes.insert(number, inode).is_none(), "an inode in use was given away");
+        assert!(self.nodes.insert(number, inode).is_none(), "an inode in use was allocated again");
         let links = if kind == FileType::Directory { 2 } else { 1 };
         let entry = Entry { inode: number, kind, links, permissions, target };
         if kind == FileType::Directory {
@@ -150,10 +150,10 @@ impl World {
         }
     }
 
-    fn forget(&mut self, number: u64) -> Result<()> {
+    fn release_if_nameless(&mut self, number: u64) -> Result<()> {
         self.count_links(number);
         if self.tree.values().all(|entry| entry.inode != number) {
-            self.nodes.remove(&number).expect("it was in use").release()?;
+            self.nodes.remove(&number).expect("the inode was in use").release()?;
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl World {
         self.node(parent).unlink(name.as_bytes(), &inode, time(self.counter))?;
         let entry = self.tree.remove(&path).unwrap();
         drop(inode);
-        self.forget(entry.inode)
+        self.release_if_nameless(entry.inode)
     }
 
     fn rmdir(&mut self) -> Result<()> {
@@ -184,7 +184,7 @@ impl World {
         self.links_of_parent(&path, false);
         let entry = self.tree.remove(&path).unwrap();
         drop(inode);
-        self.forget(entry.inode)
+        self.release_if_nameless(entry.inode)
     }
 
     fn rename(&mut self) -> Result<()> {
@@ -196,7 +196,7 @@ impl World {
             self.new_path()
         };
         let within = |outer: &str, inner: &str| inner.starts_with(&format!("{outer}/"));
-        // What the caller of the format sees to.
+        // The caller of the format excludes these cases.
         if from == onto || within(&from, &onto) || within(&onto, &from) {
             return Ok(());
         }
@@ -233,7 +233,7 @@ impl World {
         }
         self.move_tree(&from, &onto);
         match gone {
-            Some(entry) => self.forget(entry.inode),
+            Some(entry) => self.release_if_nameless(entry.inode),
             None => Ok(()),
         }
     }
@@ -254,37 +254,37 @@ impl World {
         }
     }
 
-    fn take_tree(&mut self, path: &str) -> Vec<(String, Entry)> {
+    fn remove_tree(&mut self, path: &str) -> Vec<(String, Entry)> {
         let prefix = format!("{path}/");
         let below: Vec<String> =
             self.tree.keys().filter(|one| one.starts_with(&prefix)).cloned().collect();
-        let mut taken = vec![(String::new(), self.tree.remove(path).unwrap())];
+        let mut removed = vec![(String::new(), self.tree.remove(path).unwrap())];
         for one in below {
             let entry = self.tree.remove(&one).unwrap();
-            taken.push((one[path.len()..].to_owned(), entry));
+            removed.push((one[path.len()..].to_owned(), entry));
         }
-        if taken[0].1.kind == FileType::Directory {
+        if removed[0].1.kind == FileType::Directory {
             self.links_of_parent(path, false);
         }
-        taken
+        removed
     }
 
-    fn put_tree(&mut self, path: &str, taken: Vec<(String, Entry)>) {
-        if taken[0].1.kind == FileType::Directory {
+    fn insert_tree(&mut self, path: &str, removed: Vec<(String, Entry)>) {
+        if removed[0].1.kind == FileType::Directory {
             self.links_of_parent(path, true);
         }
-        self.tree.extend(taken.into_iter().map(|(rest, entry)| (format!("{path}{rest}"), entry)));
+        self.tree.extend(removed.into_iter().map(|(rest, entry)| (format!("{path}{rest}"), entry)));
     }
 
     fn move_tree(&mut self, from: &str, onto: &str) {
-        let taken = self.take_tree(from);
-        self.put_tree(onto, taken);
+        let removed = self.remove_tree(from);
+        self.insert_tree(onto, removed);
     }
 
     fn exchange(&mut self, one: &str, other: &str) {
-        let (first, second) = (self.take_tree(one), self.take_tree(other));
-        self.put_tree(other, first);
-        self.put_tree(one, second);
+        let (first, second) = (self.remove_tree(one), self.remove_tree(other));
+        self.insert_tree(other, first);
+        self.insert_tree(one, second);
     }
 
     fn change_mode(&mut self) -> Result<()> {
@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-/// The parent and the name; the root is `""`.
+/// Returns the parent and the name. The root is `""`.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').expect("paths begin with a slash")
 }

@@ -1,6 +1,6 @@
-//! One of several threads that change a volume: it makes, writes, links, moves, replaces, cuts off
-//! and removes files at random, in a directory of its own and, under names of its own, in one that
-//! all of them share; and it keeps track of what it was promised.
+//! One of several threads that change a volume. It creates, writes, links, renames, replaces, truncates and removes
+//! files at random, in its own directory, and under its own names in a directory that all threads share. It records
+//! which of its changes must be durable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use testkit::crash::{FileHistory, Promises, Rename, ThreadNames, VolumeSyncs, pa
 const SIZE_MAX: u64 = 24_000;
 const NAMES_OF_A_BURST: u64 = 24;
 
-/// What the threads share.
+/// The state that the threads share.
 pub struct Common {
     pub volume: Arc<Volume>,
     pub device: Arc<RecordDevice>,
     pub cache: Cache,
     pub bug: Bug,
-    /// A directory, and the lock that its inode would have.
+    /// A directory, and the equivalent of its inode's lock.
     pub shared: (Arc<Inode>, Mutex<()>),
-    /// A file that all append to, and the lock that its inode would have.
+    /// A file that all threads append to, and the equivalent of its inode's lock.
     pub log: (CachedFile, Mutex<FileHistory>),
     pub syncs: VolumeSyncs,
 }
 
-/// What is in memory of an inode.
+/// A loaded inode.
 enum Open {
     File(CachedFile),
     Other(Arc<Inode>),
@@ -54,7 +54,7 @@ pub struct Actor<'c> {
     common: &'c Common,
     names: ThreadNames,
     home: Arc<Inode>,
-    /// By inode; the thread's own directory and the shared one included.
+    /// Loaded inodes by number, including the thread's own directory and the shared one.
     open: BTreeMap<u64, Open>,
 }
 
@@ -67,11 +67,11 @@ impl<'c> Actor<'c> {
         Self { common, names, home, open }
     }
 
-    /// Does so many operations; gives what may be there after a cut.
+    /// Does `steps` operations. Returns the states that may be found after a cut.
     pub fn run(mut self, steps: usize) -> Promises {
         for _ in 0..steps {
             match self.step() {
-                // What finds no space does nothing.
+                // An operation without space does nothing.
                 Ok(()) | Err(Error::NoSpace) => {}
                 Err(error) => panic!("thread {}: {error}", self.names.thread),
             }
@@ -81,9 +81,9 @@ impl<'c> Actor<'c> {
 
     fn step(&mut self) -> Result<()> {
         match self.names.begin_operation() {
-            0..=11 => self.make(FileType::Regular),
-            12..=14 => self.make(FileType::Directory),
-            15..=17 => self.make(FileType::Symlink),
+            0..=11 => self.create(FileType::Regular),
+            12..=14 => self.create(FileType::Directory),
+            15..=17 => self.create(FileType::Symlink),
             18..=39 => self.write(),
             40..=43 => self.set_size(),
             44..=55 => self.sync(),
@@ -93,7 +93,7 @@ impl<'c> Actor<'c> {
             70..=76 => self.remove(),
             77..=78 => self.remove_directory(),
             79..=82 => self.change_attribute(),
-            83..=84 => self.make_unnamed(),
+            83..=84 => self.create_unnamed(),
             85..=86 => self.remove_open(),
             87..=88 => self.burst(),
             89..=94 => self.append_to_log(),
@@ -104,7 +104,7 @@ impl<'c> Actor<'c> {
         }
     }
 
-    /// Does an operation on names, which `paths` are, and notes what the tree is like then.
+    /// Does an operation on the names `paths`, and records the tree afterwards.
     fn change(
         &mut self,
         paths: &[&str],
@@ -124,34 +124,34 @@ impl<'c> Actor<'c> {
         Arc::clone(self.open[&self.names.directory(path)].inode())
     }
 
-    fn make(&mut self, kind: FileType) -> Result<()> {
+    fn create(&mut self, kind: FileType) -> Result<()> {
         let path = self.names.new_path(kind);
         let target = self.names.new_target(kind);
-        self.make_at(&path, kind, target).map(drop)
+        self.create_at(&path, kind, target).map(drop)
     }
 
-    fn make_at(&mut self, path: &str, kind: FileType, target: Vec<u8>) -> Result<u64> {
+    fn create_at(&mut self, path: &str, kind: FileType, target: Vec<u8>) -> Result<u64> {
         let mut made = 0;
         self.change(&[path], |this| {
             let (parent, name) = parent_and_name(path);
             let new = NewInode { target: &target, ..new_inode(kind) };
             let inode = this.directory(parent).create(name.as_bytes(), &new)?;
-            made = this.take(inode, target.clone());
+            made = this.add_inode(inode, target.clone());
             this.names.tree.add_name(path, made);
             Ok(vec![made])
         })?;
         Ok(made)
     }
 
-    /// Takes in a new inode; gives its number.
-    fn take(&mut self, inode: Arc<Inode>, target: Vec<u8>) -> u64 {
+    /// Adds a new inode to the loaded ones. Returns its number.
+    fn add_inode(&mut self, inode: Arc<Inode>, target: Vec<u8>) -> u64 {
         let (number, kind) = (inode.number().0, inode.kind());
         let Common { cache, bug, .. } = self.common;
         let open = match kind {
             FileType::Regular => Open::File(cache.file(&inode, bug.mapper(&inode))),
             _ => Open::Other(inode),
         };
-        assert!(self.open.insert(number, open).is_none(), "an inode in use was given away");
+        assert!(self.open.insert(number, open).is_none(), "an inode in use was allocated again");
         self.names.add_inode(number, kind, 0o644, target);
         number
     }
@@ -199,12 +199,12 @@ impl<'c> Actor<'c> {
 
     fn sync_file(&mut self, number: u64, data_only: bool) {
         let Common { device, volume, .. } = self.common;
-        let by_another =
+        let by_new_instance =
             self.names.random.below(3) == 0 && self.names.tree.nodes[&number].links > 0;
         let (file, history) = self.file(number);
         let version = history.version();
-        if by_another {
-            // The inode as it comes into memory when the file is opened again.
+        if by_new_instance {
+            // As if the file was opened again.
             file.write_back();
             volume.inode(file.inode.number()).unwrap().sync(data_only).unwrap();
         } else {
@@ -212,7 +212,7 @@ impl<'c> Actor<'c> {
         }
         let point = device.point();
         history.is_durable(point, version);
-        // Its names with it; those it got last need not be where only data was asked for.
+        // Its names are durable, too. With `data_only`, recent names need not be.
         if !data_only {
             self.names.inode_is_durable(number, point);
         }
@@ -257,14 +257,14 @@ impl<'c> Actor<'c> {
             )?;
             Ok(this.names.renamed(rename))
         })?;
-        replaced.map_or(Ok(()), |replaced| self.forget(replaced))
+        replaced.map_or(Ok(()), |replaced| self.release_if_nameless(replaced))
     }
 
-    /// As programs replace a file: a new one is written, synced as a rule, and renamed.
+    /// Replaces a file as programs do: writes a new one, usually syncs it, and renames it.
     fn replace(&mut self) -> Result<()> {
         let Some(onto) = self.names.pick(|node| node.file.is_some()) else { return Ok(()) };
         let path = self.names.new_path(FileType::Regular);
-        let number = self.make_at(&path, FileType::Regular, Vec::new())?;
+        let number = self.create_at(&path, FileType::Regular, Vec::new())?;
         let mut random = Random(self.names.random.draw());
         let (file, history) = self.file(number);
         file.write_somewhere(history, &mut random, SIZE_MAX, 13)?;
@@ -299,13 +299,13 @@ impl<'c> Actor<'c> {
         })
     }
 
-    /// A file that gets its name when there is something in it.
-    fn make_unnamed(&mut self) -> Result<()> {
+    /// Creates a file that gets a name only after data was written to it.
+    fn create_unnamed(&mut self) -> Result<()> {
         let inode = self.home.create_unnamed(&new_inode(FileType::Regular))?;
-        let number = self.take(inode, Vec::new());
+        let number = self.add_inode(inode, Vec::new());
         let mut random = Random(self.names.random.draw());
         let (file, history) = self.file(number);
-        // It is linked whether or not there was room for that.
+        // It is linked even if there was no space for the data.
         let _ = file.write_somewhere(history, &mut random, SIZE_MAX, 13);
         drop(file);
         if random.below(2) == 0 {
@@ -314,7 +314,7 @@ impl<'c> Actor<'c> {
         let path = self.names.new_path(FileType::Regular);
         match self.link_at(number, &path) {
             Ok(()) => Ok(()),
-            Err(error) => self.forget(number).and(Err(error)),
+            Err(error) => self.release_if_nameless(number).and(Err(error)),
         }
     }
 
@@ -322,7 +322,7 @@ impl<'c> Actor<'c> {
         match self.names.pick(|node| node.kind != FileType::Directory) {
             Some(path) => {
                 let number = self.unlink(&path)?;
-                self.forget(number)
+                self.release_if_nameless(number)
             }
             None => Ok(()),
         }
@@ -340,11 +340,11 @@ impl<'c> Actor<'c> {
         Ok(number)
     }
 
-    /// Removes a file's name and goes on to write to it, or ends that.
+    /// Removes a file's name and continues to write to it, or releases such a file.
     fn remove_open(&mut self) -> Result<()> {
         if self.names.unnamed.len() > 2 {
             let number = self.names.unnamed.remove(0);
-            return self.forget(number);
+            return self.release_if_nameless(number);
         }
         let Some(path) = self.names.pick(|node| node.file.is_some() && node.links == 1) else {
             return Ok(());
@@ -364,15 +364,15 @@ impl<'c> Actor<'c> {
             this.names.tree.remove_name(&path);
             Ok(vec![number])
         })?;
-        self.forget(number)
+        self.release_if_nameless(number)
     }
 
-    /// Ends the use of an inode that has no name any more.
-    fn forget(&mut self, number: u64) -> Result<()> {
+    /// Releases an inode, if it has no name any more.
+    fn release_if_nameless(&mut self, number: u64) -> Result<()> {
         if !self.names.remove_nameless(number) {
             return Ok(());
         }
-        match self.open.remove(&number).expect("it was in use") {
+        match self.open.remove(&number).expect("the inode was in use") {
             Open::File(file) => file.release(),
             Open::Other(inode) => inode.release(),
         }
@@ -405,7 +405,7 @@ impl<'c> Actor<'c> {
         })
     }
 
-    /// Makes or removes many names in the shared directory, so that it is split and emptied.
+    /// Creates or removes many names in the shared directory, so that it is split and emptied.
     fn burst(&mut self) -> Result<()> {
         let prefix = format!("/shared/{}-burst", self.names.thread);
         let there: Vec<String> = self
@@ -419,12 +419,12 @@ impl<'c> Actor<'c> {
         if there.is_empty() {
             for index in 0..NAMES_OF_A_BURST {
                 let path = format!("{prefix}-{index}-{}", "n".repeat(180));
-                self.make_at(&path, FileType::Fifo, Vec::new())?;
+                self.create_at(&path, FileType::Fifo, Vec::new())?;
             }
         }
         for path in there {
             let number = self.unlink(&path)?;
-            self.forget(number)?;
+            self.release_if_nameless(number)?;
         }
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! Transactions so large that the log goes round within a few of them: in each round a name changes
-//! in many directories.
+//! Transactions so large that a few of them fill the log: in each round, a name changes in many directories.
 
 use base::attributes::FileType;
 use ext4::ROOT_INODE;
@@ -14,7 +13,8 @@ const CHANGED: usize = 100;
 
 pub struct Bulk {
     run: RecordedRun,
-    /// Of each directory the names that it had, and from which point on each may be there and must.
+    /// For each directory, the names that it had. Each name has two points of the recording: from the first on it may
+    /// exist, from the second on it is durable.
     names: Vec<Vec<(String, usize, usize)>>,
 }
 
@@ -64,8 +64,8 @@ impl History for Bulk {
         &self.run
     }
 
-    /// A directory has one name, or between linking and unlinking two, and none from before a round
-    /// that was durable.
+    /// Requires that each directory has one name, or two between linking and unlinking, and none that is older than
+    /// the last durable round.
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         for (index, names) in self.names.iter().enumerate() {
             let must = names.iter().rposition(|(_, _, from)| *from <= point).unwrap_or(0);

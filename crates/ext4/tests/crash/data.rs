@@ -1,5 +1,5 @@
-//! One thread that writes three files through the cache and around it, cuts them off, takes parts of them
-//! out, has them exchange blocks and syncs them at random, and appends to a fourth one.
+//! One thread with random operations on three files: cached and direct writes, truncation, punching and shifting,
+//! moving of extents, and syncs. It also appends to a fourth file.
 
 use base::Error;
 use iomap::Caching;
@@ -64,7 +64,7 @@ impl Data {
                 11..=12 => file.write_back(),
                 13 => {
                     touched.push((device.point(), index));
-                    file.give_places();
+                    file.allocate_delayed();
                     volume.sync().unwrap();
                     let clean = files.iter_mut().zip(is_clean).filter(|(_, is_clean)| *is_clean);
                     for ((_, history), _) in clean {
@@ -78,8 +78,8 @@ impl Data {
                     file.write_somewhere_as(history, &mut random, size_max, 14, caching).unwrap();
                 }
                 26..=29 => {
-                    let leaves = direct::write_somewhere(file, history, &mut random, size_max);
-                    is_clean[index] &= leaves.unwrap();
+                    let stays_clean = direct::write_somewhere(file, history, &mut random, size_max);
+                    is_clean[index] &= stays_clean.unwrap();
                     continue;
                 }
                 30..=31 => direct::append(file, history, &mut random).unwrap(),
@@ -96,7 +96,7 @@ impl Data {
     }
 }
 
-/// Gives some part of a file space, or takes it away, or moves what lies behind it.
+/// Preallocates, punches, zeroes, collapses or inserts a part of a file.
 fn fallocate(file: &CachedFile, history: &mut FileHistory, random: &mut Random) {
     let size = history.now().len();
     let start = random.below(size as u64 + 1) as usize;
@@ -116,13 +116,13 @@ fn fallocate(file: &CachedFile, history: &mut FileHistory, random: &mut Random) 
         _ => return,
     };
     match done {
-        // Nothing of this can be done to a block map, but holes.
+        // In block maps, only punching is possible.
         Ok(()) | Err(Error::Unsupported(_)) => {}
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Has a file and another one exchange some blocks.
+/// Moves extents between two files.
 fn move_extents(
     files: &mut [(CachedFile, FileHistory)],
     index: usize,
@@ -132,19 +132,19 @@ fn move_extents(
     let (file, history) = &files[index];
     let (donor_file, donor_history) = &files[donor];
     let unit = file.inode.allocation_unit() as usize;
-    let mut location = |history: &FileHistory| {
+    let mut pick_blocks = |history: &FileHistory| {
         let blocks = history.now().len().div_ceil(unit);
         let first = random.below(blocks as u64 + 1) as usize;
         (first, (blocks - first).min(1 + random.below(12) as usize))
     };
-    let ((first, count), (donor_first, donor_count)) = (location(history), location(donor_history));
+    let ((first, count), (donor_first, donor_count)) = (pick_blocks(history), pick_blocks(donor_history));
     let range = first * unit..(first + count.min(donor_count)) * unit;
     match file.move_extents(range, donor_file, donor_first * unit) {
         Ok(cleared) => {
             let history = &mut files[donor].1;
             cleared.into_iter().for_each(|range| history.clear(range));
         }
-        // Of block maps, clusters and inline data.
+        // Not supported for block maps, clusters and inline data.
         Err(Error::Unsupported(_)) => {}
         Err(error) => panic!("{error}"),
     }

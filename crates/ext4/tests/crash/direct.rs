@@ -1,4 +1,4 @@
-//! Writes around the cache at random, and appending to a file by all ways. Not here: who does that when.
+//! Random direct writes, and random appends of all kinds. Not here: the choice of files.
 
 use base::Result;
 use iomap::{Caching, SplitExtents};
@@ -7,7 +7,7 @@ use testkit::Random;
 use crate::common::cached_file::CachedFile;
 use testkit::crash::FileHistory;
 
-/// The bytes of what the device writes as a whole.
+/// Bytes that the device writes atomically.
 pub const SECTOR: usize = 512;
 
 fn split(random: &mut Random) -> SplitExtents {
@@ -17,9 +17,9 @@ fn split(random: &mut Random) -> SplitExtents {
     }
 }
 
-/// Writes some sectors, or whole blocks, in the middle of a file as a rule, else at the end or beyond it;
-/// no byte at `size_max`, or the next sector, or after. Whether all that is new is on the device then, if
-/// nothing was in the cache only.
+/// Writes sectors or whole blocks directly, usually in the middle of a file, otherwise at the end or past it. All
+/// bytes are before `size_max`, rounded up to a sector. Returns whether all new data is on the device, if no data was
+/// dirty before.
 pub fn write_somewhere(
     file: &CachedFile,
     history: &mut FileHistory,
@@ -42,15 +42,15 @@ pub fn write_somewhere(
     let (split, alone) = (split(random), random.below(4) == 0);
     let around = file.write_direct(written.start, &data, split, alone)?;
     history.write(written.start, &data);
-    // What zeroes the end of what was the last block goes through the cache.
+    // Zeroing of the rest of the previous last block goes through the cache.
     Ok(around && written.start <= size)
 }
 
-/// Appends to a file, through the cache or around it.
+/// Appends to a file, cached or directly.
 pub fn append(file: &CachedFile, history: &mut FileHistory, random: &mut Random) -> Result<()> {
     let at = history.now().len();
     let end = at + 1 + random.below(1800) as usize;
-    // What follows whole sectors can go around the cache.
+    // Data that begins and ends at sectors can be written directly.
     let end = if random.below(4) > 0 { end.next_multiple_of(SECTOR) } else { end };
     let data = history.bytes(at, end - at);
     let is_whole = at % SECTOR == 0 && end % SECTOR == 0;

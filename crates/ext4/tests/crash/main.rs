@@ -1,9 +1,8 @@
-//! Power cuts: every write and flush of a workload is recorded, and the images that a power cut
-//! could have left are rebuilt, with any of the writes, or sectors of them, missing that no flush
-//! had made durable. Each must recover to a sound volume that holds what was promised: all by this
-//! library in memory, and then half of them by e2fsck, half by this library in place (`judge.rs`).
-//! The run ends with how many states that were. With bugs planted, the same judge must find fault
-//! (`planted.rs`).
+//! Tests of power cuts. All writes and flushes of a workload are recorded, and the images that a power cut could
+//! leave are rebuilt: any writes that no flush had made durable, or sectors of them, are missing. Each image must
+//! recover to a consistent volume with all promised changes: by this library in memory, and then half of them by
+//! e2fsck, half by this library in place (`judge.rs`). The run prints the number of images. With planted bugs, the
+//! same judge must find errors (`planted.rs`).
 //!
 //! `testkit::crash` describes the environment variables.
 
@@ -39,7 +38,7 @@ use crate::reuse::Reuse;
 use crate::space::Space;
 use crate::unlogged::Unlogged;
 
-/// A run of everything judges as many.
+/// Minimum number of states that a full run judges.
 const STATES_MIN: usize = 10_000;
 
 fn rounds(recordings: u64, states: usize) -> Rounds {
@@ -99,11 +98,11 @@ fn add_without_journal(suite: &mut Suite) {
     for kind in WITHOUT_JOURNAL {
         let name = "synced_data_survives_power_cuts";
         suite.add(kind, name, rounds(1, 150), judge_without_journal, record);
-        let name = "synced_files_are_mended_as_they_were";
+        let name = "synced_files_survive_power_cuts_and_e2fsck";
         suite.add(kind, name, rounds(2, 150), judge_without_journal, |kind, seed| {
             Unlogged::record(kind, seed, 250)
         });
-        let name = "whole_commits_are_sound_and_show_nothing_stale";
+        let name = "whole_commits_are_consistent_and_expose_no_stale_data";
         suite.add(kind, name, rounds(1, 0), |history, _, _| judge_whole_commits(history), record);
     }
 }
@@ -125,7 +124,7 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(&WITHOUT_CHECKSUMS, no_flush_after(Written::Body), 400, names);
     suite.plant(&SMALL_BLOCKS, no_flush_after(Written::Commit), 400, names);
     suite.plant(&DEFAULT, no_flush_after(Written::Other), 400, data);
-    // There it is the volume's device that is never flushed.
+    // With an external journal, the device that is never flushed is the volume's.
     suite.plant(&JOURNAL_DEVICE[0], no_flush_after(Written::Other), 400, data);
     suite.plant(&WITHOUT_CHECKSUMS, no_flush_after(Written::LogState), 800, bulk);
     suite.plant(&WITHOUT_CHECKSUMS, journal(JournalBug::CommitFirst), 400, names);

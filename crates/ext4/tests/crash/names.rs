@@ -1,5 +1,5 @@
-//! One thread that makes, links, moves and removes names at random: after a cut the tree is as it
-//! was after some operation, and not before one that was known to be durable.
+//! One thread that creates, links, renames and removes names at random. After a cut, the tree is the one after some
+//! operation, and not before one that was known to be durable.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use testkit::crash::{History, Kind, Pace, RecordedRun, Snapshot};
 
 pub struct Names {
     run: RecordedRun,
-    /// The tree after each operation; the first one is that before any.
+    /// The tree after each operation. The first is the tree before any operation.
     trees: Vec<Tree>,
-    /// Points of the recording from which on a number of operations was durable.
+    /// Points of the recording, each with the number of operations that are durable from there on.
     durable: Vec<(usize, usize)>,
-    /// What was in files at the beginning.
+    /// Contents of the files at the beginning.
     contents: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -51,10 +51,10 @@ impl History for Names {
         let durable = before.last().map_or(0, |(_, operations)| *operations);
         match self.trees[durable..].iter().position(|tree| *tree == found.tree) {
             Some(0) if durable == 0 && found.contents != self.contents => {
-                Err("files hold something else than in the beginning".into())
+                Err("files have other contents than at the beginning".into())
             }
             Some(_) => Ok(()),
-            None => Err(format!("none of the trees since operation {durable}")),
+            None => Err(format!("the tree equals none since operation {durable}")),
         }
     }
 }

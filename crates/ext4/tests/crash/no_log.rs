@@ -1,6 +1,6 @@
-//! Volumes without a journal. A commit writes where things belong, and a power cut during one can
-//! leave anything that e2fsck has to mend. But data and zeroes come first, so that nothing stale
-//! appears; and once all of a commit's writes are there, the volume is sound.
+//! Power cuts on volumes without a journal. A commit writes blocks to their home locations, and a power cut during it
+//! can leave any state that e2fsck must repair. But data and zeroes are written first, so that no stale data is
+//! exposed. After all writes of a commit, the volume is consistent.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use device::{RecordedWrite, Replay};
 use crate::data::Data;
 use testkit::crash::{Disks, History, STALE, Violation, count_mended_state, mended, read};
 
-/// Judges what cuts leave that come when all of a commit has been written, and nothing of it need be
-/// durable: of that, only metadata is there.
+/// Judges the images after cuts at the end of a commit's writes, before they are durable. Only the metadata among
+/// them is kept.
 pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
     let run = history.run();
     let recording = &run.recording;
@@ -30,15 +30,15 @@ pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
     None
 }
 
-/// Whether a write is of metadata: of a block that was no free one before anything was written, or of
-/// a block of pointers or extents.
+/// Returns whether a write is of metadata: of a block that was not free at the beginning, or of a block of pointers
+/// or extents.
 fn is_metadata(before: &[u8], write: &RecordedWrite) -> bool {
     if before[write.offset.0 as usize] != STALE {
         return true;
     }
     let words = write.data.chunks_exact(4).map(|word| word.try_into().map(u32::from_le_bytes));
     let words: Vec<u32> = words.map(Result::unwrap).collect();
-    // Data has no zeroes, and no byte as large as one of these.
+    // Data has no zeroes, and no byte as large as these values.
     words[0] & 0xFFFF == 0xF30A
         || words.iter().any(|word| *word != 0) && words.iter().all(|word| *word < 12 << 10)
 }

@@ -1,5 +1,5 @@
-//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded one,
-//! or by a map between a file's data and its inode. The judge must find each.
+//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorder, or by a map
+//! between a file's data and its inode. The judge must find each of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use ext4::{Inode, Volume};
 use iomap::{CacheOptions, FinishedRange, Iomap, IomapKind, MapRead, MapWrite, PageCache};
 use testkit::crash::{JournalBug, Kind, Pace, Recorded};
 
-/// A bug.
+/// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     None,
-    /// One that a device imitates.
+    /// A bug that a device imitates.
     Journal(JournalBug),
-    /// Blocks are marked written, and the size grows, when they get their places.
+    /// Blocks are marked as written, and the size grows, when blocks are allocated.
     EarlyConversion,
-    /// The size grows, over unwritten blocks, when data gets its place.
+    /// The size grows over unwritten blocks when blocks are allocated.
     EarlySize,
-    /// Blocks are marked written before what goes to them around the cache is on the device.
+    /// Blocks are marked as written before direct writes to them have reached the device.
     EarlyDirectConversion,
-    /// The size grows when blocks are allocated for what will go to them around the cache.
+    /// The size grows when blocks are allocated for direct writes.
     EarlyDirectSize,
 }
 
@@ -34,7 +34,7 @@ impl Bug {
         }
     }
 
-    /// A new volume that has the bug, and the recorder of all its devices.
+    /// Opens a new volume that has the bug, and returns the recorder of all its devices.
     pub fn open(self, kind: &Kind, pace: Pace) -> (Arc<RecordDevice>, Arc<Volume>) {
         let Recorded { recorder, disks } = kind.record(pace, |device| self.device(device));
         let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
@@ -42,13 +42,13 @@ impl Bug {
         (recorder, volume)
     }
 
-    /// The map of a file that has the bug.
+    /// Returns the map of a file, with the bug.
     pub fn mapper(self, inode: &Arc<Inode>) -> Arc<BuggyMapper> {
         Arc::new(BuggyMapper { inode: Arc::clone(inode), bug: self })
     }
 }
 
-/// A file's map that is told of the end of I/O when that begins, if it has such a bug.
+/// A file's map. With some bugs, it ends I/O that has just begun.
 #[derive(Debug)]
 pub struct BuggyMapper {
     inode: Arc<Inode>,
@@ -93,7 +93,7 @@ impl MapWrite for BuggyMapper {
             Bug::EarlySize => self.inode.end_io(&[], FileOffset(at.0 + length))?,
             _ => return Ok(map),
         }
-        // As somebody else's commit might, that comes before the data is on the device.
+        // The result reaches the device before the data, as with a concurrent commit of another thread.
         self.inode.volume().sync()?;
         self.inode.map_read(at, length)
     }
@@ -109,7 +109,7 @@ impl MapWrite for BuggyMapper {
     }
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
-        // Past the size on the disk it would show without any data.
+        // Past the size on the disk, reads would not show the missing data.
         if self.bug == Bug::EarlyDirectConversion && range.end.0 <= self.inode.size() {
             let length = range.end.0 - range.start.0;
             let ended = FinishedRange {

@@ -1,6 +1,5 @@
-//! On a volume that is almost full two files are written by turns, each in the space that the other
-//! one has just given up. Nothing is promised to be durable; but neither ever shows what the other
-//! one held.
+//! Two files that are written in turns on a volume that is almost full, each in the blocks that the other file has
+//! just released. Nothing is promised to be durable, but neither file ever shows data of the other.
 
 use iomap::SplitExtents;
 use testkit::Random;
@@ -13,7 +12,7 @@ use crate::space::fill;
 use testkit::crash::{FileHistory, History, Kind, Pace, RecordedRun, Snapshot};
 
 const NAMES: [&str; 2] = ["one", "other"];
-/// What each file has at least, of somewhat more that is left free.
+/// Minimum size of each file. Somewhat more space is free.
 const FILE_MIN: u64 = 90 << 10;
 
 pub struct Reuse {
@@ -22,7 +21,7 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// `direct`: what is written goes around the cache.
+    /// Records the workload. With `direct`, it writes directly.
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize, direct: bool) -> Self {
         let (device, volume) = bug.open(kind, Pace::AtOnce);
         let cache = Cache::new();
@@ -38,7 +37,7 @@ impl Reuse {
         let mut random = Random(seed);
         for round in 0..rounds {
             if round == 2 {
-                // What made the files is durable even if the last two transactions are not.
+                // The files' creation is durable, even if the last two transactions are not.
                 begun = device.point();
             }
             let (written, given_up) = (round % 2, (round + 1) % 2);
@@ -51,7 +50,7 @@ impl Reuse {
             if direct {
                 let split = SplitExtents::AtEnd;
                 let around = files[written].write_direct(0, &data, split, false).unwrap();
-                assert!(around, "it went through the cache");
+                assert!(around, "the write must be direct");
             } else {
                 files[written].write(0, &data).unwrap();
             }

@@ -1,5 +1,5 @@
-//! On a volume that is almost full, blocks that held a directory come to hold a file's data while
-//! the log still has transactions from before: those must not be written over the data.
+//! Blocks of a directory that are reused for a file's data on a volume that is almost full, while the log still has
+//! older transactions with these blocks. Recovery must not write those blocks over the data.
 
 use base::attributes::FileType;
 use ext4::{Inode, ROOT_INODE};
@@ -11,7 +11,7 @@ use crate::planted::Bug;
 use testkit::crash::{FileHistory, History, Kind, Pace, RecordedRun, Snapshot};
 
 const CHUNK: usize = 64 << 10;
-/// What is left free, and how much of that the file takes.
+/// Space that is left free, and the part of it that the file uses.
 const FREE: usize = 160 << 10;
 const FILE_MAX: u64 = 100 << 10;
 
@@ -62,7 +62,7 @@ impl Space {
     }
 }
 
-/// Has `ballast` take all space but a little.
+/// Fills the volume with `ballast`, except for `FREE` bytes.
 pub fn fill(ballast: &CachedFile) {
     let mut filled = 0;
     while ballast.write(filled, &[1; CHUNK]).is_ok() {

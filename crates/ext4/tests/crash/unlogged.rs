@@ -1,6 +1,6 @@
-//! One thread that makes, writes, links, moves and removes files on a volume without a journal. A
-//! power cut may leave names in any state that e2fsck can mend, and files under lost+found; but what
-//! was synced, and not touched since, is there, and no file has what another one, or nobody, wrote.
+//! One thread that creates, writes, links, renames and removes files on a volume without a journal. A power cut may
+//! leave names in any state that e2fsck can repair, and files in lost+found. But data that was synced, and not
+//! changed since, exists, and no file has data of another file, or stale data.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use testkit::crash::{FileHistory, History, Kind, Pace, RecordedRun, Snapshot};
 const SIZE_MAX: u64 = 20_000;
 const DIRECTORIES: usize = 5;
 
-/// A file over time.
+/// The history of a file.
 struct File {
     inode: u64,
     history: FileHistory,
-    /// Before which points something was done that may write to it.
+    /// Points before which an operation began that may write to the file.
     touched: Vec<usize>,
     /// The point before which its last name was removed.
     removed: Option<usize>,
 }
 
 impl File {
-    /// Whether what it held when it was synced last must be there after a cut at `point`.
+    /// Returns whether the last synced contents must exist after a cut at `point`.
     fn is_promised(&self, point: usize) -> bool {
         let synced = self.history.synced(point);
         synced > 0
@@ -71,7 +71,7 @@ impl History for Unlogged {
 
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         for file in self.files.iter().filter(|file| file.is_promised(point)) {
-            // An empty file that has lost its name is not kept by e2fsck.
+            // e2fsck does not keep an empty file that has lost its name.
             let contents = found.contents.get(&file.inode).map_or(&[][..], Vec::as_slice);
             let checked = file.history.check(point, contents);
             checked.map_err(|what| format!("inode {} has {what}", file.inode))?;
@@ -79,19 +79,19 @@ impl History for Unlogged {
         for (inode, contents) in &found.contents {
             let mut had_it = self.files.iter().filter(|file| file.inode == *inode);
             if !had_it.any(|file| file.history.is_all_of_it(contents)) {
-                return Err(format!("inode {inode} has what was never written to it"));
+                return Err(format!("inode {inode} has data that was never written to it"));
             }
         }
         Ok(())
     }
 }
 
-/// A place for a name: a directory, by its index, and the name.
+/// The position of a name: the index of its directory, and the name.
 type Location = (usize, String);
 
-/// A file that has names.
+/// A file with names.
 struct Open {
-    /// Its index among the files.
+    /// Its index in `Worker::files`.
     index: usize,
     file: CachedFile,
     names: Vec<Location>,
@@ -127,14 +127,14 @@ impl Worker {
         }
     }
 
-    fn new_place(&mut self) -> Location {
+    fn new_location(&mut self) -> Location {
         self.counter += 1;
         let name = format!("{}-{}", self.counter, "n".repeat(self.random.below(120) as usize));
         (self.random.below(DIRECTORIES as u64) as usize, name)
     }
 
     fn create(&mut self) -> Result<()> {
-        let (directory, name) = self.new_place();
+        let (directory, name) = self.new_location();
         let new = new_inode(FileType::Regular);
         let inode = self.directories[directory].create(name.as_bytes(), &new)?;
         let index = self.files.len();
@@ -146,7 +146,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Notes that a file is about to be touched; gives it.
+    /// Records that a file is about to be changed. Returns it.
     fn touch(&mut self, number: usize) -> (CachedFile, &mut File) {
         let open = &self.named[number];
         let file = &mut self.files[open.index];
@@ -184,7 +184,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Moves a name, as a rule over one of another file.
+    /// Renames a file, usually over another one.
     fn rename(&mut self, number: usize) -> Result<()> {
         let from = self.random.pick(&self.named[number].names).cloned();
         let (from, other) = (from.expect("it has names"), self.random.below(3));
@@ -192,10 +192,10 @@ impl Worker {
         let other = other.filter(|other| *other != number);
         let onto = match other {
             Some(other) => self.named[other].names[0].clone(),
-            None => self.new_place(),
+            None => self.new_location(),
         };
         if let Some(other) = other {
-            self.loses_name(other, &onto);
+            self.record_removal(other, &onto);
         }
         let replaced = other.map(|other| Arc::clone(&self.named[other].file.inode));
         let [from_at, onto_at] = [&from, &onto].map(|location| Named {
@@ -207,11 +207,11 @@ impl Worker {
         let open = &mut self.named[number];
         open.names.retain(|name| *name != from);
         open.names.push(onto);
-        other.map_or(Ok(()), |other| self.end_nameless(other))
+        other.map_or(Ok(()), |other| self.release_if_nameless(other))
     }
 
     fn link(&mut self, number: usize) -> Result<()> {
-        let (directory, name) = self.new_place();
+        let (directory, name) = self.new_location();
         let open = &mut self.named[number];
         self.directories[directory].link(name.as_bytes(), &open.file.inode, TIME)?;
         open.names.push((directory, name));
@@ -220,14 +220,14 @@ impl Worker {
 
     fn remove(&mut self, number: usize) -> Result<()> {
         let location = self.named[number].names[0].clone();
-        self.loses_name(number, &location);
+        self.record_removal(number, &location);
         let directory = &self.directories[location.0];
         directory.unlink(location.1.as_bytes(), &self.named[number].file.inode, TIME)?;
-        self.end_nameless(number)
+        self.release_if_nameless(number)
     }
 
-    /// Notes that a file is about to lose a name.
-    fn loses_name(&mut self, number: usize, location: &Location) {
+    /// Records that a file is about to lose a name.
+    fn record_removal(&mut self, number: usize, location: &Location) {
         let open = &mut self.named[number];
         open.names.retain(|name| name != location);
         if open.names.is_empty() {
@@ -235,10 +235,11 @@ impl Worker {
         }
     }
 
-    fn end_nameless(&mut self, number: usize) -> Result<()> {
-        match self.named[number].names.is_empty() {
-            true => self.named.swap_remove(number).file.release(),
-            false => Ok(()),
+    fn release_if_nameless(&mut self, number: usize) -> Result<()> {
+        if self.named[number].names.is_empty() {
+            self.named.swap_remove(number).file.release()
+        } else {
+            Ok(())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Data that cannot be written while its file gets a block for it: it is lost, and nothing else is.
+//! Write errors of data while blocks are allocated for its file. The data is lost, and nothing else is.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::EIO;
 use crate::common::cached_file::Cache;
 use crate::common::{self, Image, contents, new_file, open_device_for_writing};
 
-/// Opens an image on a device whose write of this number fails, and has `work` use the volume, which is
-/// sound all the while, and afterwards; the number of writes before what `work` gives.
+/// Opens an image on a device on which write `number` fails, and runs `work`. The volume must stay writable and
+/// consistent. Returns the result of `work`, a number of writes.
 fn with_fault(
     image: &Image,
     number: u64,
@@ -27,7 +27,7 @@ fn with_fault(
     let before = work(&volume, &|| device.requests(operation));
     assert_eq!(device.faults().len(), usize::from(number < u64::MAX));
     volume.check_writable().unwrap();
-    assert_eq!(volume.errors().count, 0, "data that is lost is recorded");
+    assert_eq!(volume.errors().count, 0, "lost data must not be recorded as an error");
     volume.close().unwrap();
     std::fs::write(&image.path, memory.snapshot()).unwrap();
     image.check_by_e2fsck();
@@ -35,8 +35,8 @@ fn with_fault(
 }
 
 #[test]
-fn blocks_of_a_block_map_that_cannot_be_made_zeroes_are_given_back() {
-    // Behind pointers in the inode, and in blocks.
+fn blocks_of_a_block_map_that_cannot_be_zeroed_are_freed() {
+    // With pointers in the inode, and in blocks.
     for at in [0, 40 << 10] {
         let work = |volume: &Arc<Volume>, writes: &dyn Fn() -> u64, fails: bool| {
             let (cache, inode) = (Cache::new(), new_file(volume, "file"));
@@ -46,11 +46,11 @@ fn blocks_of_a_block_map_that_cannot_be_made_zeroes_are_given_back() {
             file.write(at, &[7; 5000]).unwrap();
             let before = writes();
             file.write_back();
-            let told = file.error();
-            assert_eq!(matches!(told, Err(Error::Io(_))), fails, "{told:?}");
+            let reported = file.error();
+            assert_eq!(matches!(reported, Err(Error::Io(_))), fails, "{reported:?}");
             if fails {
                 volume.sync().unwrap();
-                assert_eq!(volume.statfs().blocks_free, free, "what was not written takes space");
+                assert_eq!(volume.statfs().blocks_free, free, "lost data takes space");
                 file.write(at, &[8; 5000]).unwrap();
             }
             file.sync(false);
@@ -65,7 +65,7 @@ fn blocks_of_a_block_map_that_cannot_be_made_zeroes_are_given_back() {
 }
 
 #[test]
-fn inline_data_that_cannot_be_moved_stays_where_it_is() {
+fn inline_data_that_cannot_be_converted_stays_inline() {
     const DATA: &[u8] = b"a few bytes";
     for extents in ["", ",^extent,^64bit"] {
         let options = format!("-t ext4 -b 1024 -J size=1 -O inline_data{extents}");
@@ -78,8 +78,8 @@ fn inline_data_that_cannot_be_moved_stays_where_it_is() {
             let file = Cache::new().file(&inode, Arc::clone(&inode));
             let before = writes();
             if fails {
-                let told = file.write(3000, b"more");
-                assert!(matches!(told, Err(Error::Io(_))), "{told:?}");
+                let reported = file.write(3000, b"more");
+                assert!(matches!(reported, Err(Error::Io(_))), "{reported:?}");
                 assert_eq!(common::contents(volume, &inode), DATA);
             }
             file.write(3000, b"more").unwrap();

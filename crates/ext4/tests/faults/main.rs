@@ -1,6 +1,6 @@
-//! Faults: any one write or flush of a workload fails, once or for good. Whoever it concerns is told
-//! so, nobody is told that something is durable that is not, the volume is in the state that its
-//! error policy says, and after a power cut it recovers to what was durable.
+//! Tests of I/O errors. Any single write or flush of a workload fails, once or permanently. The affected callers get
+//! errors, no caller is told that lost changes are durable, the volume reacts as its error policy requires, and after
+//! a power cut all durable changes are recovered.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ use workload::Workload;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-/// Bit of `s_state`: errors were met.
+/// Bit of `s_state`: the volume has errors.
 const STATE_ERRORS: u16 = 2;
 const STEPS: usize = 60;
 
@@ -54,13 +54,13 @@ impl Kind {
     }
 }
 
-/// What happened when a workload ran into a fault.
+/// The outcome of a workload with a fault.
 struct Outcome {
     recording: Recording,
     faults: Vec<Fault>,
     workload: Option<Workload>,
     errors: Vec<Error>,
-    /// Why nothing could be changed any more before the volume was closed.
+    /// The error of changes before the volume was closed, if it refused any.
     shut: Option<Error>,
     requests: [u64; 3],
 }
@@ -91,9 +91,9 @@ fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
     Outcome { recording, faults, workload, errors, shut, requests }
 }
 
-/// What a power cut leaves at the end of the recording, with some of the sectors that no flush has
-/// made durable. The superblock's two are taken to be written together, as its checksum needs; and
-/// those of every block where there is no journal, which is what makes up for torn blocks.
+/// Returns the image after a power cut at the end of the recording, with a random part of the sectors that no flush
+/// has made durable. The superblock's two sectors are kept or lost together, because of its checksum. Without a
+/// journal, which would repair torn blocks, this holds for the sectors of every block.
 fn after_power_cut(kind: &Kind, recording: &Recording, random: &mut Random) -> Vec<u8> {
     let (kept_of_4, mut kept) = (random.below(5), false);
     recording.image(recording.crash_points().end - 1, |write, sector| {
@@ -106,88 +106,88 @@ fn after_power_cut(kind: &Kind, recording: &Recording, random: &mut Random) -> V
     })
 }
 
-/// Runs e2fsck on an image; what it says, and the image afterwards.
-fn e2fsck(image: &[u8], option: &str, code_max: i32, location: &str) -> Vec<u8> {
+/// Runs e2fsck on an image. Returns the image afterwards.
+fn e2fsck(image: &[u8], option: &str, code_max: i32, case: &str) -> Vec<u8> {
     let scratch = common::Scratch::new();
     let path = scratch.write("image", image);
     let output = Command::new("e2fsck").arg(option).arg(&path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let passed = output.status.code().is_some_and(|code| code <= code_max);
-    assert!(passed, "{location}: e2fsck {option} says {:?}\n{text}", output.status.code());
+    assert!(passed, "{case}: e2fsck {option} says {:?}\n{text}", output.status.code());
     std::fs::read(path).unwrap()
 }
 
-/// The volume of an image, looked at without changing it, which is sound.
-fn sound(image: Vec<u8>, location: &str) -> Arc<Volume> {
-    let volume = common::open(image).unwrap_or_else(|error| panic!("{location}: {error}"));
+/// Opens the volume of an image read-only, and checks its consistency.
+fn open_consistent(image: Vec<u8>, case: &str) -> Arc<Volume> {
+    let volume = common::open(image).unwrap_or_else(|error| panic!("{case}: {error}"));
     let mut wrong = Vec::new();
     volume.check(&mut |error| {
         wrong.push(error.to_string());
         ControlFlow::Continue(())
     });
-    assert!(wrong.is_empty(), "{location}: {wrong:?}");
+    assert!(wrong.is_empty(), "{case}: {wrong:?}");
     volume
 }
 
-/// The image as the next opening for writing, and closing, leaves it.
-fn reopened(image: Vec<u8>, location: &str) -> Vec<u8> {
+/// Returns the image after the volume was opened for writing and closed.
+fn reopen(image: Vec<u8>, case: &str) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(image));
     let volume = common::open_device_for_writing(device.clone());
-    let volume = volume.unwrap_or_else(|error| panic!("{location}: {error}"));
+    let volume = volume.unwrap_or_else(|error| panic!("{case}: {error}"));
     volume.close().unwrap();
     drop(volume);
     device.snapshot()
 }
 
-/// Whether the right ones were told of a fault, and the volume is in the right state.
-fn check_told(fault: CountedFault, outcome: &Outcome, location: &str) {
-    assert!(!outcome.faults.is_empty(), "{location}: it never came");
-    assert!(!outcome.errors.is_empty(), "{location}: nobody was told");
+/// Checks that errors were reported, and that the volume is in the right state.
+fn check_reported(fault: CountedFault, outcome: &Outcome, case: &str) {
+    assert!(!outcome.faults.is_empty(), "{case}: the fault did not happen");
+    assert!(!outcome.errors.is_empty(), "{case}: no error was reported");
     let Some(workload) = &outcome.workload else { return };
     let is_data = fault.operation == IoOperation::Write && {
         let at = outcome.faults[0].offset.0;
-        workload.data_places().iter().any(|range| range.contains(&at))
+        workload.data_ranges().iter().any(|range| range.contains(&at))
     };
     if is_data && fault.lasting == Lasting::Once {
-        assert_eq!(outcome.shut, None, "{location}: data that is lost ends all changes");
-        assert_eq!(workload.volume.errors().count, 0, "{location}: data that is lost is recorded");
+        assert_eq!(outcome.shut, None, "{case}: lost data must not prevent changes");
+        assert_eq!(workload.volume.errors().count, 0, "{case}: lost data must not be recorded as an error");
     }
     let is_failed = workload.volume.check_writable();
     if let (Some(_), Err(Error::ShutDown(_))) = (&outcome.shut, &is_failed) {
         let errors = workload.volume.errors();
-        assert_eq!((errors.count, errors.first), (1, errors.last), "{location}");
+        assert_eq!((errors.count, errors.first), (1, errors.last), "{case}");
     }
 }
 
-fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, location: &str) {
+fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, case: &str) {
     let mut random = Random(fault.number + 1);
     let cut = after_power_cut(kind, &outcome.recording, &mut random);
-    let is_whole = if kind.has_journal() {
-        let recovered = reopened(cut.clone(), location);
-        e2fsck(&recovered, "-fn", 0, location);
+    let usable = if kind.has_journal() {
+        let recovered = reopen(cut.clone(), case);
+        e2fsck(&recovered, "-fn", 0, case);
         recovered
     } else {
-        let mended = e2fsck(&cut, "-fy", 1, location);
-        e2fsck(&mended, "-fn", 0, location);
-        mended
+        let repaired = e2fsck(&cut, "-fy", 1, case);
+        e2fsck(&repaired, "-fn", 0, case);
+        repaired
     };
-    let volume = sound(is_whole, location);
+    let volume = open_consistent(usable, case);
     if let Some(workload) = &outcome.workload {
-        workload.check(&volume, kind.has_journal(), location);
+        workload.check(&volume, kind.has_journal(), case);
         if kind.has_journal() && fault.number % 4 == 0 {
-            let volume = sound(e2fsck(&cut, "-fy", 1, location), location);
-            workload.check(&volume, true, location);
+            let volume = open_consistent(e2fsck(&cut, "-fy", 1, case), case);
+            workload.check(&volume, true, case);
         }
     }
     let has_failed = outcome.shut.is_some() && kind.has_journal();
     if has_failed && fault.lasting == Lasting::Once {
-        // Word of the failure was flushed, so that no cut can have taken it.
-        assert_ne!(volume.superblock().raw().state.get() & STATE_ERRORS, 0, "{location}");
-        assert!(volume.errors().count > 0, "{location}");
+        // The record of the failure was flushed, so no cut can lose it.
+        assert_ne!(volume.superblock().raw().state.get() & STATE_ERRORS, 0, "{case}");
+        assert!(volume.errors().count > 0, "{case}");
     }
 }
 
-/// Fails requests of an operation, so many of them at most, spread over the whole workload.
+/// Runs the workload with one failing request at a time, for at most `runs_max` requests spread over the workload.
 fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, errno: i32, runs_max: u64) {
     let (image, seed) = (kind.image(), 7 + runs_max);
     let undisturbed = run(&image, None, seed);
@@ -198,35 +198,35 @@ fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, errno: i32, runs
         _ => undisturbed.requests[1],
     };
     let runs = count.min(runs_max);
-    // What records the device reads all of it first.
+    // The first read is the recorder's, which reads the whole device.
     let first = u64::from(operation == IoOperation::Read);
     for number in (first..runs).map(|index| index * count / runs) {
         let fault = CountedFault { operation, number, lasting, errno };
         let outcome = run(&image, Some(fault), seed);
-        let location = format!("{}, {operation:?} {number} of {count}, {lasting:?}", kind.options);
+        let case = format!("{}, {operation:?} {number} of {count}, {lasting:?}", kind.options);
         if operation != IoOperation::Read {
-            check_told(fault, &outcome, &location);
+            check_reported(fault, &outcome, &case);
         }
-        check_after_power_cut(kind, fault, &outcome, &location);
+        check_after_power_cut(kind, fault, &outcome, &case);
     }
 }
 
 #[test]
-fn a_write_that_fails_once_is_told_and_nothing_durable_is_lost() {
+fn a_write_that_fails_once_is_reported_and_loses_nothing_durable() {
     for kind in &KINDS {
         sweep(kind, IoOperation::Write, Lasting::Once, EIO, 60);
     }
 }
 
 #[test]
-fn a_flush_that_fails_once_is_told_and_nothing_durable_is_lost() {
+fn a_flush_that_fails_once_is_reported_and_loses_nothing_durable() {
     for kind in &KINDS {
         sweep(kind, IoOperation::Flush, Lasting::Once, EIO, 40);
     }
 }
 
 #[test]
-fn a_device_that_dies_takes_nothing_durable_with_it() {
+fn a_device_that_fails_permanently_loses_nothing_durable() {
     for kind in &KINDS {
         sweep(kind, IoOperation::Write, Lasting::ForGood, ENOSPC, 20);
         sweep(kind, IoOperation::Flush, Lasting::ForGood, EIO, 10);
@@ -234,7 +234,7 @@ fn a_device_that_dies_takes_nothing_durable_with_it() {
 }
 
 #[test]
-fn a_read_that_fails_harms_nothing_durable() {
+fn a_failed_read_loses_nothing_durable() {
     for kind in &KINDS {
         sweep(kind, IoOperation::Read, Lasting::Once, EIO, 20);
     }

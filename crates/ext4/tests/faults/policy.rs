@@ -1,4 +1,4 @@
-//! What a volume does when it meets an error, by its policy, and what e2fsprogs find of it after.
+//! Tests of a volume's error policy, and of the errors that e2fsprogs find in the superblock afterwards.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn create(directory: &Inode, name: &str) -> Result<Arc<Inode>> {
     directory.create(name.as_bytes(), &new_inode(FileType::Regular))
 }
 
-/// An image with a directory `/d` whose block does not have its checksum, and that block.
+/// Returns an image with a directory `/d` whose block has a wrong checksum, and that block.
 fn corrupt_image(policy: &str) -> (Vec<u8>, u64) {
     let options = format!("-t ext4 -b 1024 -J size=1 -e {policy}");
     let image = Image::filled(6, &options, |folder| {
@@ -30,8 +30,8 @@ fn corrupt_image(policy: &str) -> (Vec<u8>, u64) {
     (bytes, block)
 }
 
-/// What `dumpe2fs -h` says of an image.
-fn dumped(image: &[u8]) -> String {
+/// Returns the output of `dumpe2fs -h` for an image.
+fn dumpe2fs(image: &[u8]) -> String {
     let scratch = crate::common::Scratch::new();
     let path = scratch.write("image", image);
     crate::common::run(Command::new("dumpe2fs").arg("-h").arg(path))
@@ -43,7 +43,7 @@ fn line<'t>(text: &'t str, label: &str) -> &'t str {
 }
 
 fn check_recorded(image: &[u8], block: u64, inode: u64) {
-    let text = dumped(image);
+    let text = dumpe2fs(image);
     assert_eq!(line(&text, "FS Error count:"), "1");
     for which in ["First", "Last"] {
         let label = |what: &str| format!("{which} error {what}:");
@@ -54,15 +54,15 @@ fn check_recorded(image: &[u8], block: u64, inode: u64) {
         let year: u32 = line(&text, &label("time")).rsplit(' ').next().unwrap().parse().unwrap();
         assert!(year >= 2024, "{text}");
     }
-    // Without -f: the volume has to say by itself that it wants to be checked.
-    let mended = e2fsck(image, "-y", 1, "a corrupt directory");
-    let text = dumped(&mended);
+    // Without -f: the superblock must request the check.
+    let repaired = e2fsck(image, "-y", 1, "a corrupt directory");
+    let text = dumpe2fs(&repaired);
     assert_eq!(line(&text, "Filesystem state:"), "clean");
     assert!(!text.contains("FS Error count:"), "{text}");
 }
 
 #[test]
-fn a_volume_that_is_to_continue_keeps_the_error_and_goes_on() {
+fn a_volume_with_policy_continue_records_the_error_and_stays_writable() {
     let (image, block) = corrupt_image("continue");
     let device = Arc::new(MemoryDevice::new(image));
     let volume = open_device_for_writing(device.clone()).unwrap();
@@ -73,17 +73,17 @@ fn a_volume_that_is_to_continue_keeps_the_error_and_goes_on() {
     assert!(matches!(error, Error::Corrupt(_)), "{error}");
     create(&root, "y").unwrap().sync(false).unwrap();
     volume.sync().unwrap();
-    // A cut may come now.
+    // The state after a power cut at this point.
     let cut = open_device(Arc::new(MemoryDevice::new(device.snapshot()))).unwrap();
     assert_eq!(cut.errors(), volume.errors());
     assert_eq!(cut.errors().count, 1);
     volume.close().unwrap();
-    assert_eq!(line(&dumped(&device.snapshot()), "Filesystem state:"), "clean with errors");
+    assert_eq!(line(&dumpe2fs(&device.snapshot()), "Filesystem state:"), "clean with errors");
     check_recorded(&device.snapshot(), block, number.0);
 }
 
 #[test]
-fn a_volume_that_is_to_be_read_only_changes_nothing_after_an_error() {
+fn a_volume_with_policy_read_only_changes_nothing_after_an_error() {
     for policy in ["remount-ro", "panic"] {
         let (image, block) = corrupt_image(policy);
         let device = Arc::new(MemoryDevice::new(image));
@@ -104,11 +104,11 @@ fn a_volume_that_is_to_be_read_only_changes_nothing_after_an_error() {
         }
         assert!(volume.close().is_err());
         let left = device.snapshot();
-        let text = dumped(&left);
+        let text = dumpe2fs(&left);
         assert_eq!(line(&text, "Journal errno:"), "-117", "{text}");
         check_recorded(&left, block, number.0);
 
-        // In memory, and for good.
+        // The error is seen by a read-only opening, and then recorded permanently.
         let seen = open_device(Arc::new(MemoryDevice::new(left.clone()))).unwrap();
         assert_eq!(seen.errors(), volume.errors());
         assert!(seen.info().details.iter().any(|(name, _)| *name == "journal_error"));
@@ -120,13 +120,13 @@ fn a_volume_that_is_to_be_read_only_changes_nothing_after_an_error() {
         assert_eq!(volume.errors(), seen.errors());
         create(&root, "z").unwrap();
         volume.close().unwrap();
-        assert!(!dumped(&device.snapshot()).contains("Journal errno:"));
+        assert!(!dumpe2fs(&device.snapshot()).contains("Journal errno:"));
         check_recorded(&device.snapshot(), block, number.0);
     }
 }
 
 #[test]
-fn a_volume_whose_journal_was_given_up_is_one_with_errors() {
+fn a_volume_with_an_aborted_journal_is_marked_with_errors() {
     let image =
         Image::make(6, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"]);
     let text = image.debugfs("stat <8>");
@@ -136,20 +136,20 @@ fn a_volume_whose_journal_was_given_up_is_one_with_errors() {
     let mut bytes = image.bytes();
     // `s_errno`, as a kernel leaves it.
     bytes[first * 1024 + 0x20..][..4].copy_from_slice(&(-5i32).to_be_bytes());
-    assert_eq!(line(&dumped(&bytes), "Journal errno:"), "-5");
+    assert_eq!(line(&dumpe2fs(&bytes), "Journal errno:"), "-5");
     let device = Arc::new(MemoryDevice::new(bytes));
     drop(open_device_for_writing(device.clone()).unwrap());
-    let text = dumped(&device.snapshot());
+    let text = dumpe2fs(&device.snapshot());
     assert!(!text.contains("Journal errno:"), "{text}");
     let volume = open_device(device).unwrap();
     assert_ne!(volume.superblock().raw().state.get() & STATE_ERRORS, 0);
 }
 
 #[test]
-fn data_that_is_lost_is_told_to_each_user_once_and_ends_nothing() {
+fn lost_data_is_reported_once_to_each_open_file_and_does_not_stop_the_volume() {
     let image = Image::make(6, &["-t", "ext4", "-b", "1024", "-J", "size=1"]).bytes();
     let options = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
-    // The first write after the file was made: learnt from a run without a fault.
+    // The first write after the file's creation. Its number is learned from a run without a fault.
     let mut number = u64::MAX;
     for round in 0..2 {
         let (operation, lasting) = (IoOperation::Write, Lasting::Once);
@@ -174,12 +174,12 @@ fn data_that_is_lost_is_told_to_each_user_once_and_ends_nothing() {
         };
         write_back();
         inode.sync(false).unwrap();
-        let told = users.each_ref().map(|user| file.errors().check(user).is_err());
-        assert_eq!(told, [round == 1; 2]);
-        let told = users.each_ref().map(|user| file.errors().check(user).is_err());
-        assert_eq!(told, [false; 2]);
+        let reported = users.each_ref().map(|user| file.errors().check(user).is_err());
+        assert_eq!(reported, [round == 1; 2]);
+        let reported = users.each_ref().map(|user| file.errors().check(user).is_err());
+        assert_eq!(reported, [false; 2]);
         assert_eq!((volume.check_writable(), volume.errors().count), (Ok(()), 0));
-        // Who writes it again has it.
+        // Data that is written again is stored.
         write(&file, FileOffset(0), &[8; 5000]).unwrap();
         write_back();
         inode.sync(false).unwrap();

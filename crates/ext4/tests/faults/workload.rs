@@ -1,4 +1,4 @@
-//! A workload that goes on whatever fails, and what of it has to be there after a power cut.
+//! A workload that continues after errors, and a check of what must exist after a power cut.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,24 +20,24 @@ const FILES_MAX: usize = 6;
 const SIZE_MAX: u64 = 40_000;
 const XATTR: &[u8] = b"user.faults";
 
-/// A file as it is, or was tried to be made, by one operation.
+/// The state of a file after an operation that was tried.
 #[derive(Clone, Default)]
 struct Version {
-    /// `None` before it has one, and when it was deleted.
+    /// `None` before the file is created, and after it is deleted.
     name: Option<String>,
     data: Vec<u8>,
     xattr: Option<u8>,
 }
 
-/// A file with two users, and all that it was.
+/// A file with two users, and all its versions.
 struct Subject {
     inode: Arc<Inode>,
     file: Arc<WritableFile>,
     users: [ErrorCursor; 2],
     versions: Vec<Version>,
-    /// The version that was there when an fsync said that all is well.
+    /// The version at the last successful fsync.
     durable: Option<usize>,
-    /// An fsync said that something was lost: from then on nothing more is promised.
+    /// Whether an fsync has reported lost data. From then on, nothing more is promised.
     has_lost: bool,
 }
 
@@ -46,7 +46,7 @@ impl Subject {
         self.versions.last().cloned().unwrap_or_default()
     }
 
-    fn try_to_be(&mut self, change: impl FnOnce(&mut Version)) {
+    fn add_version(&mut self, change: impl FnOnce(&mut Version)) {
         let mut version = self.now();
         change(&mut version);
         self.versions.push(version);
@@ -57,18 +57,18 @@ impl Subject {
         wait_for_writeback(&self.file, 0..u64::MAX);
     }
 
-    /// What writing the data back has met, which each user hears of once.
+    /// Returns the error of writeback, which is reported to each user once.
     fn data_error(&self) -> Result<()> {
-        let told = self.users.each_ref().map(|user| self.file.errors().check(user));
-        assert_eq!(told[0], told[1], "the users hear different things");
+        let results = self.users.each_ref().map(|user| self.file.errors().check(user));
+        assert_eq!(results[0], results[1], "both users must get the same result");
         let again = self.users.each_ref().map(|user| self.file.errors().check(user));
-        assert_eq!(again, [Ok(()), Ok(())], "the users hear it again");
-        let [told, _] = told;
-        assert!(!matches!(told, Err(Error::ShutDown(_))), "lost data is told of as unchanged");
-        told
+        assert_eq!(again, [Ok(()), Ok(())], "an error is reported only once");
+        let [result, _] = results;
+        assert!(!matches!(result, Err(Error::ShutDown(_))), "lost data is not a shutdown");
+        result
     }
 
-    fn note_synced(&mut self, result: &Result<()>) {
+    fn record_sync(&mut self, result: &Result<()>) {
         match result {
             Ok(()) if !self.has_lost => self.durable = Some(self.versions.len() - 1),
             Ok(()) => {}
@@ -87,7 +87,7 @@ pub struct Workload {
     gone: Vec<Subject>,
     random: Random,
     counter: u64,
-    /// What callers were told.
+    /// Errors that were returned to callers.
     pub errors: Vec<Error>,
 }
 
@@ -108,37 +108,37 @@ impl Workload {
         })
     }
 
-    /// Does so many operations, then syncs all files, and the volume.
+    /// Does `steps` operations, then syncs all files and the volume.
     pub fn run(&mut self, steps: usize) {
         for _ in 0..steps {
             let was_shut = self.volume.check_writable().is_err();
             let (result, is_change) = self.step();
             if was_shut && is_change {
-                assert!(matches!(result, Err(Error::ShutDown(_))), "changed when shut: {result:?}");
+                assert!(matches!(result, Err(Error::ShutDown(_))), "a change after the shutdown: {result:?}");
             }
-            self.note(result);
+            self.record(result);
         }
         for index in 0..self.files.len() {
             let result = self.fsync(index);
-            self.note(result);
+            self.record(result);
         }
         let result = self.sync();
-        self.note(result);
+        self.record(result);
     }
 
-    /// Ends the volume.
+    /// Closes the volume.
     pub fn close(&mut self) {
         let result = self.volume.close();
         let files = self.files.iter_mut().chain(&mut self.gone);
-        files.for_each(|file| file.note_synced(&result));
-        self.note(result);
+        files.for_each(|file| file.record_sync(&result));
+        self.record(result);
     }
 
-    fn note(&mut self, result: Result<()>) {
+    fn record(&mut self, result: Result<()>) {
         self.errors.extend(result.err());
     }
 
-    /// One operation, and whether it always changes something in a transaction.
+    /// Does one operation. Returns its result, and whether it always changes something in a transaction.
     fn step(&mut self) -> (Result<()>, bool) {
         self.counter += 1;
         if self.files.is_empty() {
@@ -188,7 +188,7 @@ impl Workload {
         let end = at as usize + bytes.len();
         data.resize(data.len().max(end), 0);
         data[at as usize..end].copy_from_slice(&bytes);
-        file.try_to_be(|version| version.data = data);
+        file.add_version(|version| version.data = data);
         file.inode.note_modified(TIME);
         let written = write(&file.file, FileOffset(at), &bytes)?;
         assert_eq!(written, bytes.len());
@@ -200,7 +200,7 @@ impl Workload {
         let mut data = file.now().data;
         data.truncate(self.random.below(data.len() as u64 + 1) as usize);
         let size = data.len() as u64;
-        file.try_to_be(|version| version.data = data);
+        file.add_version(|version| version.data = data);
         truncate_cache(&file.file, size)?;
         file.inode.set_size(size, false, TIME)
     }
@@ -210,7 +210,7 @@ impl Workload {
         self.rename_to(index, name, None)
     }
 
-    /// Gives a file the name of another one, which is deleted by that.
+    /// Renames a file over another one, which is deleted.
     fn replace(&mut self, index: usize) -> Result<()> {
         let other = (index + 1) % self.files.len();
         match self.files[other].now().name {
@@ -222,39 +222,39 @@ impl Workload {
     fn rename_to(&mut self, index: usize, name: String, other: Option<usize>) -> Result<()> {
         let file = &mut self.files[index];
         let old = file.now().name.unwrap_or_default();
-        file.try_to_be(|version| version.name = Some(name.clone()));
+        file.add_version(|version| version.name = Some(name.clone()));
         let moved = Arc::clone(&file.inode);
         let replaced = other.map(|other| {
-            self.files[other].try_to_be(|version| version.name = None);
+            self.files[other].add_version(|version| version.name = None);
             Arc::clone(&self.files[other].inode)
         });
         let from = Named { directory: &self.root, name: old.as_bytes() };
         let to = Named { directory: &self.root, name: name.as_bytes() };
         let renamed = moved.rename(from, to, replaced.as_ref(), &RenameMode::Move, TIME);
         if renamed.is_err() {
-            // It has the old name still, in memory at least.
-            self.files[index].try_to_be(|version| version.name = Some(old));
+            // The file still has the old name, at least in memory.
+            self.files[index].add_version(|version| version.name = Some(old));
             if let Some(other) = other {
-                self.files[other].try_to_be(|version| version.name = Some(name));
+                self.files[other].add_version(|version| version.name = Some(name));
             }
             return renamed;
         }
-        other.map_or(Ok(()), |other| self.forget(other))
+        other.map_or(Ok(()), |other| self.release(other))
     }
 
     fn unlink(&mut self, index: usize) -> Result<()> {
         let file = &mut self.files[index];
         let name = file.now().name.unwrap_or_default();
-        file.try_to_be(|version| version.name = None);
+        file.add_version(|version| version.name = None);
         let unlinked = self.root.unlink(name.as_bytes(), &file.inode, TIME);
         if unlinked.is_err() {
-            file.try_to_be(|version| version.name = Some(name));
+            file.add_version(|version| version.name = Some(name));
             return unlinked;
         }
-        self.forget(index)
+        self.release(index)
     }
 
-    fn forget(&mut self, index: usize) -> Result<()> {
+    fn release(&mut self, index: usize) -> Result<()> {
         let file = self.files.remove(index);
         let inode = Arc::clone(&file.inode);
         let dropped = truncate_cache(&file.file, 0);
@@ -265,9 +265,9 @@ impl Workload {
     fn set_xattr(&mut self, index: usize) -> Result<()> {
         let file = &mut self.files[index];
         let byte = 1 + self.random.below(200) as u8;
-        // In the inode or in a block of its own.
+        // In the inode, or in its own block.
         let value = vec![byte; 1 + self.random.below(400) as usize];
-        file.try_to_be(|version| version.xattr = Some(byte));
+        file.add_version(|version| version.xattr = Some(byte));
         file.inode.set_xattr(XATTR, &value, XattrMode::Either, &AttributeChange::default())
     }
 
@@ -277,8 +277,8 @@ impl Workload {
         file.write_back();
         let synced = file.inode.sync(false);
         let result = file.data_error().and(synced);
-        assert!(!was_shut || result.is_err(), "an fsync succeeds on a volume that is shut");
-        file.note_synced(&result);
+        assert!(!was_shut || result.is_err(), "an fsync succeeded after the shutdown");
+        file.record_sync(&result);
         result
     }
 
@@ -288,27 +288,27 @@ impl Workload {
             file.write_back();
             let result = file.inode.write_pending().and(file.data_error());
             if result.is_err() {
-                file.note_synced(&result);
+                file.record_sync(&result);
             }
             all = all.and(result);
         }
         let synced = self.volume.sync();
         for file in self.files.iter_mut().chain(&mut self.gone) {
-            file.note_synced(&synced);
+            file.record_sync(&synced);
         }
         all.and(synced)
     }
 
-    /// Where the data of the files lies on the device.
-    pub fn data_places(&self) -> Vec<std::ops::Range<u64>> {
+    /// Returns the ranges of the files' data on the device.
+    pub fn data_ranges(&self) -> Vec<std::ops::Range<u64>> {
         let maps = self.files.iter().flat_map(|file| crate::common::maps(&file.inode));
-        let location = |map: iomap::Iomap| map.address.map(|at| at.0..at.0 + map.length);
-        maps.filter_map(location).collect()
+        let range_of = |map: iomap::Iomap| map.address.map(|at| at.0..at.0 + map.length);
+        maps.filter_map(range_of).collect()
     }
 
-    /// Whether a volume, found after a cut, has what is durable, and nothing that never was. Without
-    /// a journal nothing is promised of what was changed since.
-    pub fn check(&self, volume: &Arc<Volume>, has_journal: bool, location: &str) {
+    /// Checks that a volume after a power cut has everything that is durable, and nothing that never existed. Without
+    /// a journal, nothing is promised of later changes.
+    pub fn check(&self, volume: &Arc<Volume>, has_journal: bool, case: &str) {
         let root = volume.inode(ROOT_INODE).unwrap();
         let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         root.read_dir(DirCursor::default(), &mut |entry| {
@@ -323,7 +323,7 @@ impl Workload {
                 continue;
             }
             let since = &file.versions[file.durable.unwrap_or(0)..];
-            // Without a journal an old name may lead to the file that has its number now.
+            // Without a journal, an old name may refer to the file that reuses its number.
             let has_number = |other: &&Subject| other.inode.number() == number;
             let is_shared = self.files.iter().chain(&self.gone).filter(has_number).count() > 1;
             if !has_journal && is_shared && since.iter().any(|one| one.name.is_none()) {
@@ -333,15 +333,15 @@ impl Workload {
             let found = names.get(&number.0).and_then(|names| names.iter().find(known));
             match found {
                 Some(name) => {
-                    let location = format!("{location}: {name:.6}");
-                    check_file(volume, number, since, has_journal, &location);
+                    let case = format!("{case}: {name:.6}");
+                    check_file(volume, number, since, has_journal, &case);
                 }
-                // Without a journal names can get lost when directories grow.
+                // Without a journal, names can be lost when directories grow.
                 None if !has_journal && volume.inode(number).is_ok() => {}
                 None => {
                     let may_lack = since.iter().any(|one| one.name.is_none());
                     let last = since[0].name.clone().unwrap_or_default();
-                    assert!(may_lack, "{location}: {last:.6} was synced, and is not there");
+                    assert!(may_lack, "{case}: {last:.6} was synced, but does not exist");
                 }
             }
         }
@@ -353,29 +353,29 @@ fn check_file(
     number: InodeNumber,
     since: &[Version],
     has_journal: bool,
-    location: &str,
+    case: &str,
 ) {
     let inode = volume.inode(number).unwrap();
     let found = contents(volume, &inode);
     let sizes = since.iter().map(|one| one.data.len());
     let (min, max) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
-    assert!((min..=max).contains(&found.len()), "{location} has {} bytes", found.len());
+    assert!((min..=max).contains(&found.len()), "{case} has {} bytes", found.len());
     for (at, byte) in found.iter().enumerate() {
         let was = since.iter().any(|one| one.data.get(at).copied().unwrap_or(0) == *byte);
         let has_changed = since.iter().any(|one| one.data.get(at) != since[0].data.get(at));
         assert!(
             was || has_changed && !has_journal,
-            "{location} has {byte:#x} at {at}, of {}",
+            "{case} has {byte:#x} at {at}, of {}",
             found.len()
         );
     }
     let xattr = match inode.get_xattr(XATTR) {
         Ok(value) => value.first().copied(),
         Err(Error::NoAttribute) => None,
-        Err(error) => panic!("{location}: {error}"),
+        Err(error) => panic!("{case}: {error}"),
     };
     let known: Vec<Option<u8>> = since.iter().map(|one| one.xattr).collect();
     let has_changed = known.iter().any(|one| *one != known[0]);
     let is_known = known.contains(&xattr) || has_changed && !has_journal;
-    assert!(is_known, "{location} has the attribute {xattr:?}, not of {known:?}");
+    assert!(is_known, "{case} has the attribute {xattr:?}, not of {known:?}");
 }

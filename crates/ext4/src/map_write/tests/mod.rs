@@ -1,4 +1,4 @@
-//! Maps written on real images: what e2fsprogs makes of them.
+//! Tests of maps on real images, judged by e2fsck and debugfs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn image(megabytes: u64, options: &str) -> Image {
     })
 }
 
-/// A file, and for each block what it should have.
+/// A file, and the expected block and state of each file block.
 struct Subject {
     inode: Inode,
     name: &'static str,
@@ -88,20 +88,20 @@ impl Subject {
         self.model.range_mut(start..end).for_each(|(_, (_, state))| *state = unwritten);
     }
 
-    /// Takes blocks out of the map, and moves what lies behind them to their place.
+    /// Unmaps blocks, and shifts the blocks behind them to their positions.
     fn collapse(&mut self, start: u64, count: u64) {
         self.unmap(start, count).unwrap();
         let mut at = FileBlock(start + count);
         while let Progress::More(next) =
-            self.in_small_steps(|handle| self.inode.shift_left(handle, at, count))
+            self.with_few_credits(|handle| self.inode.shift_left(handle, at, count))
         {
-            assert!(next > at, "no progress");
+            assert!(next > at, "there must be progress");
             at = next;
         }
         self.move_model(start, |at| at - count);
     }
 
-    /// Moves what lies from `start` on, to make room for so many blocks.
+    /// Shifts the blocks from `start` on to make room for `count` blocks.
     fn insert(&mut self, start: u64, count: u64) {
         let from = FileBlock(start);
         let credits = self.inode.credits_for_map(1);
@@ -110,25 +110,25 @@ impl Subject {
             .unwrap();
         let mut end = self.inode.map_end();
         while let Progress::More(left) =
-            self.in_small_steps(|handle| self.inode.shift_right(handle, from..end, count))
+            self.with_few_credits(|handle| self.inode.shift_right(handle, from..end, count))
         {
-            assert!(left < end, "no progress");
+            assert!(left < end, "there must be progress");
             end = left;
         }
         self.move_model(start, |at| at + count);
     }
 
-    /// With credits for few leaves.
-    fn in_small_steps(
+    /// Runs a change with credits for few leaves.
+    fn with_few_credits(
         &self,
-        step: impl FnOnce(&mut crate::journal::Handle<'_>) -> Result<Progress>,
+        change: impl FnOnce(&mut crate::journal::Handle<'_>) -> Result<Progress>,
     ) -> Progress {
-        self.volume().change(self.inode.credits_for_map(2), step).unwrap()
+        self.volume().change(self.inode.credits_for_map(2), change).unwrap()
     }
 
-    fn move_model(&mut self, from: u64, location: impl Fn(u64) -> u64) {
+    fn move_model(&mut self, from: u64, target: impl Fn(u64) -> u64) {
         let moved = self.model.split_off(&from);
-        self.model.extend(moved.into_iter().map(|(at, value)| (location(at), value)));
+        self.model.extend(moved.into_iter().map(|(at, value)| (target(at), value)));
     }
 
     fn unmap(&mut self, start: u64, count: u64) -> Result<()> {
@@ -136,8 +136,8 @@ impl Subject {
         loop {
             let credits = self.inode.credits_for_unmap();
             let range = FileBlock(start)..FileBlock(end);
-            let step = |handle: &mut _| self.inode.unmap(handle, range);
-            let progress = self.volume().change(credits, step)?;
+            let unmap = |handle: &mut _| self.inode.unmap(handle, range);
+            let progress = self.volume().change(credits, unmap)?;
             let left = match progress {
                 Progress::Done => start,
                 Progress::More(next) => next.0,
@@ -146,12 +146,12 @@ impl Subject {
             if progress == Progress::Done {
                 return Ok(());
             }
-            assert!(left < end, "no progress");
+            assert!(left < end, "there must be progress");
             end = left;
         }
     }
 
-    /// Compares what is read through the cache of spans with the model, around some block.
+    /// Compares the mapping around a block, as read through the cached extents, with the model.
     fn check_at(&self, at: u64) {
         let piece = self.inode.piece_at(FileBlock(at), FileBlock(at + 1)).unwrap();
         let found = match piece {
@@ -167,7 +167,7 @@ impl Subject {
         }
     }
 
-    /// The size that covers what is mapped.
+    /// Sets the size to the end of the mapped blocks.
     fn set_size(&self) {
         let blocks = self.model.last_key_value().map_or(0, |(&at, _)| at + 1);
         let size = blocks << self.volume().geometry().block_size.shift();
@@ -184,7 +184,7 @@ impl Subject {
     }
 }
 
-/// What `debugfs stat` says: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten runs.
+/// Returns the runs that `debugfs stat` prints: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten runs.
 fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
     let text = image.debugfs(&format!("stat /{name}"));
     let Some((_, list)) = text.split_once("BLOCKS:").or_else(|| text.split_once("EXTENTS:")) else {
@@ -199,7 +199,7 @@ fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
         let Some((file, volume)) = item.split_once(':') else { continue };
         let file = file.trim_start_matches('(');
         let unwritten = file.ends_with("[u])");
-        // Blocks of the map itself have names, not numbers.
+        // Blocks of the map itself have names instead of numbers.
         let Some((start, end)) = range(file.trim_end_matches("[u])").trim_end_matches(')')) else {
             continue;
         };
@@ -209,7 +209,7 @@ fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
     runs
 }
 
-/// Closes the volume, and has others look at it.
+/// Closes the volume, and compares with e2fsck and debugfs.
 fn check(image: &Image, volume: &Volume, subjects: &[Subject]) {
     subjects.iter().for_each(Subject::set_size);
     volume.close().unwrap();
@@ -222,8 +222,8 @@ fn check(image: &Image, volume: &Volume, subjects: &[Subject]) {
     }
 }
 
-/// A place in a file: mostly among others, sometimes far out.
-fn somewhere(random: &mut Random, volume: &Volume) -> u64 {
+/// Returns a file block: usually near others, sometimes far away.
+fn random_block(random: &mut Random, volume: &Volume) -> u64 {
     let per_block = u64::from(volume.geometry().block_size.bytes() / 4);
     match random.below(20) {
         0 => 12 + per_block + random.below(4) * per_block,
@@ -233,7 +233,7 @@ fn somewhere(random: &mut Random, volume: &Volume) -> u64 {
     }
 }
 
-/// Does what block maps cannot.
+/// Does a random change that is only possible with extents.
 fn change_extents(subject: &mut Subject, at: u64, random: &mut Random) {
     let cluster = u64::from(subject.volume().geometry().blocks_per_cluster());
     let (at, count) = (at / cluster * cluster, (1 + random.below(30)) * cluster);
@@ -244,11 +244,11 @@ fn change_extents(subject: &mut Subject, at: u64, random: &mut Random) {
     }
 }
 
-/// Changes both files in some way, many times.
+/// Does random changes in both files.
 fn change_at_random(subjects: &mut [Subject; 2], random: &mut Random, rounds: u64) {
     let volume = Arc::clone(subjects[0].volume());
     for round in 0..rounds {
-        let at = somewhere(random, &volume);
+        let at = random_block(random, &volume);
         let subject = &mut subjects[random.below(2) as usize];
         match random.below(8) {
             0 => {
@@ -266,12 +266,12 @@ fn change_at_random(subjects: &mut [Subject; 2], random: &mut Random, rounds: u6
             }
         }
         subject.check_at(at);
-        subject.check_at(somewhere(random, &volume));
+        subject.check_at(random_block(random, &volume));
     }
 }
 
 #[test]
-fn random_changes_to_maps_are_what_others_see() {
+fn e2fsck_and_debugfs_see_the_maps_that_random_changes_make() {
     for (megabytes, options) in KINDS {
         let image = image(*megabytes, options);
         let mut random = Random(0x9E37_79B9_7F4A_7C15);
@@ -296,7 +296,7 @@ fn random_changes_to_maps_are_what_others_see() {
 }
 
 #[test]
-fn a_full_volume_says_so_and_stays_sound() {
+fn a_full_volume_returns_no_space_and_stays_consistent() {
     for (megabytes, options) in [
         (8, "-t ext4 -b 1024 -m 0"),
         (16, "-t ext4 -b 4096 -m 0 -O ^has_journal"),
@@ -306,7 +306,7 @@ fn a_full_volume_says_so_and_stays_sound() {
         let image = image(megabytes, options);
         let volume = open_for_writing(&image);
         let mut subjects = ["a", "b"].map(|name| Subject::new(&volume, &image, name));
-        // With holes between, so that every few blocks need one for the map.
+        // With holes between the blocks, so that the map needs a block for every few of them.
         let full = (0..).find_map(|at| subjects[at as usize % 2].map(at * 3, 1, at % 5 == 0).err());
         assert_eq!(full, Some(Error::NoSpace), "{options}");
         for subject in &mut subjects {
@@ -323,13 +323,13 @@ fn a_full_volume_says_so_and_stays_sound() {
 }
 
 #[test]
-fn trees_of_some_depth_grow_and_shrink() {
+fn trees_of_several_levels_grow_and_shrink() {
     for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
         let image = image(32, options);
         let volume = open_for_writing(&image);
         let mut subjects = [Subject::new(&volume, &image, "a")];
         let subject = &mut subjects[0];
-        // From both ends towards the middle.
+        // From both ends to the middle.
         for index in 0..1000 {
             subject.map(index * 2, 1, true).unwrap();
             subject.map(4001 - index * 2, 1, true).unwrap();
@@ -350,7 +350,7 @@ fn trees_of_some_depth_grow_and_shrink() {
 }
 
 #[test]
-fn several_calls_share_a_handle() {
+fn several_calls_use_one_handle() {
     let image = image(32, "-t ext4 -b 1024");
     let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
@@ -378,7 +378,7 @@ fn several_calls_share_a_handle() {
 }
 
 #[test]
-fn a_file_that_was_promised_blocks_gets_them_and_the_nodes_for_them() {
+fn reserved_blocks_and_their_nodes_can_always_be_allocated() {
     let image = image(8, "-t ext4 -b 1024 -m 0");
     let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
@@ -390,7 +390,7 @@ fn a_file_that_was_promised_blocks_gets_them_and_the_nodes_for_them() {
     let promised = (0..=free).rev().find(|&count| volume.reserve(count, Privilege::Root).is_ok());
     let left = promised.unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
-    // A block, and none for a node: the block is given back, and the volume goes on.
+    // One block can be allocated, but none for a node. The block is freed again, and the volume stays usable.
     volume.unreserve(1).unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
     assert_eq!(volume.reserve(1, Privilege::Root), Ok(()));
@@ -426,7 +426,7 @@ fn sizes_over_the_limits_are_refused_before_anything_changes() {
     let map = |handle: &mut _| inode.map_new_blocks(handle, request);
     assert_eq!(volume.change(10, map), Err(Error::FileTooLarge));
     set_blocks(0);
-    // Pointers end earlier than extents.
+    // Block maps end before extent trees.
     check(&image, &volume, &[subject]);
     let image = self::image(32, "-t ext2 -b 1024");
     let volume = open_for_writing(&image);
@@ -438,7 +438,7 @@ fn sizes_over_the_limits_are_refused_before_anything_changes() {
 }
 
 #[test]
-fn a_directory_gets_blocks_at_its_end_and_loses_them() {
+fn a_directory_grows_and_shrinks_at_its_end() {
     for (options, blocks) in [
         ("-t ext4 -b 1024 -O ^metadata_csum", 200),
         ("-t ext2 -b 1024", 300),
@@ -447,7 +447,7 @@ fn a_directory_gets_blocks_at_its_end_and_loses_them() {
         let image = image(32, options);
         let volume = open_for_writing(&image);
         let inode = volume.inode(inode_of(&image, "directory")).unwrap();
-        // One entry, of no inode, as long as the block.
+        // One unused entry that fills the block.
         let mut contents = vec![0; 1024];
         contents[4..6].copy_from_slice(&1024_u16.to_le_bytes());
         let size = inode.size();
@@ -470,29 +470,29 @@ fn a_directory_gets_blocks_at_its_end_and_loses_them() {
         let kept = size / 1024 + 5;
         let mut range = FileBlock(kept)..FileBlock(10_000);
         loop {
-            // As few credits as make it stop on the way.
-            let step = volume.change(30, |handle| {
+            // So few credits that it stops on the way.
+            let progress = volume.change(30, |handle| {
                 inode.update(handle, |record| record.size = kept * 1024)?;
                 inode.unmap(handle, range.clone())
             });
-            match step.unwrap() {
+            match progress.unwrap() {
                 Progress::Done => break,
                 Progress::More(end) => range.end = end,
             }
         }
         assert!(inode.read_block(FileBlock(kept), "directory").unwrap().is_none());
-        // It is not metadata any more, and not written as such.
+        // The block is not metadata any more, and is not written as such.
         assert_eq!(volume.metadata().changed(last), None);
         check(&image, &volume, &[]);
     }
 }
 
 #[test]
-fn readers_see_a_map_as_it_is_between_changes() {
+fn readers_see_a_consistent_map_during_changes() {
     let image = image(64, "-t ext4 -b 1024");
     let volume = open_for_writing(&image);
     let mut subject = Subject::new(&volume, &image, "a");
-    // What is never changed.
+    // Blocks that are never changed.
     let fixed: Vec<(u64, u64)> = (0..400)
         .map(|index| (index * 5, subject.map(index * 5, 1, false).unwrap().run.block.0))
         .collect();

@@ -1,5 +1,5 @@
-//! Inodes with values of attributes: creates them, counts the attributes that refer to them, and deletes them
-//! with the last reference, at once if the transaction has room. Not here: reading them (`value.rs`).
+//! Inodes that hold values of attributes: their creation, their reference counts, and their deletion with the last
+//! reference, at once if the transaction has room. Not here: reading them (`value.rs`).
 //!
 //! `value.rs` describes the fields that such an inode has in place of times and version. New inodes have one
 //! reference; a copy of an attribute block adds references.
@@ -32,7 +32,7 @@ const MAP_CREDITS: u32 = 20;
 /// The credits for one more extent, and for the changes after the value is written.
 const PIECE_CREDITS: u64 = 12 + 8;
 
-/// Inodes with values, and the change of each one's reference count.
+/// Changes of reference counts, by value inode.
 pub(super) type ReferenceChanges = BTreeMap<InodeNumber, i64>;
 
 /// Returns the changes of references to values. A block that other inodes share keeps its references.
@@ -59,8 +59,8 @@ pub(super) fn reference_changes(
     changes
 }
 
-/// Returns the blocks that values in inodes add to the block count of an inode with these attributes, in units of 512
-/// bytes.
+/// Returns the blocks that values in inodes add to the block count of an inode with these attributes, in units of
+/// 512 bytes.
 pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
     let geometry = volume.geometry();
     let cluster = u64::from(geometry.block_size.bytes()) << geometry.cluster_shift;
@@ -72,7 +72,7 @@ pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
     sizes.map(|size| size.next_multiple_of(cluster) / 512).sum()
 }
 
-/// Returns the credits for creating and deleting inodes for this change, whether the block is shared or not.
+/// Returns the credits for creating and deleting inodes for this change. They suffice if the block is shared, too.
 pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) -> u32 {
     let blocks = |bytes: u64| volume.geometry().block_size.blocks_for(bytes) as u32;
     let both = || after.area.iter().chain(&after.block);
@@ -87,7 +87,7 @@ pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) 
         Stored::InInode { inode, size } if gone.get(inode).is_some_and(|&by| by < 0) => {
             delete_credits(volume, (*size).into())
         }
-        Stored::InInode { .. } => Holder::CREDITS,
+        Stored::InInode { .. } => ValueInode::CREDITS,
         _ => 0,
     });
     made.chain(counted).fold(0, u32::saturating_add)
@@ -95,21 +95,21 @@ pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) 
 
 /// Returns the credits for deleting an inode with a value of `bytes` bytes.
 fn delete_credits(volume: &Volume, bytes: u64) -> u32 {
-    // Of inodes that were read, which may have any size.
+    // The size is that of an inode that was read, and may be any number.
     let blocks = u32::try_from(volume.geometry().block_size.blocks_for(bytes)).unwrap_or(u32::MAX);
     (1 + MAP_CREDITS + FREE_CREDITS + FREE_INODE_CREDITS).saturating_add(blocks)
 }
 
-/// An inode that gains or loses references.
-pub(super) struct Holder {
+/// A value inode whose reference count changes.
+pub(super) struct ValueInode {
     inode: Arc<Inode>,
     /// The new number of references.
     references: u64,
 }
 
 impl Inode {
-    /// Returns the inodes with values whose references change, all of them validated.
-    pub(super) fn holders(&self, changes: &ReferenceChanges) -> Result<Vec<Holder>> {
+    /// Returns the value inodes whose reference counts change. All of them are validated.
+    pub(super) fn value_inodes(&self, changes: &ReferenceChanges) -> Result<Vec<ValueInode>> {
         let holder = |(&number, &by): (&InodeNumber, &i64)| {
             let location = Location::inode(number);
             let inode = match self.volume().special_inode(number) {
@@ -120,21 +120,22 @@ impl Inode {
             };
             let record = inode.record();
             value::check_kind(&record)?;
-            // Those of Lustre are not counted.
+            // References to Lustre's value inodes are not counted.
             let is_of_lustre = record.modified.seconds as u64 == self.number().0
                 && record.generation == self.record().generation;
             let now = if is_of_lustre { 1 } else { value::reference_count(&record) };
             let references = now.checked_add_signed(by).ok_or_else(|| {
-                let problem = Problem::Missing("reference that is being removed, in the count");
+                let problem = Problem::Missing("count of the removed reference");
                 Error::corrupt(STRUCTURE, location, problem)
             })?;
-            Ok(Holder { inode: Arc::new(inode), references })
+            Ok(ValueInode { inode: Arc::new(inode), references })
         };
         changes.iter().map(holder).collect()
     }
 
-    /// Creates inodes for the values that need them. Errors: `NoSpace`, when no inode is left.
-    pub(super) fn make_holders(
+    /// Creates inodes for the values that need them. Errors: `NoSpace` if no inode or no space is left. The created
+    /// inodes are deleted again.
+    pub(super) fn create_value_inodes(
         &self,
         handle: &mut Handle<'_>,
         attributes: &mut Attributes,
@@ -144,7 +145,7 @@ impl Inode {
             let Stored::ToInode(value) = &attribute.value else { continue };
             let checksum = crc32c(self.volume().geometry().checksum_seed, value);
             let size = value.len() as u32;
-            match self.make_holder(handle, value, checksum) {
+            match self.create_value_inode(handle, value, checksum) {
                 Ok(holder) => {
                     let inode = holder.number();
                     attribute.value = Stored::InInode { inode, size };
@@ -153,7 +154,7 @@ impl Inode {
                 }
                 Err(error) => {
                     if error == Error::NoSpace {
-                        unmake(handle, &made)?;
+                        delete_new(handle, &made)?;
                     }
                     return Err(error);
                 }
@@ -162,10 +163,10 @@ impl Inode {
         Ok(made)
     }
 
-    fn make_holder(&self, handle: &mut Handle<'_>, value: &[u8], checksum: u32) -> Result<Self> {
+    fn create_value_inode(&self, handle: &mut Handle<'_>, value: &[u8], checksum: u32) -> Result<Self> {
         let volume = self.volume();
         let number = volume.allocate_inode(handle, self.number(), false)?;
-        let record = self.holder_record(number, value.len() as u64, checksum);
+        let record = self.value_inode_record(number, value.len() as u64, checksum);
         let (block, at, location) = volume.inode_place(number)?;
         let geometry = volume.geometry();
         handle.edit(block, "inode", location, |table| {
@@ -178,15 +179,15 @@ impl Inode {
             Ok(()) => Ok(holder),
             Err(error) => {
                 if error == Error::NoSpace {
-                    holder.unmake_holder(handle)?;
+                    holder.delete_new_value_inode(handle)?;
                 }
                 Err(error)
             }
         }
     }
 
-    /// Returns the record of an inode with a value of this inode.
-    fn holder_record(&self, number: InodeNumber, size: u64, checksum: u32) -> InodeRecord {
+    /// Returns the record of a new inode for a value of this inode's attribute.
+    fn value_inode_record(&self, number: InodeNumber, size: u64, checksum: u32) -> InodeRecord {
         let (owner, geometry) = (self.record(), self.volume().geometry());
         let generation = RandomState::new().hash_one(number.0) as u32;
         let uses_extents = geometry.features.has(Feature::Extent);
@@ -201,7 +202,7 @@ impl Inode {
             blocks: 0,
             flags: InodeFlags(InodeFlags::EA_INODE.0 | map_flag),
             generation,
-            // The reference count's low half; its high half is the time of change.
+            // The low half of the reference count. Its high half is in the time of change.
             version: 1,
             changed: seconds(0),
             accessed: seconds(checksum.into()),
@@ -238,9 +239,9 @@ impl Inode {
         Ok(())
     }
 
-    /// Frees an inode that holds a value and has no references. Returns false if its map is damaged, or needs
-    /// more changes than the handle allows.
-    fn delete_holder(&self, handle: &mut Handle<'_>) -> Result<bool> {
+    /// Deletes a value inode without references. Returns false if its map is damaged, or needs more changes than the
+    /// handle allows.
+    fn delete_value_inode(&self, handle: &mut Handle<'_>) -> Result<bool> {
         let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
         let changes = handle.changes();
         match self.unmap(handle, all) {
@@ -260,22 +261,22 @@ impl Inode {
         Ok(true)
     }
 
-    /// Deletes a value's inode that was created in this handle.
-    fn unmake_holder(&self, handle: &mut Handle<'_>) -> Result<()> {
-        if self.delete_holder(handle)? {
+    /// Deletes a value inode that was created in this handle.
+    fn delete_new_value_inode(&self, handle: &mut Handle<'_>) -> Result<()> {
+        if self.delete_value_inode(handle)? {
             return Ok(());
         }
         Err(Unsupported::Operation("deleting an attribute value in several transactions").into())
     }
 }
 
-impl Holder {
-    /// The credits that [`count`](Self::count) needs at least.
+impl ValueInode {
+    /// The credits that [`store_count`](Self::store_count) needs at least.
     pub(super) const CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
-    /// Writes the count of references. Without any, deletes the inode, unless that would leave the handle fewer than
-    /// `kept_back` credits: then it is an orphan, which the caller releases.
-    pub(super) fn count(
+    /// Writes the reference count. If it is 0, deletes the inode, unless fewer than `kept_back` credits would be
+    /// left. Then the inode becomes an orphan, and is returned for the caller to release.
+    pub(super) fn store_count(
         &self,
         handle: &mut Handle<'_>,
         kept_back: u64,
@@ -284,7 +285,7 @@ impl Holder {
         let needed = u64::from(delete_credits(volume, inode.size()));
         let is_gone = self.references == 0;
         let has_room = handle.credits_left() >= needed.saturating_add(kept_back);
-        if is_gone && has_room && inode.delete_holder(handle)? {
+        if is_gone && has_room && inode.delete_value_inode(handle)? {
             return Ok(None);
         }
         inode.update(handle, |record| {
@@ -299,13 +300,13 @@ impl Holder {
         Ok(Some(Arc::clone(inode)))
     }
 
-    /// Deletes an inode that was created in this handle.
-    pub(super) fn unmake(&self, handle: &mut Handle<'_>) -> Result<()> {
-        self.inode.unmake_holder(handle)
+    /// Deletes a value inode that was created in this handle.
+    pub(super) fn delete_new(&self, handle: &mut Handle<'_>) -> Result<()> {
+        self.inode.delete_new_value_inode(handle)
     }
 }
 
-/// Deletes inodes that were created in this handle.
-pub(super) fn unmake(handle: &mut Handle<'_>, made: &[Inode]) -> Result<()> {
-    made.iter().try_for_each(|holder| holder.unmake_holder(handle))
+/// Deletes value inodes that were created in this handle.
+pub(super) fn delete_new(handle: &mut Handle<'_>, made: &[Inode]) -> Result<()> {
+    made.iter().try_for_each(|holder| holder.delete_new_value_inode(handle))
 }
