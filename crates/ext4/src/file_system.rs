@@ -1,4 +1,5 @@
-//! The implementation of the traits of [`fs`] for ext2, ext3 and ext4 volumes. Not here: the format.
+//! The implementation of the traits of [`fs`] for ext2, ext3 and ext4 volumes.
+//! Not here: the format.
 
 use std::any::Any;
 use std::ops::{ControlFlow, Range};

@@ -1,5 +1,5 @@
-//! Lookups in the block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels. Not
-//! here: caching the results.
+//! Lookups in the block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels.
+//! Not here: caching the results.
 
 use std::ops::Range;
 

@@ -153,7 +153,7 @@ fn name(random: &mut Random, file: &str) -> String {
 /// Sets and removes random attributes. An attribute that there is no room for must be unchanged.
 fn change_at_random(volume: &Arc<Volume>, tree: &mut Tree, seed: u64, steps: u32) {
     let mut random = Random(seed);
-    // All files change in turn, since each has room for a part of the attributes only.
+    // All files are used, since each has room for a part of the attributes only.
     let inodes: Vec<Inode> = FILES.iter().map(|name| inode(volume, name)).collect();
     let mut refused = 0;
     for step in 0..steps {

@@ -1,5 +1,5 @@
-//! Parsing of directory entries in a block, or in the parts of an inline directory: bounds, checksum, names. Not
-//! here: which blocks a directory has, and the index.
+//! Parsing of directory entries in a block, or in the parts of an inline directory: bounds, checksum, names.
+//! Not here: which blocks a directory has, and the index.
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Linear Directories".
 

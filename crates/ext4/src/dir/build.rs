@@ -1,5 +1,5 @@
-//! Creation of directories, and of the index of a directory that has one block. Not here: growing the index
-//! (`insert.rs`).
+//! Creation of directories, and of the index of a directory that has one block.
+//! Not here: growing the index (`insert.rs`).
 
 use base::{FileBlock, InodeNumber, Result};
 

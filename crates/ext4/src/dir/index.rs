@@ -1,5 +1,5 @@
-//! Parsing of a directory's hash index blocks: checksum, bounds, search within one block. Not here: the walk from
-//! block to block (`lookup`), and the leaves (`block`).
+//! Parsing of a directory's hash index blocks: checksum, bounds, search within one block.
+//! Not here: the walk from block to block (`lookup`), and the leaves (`block`).
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories".
 

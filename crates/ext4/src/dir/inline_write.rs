@@ -1,5 +1,5 @@
-//! Changes of directories whose entries are in their inodes, their creation, and their conversion to blocks. Not
-//! here: reading them (`inode/inline.rs`).
+//! Changes of directories whose entries are in their inodes, their creation, and their conversion to blocks.
+//! Not here: reading them (`inode/inline.rs`).
 //!
 //! An entry lies in the inode's block area or in the value of its attribute. The length of the value never changes.
 

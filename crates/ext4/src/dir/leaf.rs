@@ -1,5 +1,5 @@
-//! Changes of the entries in one directory block, or in a part of an inline directory: bytes in, bytes out. Not here:
-//! which block, and the index.
+//! Changes of the entries in one directory block, or in a part of an inline directory: bytes in, bytes out.
+//! Not here: which block, and the index.
 //!
 //! An entry extends to the start of the next one. The bytes that it does not need are room for new entries. No change
 //! moves an entry that stays, except [`DirFormat::pack`].

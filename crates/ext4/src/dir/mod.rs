@@ -1,5 +1,5 @@
-//! Directories: entries in blocks, the hash index, listing, lookup, and changes. Not here: paths, and names that
-//! ignore case.
+//! Directories: entries in blocks, the hash index, listing, lookup, and changes.
+//! Not here: paths, and names that ignore case.
 
 pub mod block;
 pub mod hash;

@@ -1,5 +1,5 @@
-//! Changes of a directory's hash index blocks: bytes in, bytes out. The blocks were parsed before. Not here: which
-//! blocks, and reading them (`index.rs`).
+//! Changes of a directory's hash index blocks: bytes in, bytes out. The blocks were parsed before.
+//! Not here: which blocks, and reading them (`index.rs`).
 
 use base::FileBlock;
 use base::checksum::crc32c;
@@ -140,10 +140,10 @@ impl IndexFormat {
         };
         let at = kind.slots_at();
         node[at..at + ENTRY_BYTES].copy_from_slice(head.as_bytes());
-        let places = node[at + ENTRY_BYTES..].chunks_exact_mut(ENTRY_BYTES);
-        for (location, &(hash, block)) in places.zip(rest) {
+        let slots = node[at + ENTRY_BYTES..].chunks_exact_mut(ENTRY_BYTES);
+        for (slot, &(hash, block)) in slots.zip(rest) {
             let entry = RawIndexEntry { hash: hash.into(), block: raw_block(block).into() };
-            location.copy_from_slice(entry.as_bytes());
+            slot.copy_from_slice(entry.as_bytes());
         }
         self.seal_node(node, kind);
     }

@@ -1,5 +1,5 @@
-//! Removal of names from a directory, and changes of their inodes. Empty blocks stay in the directory. Not here:
-//! adding names.
+//! Removal of names from a directory, and changes of their inodes. Empty blocks stay in the directory.
+//! Not here: adding names.
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Result};

@@ -1,5 +1,5 @@
-//! Splits of a hashed directory's leaf in two by the hashes of its names: bytes in, bytes out. Not here: the blocks
-//! of the halves.
+//! Splits of a hashed directory's leaf in two by the hashes of its names: bytes in, bytes out.
+//! Not here: the blocks of the halves.
 
 use base::{Location, Result};
 

@@ -1,4 +1,5 @@
-//! Lookups in the extent tree. Not here: indirect blocks, and caching the results.
+//! Lookups in the extent tree.
+//! Not here: indirect blocks, and caching the results.
 
 mod node;
 

@@ -1,4 +1,5 @@
-//! Verified nodes of extent trees, and their checksums. Not here: the search in a tree.
+//! Verified nodes of extent trees, and their checksums.
+//! Not here: the search in a tree.
 
 use std::ops::Range;
 
@@ -319,7 +320,7 @@ pub(crate) fn seal(bytes: &mut [u8], seed: Option<u32>) {
     let tail_at = HEADER_BYTES + room * ENTRY_BYTES;
     let checksum = crc32c(seed, bytes.get(..tail_at).unwrap_or_default());
     let tail = RawExtentTail { checksum: checksum.into() };
-    if let Some(location) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
-        location.copy_from_slice(tail.as_bytes());
+    if let Some(field) = bytes.get_mut(tail_at..tail_at + size_of_val(&tail)) {
+        field.copy_from_slice(tail.as_bytes());
     }
 }

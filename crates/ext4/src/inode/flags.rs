@@ -1,5 +1,5 @@
-//! Changes of the inode flags that users may set, as by FS_IOC_SETFLAGS. Not here: the effects of flags, and the
-//! permission to change them.
+//! Changes of the inode flags that users may set, as by FS_IOC_SETFLAGS.
+//! Not here: the effects of flags, and the permission to change them.
 
 use base::attributes::Timestamp;
 use base::{Error, Result, Unsupported};

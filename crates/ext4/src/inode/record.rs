@@ -1,4 +1,5 @@
-//! Parsing and validation of one inode's bytes. Not here: reading them, and the inode's data.
+//! Parsing and validation of one inode's bytes.
+//! Not here: reading them, and the inode's data.
 
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use base::checksum::crc32c;

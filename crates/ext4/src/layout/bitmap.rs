@@ -1,4 +1,5 @@
-//! Bitmaps of a group: the clusters and the inodes that are in use. Not here: changing them.
+//! Bitmaps of a group: the clusters and the inodes that are in use.
+//! Not here: changing them.
 
 use base::checksum::crc32c;
 use base::{Error, FsBlock, Location, Problem, Result};

@@ -1,5 +1,6 @@
 //! The validated parameters of a volume, and the positions of groups, superblock copies and descriptors, which follow
-//! from them. Not here: reading any of these.
+//! from them.
+//! Not here: reading any of these.
 
 use std::ops::Range;
 

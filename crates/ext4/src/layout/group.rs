@@ -1,4 +1,5 @@
-//! Group descriptors: parsing, validation, and checksums. Not here: the bitmaps.
+//! Group descriptors: parsing, validation, and checksums.
+//! Not here: the bitmaps.
 
 use base::checksum::{crc16, crc32c};
 use base::{Error, FsBlock, GroupNumber, Location, Problem, Result};

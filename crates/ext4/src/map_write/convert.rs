@@ -1,5 +1,6 @@
 //! Conversion of blocks: to written ones when their data is on the device, or to unwritten ones to discard their
-//! data. Not here: how a map stores this.
+//! data.
+//! Not here: how a map stores this.
 
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! Framework of a change of one inode's map: it holds the map's lock, allocates and frees blocks, and finally updates
-//! the inode and the cached extents. Not here: the changes themselves.
+//! the inode and the cached extents.
+//! Not here: the changes themselves.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Exchanges of blocks between two files with extents. Not here: the choice of the blocks, and their data.
+//! Exchanges of blocks between two files with extents.
+//! Not here: the choice of the blocks, and their data.
 
 use base::{Error, FileBlock, FsBlock, Result};
 use fs::Run;
@@ -14,9 +15,9 @@ use crate::journal::Handle;
 /// Ranges of two files whose blocks are exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pair {
-    /// The first file block of the one file.
+    /// The first file block of the first file.
     pub at: FileBlock,
-    /// The first file block of the other file, the donor.
+    /// The first file block of the second file, the donor.
     pub donor_at: FileBlock,
     /// The number of blocks: at least one, and at most [`LENGTH_MAX`](Self::LENGTH_MAX).
     pub length: u64,

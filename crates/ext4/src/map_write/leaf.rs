@@ -1,5 +1,5 @@
-//! Changes of a leaf's extents as a list: insertion, conversion, removal, shifts. Not here: the leaf's position, and
-//! whether the list still fits into it.
+//! Changes of a leaf's extents as a list: insertion, conversion, removal, shifts.
+//! Not here: the leaf's position, and whether the list still fits into it.
 
 use std::ops::Range;
 

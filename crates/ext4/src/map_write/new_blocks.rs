@@ -1,4 +1,5 @@
-//! Allocation of blocks for holes of a file. Not here: how a map stores them.
+//! Allocation of blocks for holes of a file.
+//! Not here: how a map stores them.
 
 use base::{Error, FileBlock, FsBlock, Result};
 use fs::{Piece, Run};

@@ -1,4 +1,5 @@
-//! In-memory nodes of an extent tree, and their conversion from and to bytes. Not here: the choice of entries.
+//! In-memory nodes of an extent tree, and their conversion from and to bytes.
+//! Not here: the choice of entries.
 
 use std::ops::Range;
 
@@ -92,8 +93,8 @@ impl NodeImage {
         let (head, table) = bytes.split_at_mut(HEADER_BYTES);
         head.copy_from_slice(header.as_bytes());
         table.fill(0);
-        for (location, entry) in table.chunks_exact_mut(ENTRY_BYTES).zip(&self.entries) {
-            location.copy_from_slice(&entry.0);
+        for (slot, entry) in table.chunks_exact_mut(ENTRY_BYTES).zip(&self.entries) {
+            slot.copy_from_slice(&entry.0);
         }
         extent::seal(bytes, checksum_seed);
     }

@@ -1,5 +1,5 @@
-//! In-place changes of a few extents of one leaf that change no other node: the usual case in large trees. Not here:
-//! the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
+//! In-place changes of a few extents of one leaf that change no other node: the usual case in large trees.
+//! Not here: the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
 
 use std::ops::Range;
 
@@ -96,10 +96,10 @@ fn replace_entries(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], co
     let end = entries.start + extents.len();
     let at = |index: usize| index * ENTRY_BYTES;
     table.copy_within(at(entries.end)..at(count_before), at(end));
-    for (location, run) in
+    for (slot, run) in
         table[at(entries.start)..at(end)].chunks_exact_mut(ENTRY_BYTES).zip(extents)
     {
-        location.copy_from_slice(&Entry::of_extent(run).0);
+        slot.copy_from_slice(&Entry::of_extent(run).0);
     }
     // Erases the entries that remain at the end.
     table[at(count)..at(count_before).max(at(count))].fill(0);

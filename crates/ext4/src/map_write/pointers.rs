@@ -1,6 +1,6 @@
 //! In-place changes of a block map: setting pointers, which adds blocks of pointers as needed, and clearing pointers,
-//! which frees blocks of pointers that become empty. Not here: the choice of data blocks, and allocation of blocks
-//! for pointers.
+//! which frees blocks of pointers that become empty.
+//! Not here: the choice of data blocks, and allocation of blocks for pointers.
 //!
 //! As in `rewrite.rs`, blocks are allocated before anything is changed.
 

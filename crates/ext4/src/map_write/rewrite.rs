@@ -1,5 +1,6 @@
 //! Rewrites of one leaf of an extent tree. Nodes that overflow are split, nodes that become empty are freed, and the
-//! entries in their parents are updated. Not here: the leaf's extents (`tree.rs`), and allocation of nodes.
+//! entries in their parents are updated.
+//! Not here: the leaf's extents (`tree.rs`), and allocation of nodes.
 //!
 //! All changes are prepared in memory, and the blocks for new nodes are allocated, before the first node is changed.
 //! So the tree stays unchanged if there is no space.

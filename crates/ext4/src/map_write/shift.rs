@@ -1,5 +1,5 @@
-//! Shifts of a file's extents to lower or higher blocks of the file. Not here: the file's size, and the cache, which
-//! has no data of them during the shift.
+//! Shifts of a file's extents to lower or higher blocks of the file.
+//! Not here: the file's size, and the cache, which has no data of them during the shift.
 
 use std::ops::Range;
 

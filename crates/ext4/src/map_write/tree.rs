@@ -1,5 +1,6 @@
-//! An extent tree that is being changed: the paths to its leaves, and changes of one leaf. Not here: the extents of a
-//! leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and allocation of nodes.
+//! An extent tree that is being changed: the paths to its leaves, and changes of one leaf.
+//! Not here: the extents of a leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and allocation of
+//! nodes.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Unmapping and freeing of blocks, from the last to the first. Not here: removal of extents from a map.
+//! Unmapping and freeing of blocks, from the last to the first.
+//! Not here: removal of extents from a map.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Creation of inodes, with a name or without. Not here: inherited attributes other than flags.
+//! Creation of inodes, with a name or without.
+//! Not here: inherited attributes other than flags.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Adding and removing names of existing inodes. Not here: new inodes, and renames.
+//! Adding and removing names of existing inodes.
+//! Not here: new inodes, and renames.
 
 use std::sync::Arc;
 

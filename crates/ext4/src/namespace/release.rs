@@ -55,7 +55,7 @@ impl Inode {
         // Past the new end, there may be blocks that the old size on the disk did not include: delayed blocks, which
         // may be allocated before they are removed, or mapped ones.
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
-        // In a block map, blocks past the size cannot be kept: they cannot be marked as unwritten.
+        // In a block map, blocks past the size are never preallocated ones, and have lost their data.
         let truncates = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
         let set = |record: &mut InodeRecord| {
             record.size = size;

@@ -1,4 +1,5 @@
-//! Renames, with replacement or exchange. Not here: permissions, and whether a directory would be moved into itself.
+//! Renames, with replacement or exchange.
+//! Not here: permissions, and whether a directory would be moved into itself.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Copies of the superblock in other groups, for reading a volume whose first superblock is damaged. Not here:
-//! opening through a copy (`recovery/copy.rs`).
+//! Copies of the superblock in other groups, for reading a volume whose first superblock is damaged.
+//! Not here: opening through a copy (`recovery/copy.rs`).
 //!
 //! The position of a copy depends on the block size and the group size, which only a superblock has. As in e2fsck,
 //! the positions that mke2fs chooses by default are tried; users give other positions (`OpenOptions::superblock`).

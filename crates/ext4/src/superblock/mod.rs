@@ -1,4 +1,5 @@
-//! Parsing and validation of the superblock. Not here: its copies in other groups (`superblock/copy.rs`).
+//! Parsing and validation of the superblock.
+//! Not here: its copies in other groups (`superblock/copy.rs`).
 
 pub(crate) mod copy;
 

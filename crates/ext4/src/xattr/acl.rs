@@ -1,5 +1,5 @@
-//! Conversion of POSIX ACLs between the form that ext4 stores and the form of `getxattr(2)`. Not here: the meaning of
-//! the permissions.
+//! Conversion of POSIX ACLs between the form that ext4 stores and the form of `getxattr(2)`.
+//! Not here: the meaning of the permissions.
 
 use base::view::view_at;
 use base::{Error, Location, Problem, Result, Unsupported};

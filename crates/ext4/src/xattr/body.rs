@@ -1,5 +1,5 @@
-//! Encoding of attributes in the area of an inode, and in a block. Not here: the choice between area and block
-//! (`set.rs`), reading (`entries.rs`).
+//! Encoding of attributes in the area of an inode, and in a block.
+//! Not here: the choice between area and block (`set.rs`), reading (`entries.rs`).
 //!
 //! Entries grow from the start and values from the end. A terminator and free space lie between them. All bytes are
 //! written anew on each change, so the free space is contiguous, and zero.
@@ -32,7 +32,7 @@ pub(crate) struct Attribute {
     pub hash: u32,
 }
 
-/// Position of a value, now or in the future.
+/// Position of a stored or new value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stored {
     /// With the entries.

@@ -1,5 +1,5 @@
-//! Parsing of extended attribute entries in a block or in an inode's body: bounds and hashes. Not here: reading
-//! blocks and inodes, and values in other inodes.
+//! Parsing of extended attribute entries in a block or in an inode's body: bounds and hashes.
+//! Not here: reading blocks and inodes, and values in other inodes.
 //!
 //! Source: kernel documentation, `filesystems/ext4/attributes.rst`.
 

@@ -1,5 +1,6 @@
 //! Extended attributes in the inode, in a block, and with values in other inodes; POSIX ACLs. Reading is here;
-//! `write.rs` changes them. Not here: permission to read or change them.
+//! `write.rs` changes them.
+//! Not here: permission to read or change them.
 
 pub mod acl;
 pub mod entries;

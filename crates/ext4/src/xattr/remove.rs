@@ -1,5 +1,5 @@
-//! Removal of an attribute from an inode's body: bytes in, bytes out. Not here: attributes in a block, and adding
-//! attributes.
+//! Removal of an attribute from an inode's body: bytes in, bytes out.
+//! Not here: attributes in a block, and adding attributes.
 
 use base::{Location, Result};
 use zerocopy::FromBytes;

@@ -1,5 +1,5 @@
-//! Choice of the position of an attribute's value: in the inode, in the block, or in its own inode. Not here:
-//! encoding (`body.rs`), and writing (`write.rs`).
+//! Choice of the position of an attribute's value: in the inode, in the block, or in its own inode.
+//! Not here: encoding (`body.rs`), and writing (`write.rs`).
 //!
 //! As in the kernel, the inode comes first, then the block. A value that fits in neither, or would fill a block by
 //! itself, gets its own inode if the volume has the feature.
@@ -13,8 +13,8 @@ use super::entries::{TERMINATOR_BYTES, padded_entry_bytes};
 use super::name::NameIndex;
 use crate::ondisk::xattr::RawXattrBlockHeader;
 
-/// Maximum of the space in a block that values must leave to entries, if values may be in inodes. The minimum is an
-/// eighth of the block, if that is less.
+/// Upper bound of the space that values leave to entries in a block. Below it, that space is an eighth of the block.
+/// Only applies if values may be in inodes.
 const BLOCK_RESERVE_MAX: usize = 1024;
 
 /// The room for attributes in an inode and its block.

@@ -1,4 +1,5 @@
-//! Attribute blocks that several inodes share. Not here: their contents.
+//! Attribute blocks that several inodes share.
+//! Not here: their contents.
 
 use base::{FsBlock, InodeNumber, Location, Result};
 use zerocopy::FromBytes;

@@ -1,5 +1,6 @@
 //! Inodes that hold values of attributes: their creation, their reference counts, and their deletion with the last
-//! reference, at once if the transaction has room. Not here: reading them (`value.rs`).
+//! reference, at once if the transaction has room.
+//! Not here: reading them (`value.rs`).
 //!
 //! `value.rs` describes the fields that such an inode has in place of times and version. New inodes have one
 //! reference; a copy of an attribute block adds references.

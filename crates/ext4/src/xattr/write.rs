@@ -1,5 +1,5 @@
-//! Changes of an inode's extended attributes, and their release when the inode is deleted. Not here: the choice of
-//! positions (`set.rs`), encoding (`body.rs`), permissions.
+//! Changes of an inode's extended attributes, and their release when the inode is deleted.
+//! Not here: the choice of positions (`set.rs`), encoding (`body.rs`), permissions.
 //!
 //! Other inodes may use the inode's attribute block, too. Such a block never changes: an inode that changes its
 //! attributes gets its own block. New blocks are never shared.

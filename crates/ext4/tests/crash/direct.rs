@@ -1,4 +1,5 @@
-//! Random direct writes, and random appends of all kinds. Not here: the choice of files.
+//! Random direct writes, and random appends of all kinds.
+//! Not here: the choice of files.
 
 use base::Result;
 use iomap::{Caching, SplitExtents};

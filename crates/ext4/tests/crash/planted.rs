@@ -109,7 +109,7 @@ impl MapWrite for BuggyMapper {
     }
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
-        // Past the size on the disk, reads would not show the missing data.
+        // Past the size on the disk, the bug would be found without comparing data.
         if self.bug == Bug::EarlyDirectConversion && range.end.0 <= self.inode.size() {
             let length = range.end.0 - range.start.0;
             let ended = FinishedRange {
