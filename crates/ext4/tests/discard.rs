@@ -57,11 +57,7 @@ fn freed_blocks_are_discarded_after_the_transaction_is_durable() {
         let durable = recording.image(first.unwrap(), |_, _| false);
         let volume = common::open(durable).unwrap();
         let number = volume.inode(ROOT_INODE).unwrap().lookup(b"a").unwrap();
-        assert_eq!(
-            volume.inode(number).unwrap().size(),
-            0,
-            "{options}: the file must be empty"
-        );
+        assert_eq!(volume.inode(number).unwrap().size(), 0, "{options}: the file must be empty");
     }
 }
 

@@ -119,7 +119,10 @@ impl Subject {
         let volume = image.open();
         let root = volume.inode(crate::ROOT_INODE).unwrap();
         let many = volume.inode(root.lookup(b"many").unwrap()).unwrap();
-        assert!(list(&many, 1000).keys().eq(expected.iter()), "the listing of the read-only volume has other names");
+        assert!(
+            list(&many, 1000).keys().eq(expected.iter()),
+            "the listing of the read-only volume has other names"
+        );
         if volume.geometry().block_size.bytes() <= 4096 {
             let mount = LoopMount::new(&image.path, "ext4", "ro");
             let mut seen = BTreeSet::new();

@@ -246,7 +246,12 @@ impl MapBlocks<'_, '_, '_> {
     }
 
     /// Frees blocks that [`allocate`](Self::allocate) has allocated, and restores their reservation.
-    pub(super) fn undo_allocation(&mut self, start: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
+    pub(super) fn undo_allocation(
+        &mut self,
+        start: FsBlock,
+        count: u64,
+        purpose: Purpose,
+    ) -> Result<()> {
         if purpose == Purpose::ReservedData {
             let clusters = self.volume.geometry().clusters_for(count);
             // First, so that no other thread can allocate them.

@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 
 use super::node::{self, Entry, ROOT_ENTRIES};
 use super::tree::{NodeStore, Tree};
-use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Part, NodeSearch};
+use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, NodeSearch, Part};
 use crate::ondisk::extent::RawExtentHeader;
 
 impl Tree<'_> {
@@ -96,8 +96,7 @@ fn replace_entries(bytes: &mut [u8], entries: &Range<usize>, extents: &[Run], co
     let end = entries.start + extents.len();
     let at = |index: usize| index * ENTRY_BYTES;
     table.copy_within(at(entries.end)..at(count_before), at(end));
-    for (slot, run) in
-        table[at(entries.start)..at(end)].chunks_exact_mut(ENTRY_BYTES).zip(extents)
+    for (slot, run) in table[at(entries.start)..at(end)].chunks_exact_mut(ENTRY_BYTES).zip(extents)
     {
         slot.copy_from_slice(&Entry::of_extent(run).0);
     }

@@ -186,7 +186,10 @@ impl Pointers<'_> {
                         Ok(block) => (Some(block), base::Error::NoSpace),
                         Err(error) => (None, error),
                     };
-                    allocated.into_iter().chain(more).try_for_each(|block| store.release_unused(block))?;
+                    allocated
+                        .into_iter()
+                        .chain(more)
+                        .try_for_each(|block| store.release_unused(block))?;
                     return Err(error);
                 }
             }

@@ -165,7 +165,11 @@ impl<'g> Subject<'g> {
             let node =
                 parse(&bytes, self.tree.validity, expected.clone(), block, location).unwrap();
             if block.is_some() {
-                assert_eq!(node.entries[0].start(), expected.range.start, "a key must be the start of its child");
+                assert_eq!(
+                    node.entries[0].start(),
+                    expected.range.start,
+                    "a key must be the start of its child"
+                );
             }
             if node.depth == 0 {
                 for run in node.entries.iter().map(|entry| entry.extent()) {

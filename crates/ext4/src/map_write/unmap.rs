@@ -91,7 +91,9 @@ impl MapEdit<'_, '_, '_> {
     fn unmap_pointers(&mut self, range: &Range<FileBlock>) -> Result<LeafOutcome> {
         let holds_metadata = self.holds_metadata();
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
-        let Some(leaf) = map.leaf_before(&self.blocks, range)? else { return Ok(LeafOutcome::Done) };
+        let Some(leaf) = map.leaf_before(&self.blocks, range)? else {
+            return Ok(LeafOutcome::Done);
+        };
         map.check_clusters()?;
         let kept_back = u64::from(map_credits(3) + 1);
         let credits = self.blocks.handle.credits_left().saturating_sub(kept_back);

@@ -102,7 +102,12 @@ impl Inode {
     }
 
     /// Allocates an inode and writes its record. Its data is not written.
-    fn create_inode(&self, handle: &mut Handle<'_>, new: &NewInode<'_>, links: u16) -> Result<Arc<Inode>> {
+    fn create_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        new: &NewInode<'_>,
+        links: u16,
+    ) -> Result<Arc<Inode>> {
         let volume = self.volume();
         let is_directory = new.kind == FileType::Directory;
         let number = volume.allocate_inode(handle, self.number(), is_directory)?;

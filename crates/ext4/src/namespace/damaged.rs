@@ -33,7 +33,8 @@ impl Inode {
     /// Removes the inode's reference to an attribute block in which `error` was found.
     pub(super) fn drop_attributes(&self, error: Error) -> Result<()> {
         self.record_corruption(error)?;
-        let drop_reference = |handle: &mut _| self.update(handle, |record| record.attribute_block = None);
+        let drop_reference =
+            |handle: &mut _| self.update(handle, |record| record.attribute_block = None);
         self.volume().change(1, drop_reference)
     }
 

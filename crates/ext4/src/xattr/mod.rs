@@ -10,11 +10,11 @@ pub(crate) mod remove;
 pub(crate) mod value;
 
 mod body;
-mod value_inodes;
 mod set;
 #[cfg(test)]
 mod set_tests;
 mod share;
+mod value_inodes;
 mod write;
 
 use base::{Error, Location, Result};

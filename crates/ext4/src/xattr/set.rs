@@ -75,13 +75,7 @@ impl Attributes {
         self.insert(room, index, name, Stored::ToInode(value.to_vec()))
     }
 
-    fn insert(
-        &mut self,
-        room: &Room,
-        index: NameIndex,
-        name: &[u8],
-        value: Stored,
-    ) -> Result<()> {
+    fn insert(&mut self, room: &Room, index: NameIndex, name: &[u8], value: Stored) -> Result<()> {
         let (is_here, block_hash) = match &value {
             Stored::Here(value) => (!value.is_empty(), hash(name, value)),
             // The hash follows when the value has its inode.

@@ -164,7 +164,12 @@ impl Inode {
         Ok(made)
     }
 
-    fn create_value_inode(&self, handle: &mut Handle<'_>, value: &[u8], checksum: u32) -> Result<Self> {
+    fn create_value_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        value: &[u8],
+        checksum: u32,
+    ) -> Result<Self> {
         let volume = self.volume();
         let number = volume.allocate_inode(handle, self.number(), false)?;
         let record = self.value_inode_record(number, value.len() as u64, checksum);

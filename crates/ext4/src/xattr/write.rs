@@ -11,9 +11,9 @@ use base::{Error, FsBlock, Location, Problem, Result, Unsupported};
 
 use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
-use super::value_inodes::{ValueInode, credits, reference_changes, sectors, delete_new};
 use super::name::{NameIndex, changeable_name};
 use super::set::{Attributes, Room};
+use super::value_inodes::{ValueInode, credits, delete_new, reference_changes, sectors};
 use super::{acl, share};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
 use crate::features::Feature;

@@ -137,7 +137,8 @@ fn move_extents(
         let first = random.below(blocks as u64 + 1) as usize;
         (first, (blocks - first).min(1 + random.below(12) as usize))
     };
-    let ((first, count), (donor_first, donor_count)) = (pick_blocks(history), pick_blocks(donor_history));
+    let ((first, count), (donor_first, donor_count)) =
+        (pick_blocks(history), pick_blocks(donor_history));
     let range = first * unit..(first + count.min(donor_count)) * unit;
     match file.move_extents(range, donor_file, donor_first * unit) {
         Ok(cleared) => {

@@ -150,7 +150,11 @@ fn check_reported(fault: CountedFault, outcome: &Outcome, case: &str) {
     };
     if is_data && fault.lasting == Lasting::Once {
         assert_eq!(outcome.shut, None, "{case}: lost data must not prevent changes");
-        assert_eq!(workload.volume.errors().count, 0, "{case}: lost data must not be recorded as an error");
+        assert_eq!(
+            workload.volume.errors().count,
+            0,
+            "{case}: lost data must not be recorded as an error"
+        );
     }
     let is_failed = workload.volume.check_writable();
     if let (Some(_), Err(Error::ShutDown(_))) = (&outcome.shut, &is_failed) {

@@ -114,7 +114,10 @@ impl Workload {
             let was_shut = self.volume.check_writable().is_err();
             let (result, is_change) = self.step();
             if was_shut && is_change {
-                assert!(matches!(result, Err(Error::ShutDown(_))), "a change after the shutdown: {result:?}");
+                assert!(
+                    matches!(result, Err(Error::ShutDown(_))),
+                    "a change after the shutdown: {result:?}"
+                );
             }
             self.record(result);
         }
