@@ -93,12 +93,12 @@ impl IndexFormat {
     /// least hash.
     pub(crate) fn split_node(&self, node: &mut [u8]) -> (Box<[u8]>, u32) {
         let kind = NodeKind::Inner;
-        let keep = count_in(node, kind) / 2;
-        assert!(keep > 0, "only a full block is split");
-        let moved = slots_from(node, kind, keep);
-        head_of(node, kind).count = (keep as u16).into();
-        let end = kind.slots_at() + (keep + moved.len()) * ENTRY_BYTES;
-        node[kind.slots_at() + keep * ENTRY_BYTES..end].fill(0);
+        let remaining = count_in(node, kind) / 2;
+        assert!(remaining > 0, "only a full block is split");
+        let moved = slots_from(node, kind, remaining);
+        head_of(node, kind).count = (remaining as u16).into();
+        let end = kind.slots_at() + (remaining + moved.len()) * ENTRY_BYTES;
+        node[kind.slots_at() + remaining * ENTRY_BYTES..end].fill(0);
         self.seal_node(node, kind);
         let (hash, first) = moved[0];
         (self.new_node(first, &moved[1..]), hash)
